@@ -1,0 +1,92 @@
+"""Every error of the package, drawn once.
+
+    QmqError
+    ├── ConfigError              the operator's files: all mistakes at once
+    ├── ProtocolError            the bytes on a connection broke a rule
+    │   ├── LocalProtocolError   we did it: a bug here
+    │   └── RemoteProtocolError  they did it: carries the reply to give
+    ├── Refused                  a well-formed request that the broker's rules forbid: carries the reply to give
+    ├── StorageError             the disk, or what is on it
+    │   ├── LogBroken            an append or fsync failed: the process must stop (docs/guarantees.md)
+    │   ├── DiskFull             no room for new messages; settles still fit in the reserve
+    │   ├── CorruptLog           a bad batch with valid ones after it: damage, not a torn tail
+    │   ├── FutureVersion        written by a newer format than this code reads
+    │   └── DirectoryInUse       another process holds the data directory
+    └── MeshError                a peer that must not be talked to: carries the alarm to raise
+
+Things that end normally (a client leaves, a stream ends, nothing to read yet) are return values, never exceptions.
+`code` is machine-readable: lower case words joined by hyphens, stable between releases, sent as `error-code`.
+"""
+
+
+class QmqError(Exception):
+    """Root of the tree; never raised itself."""
+
+
+class ConfigError(QmqError):
+    """The configuration or peers file has mistakes; `mistakes` lists every one, ready to print."""
+
+    def __init__(self, mistakes: list[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = mistakes
+
+
+class ProtocolError(QmqError):
+    """`code` for machines, `message` for the `message` header, `detail` for the body of the ERROR frame."""
+
+    def __init__(self, code: str, message: str, detail: str = "") -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.detail = detail
+
+
+class LocalProtocolError(ProtocolError):
+    """This side was about to send what the protocol forbids."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side sent what the protocol forbids; the connection cannot go on."""
+
+
+class Refused(QmqError):
+    """A rule of the broker says no; nothing has changed. Fields as in ProtocolError."""
+
+    def __init__(self, code: str, message: str, detail: str = "") -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.detail = detail
+
+
+class StorageError(QmqError):
+    """The disk refused, or what is on it is not what was written."""
+
+
+class LogBroken(StorageError):
+    """How much of the last write reached the disk is unknown; this log takes no more records until recovered."""
+
+
+class DiskFull(StorageError):
+    """Only the reserve is left; new messages are refused, settles still fit."""
+
+
+class CorruptLog(StorageError):
+    """A batch is damaged and valid ones follow it, so it was not torn by a crash."""
+
+
+class FutureVersion(StorageError):
+    """The file or batch was written by a newer version; upgrade before opening it."""
+
+
+class DirectoryInUse(StorageError):
+    """Another process has the data directory open."""
+
+
+class MeshError(QmqError):
+    """A peer broke the trust of the mesh: wrong mesh id, bad proof, forged origin, bad checksum."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message

@@ -1,0 +1,1 @@
+"""The only place that runs things: sockets, tasks, the commit path, timers."""
