@@ -1,0 +1,33 @@
+"""The operator's files: a node file (optional) and a peers file, read once, checked as a whole, frozen afterwards.
+
+    address      host:port as people write it
+    model        what all sections share
+    limits       every bound of a node
+    node         NodeSettings, the node file
+    peers        PeersFile
+    toml_lines   where in the text a key stands
+    mistakes     what is wrong, in words
+    load         files in, settings out
+    show         settings out, as TOML
+
+Nothing else in the package reads a file of settings, an environment variable or a default of its own.
+"""
+
+from .address import Address as Address
+from .address import parse_address as parse_address
+from .limits import LimitSettings as LimitSettings
+from .load import check_together as check_together
+from .load import load as load
+from .load import load_node as load_node
+from .load import load_peers as load_peers
+from .node import DestinationPolicy as DestinationPolicy
+from .node import DestinationSettings as DestinationSettings
+from .node import ListenerSettings as ListenerSettings
+from .node import MeshSettings as MeshSettings
+from .node import NodeSettings as NodeSettings
+from .node import StorageSettings as StorageSettings
+from .node import TlsSettings as TlsSettings
+from .node import User as User
+from .peers import Peer as Peer
+from .peers import PeersFile as PeersFile
+from .show import effective as effective

@@ -1,0 +1,53 @@
+"""Addresses as people write them: `host:port`, and `[host]:port` for IPv6.
+
+Only the text is judged here. No name is looked up, because a configuration that is right must not become wrong when a
+name server is away; so `is_loopback` believes `localhost` and literal addresses, and nothing else.
+"""
+
+import ipaddress
+from typing import NamedTuple
+
+PORT_MAX = 65535
+HOST_CHARACTERS_MAX = 253  # RFC 1035, 2.3.4: the longest name there is
+
+
+class Address(NamedTuple):
+    """Where something listens or is dialled. `str()` gives back what `parse_address` reads."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it. A name other than `localhost` counts as reachable from outside."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(text: str) -> Address:
+    """Read `host:port` or `[ipv6]:port`. Port 0: the system picks one. Raises ValueError that says why."""
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        raise ValueError("must be host:port, such as 127.0.0.1:61613")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError("must have an IPv6 address between the brackets, such as [::1]:61613") from None
+    elif ":" in host:
+        raise ValueError("must have an IPv6 address in brackets, such as [::1]:61613")
+    elif not host:
+        raise ValueError("must name a host before the colon, such as 127.0.0.1:61613 (0.0.0.0 for every interface)")
+    elif len(host) > HOST_CHARACTERS_MAX or not all(c.isalnum() or c in "-._" for c in host):
+        raise ValueError("must have a host name or an IP address before the colon")
+    if not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > PORT_MAX:
+        raise ValueError(f"must have a port from 0 to {PORT_MAX} after the colon")
+    return Address(host, int(port))

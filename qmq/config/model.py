@@ -1,0 +1,64 @@
+"""What every section of the configuration shares: frozen, strict, unknown keys refused, and the types of its values.
+
+Strict means that TOML's own types count: `"5"` is not a number and `1` is not true. Two conveniences are offered
+because people write them so: a size may be a number of bytes or text such as `"64MiB"`, and an address is text.
+The messages raised here end up after the key and its value, so they begin with "must".
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+
+from .address import Address, parse_address
+
+NODE_NAME = r"[a-z0-9-]{1,32}"
+
+SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+class Section(BaseModel):
+    """Base of every section. Instances are values: compare them, share them between tasks, never change them."""
+
+    # Defaults are checked too, because a rule between two keys can break by setting only the other one.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+
+def read_size(value: object) -> object:
+    """Bytes out of a number or of text such as `"64MiB"`."""
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]iB|B)", value)
+    if found is None:
+        raise ValueError('must be a number of bytes, or text such as "512KiB", "64MiB", "10GiB"')
+    return int(found[1]) * SIZE_UNITS[found[2]]
+
+
+def read_address(value: object) -> Address:
+    if isinstance(value, Address):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be text: host:port, such as 127.0.0.1:61613")
+    return parse_address(value)
+
+
+def read_node_name(value: object) -> object:
+    if not isinstance(value, str) or re.fullmatch(NODE_NAME, value) is None:
+        raise ValueError("must be 1 to 32 characters out of a-z, 0-9 and -")
+    return value
+
+
+Count = Annotated[int, Field(ge=1, le=2**53)]
+"""How many of something; at least one."""
+CountOrUnbounded = Annotated[int, Field(ge=0, le=2**53)]
+"""As Count, and 0 says that there is no bound."""
+Size = Annotated[int, BeforeValidator(read_size), Field(ge=1, le=2**53)]
+"""Bytes."""
+SizeOrUnbounded = Annotated[int, BeforeValidator(read_size), Field(ge=0, le=2**53)]
+"""As Size, and 0 says that there is no bound."""
+Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
+Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
+NodeName = Annotated[str, BeforeValidator(read_node_name)]
+AddressText = Annotated[Address, PlainValidator(read_address)]
+FilePath = Annotated[Path, Field(strict=False)]

@@ -1,0 +1,231 @@
+"""What one node is told: `NodeSettings`, the whole of a node file with every default filled in.
+
+Rules that look at more than one key are here too (who may be anonymous, what a user needs). What the node file and
+the peers file say of each other is checked in `load`, because either can be read alone.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+
+from .address import Address, parse_address
+from .limits import LimitSettings
+from .model import AddressText, CountOrUnbounded, FilePath, NodeName, Seconds, Section, Size, SizeOrUnbounded
+
+DEFAULT_STOMP = Address("127.0.0.1", 61613)
+DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/")
+SYNC_INTERVAL_MS_MAX = 60_000
+
+
+class TlsSettings(Section):
+    """Files in PEM form, read when the node starts."""
+
+    certificate: FilePath
+    key: FilePath
+    ca: FilePath | None = None
+    """Who signs the other side's certificate; the mesh needs it, a client listener does not."""
+
+
+class ListenerSettings(Section):
+    """One `[[stomp]]`: an address at which clients are served."""
+
+    address: AddressText
+    tls: TlsSettings | None = None
+    anonymous: bool
+    """Whether CONNECT without login is served. When the file does not say: only on loopback."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _anonymous_only_on_loopback(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "anonymous" in values:
+            return values
+        address = values.get("address")
+        try:
+            parsed = parse_address(address) if isinstance(address, str) else address
+        except ValueError:
+            parsed = None  # the field itself says what is wrong with it
+        return {**values, "anonymous": isinstance(parsed, Address) and parsed.is_loopback}
+
+    @field_validator("anonymous")
+    @classmethod
+    def _nobody_unknown_from_outside(cls, anonymous: bool, info: ValidationInfo) -> bool:
+        address = info.data.get("address")
+        if anonymous and address is not None and not address.is_loopback:
+            raise ValueError(f"must be false: {address} can be reached from other machines; add [[users]] instead")
+        return anonymous
+
+
+def _read_sync(value: object) -> object:
+    found = re.fullmatch(r"([0-9]{1,5})ms", value) if isinstance(value, str) else None
+    if value in ("always", "never") or (found and 1 <= int(found[1]) <= SYNC_INTERVAL_MS_MAX):
+        return value
+    raise ValueError(f'must be "always", "never", or an interval from "1ms" to "{SYNC_INTERVAL_MS_MAX}ms"')
+
+
+class StorageSettings(Section):
+    """`[storage]`: when the journal is durable and how much of it is kept."""
+
+    sync: Annotated[str, BeforeValidator(_read_sync)] = "always"
+    """`always`: receipts wait for fsync (group commit). Otherwise they do not, and a crash may take the last."""
+    segment_bytes_max: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    journal_keep_bytes: Size = 1 << 30
+    """Journal that is kept although every member has it, so that a short absence costs no full copy."""
+    journal_bytes_max: Size = 10 << 30
+    """Above this the oldest goes, also when a member lacks it; that member is told about the gap."""
+    journal_age_seconds_max: Seconds = 7 * 86400.0
+    checkpoint_bytes: Size = 64 << 20
+    """Journal written since the last checkpoint that starts the next; bounds what recovery replays."""
+    disk_reserve_bytes: SizeOrUnbounded = 64 << 20
+    """Free space below which SEND is refused while settles still fit."""
+    fanout_bytes_max: Size = 10 << 30
+    """Of each fanout's log."""
+    fanout_age_seconds_max: Seconds = 7 * 86400.0
+
+    @property
+    def sync_interval_ms(self) -> int | None:
+        """The interval, or None for `always` and `never`."""
+        return int(self.sync[:-2]) if self.sync.endswith("ms") else None
+
+    @field_validator("journal_bytes_max")
+    @classmethod
+    def _room_for_what_is_kept(cls, most: int, info: ValidationInfo) -> int:
+        keep = info.data.get("journal_keep_bytes", 0)
+        if most < keep:
+            raise ValueError(f"must be at least journal_keep_bytes, {keep}")
+        return most
+
+
+def _read_user_name(value: object) -> object:
+    if not isinstance(value, str) or not 1 <= len(value) <= 128 or not value.isprintable():
+        raise ValueError("must be 1 to 128 printable characters")
+    return value
+
+
+def _read_password_hash(value: object) -> object:
+    if not isinstance(value, str) or re.fullmatch(r"\$argon2(id|i|d)\$[!-~]{20,400}", value) is None:
+        raise ValueError("must be an argon2 hash, which `qmq config hash` makes; never the password itself")
+    return value
+
+
+class User(Section):
+    """One `[[users]]`: who may log in."""
+
+    name: Annotated[str, BeforeValidator(_read_user_name)]
+    password_hash: Annotated[str, BeforeValidator(_read_password_hash), Field(repr=False)]
+    """As `qmq config hash` prints it."""
+
+
+def _read_pattern(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith(DESTINATION_KINDS) or value.endswith("/"):
+        raise ValueError(f"must be a destination under {', '.join(DESTINATION_KINDS)}; a last * stands for any rest")
+    if "*" in value[:-1]:
+        raise ValueError("must have * only as its last character")
+    return value
+
+
+class DestinationPolicy(Section):
+    """One `[[destinations.policies]]`: how the destinations that match `pattern` are kept and bounded."""
+
+    pattern: Annotated[str, BeforeValidator(_read_pattern)]
+    durable: bool = True
+    """False: messages live in memory only and end with the node's process."""
+    max_messages: CountOrUnbounded | None = None
+    """None: `limits.queue_messages_max`; 0: no bound."""
+    max_bytes: SizeOrUnbounded | None = None
+    """None: `limits.queue_bytes_max`; 0: no bound."""
+    overflow: Literal["refuse"] = "refuse"
+    """What a SEND beyond the bound gets."""
+
+    def matches(self, destination: str) -> bool:
+        if self.pattern.endswith("*"):
+            return destination.startswith(self.pattern[:-1])
+        return destination == self.pattern
+
+
+class DestinationSettings(Section):
+    """`[destinations]`: which come to life, and how."""
+
+    create_on_use: bool = True
+    """False: only what a policy names (or matches) exists."""
+    policies: tuple[DestinationPolicy, ...] = ()
+
+    def policy_of(self, destination: str) -> DestinationPolicy | None:
+        """The first policy that matches, in the order of the file; None when none does."""
+        return next((policy for policy in self.policies if policy.matches(destination)), None)
+
+
+class MeshSettings(Section):
+    """`[mesh]`: how this node keeps its links. Who the peers are is the peers file's business."""
+
+    redial_seconds_min: Seconds = 0.1
+    redial_seconds_max: Seconds = 10.0
+    """The ceiling of the exponential back-off; each wait is drawn between zero and the current step (full jitter)."""
+    beat_seconds: Seconds = 1.0
+    """Heart-beat of an otherwise quiet link."""
+    suspicion_seconds: Seconds = 5.0
+    """Silence after which a peer counts as away and its link is dialled anew."""
+    redeliver_after_seconds: Seconds = 30.0
+    """How long a message given to a peer's consumer waits, once the link is gone, before others may have it."""
+    tls: TlsSettings | None = None
+    """Needed unless every mesh address is on loopback and the peers file has a secret."""
+
+    @field_validator("redial_seconds_max")
+    @classmethod
+    def _back_off_grows(cls, most: float, info: ValidationInfo) -> float:
+        least = info.data.get("redial_seconds_min", 0)
+        if most < least:
+            raise ValueError(f"must be at least redial_seconds_min, {least}")
+        return most
+
+    @field_validator("suspicion_seconds")
+    @classmethod
+    def _a_beat_may_be_late(cls, suspicion: float, info: ValidationInfo) -> float:
+        beat = info.data.get("beat_seconds", 0)
+        if suspicion < 2 * beat:
+            raise ValueError(f"must be at least twice beat_seconds, {beat}")
+        return suspicion
+
+    @field_validator("tls")
+    @classmethod
+    def _both_sides_are_known(cls, tls: TlsSettings | None) -> TlsSettings | None:
+        if tls is not None and tls.ca is None:
+            raise ValueError("must have ca: a mesh link checks the certificate of the other side")
+        return tls
+
+
+class NodeSettings(Section):
+    """Everything one node is told. Without any file: a node `qmq` on 127.0.0.1:61613 with its data in ./qmq-data."""
+
+    name: NodeName = "qmq"
+    data: FilePath = Path("qmq-data")
+    stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP, anonymous=True),)
+    storage: StorageSettings = StorageSettings()
+    limits: LimitSettings = LimitSettings()
+    users: tuple[User, ...] = ()
+    destinations: DestinationSettings = DestinationSettings()
+    mesh: MeshSettings = MeshSettings()
+
+    @field_validator("stomp")
+    @classmethod
+    def _listeners_differ(cls, listeners: tuple[ListenerSettings, ...]) -> tuple[ListenerSettings, ...]:
+        if not listeners:
+            raise ValueError("must have at least one listener")
+        addresses = [listener.address for listener in listeners if listener.address.port]
+        for number, address in enumerate(addresses):
+            if address in addresses[:number]:
+                raise ValueError(f"must not have two listeners at {address}")
+        return listeners
+
+    @field_validator("users")
+    @classmethod
+    def _users_differ(cls, users: tuple[User, ...], info: ValidationInfo) -> tuple[User, ...]:
+        names = [user.name for user in users]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise ValueError(f"must not have two users named {name!r}")
+        closed = [listener.address for listener in info.data.get("stomp", ()) if not listener.anonymous]
+        if closed and not users:
+            raise ValueError(f"must name at least one user: nobody could log in at {closed[0]}")
+        return users

@@ -1,0 +1,58 @@
+"""The effective settings as TOML text: every key with the value that counts, whoever said it.
+
+The text can be loaded again and gives the same settings, with one exception: password hashes are hidden, because this
+text is made to be pasted into reports.
+"""
+
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from .address import Address
+from .mistakes import SECRET_KEYS
+from .node import NodeSettings
+
+HIDDEN = "(hidden)"
+
+ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\", 0x7F: "\\u007f", **{code: f"\\u{code:04x}" for code in range(0x20)}}
+
+
+def effective(settings: NodeSettings) -> str:
+    """All settings as TOML. Keys without a value stand as comments."""
+    lines: list[str] = []
+    _section(settings, "", lines)
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _section(section: BaseModel, path: str, lines: list[str]) -> None:
+    """Plain keys first: in TOML, what follows a table's header belongs to that table."""
+    inner: list[tuple[str, str, BaseModel]] = []
+    for key in type(section).model_fields:
+        value = getattr(section, key)
+        name = f"{path}.{key}" if path else key
+        if isinstance(value, BaseModel):
+            inner.append((f"[{name}]", name, value))
+        elif isinstance(value, tuple) and not isinstance(value, Address):
+            inner += [(f"[[{name}]]", name, element) for element in value]
+            if not value:
+                lines.append(f"{key} = []")
+        else:
+            lines.append(f"{key} = {_value(key, value)}" if value is not None else f"# {key} is not set")
+    for header, name, value in inner:
+        lines += ["", header]
+        _section(value, name, lines)
+
+
+def _value(key: str, value: object) -> str:
+    if key in SECRET_KEYS:
+        return _text(HIDDEN)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    assert isinstance(value, str | Path | Address), f"no TOML for {type(value).__name__}"
+    return _text(str(value))
+
+
+def _text(text: str) -> str:
+    return f'"{text.translate(ESCAPES)}"'
