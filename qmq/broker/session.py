@@ -1,0 +1,39 @@
+"""What the rules know of one connected client: its subscriptions and its open transactions."""
+
+from qmq.broker.message import Envelope
+from qmq.broker.subscription import Delivery, Subscription
+
+
+class Held:
+    """One frame inside a transaction: a SEND (`envelope`, `body`), or an ACK or NACK (`delivery`, `is_ack`).
+
+    `receipt` is told when the transaction is recorded.
+    """
+
+    __slots__ = ("body", "delivery", "envelope", "is_ack", "receipt")
+
+    def __init__(
+        self,
+        *,
+        envelope: Envelope | None = None,
+        body: bytes = b"",
+        delivery: Delivery | None = None,
+        is_ack: bool = True,
+        receipt: str | None = None,
+    ) -> None:
+        self.envelope = envelope
+        self.body = body
+        self.delivery = delivery
+        self.is_ack = is_ack
+        self.receipt = receipt
+
+
+class Session:
+    """One client. `subscriptions` by the client's id, `transactions` by its name."""
+
+    __slots__ = ("id", "subscriptions", "transactions")
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.subscriptions: dict[str, Subscription] = {}
+        self.transactions: dict[str, list[Held]] = {}

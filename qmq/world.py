@@ -1,0 +1,85 @@
+"""Seams to the outside: clock, chance, network and blocking work, so that a whole node can run in a simulation.
+
+`qmq.server` has the real ones; tests/simulation has twins on a virtual clock with one seed for everything. Nothing in
+`server` or `replication` may read a clock, draw a number, open a socket or start a thread except through these.
+(Waiting uses trio's own clock, which a test replaces as a whole.)
+"""
+
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Pipe(Protocol):
+    """Both directions of one connection."""
+
+    @property
+    def peer_address(self) -> str:
+        """Host of the other side, for limits and logs."""
+
+    async def receive_some(self, bytes_max: int) -> bytes:
+        """Wait for bytes; b"" when the other side has ended its half. A checkpoint.
+
+        Raises trio.BrokenResourceError when the connection broke, trio.ClosedResourceError after `close`.
+        """
+
+    def send_now(self, data: bytes) -> int:
+        """Hand over what fits without waiting; returns how many bytes were taken (0 is always allowed).
+
+        Never called while a `send_all` is under way. A broken connection returns 0; `send_all` then raises.
+        """
+
+    async def send_all(self, data: bytes) -> None:
+        """Hand over everything. After a cancel an unknown part is sent, so the connection must be closed.
+
+        Raises as `receive_some`.
+        """
+
+    def close(self) -> None:
+        """Let go at once, without a farewell; waiting calls raise trio.ClosedResourceError. Idempotent."""
+
+
+class Listener(Protocol):
+    """A place that accepts connections."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it really listens (port 0 was replaced)."""
+
+    async def accept(self) -> Pipe:
+        """Wait for a connection. Raises OSError when the system is short of something; try again later."""
+
+    def close(self) -> None:
+        """Stop listening."""
+
+
+class Network(Protocol):
+    """Connections, real or simulated."""
+
+    async def connect(self, host: str, port: int, tls: ssl.SSLContext | None, server_name: str) -> Pipe:
+        """Open a connection; with `tls`, the certificate must carry `server_name`. Raises OSError."""
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
+        """Raises OSError when the address cannot be had. A TLS handshake happens inside `Pipe.receive_some`."""
+
+
+class World:
+    """Everything a node takes from outside itself."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        chance: random.Random,
+        now_us: Callable[[], int],
+        run_blocking: Callable[[Callable[[], T]], Awaitable[T]],
+    ) -> None:
+        self.network = network
+        self.chance = chance
+        self.now_us = now_us
+        """Wall clock in µs since 1970: for time stamps only, never for waiting."""
+        self.run_blocking = run_blocking
+        """Run a blocking call without blocking the loop; it is finished, not abandoned, when the caller is cancelled."""
