@@ -1,0 +1,185 @@
+"""One record: what is written for one decision, as bytes and back.
+
+A record is an ordinary msgpack array of six: sequence, timestamp, kind-and-flags, destination, header block, body.
+The first three are always written in msgpack's widest form (9 bytes each), so a reader of columns finds them at fixed
+offsets without parsing; any msgpack reader can read the rest. Headers stay the sender's bytes: nothing here knows
+STOMP. Records live in batches (`batch`), which carry the checksum and the origin.
+
+Surprising: the destination and header block (the **envelope**) are packed apart from the rest, because a publisher
+repeats them; the caller keeps the packed envelope and hands it in again.
+"""
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+
+import msgpack
+
+from qmq.dots import Dot, Origin
+from qmq.errors import CorruptLog
+
+_ARRAY_OF_SIX = 0x96
+_UINT64 = 0xCF
+_PREFIX = struct.Struct(">BBQBQBQ")
+"""Array mark, then three unsigned 64-bit integers, each with its own mark."""
+
+PREFIX_BYTES = _PREFIX.size
+"""Where the destination begins in every record."""
+
+FLAGS_MAX = (1 << 24) - 1
+PRIORITY_DEFAULT = 4
+_PRIORITY_SHIFT = 20
+"""The highest four of the 24 flag bits hold the priority plus one; 0 there means the default."""
+
+_SHORT_BODY = [b"\xc4" + bytes([length]) for length in range(256)]
+_pack_head = _PREFIX.pack
+
+
+class Kind(IntEnum):
+    """What a record says. Kinds that are not listed are kept and passed on byte for byte, and otherwise ignored."""
+
+    PUBLISH = 1
+    """A message was accepted for `destination`."""
+    SETTLE = 2
+    """Messages of the queue `destination` are done; body: `pack_dots`."""
+    START = 3
+    """The first record of every incarnation; body: `pack_start`."""
+    GAP = 4
+    """Retention gave up records of an origin; they will not come; body: `pack_gap`."""
+
+
+class Record:
+    """One record, decoded. `kind` is a plain int, for it may be newer than this code."""
+
+    __slots__ = ("sequence", "timestamp_us", "kind", "flags", "destination", "headers", "body")
+
+    def __init__(
+        self, sequence: int, timestamp_us: int, kind: int, flags: int, destination: str, headers: bytes, body: bytes
+    ) -> None:
+        self.sequence = sequence
+        self.timestamp_us = timestamp_us
+        self.kind = kind
+        self.flags = flags
+        self.destination = destination
+        self.headers = headers
+        self.body = body
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return (
+            self.sequence == other.sequence
+            and self.timestamp_us == other.timestamp_us
+            and self.kind == other.kind
+            and self.flags == other.flags
+            and self.destination == other.destination
+            and self.headers == other.headers
+            and self.body == other.body
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.sequence, self.timestamp_us, self.destination))
+
+    def __repr__(self) -> str:
+        return f"Record({self.sequence}, kind={self.kind}, {self.destination!r}, body={self.body[:32]!r})"
+
+
+def _pack_bytes_length(length: int) -> bytes:
+    """The mark msgpack puts before that many bytes."""
+    if length < 256:
+        return _SHORT_BODY[length]
+    if length < 65536:
+        return b"\xc5" + length.to_bytes(2, "big")
+    return b"\xc6" + length.to_bytes(4, "big")
+
+
+def pack_envelope(destination: str, headers: bytes) -> bytes:
+    """The middle two elements of a record; the same for every message with these headers, so worth keeping."""
+    packed: bytes = msgpack.packb(destination)
+    return packed + _pack_bytes_length(len(headers)) + headers
+
+
+def pack_record(sequence: int, timestamp_us: int, kind: int, flags: int, envelope: bytes, body: bytes) -> bytes:
+    """One record's bytes. `timestamp_us` is wall clock µs of acceptance; `flags` at most `FLAGS_MAX`."""
+    length = len(body)
+    return b"".join(
+        (
+            _pack_head(_ARRAY_OF_SIX, _UINT64, sequence, _UINT64, timestamp_us, _UINT64, kind << 56 | flags << 32),
+            envelope,
+            _SHORT_BODY[length] if length < 256 else _pack_bytes_length(length),
+            body,
+        )
+    )
+
+
+def unpack_record(data: bytes | memoryview) -> Record:
+    """Decode exactly one record. Raises CorruptLog when `data` is anything else."""
+    try:
+        sequence, timestamp_us, what, destination, headers, body = msgpack.unpackb(data, use_list=False)
+        return Record(sequence, timestamp_us, what >> 56, what >> 32 & FLAGS_MAX, destination, headers, body)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptLog(f"not a record: {error}") from error
+
+
+def with_priority(flags: int, priority: int) -> int:
+    """`flags` with the priority (0–9) written into it; the queue store loads higher ones first."""
+    return flags & ~(0xF << _PRIORITY_SHIFT) | (priority + 1) << _PRIORITY_SHIFT
+
+
+def priority_of(flags: int) -> int:
+    """The priority that `with_priority` wrote, or the default."""
+    marked = flags >> _PRIORITY_SHIFT
+    return marked - 1 if marked else PRIORITY_DEFAULT
+
+
+def pack_dots(dots: Iterable[Dot]) -> bytes:
+    """Body of a SETTLE: dots grouped by origin, origins and sequences in the order they came."""
+    grouped: dict[Origin, list[int]] = {}
+    for origin, sequence in dots:
+        grouped.setdefault(origin, []).append(sequence)
+    packed: bytes = msgpack.packb([[origin.node, origin.incarnation, found] for origin, found in grouped.items()])
+    return packed
+
+
+def unpack_dots(body: bytes) -> list[Dot]:
+    """The inverse of `pack_dots`. Raises CorruptLog for anything else."""
+    dots: list[Dot] = []
+    try:
+        for node, incarnation, sequences in msgpack.unpackb(body):
+            origin = Origin(node, incarnation)
+            dots.extend([Dot(origin, sequence) for sequence in sequences])
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptLog(f"not a list of dots: {error}") from error
+    return dots
+
+
+def pack_gap(origin: Origin, through: int) -> bytes:
+    """Body of a GAP: records of `origin` up to and including `through` will not come."""
+    packed: bytes = msgpack.packb([origin.node, origin.incarnation, through])
+    return packed
+
+
+def unpack_gap(body: bytes) -> tuple[Origin, int]:
+    """The inverse of `pack_gap`. Raises CorruptLog for anything else."""
+    try:
+        node, incarnation, through = msgpack.unpackb(body)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptLog(f"not a gap: {error}") from error
+    return Origin(node, incarnation), int(through)
+
+
+def pack_start(*, format_version: int, software: str, uuid: str) -> bytes:
+    """Body of a START: who wrote what follows. A map, so that later versions can add to it."""
+    packed: bytes = msgpack.packb({"format": format_version, "software": software, "uuid": uuid})
+    return packed
+
+
+def unpack_start(body: bytes) -> dict[str, str | int]:
+    """The inverse of `pack_start`; keys this version does not know are kept."""
+    try:
+        found = msgpack.unpackb(body)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptLog(f"not a start: {error}") from error
+    if not isinstance(found, dict):
+        raise CorruptLog("not a start: no map")
+    return found
