@@ -19,7 +19,6 @@ START ?= 0
 CODE := qmq tests benchmarks
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: help
 help: ## List the targets

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from .model import Count, CountOrUnbounded, Seconds, Section, Size, SizeOrUnbounded, read_size
+from .model import Count, CountOrUnbounded, LineSize, Seconds, Section, Size, SizeOrUnbounded, read_size
 
 BODY_BYTES_CEILING = 64 << 20
 """No setting lifts a body above this: a frame is held in memory as a whole."""
@@ -22,7 +22,7 @@ class LimitSettings(Section):
     # Before login: whoever can reach the port can cost this much, and no more.
     login_seconds: Seconds = 5.0
     """From accept to the end of CONNECT, TLS included. A client on a slow line needs one round trip or three."""
-    login_bytes_max: Size = 8 << 10
+    login_bytes_max: LineSize = 8 << 10
     """Everything sent until CONNECT is complete; the largest CONNECT of the stock clients is under 1 KiB."""
     logins_pending_max: Count = 200
     """Connections that have not logged in yet, on the whole node."""
@@ -36,11 +36,11 @@ class LimitSettings(Section):
     """With one login name. Anonymous clients count by address only."""
 
     # Frames, in the codec's names.
-    command_bytes_max: Size = 32
+    command_bytes_max: LineSize = 32
     """The longest command of STOMP has 11."""
-    header_line_bytes_max: Size = 8 << 10
+    header_line_bytes_max: LineSize = 8 << 10
     header_count_max: Count = 100
-    header_bytes_max: Size = 64 << 10
+    header_bytes_max: LineSize = 64 << 10
     """The whole header block of one frame."""
     body_bytes_max: Annotated[int, BeforeValidator(read_size), Field(ge=1, le=BODY_BYTES_CEILING)] = 1 << 20
     """Larger things belong in a file store, with their address in the message; 64 MiB is the ceiling."""

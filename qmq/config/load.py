@@ -102,11 +102,12 @@ def _load_node(
         if peer is not None:
             values["stomp"] = [{"address": str(peer.client)}]
     for key, value in overrides.items():
-        section = values
+        section: object = values
         *outer, last = key.split(".")
         for name in outer:
-            section = section.setdefault(name, {})
-        section[last] = value
+            section = section.setdefault(name, {}) if isinstance(section, dict) else None
+        if isinstance(section, dict):  # else the file has something there that is no section, which the checks tell
+            section[last] = value
     return _validate(NodeSettings, values, str(path) if path is not None else "settings", lines, mistakes)
 
 

@@ -1,0 +1,312 @@
+"""Nodes as processes of this machine: start, stop, kill, pause, resume, and ask whether they answer.
+
+`qmq mesh` is its command line; tests/cluster drives the same code. Blocking calls, no threads. A node's output goes to
+DATA/NAME.log and its data to DATA/NAME, so both outlive whoever started it. DATA/mesh.json holds the process ids, with
+each process's start time beside its id, so that an id that the system gave to somebody else is never signalled.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..config import Address, PeersFile, load_peers
+from .client import Client, ServerError
+from .output import Failed
+
+READY_SECONDS = 20.0
+PROBE_SECONDS = 1.0
+POLL_SECONDS = 0.05
+STOP_SECONDS = 15.0
+"""From SIGTERM to SIGKILL: the default `limits.drain_seconds` and a little more."""
+TAIL_LINES = 15
+TAIL_BYTES = 16 << 10
+
+
+class NodeDied(Failed):
+    """A node ended before it answered; the message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process as mesh.json names it."""
+
+    name: str
+    pid: int
+    started: str
+    """When, in the system's own count; with `pid` it names one process only."""
+
+    @property
+    def is_alive(self) -> bool:
+        return start_mark(self.pid) == self.started
+
+
+class Node:
+    """One node of a mesh and, once started here, its process."""
+
+    def __init__(self, name: str, address: Address, data: Path) -> None:
+        self.name = name
+        self.address = address
+        self.data = data / name
+        self.log = data / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs or when it was never started; negative for the signal that ended it."""
+        return self.process.poll() if self.process is not None else None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+class Mesh:
+    """The nodes of one peers file, each a process of this machine. Used in a `with`, it stops them at its end."""
+
+    def __init__(
+        self,
+        peers_file: Path,
+        data: Path,
+        *,
+        nodes: Sequence[str] | None = None,
+        config_file: Path | None = None,
+        peers_files: Mapping[str, Path] | None = None,
+        log_level: str = "info",
+    ) -> None:
+        """Nothing is started yet. `nodes` None means all of the file.
+
+        `peers_files` gives single nodes a peers file of their own, as when a link is to go through a proxy.
+        Raises ConfigError for a bad peers file, Failed for a name that is not in it.
+        """
+        self.peers_file = peers_file
+        self.peers: PeersFile = load_peers(peers_file)
+        self.data = data
+        self.config_file = config_file
+        self.peers_files = dict(peers_files or {})
+        self.log_level = log_level
+        self.nodes: dict[str, Node] = {}
+        for name in nodes if nodes is not None else [peer.name for peer in self.peers.nodes]:
+            peer = self.peers.peer(name)
+            if peer is None:
+                known = ", ".join(peer.name for peer in self.peers.nodes)
+                raise Failed(f"{peers_file}: no node is named {name!r}; there are {known}")
+            self.nodes[name] = Node(name, peer.client, data)
+
+    def __enter__(self) -> "Mesh":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_all()
+
+    def start(self, name: str) -> Node:
+        """Start one node; returns at once. Raises Failed when it runs already or something else has its address."""
+        node = self.nodes[name]
+        if node.is_alive:
+            raise Failed(f"node {name} runs already")
+        if is_taken(node.address):
+            raise Failed(f"node {name} cannot have {node.address}: another process listens there")
+        node.data.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "qmq", "serve", "--node", name, "--data", str(node.data)]
+        command += ["--peers", str(self.peers_files.get(name, self.peers_file)), "--log-level", self.log_level]
+        if self.config_file is not None:
+            command += ["--config", str(self.config_file)]
+        with node.log.open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal reaches us alone, and we stop the nodes in order.
+            node.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        record(self.data, add=[Running(name, node.process.pid, start_mark(node.process.pid) or "")])
+        return node
+
+    def start_all(self) -> None:
+        """Start every node that does not run. Raises Failed, with none started, when mesh.json knows a live one."""
+        busy = [running for running in recorded(self.data) if running.name in self.nodes and running.is_alive]
+        if busy:
+            names = ", ".join(f"{running.name} (pid {running.pid})" for running in busy)
+            raise Failed(f"already running: {names}; stop them with `qmq mesh down {self.peers_file}`")
+        for name, node in self.nodes.items():
+            if not node.is_alive:
+                self.start(name)
+
+    def is_ready(self, name: str, timeout_seconds: float = PROBE_SECONDS) -> bool:
+        """Whether the node answers STOMP now. A refused login is an answer too."""
+        return answers(self.nodes[name].address, timeout_seconds)
+
+    def wait_until_ready(self, names: Sequence[str] | None = None, timeout_seconds: float = READY_SECONDS) -> None:
+        """Return once all (or `names`) answer. Raises NodeDied when one ends before, Failed when time is up."""
+        deadline = time.monotonic() + timeout_seconds
+        for name in names if names is not None else list(self.nodes):
+            while not self.is_ready(name):
+                self.check_alive(name)
+                if time.monotonic() > deadline:
+                    raise Failed(f"node {name} did not answer in {timeout_seconds:g} s{self._tail_text(name)}")
+                time.sleep(POLL_SECONDS)
+
+    def check_alive(self, name: str) -> None:
+        """Raises NodeDied, with the end of its log, when the node has ended."""
+        code = self.nodes[name].exit_code
+        if code is not None:
+            raise NodeDied(f"node {name} ended with {exit_text(code)}{self._tail_text(name)}")
+
+    def stop(self, name: str, timeout_seconds: float = STOP_SECONDS) -> int | None:
+        """SIGTERM, and SIGKILL when it takes longer. Returns its exit code, None when it never ran."""
+        self.ask_to_stop(name)
+        return self._reap(name, timeout_seconds)
+
+    def stop_all(self, timeout_seconds: float = STOP_SECONDS) -> None:
+        """SIGTERM to all at once, and SIGKILL to those that take longer."""
+        for name in self.nodes:
+            self.ask_to_stop(name)
+        deadline = time.monotonic() + timeout_seconds
+        for name in self.nodes:
+            self._reap(name, deadline - time.monotonic())
+
+    def ask_to_stop(self, name: str) -> None:
+        """SIGTERM without waiting."""
+        self._signal(name, signal.SIGTERM)
+        self._signal(name, signal.SIGCONT)  # a paused process could not hear it
+
+    def kill(self, name: str) -> None:
+        """`kill -9`, and wait until the process is gone."""
+        self._signal(name, signal.SIGKILL)
+        self._reap(name, STOP_SECONDS)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: the process stands still with its connections open."""
+        self._signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT after `pause`."""
+        self._signal(name, signal.SIGCONT)
+
+    def log_tail(self, name: str) -> str:
+        """The last lines that the node wrote."""
+        return tail(self.nodes[name].log)
+
+    def _tail_text(self, name: str) -> str:
+        text = self.log_tail(name)
+        return f"; the end of {self.nodes[name].log}:\n{text}" if text else " and wrote nothing"
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        node = self.nodes[name]
+        if node.process is not None and node.is_alive:
+            node.process.send_signal(number)
+
+    def _reap(self, name: str, timeout_seconds: float) -> int | None:
+        node = self.nodes[name]
+        if node.process is None:
+            return None
+        try:
+            node.process.wait(max(timeout_seconds, 0))
+        except subprocess.TimeoutExpired:
+            node.process.kill()
+            node.process.wait()
+        record(self.data, remove=[name])
+        return node.process.returncode
+
+
+def answers(address: Address, timeout_seconds: float = PROBE_SECONDS) -> bool:
+    """Whether a STOMP node answers there now. A refused login is an answer too."""
+    try:
+        with Client(address, timeout_seconds=timeout_seconds):
+            return True
+    except ServerError:
+        return True
+    except Failed:
+        return False
+
+
+def is_taken(address: Address) -> bool:
+    """Whether anything accepts connections there."""
+    try:
+        socket.create_connection(address, PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def stop_recorded(running: Sequence[Running], timeout_seconds: float = STOP_SECONDS) -> list[str]:
+    """Stop processes that another shell started: SIGTERM, then SIGKILL. Returns the names that had to be killed."""
+    alive = [process for process in running if process.is_alive]
+    for process in alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, signal.SIGCONT)
+    deadline = time.monotonic() + timeout_seconds
+    while any(process.is_alive for process in alive) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    killed = [process for process in alive if process.is_alive]
+    for process in killed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    return [process.name for process in killed]
+
+
+def recorded(data: Path) -> list[Running]:
+    """What mesh.json names, alive or not; nothing when there is no such file. Raises Failed when it is damaged."""
+    path = data / "mesh.json"
+    try:
+        return [Running(**entry) for entry in json.loads(path.read_text("utf-8"))["nodes"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Failed(f"{path}: cannot be used ({error}); stop the nodes by hand and remove it") from error
+
+
+def record(data: Path, *, add: Sequence[Running] = (), remove: Sequence[str] = ()) -> None:
+    """Change mesh.json; two shells may do so at once. The dead are left out of what is written."""
+    data.mkdir(parents=True, exist_ok=True)
+    with _lock(data / "mesh.lock"):
+        gone = {*remove, *(running.name for running in add)}
+        nodes = [running for running in recorded(data) if running.name not in gone and running.is_alive]
+        path = data / "mesh.json"
+        fresh = path.with_suffix(".new")
+        fresh.write_text(
+            json.dumps({"nodes": [asdict(running) for running in [*nodes, *add]]}, indent=1) + "\n", "utf-8"
+        )
+        fresh.replace(path)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def start_mark(pid: int) -> str | None:
+    """When process `pid` started, in clock ticks since boot; None when there is none or it is a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before the bracket may hold blanks
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+def tail(path: Path, lines: int = TAIL_LINES) -> str:
+    """The last lines of a file, "" when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
+            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def exit_text(code: int) -> str:
+    """`exit code 1`, or the name of the signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

@@ -1,0 +1,106 @@
+"""`qmq listen`: subscribe and print.
+
+A message is acknowledged only after it is printed and flushed, so a reader behind a pipe that breaks loses none: the
+node still has what was not acknowledged.
+"""
+
+import base64
+import sys
+import time
+
+import click
+
+from ..config.address import Address
+from ..wire.stomp import Frame
+from .client import Client
+from .options import client_options, header_option, json_option
+from .output import Failed, body_text, print_json, printable
+
+ACK_MODES = ("auto", "client", "client-individual")
+SUBSCRIPTION = "0"
+
+
+@click.command
+@click.argument("destination")
+@click.option("--count", type=click.IntRange(min=1), help="Leave after so many messages.")
+@click.option("--timeout", "timeout_seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Leave after this.")
+@click.option(
+    "--ack",
+    type=click.Choice(ACK_MODES),
+    default="client-individual",
+    show_default=True,
+    help="auto: the node counts a message as done when it is sent. Else each is acknowledged once it is printed.",
+)
+@header_option
+@click.option("--body-only", is_flag=True, help="Print bodies, byte for byte, each with a line end.")
+@client_options
+@json_option
+def listen(
+    destination: str,
+    count: int | None,
+    timeout_seconds: float | None,
+    ack: str,
+    headers: list[tuple[str, str]],
+    body_only: bool,
+    at: Address,
+    login: str | None,
+    passcode: str | None,
+    as_json: bool,
+) -> None:
+    """Print the messages of a destination as they come.
+
+    Leaves on Ctrl-C, after --count messages, or after --timeout seconds. Exit code 1 when --timeout ends before --count
+    is reached.
+
+    \b
+      qmq listen /queue/jobs --count 1
+      qmq listen /topic/news --at 127.0.0.1:61615 --json
+      qmq listen /fanout/log --header x-stream-offset:first --body-only > log
+    """
+    if body_only and as_json:
+        raise click.UsageError("--body-only and --json exclude each other")
+    subscribe = [("id", SUBSCRIPTION), ("destination", destination), ("ack", ack), *headers]
+    if count is not None and not any(name == "prefetch-count" for name, _ in headers):
+        subscribe.append(("prefetch-count", str(min(count, 100))))  # more would only have to go back
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    printed = 0
+    with Client(at, login=login, passcode=passcode) as client:
+        client.write(client.frame("SUBSCRIBE", subscribe))
+        try:
+            while count is None or printed < count:
+                frame = client.receive(None if deadline is None else deadline - time.monotonic())
+                if frame is None:
+                    break
+                if frame.head.command != "MESSAGE":
+                    continue
+                show(frame, body_only=body_only, as_json=as_json)
+                printed += 1
+                if ack != "auto":
+                    client.write(client.frame("ACK", [("id", frame.head.headers.get("ack", ""))]))
+            client.leave()  # its receipt says that the acknowledgements have arrived
+        except KeyboardInterrupt:
+            client.leave()
+    if count is not None and printed < count:
+        raise Failed(f"{printed} of {count} messages within {timeout_seconds:g} s")
+
+
+def show(frame: Frame, *, body_only: bool, as_json: bool) -> None:
+    """Print one MESSAGE, flushed."""
+    headers = dict(frame.head.headers)
+    if body_only:
+        sys.stdout.buffer.write(frame.body + b"\n")
+        sys.stdout.buffer.flush()
+    elif as_json:
+        destination = headers.pop("destination", "")
+        print_json({"destination": destination, "headers": headers, **_json_body(frame.body)})
+    else:
+        again = "  (redelivered)" if headers.get("redelivered") == "true" else ""
+        click.echo(f"{printable(headers.get('destination', ''))}{again}  {body_text(frame.body)}")
+
+
+def _json_body(body: bytes) -> dict[str, str]:
+    """`body` as text where it is UTF-8, else `body-base64`: never something that cannot be turned back."""
+    try:
+        return {"body": body.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"body-base64": base64.b64encode(body).decode("ascii")}

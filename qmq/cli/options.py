@@ -1,0 +1,84 @@
+"""Options and values that several commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ..config.address import Address, parse_address
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_AT = "127.0.0.1:61613"
+
+
+def read_address(ctx: click.Context, param: click.Parameter, value: str) -> Address:
+    """`host:port` on the command line."""
+    try:
+        return parse_address(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} {error}") from error
+
+
+def read_headers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, str]]:
+    """`name:value`, cut at the first colon; the value may have more, and may be empty."""
+    headers = []
+    for value in values:
+        name, colon, text = value.partition(":")
+        if not colon or not name:
+            raise click.BadParameter(f"{value!r} must be NAME:VALUE")
+        headers.append((name, text))
+    return headers
+
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several option decorators as one, shown in the order given."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+client_options: Callable[[F], F] = together(
+    click.option(
+        "--at",
+        metavar="HOST:PORT",
+        callback=read_address,
+        default=DEFAULT_AT,
+        show_default=True,
+        help="The node to talk to.",
+    ),
+    click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name, also from QMQ_LOGIN."),
+    click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE."),
+)
+
+header_option: Callable[[F], F] = click.option(
+    "--header",
+    "headers",
+    metavar="NAME:VALUE",
+    callback=read_headers,
+    multiple=True,
+    help="A header to send along; repeatable.",
+)
+
+json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+node_options: Callable[[F], F] = together(
+    click.option("--config", "config_file", type=FILE, help="The node file (TOML); without it, every default."),
+    click.option("--peers", "peers_file", type=FILE, help="The peers file; without it, a node alone."),
+    click.option("--node", "node_name", metavar="NAME", help="Which node of the peers file this is."),
+    click.option("--data", "data", type=FOLDER, help="Where the node keeps its data."),
+)
+
+
+def overrides(data: Path | None) -> dict[str, object]:
+    """What the command line says over the node file."""
+    return {} if data is None else {"data": data}

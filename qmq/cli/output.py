@@ -1,0 +1,85 @@
+"""How every command speaks: one line per failure on stderr, tables for people, JSON for programs.
+
+Text that came from elsewhere (bodies, headers, messages of a server) goes through `printable` before it reaches a
+terminal, because control characters in it could do things there.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import IO, Any
+
+import click
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Failed(click.ClickException):
+    """It could not be done: one line on stderr, exit code 1."""
+
+    exit_code = 1
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"qmq: {printable(self.message)}", file=file, err=file is None)
+
+
+class Mistakes(click.ClickException):
+    """The configuration is wrong: every mistake on a line of its own, exit code 2."""
+
+    exit_code = 2
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = list(mistakes)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        for mistake in self.mistakes:
+            click.echo(printable(mistake), file=file, err=file is None)
+        count = len(self.mistakes)
+        click.echo(f"qmq: {count} mistake{'s' if count > 1 else ''} in the configuration", file=file, err=file is None)
+
+
+def printable(text: str) -> str:
+    """`text` with control characters shown as \\xNN; line ends and tabs stay."""
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def body_text(body: bytes) -> str:
+    """A body for people: bytes that are not UTF-8 and control characters are shown as \\xNN."""
+    return printable(body.decode("utf-8", "backslashreplace"))
+
+
+def print_json(value: object) -> None:
+    """One JSON text on one line, keys in the order given; flushed, so that a pipe sees it now."""
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines with columns of equal width; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    numbers = [all(isinstance(row[at], int | float) for row in rows) and bool(rows) for at in range(len(head))]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, numbers, strict=True)
+        ).rstrip()
+        for line in [list(head), *cells]
+    ]
+
+
+def byte_size(count: int) -> str:
+    """`1.5 MiB`; exact below 1 KiB."""
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """`3 d 04:05:06`, `04:05:06` below a day."""
+    days, rest = divmod(int(seconds), 86400)
+    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{days} d {clock}" if days else clock

@@ -1,0 +1,138 @@
+"""`qmq send`: messages out, and the receipts that say they are safe."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from itertools import repeat
+from typing import BinaryIO
+
+import click
+
+from ..config.address import Address
+from .client import Client
+from .options import client_options, header_option, json_option
+from .output import Failed, print_json
+
+RECEIPT_WINDOW = 256
+"""Messages sent and not yet receipted: enough that the node can record many with one fsync."""
+
+WRITE_BYTES = 64 << 10
+"""Frames are gathered to this much before they are written."""
+
+
+@click.command
+@click.argument("destination")
+@click.argument("body", required=False)
+@header_option
+@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="Send the body so many times.")
+@click.option("--lines", type=click.File("rb"), help="Send each line of this file as a message, without its line end.")
+@click.option("--receipt/--no-receipt", default=True, show_default=True, help="Wait until the node has every message.")
+@client_options
+@json_option
+def send(
+    destination: str,
+    body: str | None,
+    headers: list[tuple[str, str]],
+    count: int,
+    lines: BinaryIO | None,
+    receipt: bool,
+    at: Address,
+    login: str | None,
+    passcode: str | None,
+    as_json: bool,
+) -> None:
+    """Send messages to a destination.
+
+    BODY is the text of the message; - reads it from standard input, byte for byte; without it the body is empty.
+
+    \b
+      qmq send /queue/jobs "resize 17"
+      qmq send /topic/news - < article.html
+      qmq send /fanout/log --lines access.log --at 127.0.0.1:61614
+    """
+    if lines is not None and (body is not None or count != 1):
+        raise click.UsageError("--lines takes the place of BODY and --count")
+    bodies = _lines(lines) if lines is not None else repeat(_body(body), count)
+    window = Window(destination, headers, receipt)
+    started = time.monotonic()
+    with Client(at, login=login, passcode=passcode) as client:
+        try:
+            for one in bodies:
+                window.send(client, one)
+            window.finish(client)
+        except Failed as failure:
+            raise Failed(f"{failure.message}; {window.summary()}") from failure
+    if as_json:
+        seconds = round(time.monotonic() - started, 6)
+        print_json({"destination": destination, "sent": window.sent, "receipted": window.receipted, "seconds": seconds})
+    else:
+        click.echo(window.summary())
+
+
+class Window:
+    """Sends with at most RECEIPT_WINDOW messages out without a receipt, and counts both."""
+
+    def __init__(self, destination: str, headers: list[tuple[str, str]], wants_receipts: bool) -> None:
+        self.destination = destination
+        self.headers = [("destination", destination), *headers]
+        self.wants_receipts = wants_receipts
+        self.sent = 0
+        self.receipted = 0
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._unanswered: set[str] = set()
+
+    def send(self, client: Client, body: bytes) -> None:
+        """Take one message; it is written at once or with those that follow."""
+        headers = self.headers
+        if self.wants_receipts:
+            receipt = client.next_receipt()
+            headers = [*headers, ("receipt", receipt)]
+            self._unanswered.add(receipt)
+        frame = client.frame("SEND", headers, body)
+        self._pending.append(frame)
+        self._pending_bytes += len(frame)
+        if self._pending_bytes >= WRITE_BYTES or len(self._unanswered) >= RECEIPT_WINDOW:
+            self._write(client)
+        if len(self._unanswered) >= RECEIPT_WINDOW:
+            self._wait(client, RECEIPT_WINDOW // 2)
+
+    def finish(self, client: Client) -> None:
+        """Write what is left, wait for every receipt, and take leave."""
+        self._write(client)
+        self._wait(client, 0)
+        client.leave()
+
+    def summary(self) -> str:
+        messages = f"{self.sent} message{'' if self.sent == 1 else 's'}"
+        return f"sent {messages} to {self.destination}" + (
+            f", {self.receipted} receipted" if self.wants_receipts else ", no receipts asked for"
+        )
+
+    def _write(self, client: Client) -> None:
+        client.write(b"".join(self._pending))
+        self.sent += len(self._pending)
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def _wait(self, client: Client, unanswered_max: int) -> None:
+        while len(self._unanswered) > unanswered_max:
+            frame = client.receive(client.timeout_seconds)
+            if frame is None:
+                raise Failed(f"{client.address}: no receipt within {client.timeout_seconds:g} s")
+            receipt = frame.head.headers.get("receipt-id", "")
+            if frame.head.command == "RECEIPT" and receipt in self._unanswered:
+                self._unanswered.remove(receipt)
+                self.receipted += 1
+
+
+def _body(text: str | None) -> bytes:
+    if text == "-":
+        return sys.stdin.buffer.read()
+    return os.fsencode(text or "")  # what the shell gave us, byte for byte
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    for line in file:
+        yield line.removesuffix(b"\n").removesuffix(b"\r")

@@ -1,0 +1,39 @@
+"""`qmq serve`: one node in this process."""
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from ..config import load
+from .options import node_options, overrides
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.command
+@node_options
+@click.option(
+    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What goes to stderr."
+)
+def serve(
+    config_file: Path | None, peers_file: Path | None, node_name: str | None, data: Path | None, log_level: str
+) -> None:
+    """Run one node until it is told to stop.
+
+    Without any option: a node alone on 127.0.0.1:61613, no login needed, its data in ./qmq-data.
+    With a peers file, --node (or the node file's name) says which of its nodes this is.
+
+    SIGTERM or Ctrl-C drains: no new connections, what is accepted is recorded, then the node ends.
+    """
+    settings, peers = load(config_file, peers_file, node_name, overrides(data))
+    logging.basicConfig(
+        level=log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+    )
+    # Imported last: a mistake in a file is told without waiting for the whole server to load.
+    from ..server.main import serve as run
+
+    sys.exit(run(settings, peers))

@@ -1,0 +1,102 @@
+"""`qmq status`: what a node says about itself, over the same STOMP port as everything else.
+
+A SEND to /control/status with a receipt is answered by a RECEIPT whose `status` header is a JSON object. The node
+decides what is in it; this module shows the keys it knows in a readable order and leaves the rest to `--json`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from ..config.address import Address
+from .client import Client
+from .options import client_options, json_option
+from .output import Failed, byte_size, duration, print_json, printable, table
+
+STATUS_DESTINATION = "/control/status"
+QUEUES_SHOWN_MAX = 20
+
+
+@click.command
+@client_options
+@json_option
+def status(at: Address, login: str | None, passcode: str | None, as_json: bool) -> None:
+    """Show what a node is doing.
+
+    Its clients, queues, fanouts, journal, and its links to every peer. Exit code 1 when the node does not answer.
+    """
+    with Client(at, login=login, passcode=passcode) as client:
+        facts = ask(client)
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo("\n".join(printable(line) for line in describe(facts)))
+
+
+def ask(client: Client) -> dict[str, Any]:
+    """The node's status. Raises Failed when it has none to give."""
+    text = client.request("SEND", [("destination", STATUS_DESTINATION)]).head.headers.get("status")
+    if text is None:
+        raise Failed(f"{client.address}: gives no status; is it a QMQ node?")
+    try:
+        facts = json.loads(text)
+    except ValueError as error:
+        raise Failed(f"{client.address}: its status is not JSON: {error}") from error
+    if not isinstance(facts, dict):
+        raise Failed(f"{client.address}: its status is not a JSON object")
+    return facts
+
+
+def links_of(facts: Mapping[str, Any]) -> tuple[int, int]:
+    """How many links to and from peers are up, and how many there should be."""
+    states = [peer.get(way) for peer in _rows(facts, "peers") for way in ("out", "in")]
+    return states.count("up"), len(states)
+
+
+def describe(facts: Mapping[str, Any]) -> list[str]:
+    """The status for people: one line about the node, then a table for each thing of which there are several."""
+    lines = [
+        f"node {facts.get('node', '?')}  incarnation {facts.get('incarnation', '?')}  "
+        f"up {duration(float(facts.get('uptime_seconds', 0)))}",
+        f"connections {facts.get('connections', 0)}  subscriptions {facts.get('subscriptions', 0)}",
+    ]
+    journal = facts.get("journal")
+    if isinstance(journal, dict):
+        end = journal.get("end", 0)
+        kept, waiting = end - journal.get("start", 0), end - journal.get("synced_end", end)
+        lines.append(f"journal at {end}  kept {byte_size(kept)}  not yet on disk {byte_size(waiting)}")
+    for alarm in facts.get("alarms") or ():
+        lines.append(f"ALARM {_alarm(alarm)}")
+    peers = _rows(facts, "peers")
+    if peers:
+        rows = [[peer.get("name"), peer.get("out"), peer.get("in"), _lag(peer.get("lag"))] for peer in peers]
+        lines += ["", *table(["PEER", "OUT", "IN", "LAG"], rows)]
+    queues = _rows(facts, "queues")
+    if queues:
+        rows = [[queue.get("destination"), queue.get("messages", 0)] for queue in queues[:QUEUES_SHOWN_MAX]]
+        lines += ["", *table(["QUEUE", "MESSAGES"], rows)]
+        if len(queues) > QUEUES_SHOWN_MAX:
+            lines.append(f"and {len(queues) - QUEUES_SHOWN_MAX} more")
+    fanouts = _rows(facts, "fanouts")
+    if fanouts:
+        rows = [[fanout.get("destination"), fanout.get("messages", 0)] for fanout in fanouts]
+        lines += ["", *table(["FANOUT", "MESSAGES"], rows)]
+    return lines
+
+
+def _rows(facts: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
+    rows = facts.get(key)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _lag(lag: object) -> int:
+    """Records that the peer has and this node lacks, over all origins."""
+    if isinstance(lag, dict):
+        return sum(behind for behind in lag.values() if isinstance(behind, int))
+    return lag if isinstance(lag, int) else 0
+
+
+def _alarm(alarm: object) -> str:
+    return alarm if isinstance(alarm, str) else json.dumps(alarm, ensure_ascii=False)

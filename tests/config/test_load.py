@@ -1,0 +1,352 @@
+"""Files in, settings out: what is read, what is refused, and how every mistake is told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from qmq.config import Address, NodeSettings, load, load_node, load_peers
+from qmq.errors import ConfigError
+
+HASH = "$argon2id$v=19$m=65536,t=3,p=4$rIZkf2r0BOgSJIHMhh1F6w$BqqNGrp1o7YEvQMCcvmzZjzpeuGHXTctXHU5i2Ada/8"
+THREE = Path(__file__).parents[2] / "cluster" / "three.toml"
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Put text into a file and give its path."""
+    count = 0
+
+    def put(text: str) -> Path:
+        nonlocal count
+        count += 1
+        path = tmp_path / f"file{count}.toml"
+        path.write_text(text, "utf-8")
+        return path
+
+    return put
+
+
+def mistakes_of(path: Path, text_of_path: str = "FILE") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_node(path)
+    return [mistake.replace(str(path), text_of_path) for mistake in caught.value.mistakes]
+
+
+def test_without_a_file_there_is_one_node_on_loopback() -> None:
+    settings = load_node(None)
+
+    assert settings.name == "qmq"
+    assert settings.data == Path("qmq-data")
+    assert [listener.address for listener in settings.stomp] == [Address("127.0.0.1", 61613)]
+    assert settings.stomp[0].anonymous
+    assert settings.storage.sync == "always"
+
+
+def test_settings_are_frozen() -> None:
+    settings = load_node(None)
+
+    with pytest.raises(ValidationError):
+        settings.limits.prefetch_max = 1
+
+
+def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) -> None:
+    path = write(
+        'name = "Bad Name"\n[limits]\nprefetch_max = 0\ndrain_seconds = "5"\n\n[storage]\nsync = "sometimes"\n'
+    )
+
+    assert mistakes_of(path) == [
+        "FILE:1: name = 'Bad Name': must be 1 to 32 characters out of a-z, 0-9 and -",
+        "FILE:3: limits.prefetch_max = 0: must be at least 1",
+        "FILE:4: limits.drain_seconds = '5': must be a number",
+        'FILE:7: storage.sync = \'sometimes\': must be "always", "never", or an interval from "1ms" to "60000ms"',
+    ]
+
+
+def test_mistakes_of_both_files_are_told_together(write: Write) -> None:
+    node = write("[limits]\nprefetch_max = 0\n")
+    peers = write('mesh = "m"\nversion = 0\nnodes = []\n')
+
+    with pytest.raises(ConfigError) as caught:
+        load(node, peers)
+
+    assert [mistake.rpartition("/")[2] for mistake in caught.value.mistakes] == [
+        "file2.toml:2: version = 0: must be at least 1",
+        "file2.toml:3: nodes: must list 1 to 8 nodes, not 0",
+        "file1.toml:2: limits.prefetch_max = 0: must be at least 1",
+    ]
+
+
+def test_an_unknown_key_is_refused_with_what_was_perhaps_meant(write: Write) -> None:
+    path = write("[limits]\nprefech_max = 5\n")
+
+    assert mistakes_of(path) == ["FILE:2: limits.prefech_max: unknown key; did you mean prefetch_max?"]
+
+
+def test_an_unknown_key_that_resembles_nothing_lists_what_there_is(write: Write) -> None:
+    path = write("[destinations]\nxyzzy = 5\n")
+
+    assert mistakes_of(path) == ["FILE:2: destinations.xyzzy: unknown key; known here: create_on_use, policies"]
+
+
+def test_an_unknown_section_is_refused(write: Write) -> None:
+    assert mistakes_of(write("[limit]\nprefetch_max = 5\n")) == ["FILE:1: limit: unknown key; did you mean limits?"]
+
+
+def test_a_key_inside_an_unknown_shape_of_section_does_not_break_the_report(write: Write) -> None:
+    assert mistakes_of(write('limits = "many"\n')) == ["FILE:1: limits = 'many': must be a section of keys"]
+    assert mistakes_of(write('stomp = "127.0.0.1:1"\n')) == ["FILE:1: stomp = '127.0.0.1:1': must be a list"]
+    assert mistakes_of(write("stomp = [1]\n")) == ["FILE:1: stomp[0] = 1: must be a section of keys"]
+    assert mistakes_of(write("mesh = { tls = 3 }\n")) == ["FILE:1: mesh.tls = 3: must be a section of keys"]
+
+
+@pytest.mark.parametrize("text", ["name = ", "name = 'a'\nname = 'b'\n", "[limits\n", "\x00", "a = 1 b = 2"])
+def test_what_is_not_toml_is_told_with_its_line(write: Write, text: str) -> None:
+    (mistake,) = mistakes_of(write(text))
+
+    assert "not TOML" in mistake
+
+
+def test_the_line_of_broken_toml_is_named(write: Write) -> None:
+    (mistake,) = mistakes_of(write('name = "a"\nlimits = = 3\n'))
+
+    assert mistake == "FILE:2: not TOML: Invalid value, at column 10"
+
+
+def test_a_byte_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "latin.toml"
+    path.write_bytes(b'name = "a"\ndata = "caf\xe9"\n')
+
+    assert mistakes_of(path) == ["FILE:2: not TOML: a byte that is not UTF-8"]
+
+
+def test_a_missing_file_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
+    assert mistakes_of(tmp_path / "none.toml") == ["FILE: cannot be read: No such file or directory"]
+
+
+def test_a_huge_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "huge.toml"
+    path.write_bytes(b"#" * ((4 << 20) + 1))
+
+    (mistake,) = mistakes_of(path)
+
+    assert "larger than" in mistake
+
+
+def test_sizes_may_be_written_with_units(write: Write) -> None:
+    settings = load_node(write('[limits]\nbody_bytes_max = "2MiB"\noutbox_bytes_max = 12345\n'))
+
+    assert settings.limits.body_bytes_max == 2 << 20
+    assert settings.limits.outbox_bytes_max == 12345
+
+
+@pytest.mark.parametrize("size", ['"2MB"', '"-1"', '"1e3"', "true", "1.5", "-1", '"65MiB"', "0"])
+def test_sizes_that_are_none_are_refused(write: Write, size: str) -> None:
+    (mistake,) = mistakes_of(write(f"[limits]\nbody_bytes_max = {size}\n"))
+
+    assert mistake.startswith("FILE:2: limits.body_bytes_max = ")
+    assert ": must be " in mistake
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "0", "0.0", "-1.5"])
+def test_seconds_must_be_a_positive_number(write: Write, number: str) -> None:
+    (mistake,) = mistakes_of(write(f"[limits]\nlogin_seconds = {number}\n"))
+
+    assert "limits.login_seconds" in mistake
+    assert ": must be " in mistake
+
+
+@pytest.mark.parametrize(
+    ("sync", "interval"), [("always", None), ("never", None), ("1ms", 1), ("50ms", 50), ("60000ms", 60000)]
+)
+def test_sync_is_always_never_or_an_interval(write: Write, sync: str, interval: int | None) -> None:
+    settings = load_node(write(f'[storage]\nsync = "{sync}"\n'))
+
+    assert settings.storage.sync == sync
+    assert settings.storage.sync_interval_ms == interval
+
+
+@pytest.mark.parametrize("sync", ['"0ms"', '"60001ms"', '"50"', '"ms"', "50", "true", '"50 ms"', '"٥ms"'])
+def test_sync_of_another_form_is_refused(write: Write, sync: str) -> None:
+    (mistake,) = mistakes_of(write(f"[storage]\nsync = {sync}\n"))
+
+    assert "storage.sync" in mistake
+
+
+def test_a_rule_between_two_keys_holds_when_only_one_is_set(write: Write) -> None:
+    assert mistakes_of(write('[storage]\njournal_keep_bytes = "20GiB"\n')) == [
+        "FILE:1: storage.journal_bytes_max = 10737418240: must be at least journal_keep_bytes, 21474836480"
+    ]
+    assert mistakes_of(write("[limits]\nprefetch_default = 5000\n")) == [
+        "FILE:1: limits.prefetch_max = 1000: must be at least prefetch_default, 5000"
+    ]
+
+
+def test_loopback_listeners_take_anonymous_clients_unless_told_otherwise(write: Write) -> None:
+    settings = load_node(
+        write(
+            f'[[stomp]]\naddress = "localhost:1"\n[[stomp]]\naddress = "[::1]:2"\n'
+            f'[[stomp]]\naddress = "127.0.0.1:3"\nanonymous = false\n[[stomp]]\naddress = "10.0.0.1:4"\n'
+            f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
+        )
+    )
+
+    assert [listener.anonymous for listener in settings.stomp] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:61613", "[::]:61613", "10.1.2.3:61613", "broker.example:61613"])
+def test_an_anonymous_listener_off_loopback_is_refused(write: Write, address: str) -> None:
+    text = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n[[stomp]]\naddress = "{address}"\nanonymous = true\n'
+
+    (mistake,) = mistakes_of(write(text))
+
+    assert mistake.startswith("FILE:6: stomp[0].anonymous = true: must be false: ")
+
+
+def test_a_listener_at_which_nobody_could_log_in_is_refused(write: Write) -> None:
+    assert mistakes_of(write('[[stomp]]\naddress = "0.0.0.0:61613"\n')) == [
+        "FILE: users: must name at least one user: nobody could log in at 0.0.0.0:61613"
+    ]
+
+
+def test_two_listeners_at_one_address_are_refused(write: Write) -> None:
+    (mistake,) = mistakes_of(write('[[stomp]]\naddress = "127.0.0.1:5"\n[[stomp]]\naddress = "127.0.0.1:5"\n'))
+
+    assert "two listeners at 127.0.0.1:5" in mistake
+
+
+def test_a_password_in_the_file_is_refused_without_being_repeated(write: Write) -> None:
+    mistakes = mistakes_of(write('[[users]]\nname = "ann"\npassword = "hunter2"\n'))
+
+    assert any("`qmq config hash`" in mistake and mistake.startswith("FILE:3:") for mistake in mistakes)
+    assert "hunter2" not in "\n".join(mistakes)
+
+
+def test_a_password_in_place_of_its_hash_is_refused_without_being_repeated(write: Write) -> None:
+    (mistake,) = mistakes_of(write('[[users]]\nname = "ann"\npassword_hash = "hunter2"\n'))
+
+    assert "`qmq config hash`" in mistake
+    assert "hunter2" not in mistake
+
+
+def test_hashes_do_not_show_in_the_representation_of_settings(write: Write) -> None:
+    settings = load_node(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'))
+
+    assert HASH not in repr(settings)
+
+
+def test_two_users_of_one_name_are_refused(write: Write) -> None:
+    user = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
+
+    (mistake,) = mistakes_of(write(user + user))
+
+    assert "two users named 'ann'" in mistake
+
+
+def test_the_first_matching_policy_counts(write: Write) -> None:
+    settings = load_node(
+        write(
+            '[[destinations.policies]]\npattern = "/queue/fast.*"\ndurable = false\nmax_messages = 10\n'
+            '[[destinations.policies]]\npattern = "/queue/*"\nmax_bytes = "1MiB"\n'
+        )
+    )
+
+    fast = settings.destinations.policy_of("/queue/fast.one")
+    slow = settings.destinations.policy_of("/queue/slow")
+
+    assert fast is not None and (fast.durable, fast.max_messages, fast.max_bytes) == (False, 10, None)
+    assert slow is not None and (slow.durable, slow.max_messages, slow.max_bytes) == (True, None, 1 << 20)
+    assert settings.destinations.policy_of("/topic/any") is None
+
+
+def test_a_policy_without_star_matches_only_itself(write: Write) -> None:
+    settings = load_node(write('[[destinations.policies]]\npattern = "/queue/a"\n'))
+
+    assert settings.destinations.policy_of("/queue/a") is not None
+    assert settings.destinations.policy_of("/queue/ab") is None
+
+
+@pytest.mark.parametrize("pattern", ["jobs", "/queue", "/queue/", "/quee/a", "/queue/*.a", "*"])
+def test_a_policy_pattern_that_can_match_nothing_sensible_is_refused(write: Write, pattern: str) -> None:
+    (mistake,) = mistakes_of(write(f'[[destinations.policies]]\npattern = "{pattern}"\n'))
+
+    assert mistake.startswith("FILE:2: destinations.policies[0].pattern")
+
+
+def test_mesh_tls_needs_the_certificate_of_an_authority(write: Write) -> None:
+    (mistake,) = mistakes_of(write('[mesh.tls]\ncertificate = "a.pem"\nkey = "a.key"\n'))
+
+    assert mistake == "FILE:1: mesh.tls: must have ca: a mesh link checks the certificate of the other side"
+
+
+def test_relative_paths_start_at_the_folder_of_the_file(write: Write, tmp_path: Path) -> None:
+    settings = load_node(
+        write(
+            'data = "d"\n[mesh.tls]\ncertificate = "c.pem"\nkey = "/etc/k.pem"\nca = "ca.pem"\n'
+            '[[stomp]]\naddress = "127.0.0.1:5"\ntls = { certificate = "s.pem", key = "s.key" }\n'
+        )
+    )
+
+    assert settings.data == tmp_path / "d"
+    assert settings.mesh.tls is not None
+    assert settings.mesh.tls.certificate == tmp_path / "c.pem"
+    assert settings.mesh.tls.key == Path("/etc/k.pem")
+    assert settings.stomp[0].tls is not None and settings.stomp[0].tls.key == tmp_path / "s.key"
+
+
+def test_overrides_win_over_the_file(write: Write) -> None:
+    path = write('data = "d"\n[limits]\ndrain_seconds = 3\nprefetch_max = 500\n')
+
+    settings = load_node(path, {"data": Path("other"), "limits.drain_seconds": 1})
+
+    assert settings.data == Path("other")
+    assert settings.limits.drain_seconds == 1
+    assert settings.limits.prefetch_max == 500
+
+
+def test_overrides_are_checked_like_the_file() -> None:
+    with pytest.raises(ConfigError, match="limits.prefetch_max = 0: must be at least 1"):
+        load_node(None, {"limits.prefetch_max": 0})
+
+
+def test_an_override_into_something_that_is_no_section_is_a_mistake_too(write: Write) -> None:
+    with pytest.raises(ConfigError, match="limits = 5: must be a section of keys"):
+        load_node(write("limits = 5\n"), {"limits.prefetch_max": 7})
+
+
+def test_with_a_peers_file_a_node_listens_where_the_file_says() -> None:
+    settings, peers = load(None, THREE, "b")
+
+    assert settings.name == "b"
+    assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:61614"]
+    assert peers is not None and peers.mesh == "three"
+
+
+def test_listeners_of_the_node_file_win_over_the_peers_file(write: Write) -> None:
+    settings, _ = load(write('name = "b"\n[[stomp]]\naddress = "127.0.0.1:7000"\n'), THREE)
+
+    assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:7000"]
+
+
+def test_a_node_that_the_peers_file_does_not_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no node is named 'd'; known here: a, b, c"):
+        load(None, THREE, "d")
+
+
+@pytest.mark.parametrize("name", ["three", "five", "eight"])
+def test_the_peers_files_that_come_with_qmq_are_right(name: str) -> None:
+    peers = load_peers(THREE.with_name(f"{name}.toml"))
+
+    assert peers.mesh == name
+    assert len(peers.nodes) == {"three": 3, "five": 5, "eight": 8}[name]
+    assert [peer.client.port for peer in peers.nodes] == list(range(61613, 61613 + len(peers.nodes)))
+    assert [peer.mesh.port for peer in peers.nodes] == list(range(61713, 61713 + len(peers.nodes)))
+    for peer in peers.nodes:
+        load(None, THREE.with_name(f"{name}.toml"), peer.name)
+
+
+def test_settings_are_values() -> None:
+    assert load_node(None) == NodeSettings()
