@@ -9,7 +9,11 @@ blanks around names and values are kept as they are.
 """
 
 from qmq.errors import RemoteProtocolError
+from qmq.wire.stomp.refusals import bad_escape, bad_header, bad_utf8
 from qmq.wire.stomp.version import Version
+
+V10 = Version.V10
+V12 = Version.V12
 
 # STOMP 1.2 and 1.1, "Value Encoding": what may follow a backslash. STOMP 1.0 has no escapes at all.
 ESCAPES_12: dict[str, str] = {"n": "\n", "c": ":", "\\": "\\", "r": "\r"}
@@ -17,8 +21,6 @@ ESCAPES_11: dict[str, str] = {"n": "\n", "c": ":", "\\": "\\"}
 
 # STOMP 1.2, "Augmented BNF": content-length = 1*DIGIT. Ten digits name every length that fits a limit.
 CONTENT_LENGTH_DIGITS_MAX = 10
-
-SHOWN_CHARACTERS_MAX = 40
 
 
 def parse_headers(text: str, version: Version) -> dict[str, str]:
@@ -28,18 +30,16 @@ def parse_headers(text: str, version: Version) -> dict[str, str]:
         RemoteProtocolError: `bad-header` or `bad-escape`.
     """
     headers: dict[str, str] = {}
-    escaped = version != Version.V10 and "\\" in text
+    escaped = version is not V10 and "\\" in text
     returns = "\r" in text
     lines = text.split("\n")
-    for at in range(1, len(lines)):
-        line = lines[at]
-        if returns and line.endswith("\r"):
-            line = line[:-1]
-        colon = line.find(":")
-        if colon < 1:
+    del lines[0]
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name:
             raise bad_header(line)
-        name = line[:colon]
-        value = line[colon + 1 :]
+        if returns and value.endswith("\r"):
+            value = value[:-1]
         if escaped:
             name = unescape(name, version)
             value = unescape(value, version)
@@ -53,12 +53,12 @@ def parse_headers(text: str, version: Version) -> dict[str, str]:
 
 def unescape(text: str, version: Version) -> str:
     """STOMP 1.2, "Value Encoding": undefined escape sequences are a fatal error."""
-    if version == Version.V10:
+    if version is V10:
         return text
     at = text.find("\\")
     if at < 0:
         return text
-    escapes = ESCAPES_12 if version == Version.V12 else ESCAPES_11
+    escapes = ESCAPES_12 if version is V12 else ESCAPES_11
     parts: list[str] = []
     start = 0
     while at >= 0:
@@ -91,55 +91,3 @@ def parse_receipt(raw: bytes, version: Version) -> str:
     except UnicodeDecodeError:
         raise bad_utf8() from None
     return unescape(text, version) if "\\" in text else text
-
-
-def bad_utf8() -> RemoteProtocolError:
-    """STOMP 1.2, "STOMP Frames": commands and headers are UTF-8."""
-    return RemoteProtocolError(
-        "bad-utf8", "header is not UTF-8", "Commands and headers are encoded in UTF-8; bodies may be anything."
-    )
-
-
-def bad_header(line: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        "bad-header",
-        f"header line {shown(line)} has no name and colon" if ":" not in line else "header line without a name",
-        "A header line is NAME:VALUE; a blank line ends the headers and NUL ends the body.",
-    )
-
-
-def nul_in_headers() -> RemoteProtocolError:
-    return RemoteProtocolError(
-        "bad-header",
-        "NUL among the headers",
-        "A blank line ends the headers, also when there is no body; NUL comes after it.",
-    )
-
-
-def missing_nul(length: int) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        "missing-nul",
-        f"no NUL after a body of {length} bytes",
-        "The byte after the body that content-length announces is NUL.",
-    )
-
-
-def too_large(code: str, limit: str, most: int) -> RemoteProtocolError:
-    words = code.replace("-", " ")
-    return RemoteProtocolError(code, f"{words}: {limit} is {most}", f"This node accepts {limit}={most} and no more.")
-
-
-def bad_escape(escape: str, version: Version) -> RemoteProtocolError:
-    allowed = r"\n \c \\ \r" if version == Version.V12 else r"\n \c \\"
-    return RemoteProtocolError(
-        "bad-escape",
-        f"undefined escape {shown(escape)}",
-        f'STOMP {version.text}, "Value Encoding", allows only {allowed} in header names and values.',
-    )
-
-
-def shown(text: str) -> str:
-    """`text` for an error message: printable ASCII in quotes, and not too long."""
-    if len(text) > SHOWN_CHARACTERS_MAX:
-        return ascii(text[:SHOWN_CHARACTERS_MAX]) + "..."
-    return ascii(text)

@@ -1,7 +1,7 @@
 """Heart-beat arithmetic (STOMP 1.2, "Heart-beating"). Milliseconds throughout; who watches the clock is elsewhere."""
 
 from qmq.errors import RemoteProtocolError
-from qmq.wire.stomp.grammar import shown
+from qmq.wire.stomp.refusals import shown
 
 HEARTBEAT_DIGITS_MAX = 10
 """Over a hundred days; more is a mistake."""

@@ -12,17 +12,11 @@ reads: a frame cut in its head waits in `_partial`, one cut in its body in `_bod
 
 from qmq.errors import RemoteProtocolError
 from qmq.wire.stomp.frames import Frame
-from qmq.wire.stomp.grammar import (
-    bad_utf8,
-    missing_nul,
-    nul_in_headers,
-    parse_content_length,
-    parse_headers,
-    parse_receipt,
-    too_large,
-)
+from qmq.wire.stomp.grammar import parse_content_length, parse_headers, parse_receipt, unescape
 from qmq.wire.stomp.head import CACHED_BLOCK_BYTES_MAX, CachedBlock, Head, HeadCache, HeadCaches
 from qmq.wire.stomp.limits import Limits
+from qmq.wire.stomp.refusals import bad_utf8, body_not_allowed, missing_nul, nul_in_headers, too_large
+from qmq.wire.stomp.runs import HOLE_BYTES_MAX, NO_ACK_RUN, NO_SEND_RUN, learn_ack, learn_send, plain_text
 from qmq.wire.stomp.states import Dialogue, Role, State, unknown_command
 from qmq.wire.stomp.version import Version
 
@@ -51,14 +45,19 @@ class Reader:
     """Takes one connection's bytes in order. After read() raised, only failed_receipt() and forget() make sense."""
 
     __slots__ = (
+        "_ack_run",
+        "_blank_line",
         "_block",
         "_body",
         "_body_bytes_max",
         "_cache",
         "_caches",
         "_dialogue",
+        "_expects_login",
         "_head",
         "_head_version",
+        "_last_known",
+        "_learns",
         "_length",
         "_limits",
         "_lines",
@@ -67,6 +66,7 @@ class Reader:
         "_receipt",
         "_received",
         "_searched",
+        "_send_run",
         "_unchecked_bytes_max",
     )
 
@@ -79,6 +79,13 @@ class Reader:
         self._cache = HeadCache()
         self._lookup_bytes_max = -1
         self._head_version = Version.V10
+        self._expects_login = dialogue.role is Role.SERVER
+        self._learns = False
+        self._send_run = NO_SEND_RUN
+        self._ack_run = NO_ACK_RUN
+        self._last_known: CachedBlock | None = None
+        # Where in the chunk the next blank line is, or NOT_FOUND; before the position of the reader: not yet known.
+        self._blank_line = -1
         # No block up to this size can break a limit, because a header line takes at least two bytes and its LF.
         self._unchecked_bytes_max = min(
             limits.header_line_bytes_max, limits.header_bytes_max, 3 * limits.header_count_max, CACHED_BLOCK_BYTES_MAX
@@ -111,41 +118,15 @@ class Reader:
                 return
         elif self._partial:
             chunk = self._continue_head(data)
-        size = len(chunk)
-        known_blocks = self._cache.young
-        lookup_bytes_max = self._lookup_bytes_max
-        blank_line = -1
-        while pos < size:
-            first = chunk[pos]
-            if first == LF or first == CR:
-                pos += 1
-                continue
-            # Searched once: it stays valid for all frames before it, which end their heads with CRLF.
-            if blank_line < pos:
-                blank_line = chunk.find(b"\n\n", pos)
-                if blank_line < 0:
-                    blank_line = NOT_FOUND
-            if blank_line - pos <= lookup_bytes_max:
-                block = chunk[pos:blank_line]
-                known = known_blocks.get(block)
-                if known is not None:
-                    body_at = blank_line + 2
-                    if known.length >= 0:
-                        stop = body_at + known.length
-                        whole = stop < size and chunk[stop] == NUL
-                    else:
-                        stop = chunk.find(b"\0", body_at)
-                        whole = 0 <= stop <= body_at + self._body_bytes_max
-                    if whole:
-                        frames.append(Frame(known.head, chunk[body_at:stop], None))
-                        pos = stop + 1
-                        continue
-            pos = self._read_frame(chunk, pos, blank_line, frames)
-            if pos < 0:
-                return
-            known_blocks = self._cache.young
-            lookup_bytes_max = self._lookup_bytes_max
-        self._check_login(self._received + 1)
+        self._blank_line = -1
+        while pos < len(chunk):
+            pos = self._read_repeated(chunk, pos, frames)
+            if pos < len(chunk):
+                pos = self._read_frame(chunk, pos, frames)
+                if pos < 0:
+                    return
+        if self._expects_login:
+            self._check_login(self._received + 1)
 
     def failed_receipt(self) -> str | None:
         """The receipt that the frame in hand asked for, as far as it was readable."""
@@ -171,15 +152,97 @@ class Reader:
         self._body = bytearray()
         self._block = b""
 
-    def _read_frame(self, chunk: bytes, pos: int, blank_line: int, frames: list[Frame]) -> int:
+    def _read_repeated(self, chunk: bytes, pos: int, frames: list[Frame]) -> int:
+        """The short ways, for as many frames from `pos` on as they fit. Returns where the first other thing starts."""
+        size = len(chunk)
+        known_blocks = self._cache.young
+        lead = self._send_run.lead
+        lead_bytes = len(lead)
+        trail = self._send_run.trail
+        known: CachedBlock | None = None
+        while pos < size:
+            receipt: str | None = None
+            if chunk.startswith(lead, pos):
+                known = self._send_run.known
+                body_at = pos + lead_bytes
+                if trail:
+                    hole_end = chunk.find(b"\n", body_at)
+                    if not chunk.startswith(trail, hole_end):
+                        return pos
+                    receipt = plain_text(chunk[body_at:hole_end])
+                    if receipt is None or "\\" in receipt:
+                        return pos
+                    body_at = hole_end + len(trail)
+            else:
+                first = chunk[pos]
+                if first == LF or first == CR:
+                    pos += 1
+                    continue
+                if first != LETTER_S:
+                    ack_run = self._ack_run
+                    if not chunk.startswith(ack_run.lead, pos):
+                        return pos
+                    hole = pos + len(ack_run.lead)
+                    hole_end = chunk.find(b"\n", hole)
+                    if not chunk.startswith(ack_run.trail, hole_end):
+                        return pos
+                    value = plain_text(chunk[hole:hole_end])
+                    if value is None:
+                        return pos
+                    like = ack_run.head
+                    headers = like.headers.copy()
+                    headers[ack_run.name] = unescape(value, like.version) if "\\" in value else value
+                    frames.append(Frame(Head(like.command, headers, like.version), b"", None))
+                    pos = hole_end + len(ack_run.trail)
+                    continue
+                if self._blank_line < pos:
+                    self._find_blank_line(chunk, pos)
+                blank_line = self._blank_line
+                if blank_line - pos > self._lookup_bytes_max:
+                    return pos
+                before = known
+                known = known_blocks.get(chunk[pos:blank_line])
+                if known is None:
+                    return pos
+                body_at = blank_line + 2
+                if known is before and self._learns:
+                    # The second of its kind: the third will be compared.
+                    self._send_run = learn_send(chunk, pos, body_at, known, False)
+                    lead = self._send_run.lead
+                    lead_bytes = len(lead)
+                    trail = b""
+            if known.length >= 0:
+                stop = body_at + known.length
+                if stop >= size or chunk[stop] != NUL:
+                    return pos
+            else:
+                stop = chunk.find(b"\0", body_at)
+                if stop < 0 or stop > body_at + self._body_bytes_max:
+                    return pos
+            frames.append(Frame(known.head, chunk[body_at:stop], receipt))
+            pos = stop + 1
+        return pos
+
+    def _find_blank_line(self, chunk: bytes, pos: int) -> None:
+        """Searched once: it stays valid for all frames before it, which end their heads with CRLF."""
+        found = chunk.find(b"\n\n", pos)
+        self._blank_line = NOT_FOUND if found < 0 else found
+
+    def _read_frame(self, chunk: bytes, pos: int, frames: list[Frame]) -> int:
         """The long way for the frame at `pos`. Returns where the next one starts; -1 when this one is kept."""
         size = len(chunk)
-        end = chunk.find(b"\n\r\n", pos, min(blank_line + 1, size))
+        while chunk[pos] == LF or chunk[pos] == CR:
+            pos += 1
+            if pos == size:
+                return pos
+        if self._blank_line < pos:
+            self._find_blank_line(chunk, pos)
+        end = chunk.find(b"\n\r\n", pos, min(self._blank_line + 1, size))
         if end >= 0:
             body_at = end + 3
-        elif blank_line < size:
-            end = blank_line
-            body_at = blank_line + 2
+        elif self._blank_line < size:
+            end = self._blank_line
+            body_at = end + 2
         else:
             self._partial += chunk[pos:]
             self._check_partial()
@@ -187,27 +250,26 @@ class Reader:
 
         block = chunk[pos:end]
         self._block = block
-        if len(block) > self._unchecked_bytes_max or b"\0" in block:
+        if len(block) > self._unchecked_bytes_max or block.find(b"\0") >= 0:
             self._check_block(block)
         receipt: str | None = None
         known = self._cache.get(block)
         if known is None:
             rest = block
-            at = rest.find(b"\nreceipt:")
+            at = block.find(b"\nreceipt:")
             if at >= 0:
-                raw = first_line(rest, at + 9)
+                raw = first_line(block, at + 9)
                 receipt = parse_receipt(raw.removesuffix(b"\r"), self._head_version)
-                rest = rest[:at] + rest[at + 9 + len(raw) :]
+                rest = block[:at] + block[at + 9 + len(raw) :]
                 known = self._cache.get(rest)
             if known is None:
                 known = self._parse(rest)
         head = known.head
         length = known.length
 
-        self._check_body_length(head.command, length)
         if length >= 0:
             stop = body_at + length
-            self._check_login(self._received - size + stop + 1)
+            self._check_body(head.command, length)
             if stop < size and chunk[stop] != NUL:
                 raise missing_nul(length)
         else:
@@ -215,6 +277,7 @@ class Reader:
             if stop < 0:
                 stop = size
             self._check_body(head.command, stop - body_at)
+        if self._expects_login:
             self._check_login(self._received - size + stop + 1)
         if stop >= size:
             self._head = head
@@ -223,6 +286,12 @@ class Reader:
             self._body += chunk[body_at:]
             return -1
         self._finish(head, chunk[body_at:stop], receipt, frames)
+        if self._learns and body_at - pos <= CACHED_BLOCK_BYTES_MAX:
+            if known is self._last_known:
+                self._send_run = learn_send(chunk, pos, body_at, known, receipt is not None)
+            elif receipt is None and (head.command == "ACK" or head.command == "NACK"):
+                self._ack_run = learn_ack(chunk, pos, body_at, head)
+        self._last_known = known
         return stop + 1
 
     def _parse(self, rest: bytes) -> CachedBlock:
@@ -270,13 +339,22 @@ class Reader:
         frames.append(Frame(head, body, receipt))
 
     def _follow(self, dialogue: Dialogue) -> None:
+        """After a move of the dialogue: only an open server meets blocks that it has seen before."""
+        limits = self._limits
         self._head_version = dialogue.version
+        self._expects_login = False
         if dialogue.role is Role.SERVER and dialogue.state is State.OPEN:
-            self._cache = self._caches.cache(dialogue.version, self._limits)
-            self._lookup_bytes_max = min(CACHED_BLOCK_BYTES_MAX, self._limits.header_bytes_max)
+            self._cache = self._caches.cache(dialogue.version, limits)
+            self._lookup_bytes_max = min(CACHED_BLOCK_BYTES_MAX, limits.header_bytes_max)
+            # A run checks no header limits, so it may only exist where no run can break them.
+            smallest = min(limits.header_line_bytes_max, limits.header_bytes_max)
+            self._learns = smallest >= CACHED_BLOCK_BYTES_MAX + HOLE_BYTES_MAX
         else:
             self._cache = HeadCache()
             self._lookup_bytes_max = -1
+            self._learns = False
+            self._send_run = NO_SEND_RUN
+            self._ack_run = NO_ACK_RUN
 
     def _continue_body(self, data: bytes, frames: list[Frame]) -> int:
         """More of the body in hand. Returns where the next frame starts in `data`; -1 when there is still more."""
@@ -291,6 +369,7 @@ class Reader:
             if stop < 0:
                 stop = len(data)
             self._check_body(head.command, len(self._body) + stop)
+        if self._expects_login:
             self._check_login(self._received - len(data) + stop + 1)
         self._body += data[:stop]
         if stop >= len(data):
@@ -336,7 +415,8 @@ class Reader:
         # Two bytes may be the beginning of the blank line.
         if len(partial) > limits.header_bytes_max + 2:
             raise too_large("headers-too-large", "header_bytes_max", limits.header_bytes_max)
-        self._check_login(self._received + 1)
+        if self._expects_login:
+            self._check_login(self._received + 1)
 
     def _check_partial_command(self, line: bytes) -> None:
         """Refuse at once what is no STOMP at all, such as HTTP or a TLS handshake, which may never end its headers.
@@ -368,25 +448,17 @@ class Reader:
         if len(block) > limits.header_bytes_max:
             raise too_large("headers-too-large", "header_bytes_max", limits.header_bytes_max)
 
-    def _check_body_length(self, command: str, length: int) -> None:
-        """Refuse a declared length before anything is kept for it."""
-        if length > 0:
-            self._check_body(command, length)
-
     def _check_body(self, command: str, size: int) -> None:
+        """Refuse a body of `size` bytes, declared or found; called before anything is kept for it."""
         if size > 0 and command not in BODY_COMMANDS:
-            raise RemoteProtocolError(
-                "body-not-allowed", f"{command} has no body", "Only SEND, MESSAGE and ERROR may have a body."
-            )
-        if size > self._limits.body_bytes_max:
-            raise too_large("body-too-large", "body_bytes_max", self._limits.body_bytes_max)
+            raise body_not_allowed(command)
+        if size > self._body_bytes_max:
+            raise too_large("body-too-large", "body_bytes_max", self._body_bytes_max)
 
     def _check_login(self, end: int) -> None:
         """Refuse a login whose CONNECT frame ends at byte `end` of the stream, or not before it."""
-        dialogue = self._dialogue
-        if dialogue.state is State.EXPECT_CONNECT and dialogue.role is Role.SERVER:
-            if end > self._limits.login_bytes_max:
-                raise too_large("login-too-large", "login_bytes_max", self._limits.login_bytes_max)
+        if end > self._limits.login_bytes_max:
+            raise too_large("login-too-large", "login_bytes_max", self._limits.login_bytes_max)
 
 
 def first_line(block: bytes, start: int) -> bytes:

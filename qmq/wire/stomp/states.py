@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 from qmq.errors import RemoteProtocolError
-from qmq.wire.stomp.grammar import shown
 from qmq.wire.stomp.head import Head
+from qmq.wire.stomp.refusals import shown
 from qmq.wire.stomp.version import Version, negotiate_version, version_of_connected
 
 

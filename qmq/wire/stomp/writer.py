@@ -11,7 +11,8 @@ header; convert_headers(), which carries other people's headers to a 1.0 client,
 from collections.abc import Iterable
 
 from qmq.errors import LocalProtocolError
-from qmq.wire.stomp.grammar import shown, unescape
+from qmq.wire.stomp.grammar import unescape
+from qmq.wire.stomp.refusals import shown
 from qmq.wire.stomp.states import COMMANDS, Role
 from qmq.wire.stomp.version import Version
 

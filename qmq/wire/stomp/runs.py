@@ -1,0 +1,84 @@
+"""What the next frame most probably begins with.
+
+A busy connection repeats itself: the same header block again and again, or the same block but for one value that
+counts up (the receipt of a SEND, the id of an ACK). A run is the last such beginning, kept as the bytes around the
+value that changes, so the reader can compare instead of search. A run that does not fit costs one comparison; a run
+that fits must mean exactly what the long way would have made of the same bytes.
+"""
+
+from qmq.wire.stomp.head import CachedBlock, Head
+from qmq.wire.stomp.version import Version
+
+HOLE_BYTES_MAX = 128
+"""Longer values in the hole of a run go the long way, where the limits are checked."""
+
+ACK_HEADERS_MAX = 3
+"""The value that counts up, the subscription, and one that the client library adds to every frame."""
+
+LF = 10
+
+NEVER = b"\0\0"
+"""No frame begins like this: the lead of a run that was not learned yet."""
+
+
+class SendRun:
+    """A SEND: `lead`, then either the body, or (with `trail`) a receipt's value, `trail`, and the body."""
+
+    __slots__ = ("known", "lead", "trail")
+
+    def __init__(self, lead: bytes, trail: bytes, known: CachedBlock) -> None:
+        self.lead = lead
+        self.trail = trail
+        self.known = known
+
+
+class AckRun:
+    """An ACK or NACK without receipt: `lead`, the value of the header `name`, and `trail`, which ends with NUL."""
+
+    __slots__ = ("head", "lead", "name", "trail")
+
+    def __init__(self, lead: bytes, trail: bytes, name: str, head: Head) -> None:
+        self.lead = lead
+        self.trail = trail
+        self.name = name
+        self.head = head
+
+
+NO_SEND_RUN = SendRun(NEVER, b"", CachedBlock(Head("SEND", {}, Version.V10), -1))
+NO_ACK_RUN = AckRun(NEVER, b"", "id", Head("ACK", {}, Version.V10))
+
+
+def learn_send(chunk: bytes, start: int, body_at: int, known: CachedBlock, has_receipt: bool) -> SendRun:
+    """The run that the SEND just read begins: its head is `chunk[start:body_at]`.
+
+    An LF before it belongs to the run, because a client that sends one after NUL always does.
+    """
+    hole = chunk.find(b"\nreceipt:", start) + 9
+    if start > 0 and chunk[start - 1] == LF:
+        start -= 1
+    if not has_receipt:
+        return SendRun(chunk[start:body_at], b"", known)
+    return SendRun(chunk[start:hole], chunk[chunk.find(b"\n", hole) : body_at], known)
+
+
+def learn_ack(chunk: bytes, start: int, body_at: int, head: Head) -> AckRun:
+    """The run that the ACK or NACK just read begins: its head is `chunk[start:body_at]`, its body is empty.
+
+    None begins when more than one value counts up: a client that sends both `id` and `message-id`, or echoes the
+    headers of the MESSAGE.
+    """
+    name = "id" if "id" in head.headers else "message-id"
+    line = chunk.find(f"\n{name}:".encode(), start, body_at)
+    if line < 0 or len(head.headers) > ACK_HEADERS_MAX or (name == "id" and "message-id" in head.headers):
+        return NO_ACK_RUN
+    hole = line + len(name) + 2
+    return AckRun(chunk[start:hole], chunk[chunk.find(b"\n", hole) : body_at] + b"\0", name, head)
+
+
+def plain_text(raw: bytes) -> str | None:
+    """`raw` as text when it is short printable ASCII, which is right in every version but for escapes."""
+    if len(raw) <= HOLE_BYTES_MAX and raw.isascii():
+        text = raw.decode()
+        if text.isprintable():
+            return text
+    return None
