@@ -1,0 +1,118 @@
+"""Which replicated batches this node takes: the one rule that keeps every journal of the mesh right.
+
+    last <= have         a relay repeated it                 drop, silently
+    first == have + 1    it continues what is here           take
+    anything else        a hole: something went missing      the link begins anew from our vector
+
+`have` is what was decided for the batch's origin, whoever sent it, so loops and repeats end here without hop counts.
+A batch is judged whole before anything of it is applied: checksum, structure, record types, an origin that the peers
+file names, and none that claims to be this very incarnation. Pure.
+"""
+
+from typing import Final
+
+import msgpack
+
+from qmq.broker.outcome import Outcome
+from qmq.dots import Origin, Vector
+from qmq.errors import CorruptLog, FutureVersion, MeshError
+from qmq.journal import Replay
+from qmq.replication.frames import check_dots
+from qmq.storage.batch import MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
+from qmq.storage.record import Kind, Record
+
+NOT_HERE: Final = "gap"
+"""Code of the MeshError that only means: subscribe again. It needs no alarm."""
+
+
+class Acceptance:
+    """Judges batches for the node whose incarnation is `own`; `members` are the names in the peers file."""
+
+    def __init__(self, own: Origin, members: frozenset[str], replay: Replay) -> None:
+        self._own = own
+        self._members = members
+        self._replay = replay
+
+    def take(self, body: bytes, have: Vector, out: Outcome) -> Vector:
+        """Take what is new of a Batches frame, raise `have`, add the effects to `out`.
+
+        Returns the origins that grew. Raises MeshError at the first batch that must not be taken; those before it
+        are taken and stand in `out`.
+        """
+        grown: Vector = {}
+        offset = 0
+        while offset < len(body):
+            head = _head_at(body, offset)
+            batch = body[offset : offset + head.size]
+            offset += head.size
+            if self._is_new(head, have):
+                self._apply(batch, have, out)
+                grown[head.origin] = head.last
+        return grown
+
+    def check_gap(self, origin: Origin, through: int, have: Vector) -> bool:
+        """Whether a peer's word that records will never come is news. Raises MeshError when it cannot be true."""
+        if origin.node not in self._members:
+            raise MeshError("unknown-origin", f"a gap of {origin}, whose node is not in the peers file")
+        if origin == self._own:
+            raise MeshError("forged-origin", f"a peer claims to know about records of {origin} better than itself")
+        return through > have.get(origin, 0)
+
+    def _is_new(self, head: BatchHead, have: Vector) -> bool:
+        origin = head.origin
+        known = have.get(origin, 0)
+        if head.last <= known:
+            return False
+        if origin.node not in self._members:
+            raise MeshError("unknown-origin", f"records of {origin}, whose node is not in the peers file")
+        if origin == self._own:
+            raise MeshError("forged-origin", f"records {head.first}–{head.last} of {origin}, which it never wrote")
+        if head.attributes & (SPARSE | MEMORY):
+            raise MeshError("bad-batch", f"{head!r} does not come from a journal")
+        if head.first > known + 1:
+            raise MeshError(NOT_HERE, f"{head!r} came where {known + 1} was due")
+        if head.first <= known:
+            raise MeshError("bad-batch", f"{head!r} overlaps with what is known up to {known}")
+        return True
+
+    def _apply(self, batch: bytes, have: Vector, out: Outcome) -> None:
+        try:
+            head = verify_batch(batch)
+            records = batch_records(batch)
+        except FutureVersion as error:
+            raise MeshError("future-format", str(error)) from error
+        except CorruptLog as error:
+            raise MeshError("bad-batch", str(error)) from error
+        for record in records:
+            _check_record(record, head)
+        have[head.origin] = head.last
+        out.batches.append((head.origin, head.last, batch))
+        self._replay.accept(head.origin, records, have, out)
+
+
+def _head_at(body: bytes, offset: int) -> BatchHead:
+    try:
+        head = read_head(body, offset)
+    except FutureVersion as error:
+        raise MeshError("future-format", str(error)) from error
+    except CorruptLog as error:
+        raise MeshError("bad-batch", str(error)) from error
+    if head is None or offset + head.size > len(body):
+        raise MeshError("bad-batch", "a batch is cut short")
+    return head
+
+
+def _check_record(record: Record, head: BatchHead) -> None:
+    """A checksum only says that the bytes are what the origin wrote; this says that they mean something."""
+    kind = record.kind
+    if kind != Kind.PUBLISH and kind != Kind.SETTLE:
+        return
+    if type(record.destination) is not str or type(record.headers) is not bytes or type(record.body) is not bytes:
+        raise MeshError("bad-batch", f"record {record.sequence} of {head.origin} has fields of the wrong type")
+    if kind == Kind.SETTLE:
+        try:
+            check_dots(msgpack.unpackb(record.body))
+        except (ValueError, msgpack.UnpackException) as error:
+            raise MeshError("bad-batch", f"settle {record.sequence} of {head.origin}: {error}") from error
+        except MeshError as error:
+            raise MeshError("bad-batch", f"settle {record.sequence} of {head.origin}: {error.message}") from error

@@ -1,0 +1,81 @@
+"""What links ask of the node they belong to. `qmq.server` implements it; tests have a small twin.
+
+Decisions follow one order everywhere: wait for `commit_slot`, then decide and `submit` without an await in between,
+because a cancel there would lose what was decided. Everything here that is not `async` returns at once, except the
+three journal readers, which block and are called in a worker thread (`World.run_blocking`).
+"""
+
+from typing import Protocol
+
+from qmq.broker.broker import Broker
+from qmq.broker.outcome import Outcome
+from qmq.dots import Origin, Vector
+from qmq.journal import Replay
+from qmq.storage.batch import BatchHead
+from qmq.world import World
+
+
+class Host(Protocol):
+    """One node, as its links see it."""
+
+    @property
+    def origin(self) -> Origin:
+        """This incarnation."""
+
+    @property
+    def broker(self) -> Broker: ...
+
+    @property
+    def replay(self) -> Replay: ...
+
+    @property
+    def world(self) -> World: ...
+
+    def submit(self, out: Outcome) -> None:
+        """Finish `out`, tell its `now` half, queue it for commit; also when it is empty: free credit may be new."""
+
+    async def commit_slot(self) -> None:
+        """Wait until the commit queue has room."""
+
+    async def all_told(self) -> None:
+        """Return when everything submitted before this call is durable and told.
+
+        A new link waits for this, so that a message lent against the credit of the link before it is not sent over
+        this one.
+        """
+
+    def received_vector(self) -> Vector:
+        """What is decided, also what is not durable yet: the live dict, which a link raises when it accepts."""
+
+    def durable_vector(self) -> Vector:
+        """What would survive a power cut now."""
+
+    def journal_durable_end(self) -> int:
+        """Position up to which the journal is durable; always at the end of a batch."""
+
+    async def journal_grew(self, position: int) -> None:
+        """Return when `journal_durable_end()` is beyond `position`."""
+
+    def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        """Whole batches from `position` on, each with the position where it begins; at least one if there is one."""
+
+    def seek_journal(self, vector: Vector) -> int:
+        """The first position at which a batch may lie that `vector` does not cover."""
+
+    def journal_base(self) -> Vector:
+        """What retention has dropped from the journal, per origin."""
+
+    def accept_gap(self, origin: Origin, through: int) -> None:
+        """Records of `origin` up to `through` will never come: note it, and raise `received_vector()` at once.
+
+        Everything submitted before is appended before the note.
+        """
+
+    def link_caught_up(self, peer: str) -> None:
+        """All that `peer` had when the link to it was made is here. Once per connection."""
+
+    def peer_durable(self, peer: str, vector: Vector) -> None:
+        """`peer` has reported what is durable there: the whole of it, not only what is new."""
+
+    def alarm(self, code: str, message: str) -> None:
+        """Something that an operator must see. `code` as in `errors`."""
