@@ -18,7 +18,8 @@ class Origin(NamedTuple):
     """Random, 64 bits, drawn at every start and durable before the first record."""
 
     def __str__(self) -> str:
-        return f"{self.node}:{self.incarnation:016x}"
+        # No colon: STOMP would escape it in every message-id.
+        return f"{self.node}-{self.incarnation:016x}"
 
 
 class Dot(NamedTuple):
@@ -28,7 +29,7 @@ class Dot(NamedTuple):
     sequence: int
 
     def __str__(self) -> str:
-        return f"{self.origin}:{self.sequence}"
+        return f"{self.origin}-{self.sequence}"
 
 
 Vector = dict[Origin, int]
@@ -37,7 +38,7 @@ Vector = dict[Origin, int]
 
 def parse_origin(text: str) -> Origin:
     """The inverse of `str(origin)`. Raises ValueError for anything else."""
-    node, _, incarnation = text.rpartition(":")
+    node, _, incarnation = text.rpartition("-")
     if not node or len(incarnation) != 16:
         raise ValueError(f"not an origin: {text!r}")
     return Origin(node, int(incarnation, 16))

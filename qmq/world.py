@@ -7,7 +7,7 @@
 
 import random
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -38,6 +38,9 @@ class Pipe(Protocol):
         Raises as `receive_some`.
         """
 
+    def end_sending(self) -> None:
+        """Tell the other side that no more will come, where the connection can say so; reading goes on."""
+
     def close(self) -> None:
         """Let go at once, without a farewell; waiting calls raise trio.ClosedResourceError. Idempotent."""
 
@@ -66,20 +69,21 @@ class Network(Protocol):
         """Raises OSError when the address cannot be had. A TLS handshake happens inside `Pipe.receive_some`."""
 
 
+class RunBlocking(Protocol):
+    """How blocking calls are made."""
+
+    async def __call__(self, call: Callable[[], T]) -> T:
+        """Run `call` without blocking the loop; when the caller is cancelled it is finished first, not abandoned."""
+
+
 class World:
     """Everything a node takes from outside itself."""
 
     def __init__(
-        self,
-        *,
-        network: Network,
-        chance: random.Random,
-        now_us: Callable[[], int],
-        run_blocking: Callable[[Callable[[], T]], Awaitable[T]],
+        self, *, network: Network, chance: random.Random, now_us: Callable[[], int], run_blocking: RunBlocking
     ) -> None:
         self.network = network
         self.chance = chance
         self.now_us = now_us
         """Wall clock in µs since 1970: for time stamps only, never for waiting."""
         self.run_blocking = run_blocking
-        """Run a blocking call without blocking the loop; it is finished, not abandoned, when the caller is cancelled."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from qmq.broker.destination import Kind, check_pattern, is_pattern, kind_of
 from qmq.broker.lending import Lending
-from qmq.broker.message import Envelope, Message, Settle
+from qmq.broker.message import Envelope, Gap, Message, Settle
 from qmq.broker.outcome import Outcome
 from qmq.broker.patterns import PatternTable
 from qmq.broker.queues import Queues
@@ -41,6 +41,7 @@ class Broker:
         subscriptions_max: int = 100,
         transactions_max: int = 10,
         transaction_frames_max: int = 1000,
+        transaction_bytes_max: int = 16 << 20,
     ) -> None:
         self.origin = origin
         self.next_sequence = next_sequence
@@ -58,6 +59,7 @@ class Broker:
         self._subscriptions_max = subscriptions_max
         self._transactions_max = transactions_max
         self._transaction_frames_max = transaction_frames_max
+        self._transaction_bytes_max = transaction_bytes_max
 
     # Sessions
 
@@ -218,6 +220,13 @@ class Broker:
         frames = self._transaction(session_id, name)
         if len(frames) >= self._transaction_frames_max:
             raise Refused("transaction-too-long", f"A transaction has at most {self._transaction_frames_max} frames.")
+        session = self.sessions[session_id]
+        if session.held_bytes + held.bytes > self._transaction_bytes_max:
+            raise Refused(
+                "transaction-too-large",
+                f"The open transactions of a connection hold at most {self._transaction_bytes_max} bytes.",
+            )
+        session.held_bytes += held.bytes
         frames.append(held)
 
     def commit(self, session_id: int, name: str, now_us: int, out: Outcome) -> None:
@@ -226,7 +235,7 @@ class Broker:
         for held in frames:
             if held.envelope is not None:
                 self.check_send(held.envelope, len(held.body))
-        del self.sessions[session_id].transactions[name]
+        self.abort(session_id, name)
         for held in frames:
             if held.envelope is not None:
                 self.send(held.envelope, held.body, now_us, out)
@@ -240,8 +249,10 @@ class Broker:
 
     def abort(self, session_id: int, name: str) -> None:
         """Forget all that was held."""
-        self._transaction(session_id, name)
-        del self.sessions[session_id].transactions[name]
+        frames = self._transaction(session_id, name)
+        session = self.sessions[session_id]
+        session.held_bytes -= sum(held.bytes for held in frames)
+        del session.transactions[name]
 
     def _transaction(self, session_id: int, name: str) -> list[Held]:
         frames = self.sessions[session_id].transactions.get(name)
@@ -272,6 +283,12 @@ class Broker:
         subscriptions = self.topics.match(message.envelope.destination)
         if subscriptions:
             out.publish_topic(subscriptions, message)
+
+    def note_gap(self, origin: Origin, through: int, now_us: int, out: Outcome) -> None:
+        """Records of `origin` up to `through` were given up by every peer that could be asked."""
+        out.records.append(Gap(origin, through, self.next_sequence, now_us))
+        out.has_gap = True
+        self.next_sequence += 1
 
     def finish(self, out: Outcome, now_us: int) -> None:
         """Turn collected settles into records, one per queue. Call once, just before the Outcome is committed."""

@@ -23,10 +23,10 @@ class Lending:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        # peer -> what it has from us: neither settled nor returned nor given up.
-        self.lent: dict[str, dict[Dot, Message]] = {}
-        # Peers that can borrow from us now (their link to us is up) -> queues they offered credit for.
-        self._borrowing: dict[str, dict[str, None]] = {}
+        self.lent = queues.lent
+        # Peers that can borrow from us now (their link to us is up) -> queue -> credit. It counts per link, so it is
+        # kept here for queues that are forgotten meanwhile.
+        self._borrowing: dict[str, dict[str, Borrower]] = {}
         # Owners we can reach -> queue -> messages received over the present link, and the limit last offered.
         self._received: dict[str, dict[str, int]] = {}
         self._offered: dict[str, dict[str, int]] = {}
@@ -40,25 +40,28 @@ class Lending:
 
     def borrower_lost(self, peer: str) -> None:
         """The link from `peer` ended: its credit dies; what it was lent stays lent."""
-        for name in self._borrowing.pop(peer, {}):
-            queue = self._queues.get(name)
-            borrower = queue.borrowers.pop(peer)
+        for name, borrower in self._borrowing.pop(peer, {}).items():
             borrower.limit = borrower.sent = 0
-            self._queues.forget_if_idle(queue)
+            queue = self._queues.by_name.get(name)
+            if queue is not None:
+                queue.line_up_peer(borrower)
+                queue.borrowers.pop(peer, None)
+                self._queues.forget_if_idle(queue)
 
     def offer(self, peer: str, queue_name: str, limit: int, out: Outcome) -> None:
         """`peer` lets us lend it up to `limit` messages of the queue in all over this link."""
         offered = self._borrowing.get(peer)
         if offered is None:
             return
-        queue = self._queues.get(queue_name)
-        borrower = queue.borrowers.get(peer)
+        borrower = offered.get(queue_name)
         if borrower is None:
-            borrower = queue.borrowers[peer] = Borrower(peer, self.lent.setdefault(peer, {}))
-            offered[queue_name] = None
+            borrower = offered[queue_name] = Borrower(peer, self.lent.setdefault(peer, {}))
+        queue = self._queues.get(queue_name)
+        queue.borrowers[peer] = borrower
         borrower.limit = limit
         queue.line_up_peer(borrower)
         self._queues.dispatch(queue, out)
+        self._queues.forget_if_idle(queue)
 
     def settled(self, peer: str, dots: Iterable[Dot]) -> None:
         """`peer` says that its consumers settled these; it has logged that for the durable ones."""
@@ -87,7 +90,10 @@ class Lending:
             self._queues.dispatch(queue, out)
 
     def give_up(self, peer: str, keep: Iterable[Dot], out: Outcome) -> int:
-        """Take back everything lent to `peer` except `keep`; a client may have seen it. Returns how many."""
+        """Take back everything lent to `peer` except `keep`; a client may have seen it. Returns how many.
+
+        To be called when the records that `peer` made of settles are here, else what it settled is delivered again.
+        """
         kept = set(keep)
         lost = [(dot, True) for dot in self.lent.get(peer, {}) if dot not in kept]
         self.returned(peer, lost, out)
@@ -130,8 +136,9 @@ class Lending:
         self._queues.forget_if_idle(queue)
 
     def borrowed_from(self, peer: str) -> list[Dot]:
-        """What local consumers have in flight that belongs to `peer`."""
-        return [d.message.dot for d in self._queues.deliveries.values() if d.message.owner == peer]
+        """What `peer` must not give up for us: in flight to local consumers, or settled here and not known there."""
+        in_flight = [d.message.dot for d in self._queues.deliveries.values() if d.message.owner == peer]
+        return in_flight + list(self._queues.settled_here.get(peer, {}))
 
     def owner_has(self, peer: str, sequence: int) -> None:
         """`peer` holds our records up to `sequence`: our settles below it need not be remembered for it."""
@@ -157,9 +164,7 @@ class Lending:
         told: list[tuple[str, str, int]] = []
         for name in touched:
             queue = self._queues.by_name.get(name)
-            free = 0
-            if queue is not None:
-                free = sum(max(0, subscription.free) for subscription in queue.subscriptions)
+            free = 0 if queue is None else queue.free
             share = -(-free // len(self._received)) if free else 0
             for peer, received in self._received.items():
                 offered = self._offered[peer]

@@ -60,8 +60,8 @@ class Message:
     def message_id(self) -> str:
         """What a client sees as `message-id`: the dot, with an `m` before the number of a memory-only message."""
         if self.sequence < 0:
-            return f"{self.origin}:m{-self.sequence}"
-        return f"{self.origin}:{self.sequence}"
+            return f"{self.origin}-m{-self.sequence}"
+        return f"{self.origin}-{self.sequence}"
 
 
 class Settle:
@@ -72,5 +72,17 @@ class Settle:
     def __init__(self, queue: str, dots: list[Dot], sequence: int, timestamp_us: int) -> None:
         self.queue = queue
         self.dots = dots
+        self.sequence = sequence
+        self.timestamp_us = timestamp_us
+
+
+class Gap:
+    """A record of this node: records of `origin` up to and including `through` will never come here."""
+
+    __slots__ = ("origin", "sequence", "through", "timestamp_us")
+
+    def __init__(self, origin: Origin, through: int, sequence: int, timestamp_us: int) -> None:
+        self.origin = origin
+        self.through = through
         self.sequence = sequence
         self.timestamp_us = timestamp_us

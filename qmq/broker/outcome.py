@@ -6,7 +6,7 @@ durability: memory-only messages, and answers about them. Consecutive effects of
 they are made, because runs are what makes encoding and sending cheap.
 """
 
-from qmq.broker.message import Message, Settle
+from qmq.broker.message import Gap, Message, Settle
 from qmq.broker.subscription import Delivery, Subscription
 from qmq.dots import Dot, Origin
 
@@ -39,7 +39,10 @@ class Outcome:
         "borrowed_settled",
         "deliveries_after",
         "deliveries_now",
+        "ending",
         "fanout_runs",
+        "frames",
+        "has_gap",
         "joined",
         "peer_deliveries",
         "peer_returns",
@@ -56,8 +59,10 @@ class Outcome:
 
     def __init__(self, session: int = 0) -> None:
         self.session = session
-        self.records: list[Message | Settle] = []
+        self.records: list[Message | Settle | Gap] = []
         self.record_bytes = 0
+        # Whether a Gap is among the records: it must follow what was submitted before it and precede what comes after.
+        self.has_gap = False
         # Settled dots by queue, and the owners of the borrowed ones; `Broker.finish` turns them into records.
         self.settles: dict[str, list[Dot]] = {}
         self.borrowed_settled: dict[Dot, str] = {}
@@ -68,6 +73,9 @@ class Outcome:
         self.deliveries_now: dict[Subscription, list[Delivery]] = {}
         self.deliveries_after: dict[Subscription, list[Delivery]] = {}
         self.receipts: list[str] = []
+        # Other answers to the session, ready encoded, told after its receipts; `ending` closes it after them.
+        self.frames: list[bytes] = []
+        self.ending = False
         # Fanout subscriptions that begin: the server reads their past and then lets them follow live.
         self.joined: list[Subscription] = []
         self.peer_topics: dict[str, list[Message]] = {}

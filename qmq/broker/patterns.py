@@ -4,8 +4,7 @@ The cost of a match does not grow with the number of subscriptions: exact names 
 look-ups, one per distinct prefix length; dotted wildcards walk a trie by words. Matches are remembered until any
 pattern or the name itself changes.
 
-A value that matches through several patterns is returned once per pattern added under a different key; callers that
-want it once (peers) pass the same value under many patterns and get it de-duplicated here.
+A value added under several patterns (a peer) is returned once, however many of them match.
 """
 
 from typing import Generic, TypeVar
@@ -21,15 +20,17 @@ REMEMBERED_MAX = 16_384
 class _Node(Generic[T]):
     """One word of the trie of dotted wildcards."""
 
-    __slots__ = ("children", "values")
+    __slots__ = ("children", "takes_any", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, takes_any: bool = False) -> None:
+        self.takes_any = takes_any
+        """Reached by `#`: any further word leads here again."""
         self.children: dict[str, _Node[T]] = {}
         self.values: dict[T, None] = {}
 
 
 class PatternTable(Generic[T]):
-    """Pattern → values; `match` gives the values for one concrete topic, in the order they were added."""
+    """Pattern → values; `match` gives the values for one concrete topic: exact names, then prefixes, then wildcards."""
 
     def __init__(self) -> None:
         self._exact: dict[str, dict[T, None]] = {}
@@ -49,7 +50,10 @@ class PatternTable(Generic[T]):
         if prefix is None:
             node = self._root
             for word in _words(pattern):
-                node = node.children.setdefault(word, _Node())
+                child = node.children.get(word)
+                if child is None:
+                    child = node.children[word] = _Node(takes_any=word == "#")
+                node = child
             node.values[value] = None
             return
         values = self._prefixes.get(prefix)
@@ -101,7 +105,7 @@ class PatternTable(Generic[T]):
             if length <= len(name):
                 found.update(self._prefixes.get(name[:length], {}))
         if self._root.children:
-            _walk(self._root, _words(name), 0, found, set())
+            _walk(self._root, _words(name), found)
         return tuple(found)
 
 
@@ -118,26 +122,36 @@ def _words(name: str) -> list[str]:
     return name[name.find("/", 1) + 1 :].split(".")
 
 
-def _walk(node: _Node[T], words: list[str], index: int, found: dict[T, None], seen: set[tuple[int, int]]) -> None:
-    """Collect what matches `words[index:]` below `node`.
+def _walk(root: _Node[T], words: list[str], found: dict[T, None]) -> None:
+    """Collect what matches `words` below `root`.
 
-    `seen` keeps patterns with many `#` from costing more than nodes times words: without it a subscriber could send
-    one whose match takes years.
+    Goes word by word with all nodes reached so far, so no pattern costs more than nodes times words: trying every
+    length for every `#` instead, a subscriber could send patterns whose match takes years.
     """
-    if (id(node), index) in seen:
-        return
-    seen.add((id(node), index))
-    rest = node.children.get("#")
-    if rest is not None:
-        for skip in range(index, len(words) + 1):
-            _walk(rest, words, skip, found, seen)
-    if index == len(words):
+    reached: dict[_Node[T], None] = {}
+    _reach(root, reached)
+    for word in words:
+        following: dict[_Node[T], None] = {}
+        for node in reached:
+            if node.takes_any:
+                _reach(node, following)
+            child = node.children.get(word)
+            if child is not None:
+                _reach(child, following)
+            child = node.children.get("*")
+            if child is not None:
+                _reach(child, following)
+        reached = following
+    for node in reached:
         found.update(node.values)
-        return
-    for word in (words[index], "*"):
-        child = node.children.get(word)
-        if child is not None:
-            _walk(child, words, index + 1, found, seen)
+
+
+def _reach(node: _Node[T], reached: dict[_Node[T], None]) -> None:
+    """Add `node`, and what follows it when each `#` takes no word at all."""
+    following: _Node[T] | None = node
+    while following is not None and following not in reached:
+        reached[following] = None
+        following = following.children.get("#")
 
 
 def _remove_words(node: _Node[T], words: list[str], index: int, value: T) -> None:

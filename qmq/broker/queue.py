@@ -48,6 +48,7 @@ class Queue:
         "bytes_max",
         "deliveries",
         "depth",
+        "free",
         "in_line",
         "messages_max",
         "name",
@@ -68,14 +69,19 @@ class Queue:
         """Messages owned here and not settled: ready, in flight and lent."""
         self.body_bytes = 0
         self.subscriptions: dict[Subscription, None] = {}
+        self.free = 0
+        """How many messages the local consumers may still be given, all together."""
         self.in_line: deque[Subscription] = deque()
         self.borrowers: dict[str, Borrower] = {}
         self.peers_in_line: deque[Borrower] = deque()
 
     @property
     def idle(self) -> bool:
-        """Nothing is kept here: the queue object may be forgotten."""
-        return not (self.depth or self.subscriptions or self.borrowers)
+        """Nothing is kept here: the queue object may be forgotten. Peers that have used up their credit are known
+        to Lending and come back with their next offer."""
+        if self.depth or self.subscriptions:
+            return False
+        return not any(borrower.limit > borrower.sent for borrower in self.borrowers.values())
 
     def push(self, message: Message) -> None:
         """Take a new message of this node at the tail."""
@@ -100,11 +106,21 @@ class Queue:
             subscription.waiting = True
             self.in_line.append(subscription)
 
+    def leave_line(self, subscription: Subscription) -> None:
+        """Take a consumer that ends out of the line; a queue without messages would keep it there for ever."""
+        if subscription.waiting:
+            subscription.waiting = False
+            self.in_line.remove(subscription)
+
     def line_up_peer(self, borrower: Borrower) -> None:
-        """Put a peer with room in line, once."""
-        if not borrower.waiting and borrower.limit > borrower.sent:
+        """Put a peer with room in line, once; take one without room out."""
+        has_room = borrower.limit > borrower.sent
+        if has_room and not borrower.waiting:
             borrower.waiting = True
             self.peers_in_line.append(borrower)
+        elif borrower.waiting and not has_room:
+            borrower.waiting = False
+            self.peers_in_line.remove(borrower)
 
     def hand_out(self, message: Message, out: Outcome) -> bool:
         """Give `message` to the next local consumer in line; False when none has room."""
@@ -121,6 +137,7 @@ class Queue:
             delivery = Delivery(tag, subscription, message)
             subscription.in_flight[tag] = delivery
             self.deliveries[tag] = delivery
+            self.free -= 1
             out.deliver(delivery)
             if free > 1:
                 subscription.waiting = True

@@ -23,6 +23,8 @@ class Queues:
         self.by_name: dict[str, Queue] = {}
         self.deliveries: dict[int, Delivery] = {}
         self.owned: dict[Origin, dict[int, Message]] = {}
+        # peer -> what it has from us: neither settled nor returned nor given up.
+        self.lent: dict[str, dict[Dot, Message]] = {}
         self.settled_early: set[Dot] = set()
         self.held = False
         # Queues whose free credit may have changed since the peers were last told.
@@ -77,6 +79,7 @@ class Queues:
         """Put a consumer in line and give it what is ready."""
         queue = self.get(subscription.destination)
         queue.subscriptions[subscription] = None
+        queue.free += subscription.credit
         queue.line_up(subscription)
         self.touched[queue.name] = None
         self.dispatch(queue, out)
@@ -85,9 +88,10 @@ class Queues:
         """Take a consumer out; what it has in flight counts as a failed delivery and goes back."""
         queue = self.get(subscription.destination)
         queue.subscriptions.pop(subscription, None)
+        queue.leave_line(subscription)
         subscription.closed = True
-        deliveries = list(subscription.in_flight.values())
-        self.give_back(deliveries, out)
+        queue.free -= subscription.credit
+        self.give_back(list(subscription.in_flight.values()), out)
         self.touched[queue.name] = None
         self.forget_if_idle(queue)
 
@@ -102,6 +106,7 @@ class Queues:
         queue = self.get(subscription.destination)
         in_flight = subscription.in_flight
         own = queue.name
+        queue.free += len(deliveries)
         for delivery in deliveries:
             tag = delivery.tag
             del in_flight[tag]
@@ -145,6 +150,7 @@ class Queues:
         subscription = deliveries[0].subscription
         queue = self.get(subscription.destination)
         mine: list[Message] = []
+        queue.free += len(deliveries)
         for delivery in deliveries:
             del subscription.in_flight[delivery.tag]
             del self.deliveries[delivery.tag]
@@ -165,8 +171,8 @@ class Queues:
         """A settle record of another node (or of an earlier life of this one) names `dot`.
 
         Only dots of this node's origins matter here, the rest is the checkpoint's business. Where the message
-        stands in line, in flight or lent, it is only marked, and skipped later. `have` is the sequence up to which
-        the dot's origin is known here.
+        stands in line or in flight it is only marked, and skipped later. `have` is the sequence up to which the
+        dot's origin is known here.
         """
         if dot.origin.node != self.node:
             return
@@ -175,6 +181,9 @@ class Queues:
             if dot.sequence > have:
                 self.settled_early.add(dot)
             return
+        # The peer's own word about it may have been lost with a link.
+        for lent in self.lent.values():
+            lent.pop(dot, None)
         queue = self.get(message.envelope.destination)
         queue.gone(message)
         self.forget_if_idle(queue)

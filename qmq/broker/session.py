@@ -27,13 +27,19 @@ class Held:
         self.is_ack = is_ack
         self.receipt = receipt
 
+    @property
+    def bytes(self) -> int:
+        """What it costs to hold, near enough for a bound."""
+        return len(self.body) + (0 if self.envelope is None else len(self.envelope.headers))
+
 
 class Session:
     """One client. `subscriptions` by the client's id, `transactions` by its name."""
 
-    __slots__ = ("id", "subscriptions", "transactions")
+    __slots__ = ("held_bytes", "id", "subscriptions", "transactions")
 
     def __init__(self, id: int) -> None:
         self.id = id
         self.subscriptions: dict[str, Subscription] = {}
+        self.held_bytes = 0
         self.transactions: dict[str, list[Held]] = {}

@@ -7,6 +7,7 @@ messages only to those with room. Topic and fanout subscriptions have no credit;
 from enum import IntEnum
 
 from qmq.broker.message import Message
+from qmq.dots import Vector
 
 
 class Ack(IntEnum):
@@ -25,7 +26,8 @@ class Subscription:
     """One SUBSCRIBE of one session.
 
     `prefix` is the gateway's: the bytes that come before each of its messages, so that subscribers with equal
-    prefixes can share one encoding. `waiting` says that its queue has it in line for the next message.
+    prefixes can share one encoding. `waiting` says that its queue has it in line for the next message. `start` is
+    where a fanout subscription begins: `first`, `last`, `next`, or the vector it has already seen.
     """
 
     __slots__ = (
@@ -38,6 +40,7 @@ class Subscription:
         "message_ids",
         "prefix",
         "session",
+        "start",
         "waiting",
     )
 
@@ -53,6 +56,7 @@ class Subscription:
         self.message_ids: dict[str, int] | None = None
         self.waiting = False
         self.closed = False
+        self.start: str | Vector = "first"
 
     @property
     def free(self) -> int:

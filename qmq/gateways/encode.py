@@ -1,0 +1,81 @@
+"""MESSAGE frames, encoded once and joined per subscriber.
+
+A MESSAGE is a **prefix** that belongs to the subscription (command, `subscription`) and a **tail** that belongs to the
+message (id, destination, headers, body). The tail is made once per message and kept with it; a whole run for one
+subscriber is a single join of its prefix between the tails. Queue messages carry what differs per delivery (`ack`,
+`redelivered`, `delivery-count`) between the two.
+"""
+
+from qmq.broker.message import Envelope, Message
+from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.wire.stomp import Version, convert_headers, encode_headers
+
+NO_ACK_ID = "none"
+"""`ack` header of messages that need no ACK, for clients that insist on sending one."""
+
+
+def subscription_prefix(version: Version, subscription_id: str | None, needs_no_ack: bool) -> bytes:
+    """What comes before every message of a subscription.
+
+    `subscription_id` is None where a 1.0 client gave none. `needs_no_ack`: topic or fanout messages for a client
+    that subscribed with an ack mode other than auto; it gets an ack id that means nothing.
+    """
+    headers = [] if subscription_id is None else [("subscription", subscription_id)]
+    if needs_no_ack and version >= Version.V12:
+        headers.append(("ack", NO_ACK_ID))
+    return b"MESSAGE\n" + encode_headers(headers, version)
+
+
+def tail_of(message: Message) -> bytes:
+    """The rest of the MESSAGE frame as STOMP 1.1 and 1.2 clients get it; remembered."""
+    tail = message.tail
+    if not tail:
+        envelope = message.envelope
+        wire = envelope.wire
+        if not wire:
+            wire = envelope.wire = _wire_of(envelope, envelope.headers, Version.V12)
+        body = message.body
+        tail = message.tail = b"message-id:%b%b%d\n\n%b\0\n" % (message.message_id.encode(), wire, len(body), body)
+    return tail
+
+
+def _wire_of(envelope: Envelope, headers: bytes, version: Version) -> bytes:
+    """The part of a tail that messages of one envelope share, from the end of the id to the length of the body."""
+    destination = encode_headers([("destination", envelope.destination)], version)
+    return b"\n" + destination + headers + b"content-length:"
+
+
+def tail_for(message: Message, version: Version) -> bytes:
+    """The tail for one version: as `tail_of` unless a header has an escape that the version writes otherwise."""
+    envelope = message.envelope
+    if version == Version.V12 or (b"\\" not in envelope.headers and version == Version.V11):
+        return tail_of(message)
+    headers = convert_headers(envelope.headers, Version.V12, version)
+    wire = _wire_of(envelope, headers, version)
+    return b"message-id:%b%b%d\n\n%b\0\n" % (message.message_id.encode(), wire, len(message.body), message.body)
+
+
+def encode_run(prefix: bytes, tails: list[bytes]) -> bytes:
+    """All messages of a run for one subscriber."""
+    return prefix + prefix.join(tails)
+
+
+def encode_deliveries(subscription: Subscription, deliveries: list[Delivery], version: Version) -> bytes:
+    """Queue messages for one subscription, with what its client needs to settle them."""
+    prefix = subscription.prefix
+    needs_ack = subscription.ack is not Ack.AUTO
+    tagged = needs_ack and version >= Version.V12
+    parts: list[bytes] = []
+    for delivery in deliveries:
+        message = delivery.message
+        parts.append(prefix)
+        if tagged:
+            parts.append(b"ack:%d\n" % delivery.tag)
+        if message.attempts:
+            parts.append(b"redelivered:true\ndelivery-count:%d\n" % (message.attempts + 1))
+        parts.append(tail_of(message) if version == Version.V12 else tail_for(message, version))
+        if needs_ack and not tagged:
+            if subscription.message_ids is None:
+                subscription.message_ids = {}
+            subscription.message_ids[message.message_id] = delivery.tag
+    return b"".join(parts)

@@ -1,0 +1,146 @@
+"""Fanout subscriptions: reading the past, then following live, as one stream without a skip or a repeat.
+
+A subscription begins by reading its fanout's log in the background, at the pace of its client. When it has read up to
+the journal position that has been told, it joins the live followers in that same breath. A live follower whose client
+falls behind its buffer is sent back to reading, from the journal position where the present group of commits begins:
+so a slow fanout subscriber costs disk reads, not memory, and no one else notices.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from qmq.broker.message import Message
+from qmq.broker.subscription import Subscription
+from qmq.dots import Origin, Vector
+from qmq.gateways.encode import encode_run, tail_for
+from qmq.server.session import Session
+from qmq.storage.fanout import FanoutPosition
+from qmq.storage.record import Record
+from qmq.storage.store import Store
+from qmq.world import World
+
+READ_BYTES = 256 << 10
+
+log = logging.getLogger("qmq.followers")
+
+
+class FollowerDesk(Protocol):
+    """What following needs of the node."""
+
+    store: Store
+    world: World
+    sessions: dict[int, Session]
+
+    def told_end(self) -> int:
+        """Journal position up to which everything is told."""
+
+    def message_of(self, origin: Origin, record: Record) -> Message | None:
+        """A fanout record as a message."""
+
+    def spawn(self, task: Callable[[], object]) -> None:
+        """Run a task in the node."""
+
+
+class Followers:
+    """Who follows which fanout live, and who is still reading."""
+
+    def __init__(self, desk: FollowerDesk, buffer_bytes: int) -> None:
+        self._desk = desk
+        self._buffer_bytes = buffer_bytes
+        self._live: dict[str, dict[Subscription, None]] = {}
+        self._told_group: dict[Subscription, int] = {}
+        self.touched: dict[Session, None] = {}
+        self.reading = 0
+
+    def join(self, subscription: Subscription) -> None:
+        """Begin at `subscription.start`."""
+        if subscription.start == "next":
+            self._go_live(subscription)
+        else:
+            self._read_from(subscription, None)
+
+    def _go_live(self, subscription: Subscription) -> None:
+        self._live.setdefault(subscription.destination, {})[subscription] = None
+
+    def tell(self, destination: str, messages: list[Message], begin: int) -> None:
+        """Tell live followers; `begin` is where the group of commits that these belong to starts in the journal."""
+        followers = self._live.get(destination)
+        if not followers:
+            return
+        encoded: dict[tuple[bytes, int], bytes] = {}
+        for subscription in list(followers):
+            session = self._desk.sessions.get(subscription.session)
+            if session is None or subscription.closed or session.finishing:
+                self._leave(subscription)
+                continue
+            outbox = session.outbox
+            if outbox.size > self._buffer_bytes and self._told_group.get(subscription) != begin:
+                # Nothing of this group has been told to it, so `begin` is exactly where it stands.
+                self._leave(subscription)
+                self._read_from(subscription, begin)
+                continue
+            key = (subscription.prefix, session.version)
+            data = encoded.get(key)
+            if data is None:
+                tails = [tail_for(message, session.version) for message in messages]
+                data = encoded[key] = encode_run(subscription.prefix, tails)
+            outbox.put(data)
+            self._told_group[subscription] = begin
+            self.touched[session] = None
+
+    def _leave(self, subscription: Subscription) -> None:
+        self._told_group.pop(subscription, None)
+        followers = self._live.get(subscription.destination, {})
+        followers.pop(subscription, None)
+        if not followers:
+            self._live.pop(subscription.destination, None)
+
+    def _read_from(self, subscription: Subscription, begin: int | None) -> None:
+        self._desk.spawn(partial(self._read, subscription, begin))
+
+    async def _read(self, subscription: Subscription, begin: int | None) -> None:
+        """Read until the subscription has caught up or ended."""
+        desk = self._desk
+        store, name = desk.store, subscription.destination
+        self.reading += 1
+        try:
+            position = await desk.world.run_blocking(partial(_start, store, subscription, begin))
+            seen = subscription.start if begin is None and isinstance(subscription.start, dict) else {}
+            while True:
+                session = desk.sessions.get(subscription.session)
+                if session is None or subscription.closed or session.finishing:
+                    return
+                until = desk.told_end()
+                read = partial(store.read_fanout, name, position, READ_BYTES, until)
+                rows, position, at_end = await desk.world.run_blocking(read)
+                self._tell_rows(subscription, session, rows, seen)
+                if at_end and until == desk.told_end():
+                    self._go_live(subscription)
+                    return
+                await session.outbox.drained()
+        finally:
+            self.reading -= 1
+
+    def _tell_rows(
+        self, subscription: Subscription, session: Session, rows: list[tuple[Origin, Record]], seen: Vector
+    ) -> None:
+        tails: list[bytes] = []
+        for origin, record in rows:
+            if record.sequence <= seen.get(origin, 0):
+                continue
+            message = self._desk.message_of(origin, record)
+            if message is not None:
+                tails.append(tail_for(message, session.version))
+        if tails and session.owns(subscription):
+            session.outbox.put(encode_run(subscription.prefix, tails))
+            session.outbox.flush()
+
+
+def _start(store: Store, subscription: Subscription, begin: int | None) -> FanoutPosition:
+    if begin is not None:
+        return store.fanout_at(subscription.destination, begin)
+    if subscription.start == "last":
+        return store.fanout_last(subscription.destination)
+    return store.fanout_start(subscription.destination)

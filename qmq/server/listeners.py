@@ -1,0 +1,81 @@
+"""Accepting clients. A shortage of descriptors or memory slows accepting down and ends nothing."""
+
+import logging
+import ssl
+from collections.abc import Callable
+
+import trio
+
+from qmq.config import ListenerSettings, TlsSettings
+from qmq.errors import Refused
+from qmq.gateways.stomp import encode_error
+from qmq.server.login import Logins
+from qmq.server.session import Desk, Session
+from qmq.wire.stomp import Version
+from qmq.world import Pipe
+
+ACCEPT_PAUSE_SECONDS = 0.1
+"""After the system was short of something."""
+
+REFUSED_FAREWELL_SECONDS = 1.0
+
+log = logging.getLogger("qmq.listener")
+
+
+def server_context(tls: TlsSettings) -> ssl.SSLContext:
+    """TLS for clients. Raises OSError or ssl.SSLError for files that cannot be used."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context
+
+
+async def serve_clients(
+    desk: Desk,
+    settings: ListenerSettings,
+    task_status: trio.TaskStatus[tuple[tuple[str, int], Callable[[], None]]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Listen and serve. Started with (address, function that stops listening); sessions go on after that."""
+    context = server_context(settings.tls) if settings.tls is not None else None
+    listener = await desk.world.network.listen(settings.address.host, settings.address.port, context)
+    async with trio.open_nursery() as nursery:
+        accepting = trio.CancelScope()
+
+        def stop_listening() -> None:
+            accepting.cancel()
+            listener.close()
+
+        task_status.started((listener.address, stop_listening))
+        with accepting:
+            while True:
+                try:
+                    pipe = await listener.accept()
+                except (OSError, trio.ClosedResourceError) as error:
+                    log.warning("= accepting waits: %s", error)
+                    await trio.sleep(ACCEPT_PAUSE_SECONDS)
+                    continue
+                _begin(desk, desk.logins, nursery, pipe, settings.anonymous)
+        listener.close()
+
+
+def _begin(desk: Desk, logins: Logins, nursery: trio.Nursery, pipe: Pipe, anonymous: bool) -> None:
+    try:
+        logins.admit(pipe.peer_address)
+    except Refused as refused:
+        log.warning("! %s refused: %s", pipe.peer_address, refused)
+        nursery.start_soon(_turn_away, pipe, refused)
+        return
+    nursery.start_soon(Session(desk, pipe, anonymous).serve)
+
+
+async def _turn_away(pipe: Pipe, refused: Refused) -> None:
+    """Say why, briefly, and close."""
+    try:
+        with trio.move_on_after(REFUSED_FAREWELL_SECONDS):
+            await pipe.send_all(encode_error(refused, None, Version.V12))
+            pipe.end_sending()
+            while await pipe.receive_some(1024):
+                pass
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # it left before it could be told
+    finally:
+        pipe.close()

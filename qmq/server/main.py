@@ -1,0 +1,104 @@
+"""`qmq serve`: one node as a process. Signals, logging, exit codes."""
+
+import logging
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from qmq.config import NodeSettings, PeersFile
+from qmq.errors import QmqError, StorageError
+from qmq.server.node import Node
+from qmq.server.pipes import real_network
+from qmq.storage.ports import Retention
+from qmq.storage.ports import StorageSettings as StoreSettings
+from qmq.storage.store import Store, open_store
+from qmq.world import World
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+
+T = TypeVar("T")
+
+log = logging.getLogger("qmq.node")
+
+
+def store_settings(settings: NodeSettings) -> StoreSettings:
+    """The configuration's `[storage]` in the words of the storage package."""
+    storage = settings.storage
+    return StoreSettings(
+        sync="always" if storage.sync == "always" else "never" if storage.sync == "never" else "interval",
+        segment_bytes_max=storage.segment_bytes_max,
+        reserve_bytes=storage.disk_reserve_bytes,
+        journal_keep_bytes=storage.journal_keep_bytes,
+        journal_bytes_max=storage.journal_bytes_max,
+        journal_age_seconds_max=int(storage.journal_age_seconds_max),
+        fanout_retention=Retention(
+            age_seconds_max=int(storage.fanout_age_seconds_max), bytes_max=storage.fanout_bytes_max
+        ),
+    )
+
+
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """Blocking work of a real node. When the caller is cancelled the call is finished first."""
+    return await trio.to_thread.run_sync(call)
+
+
+def real_world() -> World:
+    """Clock, chance, network and threads of the operating system."""
+    return World(
+        network=real_network(),
+        chance=random.SystemRandom(),
+        now_us=lambda: time.time_ns() // 1000,
+        run_blocking=run_in_thread,
+    )
+
+
+def serve(settings: NodeSettings, peers: PeersFile | None) -> int:
+    """Run a node until SIGTERM or SIGINT. Returns the exit code; says on stderr what went wrong."""
+    try:
+        store = open_store(settings.data, node=settings.name, settings=store_settings(settings))
+    except (OSError, StorageError) as error:
+        print(f"qmq: cannot open the data directory {settings.data}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    try:
+        trio.run(partial(_run, settings, peers, store))
+    except BaseExceptionGroup as group:
+        expected, unexpected = group.split((QmqError, OSError))
+        if unexpected is not None:
+            raise unexpected from None
+        for failure in _leaves(expected):
+            print(f"qmq: {failure}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+async def _run(settings: NodeSettings, peers: PeersFile | None, store: Store) -> None:
+    node = Node(settings, peers, store, real_world())
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(node.run)
+            for host, port in node.addresses:
+                log.info("= node %s serves STOMP on %s:%d", node.origin, host, port)
+            nursery.start_soon(_stop_at_signal, node, signals)
+            await node.ended.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _stop_at_signal(node: Node, signals: AsyncIterator[int]) -> None:
+    async for number in signals:
+        log.info("= signal %s: draining", signal.Signals(number).name)
+        node.stop()
+
+
+def _leaves(group: BaseExceptionGroup[BaseException] | None) -> list[BaseException]:
+    """The exceptions inside nested groups."""
+    leaves: list[BaseException] = []
+    for error in group.exceptions if group is not None else ():
+        leaves.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return leaves

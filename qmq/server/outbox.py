@@ -1,0 +1,99 @@
+"""Bytes on their way to one client.
+
+Everything told to a client in one pass is joined and handed to the kernel in one call. Only when the kernel has no
+room does a writer task exist, until all is written. The bytes that wait are bounded: a subscriber too slow for topic
+messages has fallen out of the bound, and the session decides what that means.
+
+Surprising: only whole frames are ever put in, so what no send has touched can be dropped to make room for an ERROR.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from qmq.world import Pipe
+
+SEND_BYTES_MAX = 1 << 18
+"""Joined for one call; more would copy what the kernel cannot take anyway."""
+
+
+class Outbox:
+    """Whole frames in, bytes out, in order.
+
+    `start` starts a task in the session's nursery. `size` counts bytes accepted and not yet with the kernel.
+    """
+
+    __slots__ = ("_drained", "_parts", "_pipe", "_start", "_writing", "broken", "size", "written_hooks")
+
+    def __init__(self, pipe: Pipe, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        self._pipe = pipe
+        self._start = start
+        self._parts: list[bytes] = []
+        self._writing = False
+        self._drained: trio.Event | None = None
+        self.size = 0
+        self.broken = False
+        # Called once each when everything put in so far is with the kernel.
+        self.written_hooks: list[Callable[[], None]] = []
+
+    def put(self, data: bytes) -> None:
+        """Add whole frames; `flush` sends them."""
+        if not self.broken:
+            self._parts.append(data)
+            self.size += len(data)
+
+    def flush(self) -> None:
+        """Send what is there without waiting; a writer takes over what the kernel does not."""
+        if self._writing or not self._parts:
+            return
+        if self.size <= SEND_BYTES_MAX:
+            parts = self._parts
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            sent = self._pipe.send_now(data)
+            self.size -= sent
+            if sent == len(data):
+                self._parts = []
+                self._now_drained()
+                return
+            self._parts = [data[sent:]] if sent else [data]
+        self._writing = True
+        self._start(self._write)
+
+    async def _write(self) -> None:
+        """Write until nothing is left. Ends quietly when the connection breaks: the reader finds out too."""
+        try:
+            while self._parts:
+                parts, self._parts = self._parts, []
+                data = parts[0] if len(parts) == 1 else b"".join(parts)
+                await self._pipe.send_all(data)
+                self.size -= len(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.broken = True
+            self._parts = []
+            self.size = 0
+        finally:
+            self._writing = False
+        self._now_drained()
+
+    def _now_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
+        if self.written_hooks:
+            hooks, self.written_hooks = self.written_hooks, []
+            if not self.broken:
+                for hook in hooks:
+                    hook()
+
+    def drop_waiting(self) -> None:
+        """Forget frames that no send has begun on, to make room for the last words."""
+        if self._writing:
+            self.size -= sum(map(len, self._parts))
+            self._parts = []
+
+    async def drained(self) -> None:
+        """Wait until everything is with the kernel (or the connection broke)."""
+        while self.size and not self.broken:
+            if self._drained is None:
+                self._drained = trio.Event()
+            await self._drained.wait()

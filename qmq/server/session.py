@@ -1,0 +1,292 @@
+"""One client from accept to close.
+
+The session reads, lets the codec cut frames, waits for a commit slot, lets the gateway decide, and submits, with no
+await between decision and hand-over. What the client is told comes back through `Teller` into the outbox. Whatever
+goes wrong here ends this connection and no other (`serve` is the guard).
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.outcome import Outcome
+from qmq.broker.subscription import Delivery, Subscription
+from qmq.config import LimitSettings
+from qmq.errors import ProtocolError, Refused, RemoteProtocolError
+from qmq.gateways.stomp import Rules, StompGateway, encode_error
+from qmq.server.beats import Beats
+from qmq.server.login import Logins
+from qmq.server.outbox import Outbox
+from qmq.wire.stomp import (
+    HEARTBEAT,
+    Connection,
+    Frame,
+    HeadCaches,
+    Limits,
+    Role,
+    Version,
+    encode_frame,
+    negotiate_heartbeat,
+    parse_heartbeat,
+)
+from qmq.world import Pipe, World
+
+READ_BYTES_MAX = 65536
+SERVER_BEAT_MS = 10_000
+"""The beat this side offers and asks for when the client leaves it open (it names its own interval)."""
+
+log = logging.getLogger("qmq.session")
+
+
+class Desk(Protocol):
+    """What a session needs of its node."""
+
+    broker: Broker
+    rules: Rules
+    limits: LimitSettings
+    wire_limits: Limits
+    caches: HeadCaches
+    logins: Logins
+    beats: Beats
+    world: World
+    sessions: "dict[int, Session]"
+    software: str
+
+    async def slot(self) -> None:
+        """Wait until something may be decided."""
+
+    def submit(self, out: Outcome) -> None:
+        """Record and tell `out`."""
+
+    def new_session_id(self) -> int:
+        """A number never used before in this process."""
+
+
+class Session:
+    """One connection. `version` is the STOMP version agreed; until login it is 0 and nothing is told."""
+
+    def __init__(self, desk: Desk, pipe: Pipe, anonymous: bool) -> None:
+        self.id = desk.new_session_id()
+        self.version = Version.V10
+        self.user: str | None = None
+        self.finishing = False
+        self._ending = False
+        self._reader_done = trio.Event()
+        self._left = trio.Event()
+        self.closed = trio.Event()
+        self.unsettled: list[Delivery] = []
+        """Told to `auto` subscriptions and not yet with the kernel."""
+        self._desk = desk
+        self._pipe = pipe
+        self._anonymous = anonymous
+        self._connection = Connection(Role.SERVER, desk.wire_limits, desk.caches)
+        self._gateway: StompGateway | None = None
+        self._nursery: trio.Nursery | None = None
+        self._heard = self._sent = trio.current_time()
+        self._hear_within = 0.0
+        self._beat_every = 0.0
+        self.outbox = Outbox(pipe, self._start)
+
+    @property
+    def peer_address(self) -> str:
+        return self._pipe.peer_address
+
+    def _start(self, task: Callable[[], object]) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
+
+    async def serve(self) -> None:
+        """Serve until either side is done, then close. Never raises Exception."""
+        desk = self._desk
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                desk.beats.watch(trio.current_time() + desk.limits.login_seconds, self._check_login)
+                await self._receive_until_end()
+                self._reader_done.set()
+                self._end_in_order()
+                await self._left.wait()
+                nursery.cancel_scope.cancel()
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            log.debug("! %s connection broke", self.id)
+        except* Exception:
+            log.exception("! %s session failed; its connection is closed, others go on", self.id)
+        finally:
+            self._pipe.close()
+            self._end()
+
+    def _end(self) -> None:
+        """Take this client out of everything; its messages go back."""
+        desk = self._desk
+        self.finishing = True
+        if self._gateway is None:
+            desk.logins.logged_in()
+        else:
+            del desk.sessions[self.id]
+            out = Outcome()
+            desk.broker.close_session(self.id, out)
+            desk.submit(out)
+        desk.logins.leave(self.peer_address, self.user)
+        self.closed.set()
+
+    async def _receive_until_end(self) -> None:
+        """Read until the client has ended its half. Once the session is ending, what comes is thrown away: closing
+        with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset).
+        """
+        pipe, connection, desk = self._pipe, self._connection, self._desk
+        while True:
+            data = await pipe.receive_some(READ_BYTES_MAX)
+            if not data:
+                return
+            if self._ending or self.finishing:
+                continue
+            self._heard = trio.current_time()
+            frames = connection.receive(data)
+            if self._gateway is None and frames:
+                if not await self._log_in(frames.pop(0)):
+                    self.finish()
+                    continue
+            await desk.slot()
+            if self.finishing:
+                continue
+            if self._gateway is not None:
+                self._decide(self._gateway, frames)
+            elif connection.error is not None:
+                self._say_before_login(connection.error)
+                self.finish()
+
+    def _decide(self, gateway: StompGateway, frames: list[Frame]) -> None:
+        """Obey the frames of one read, in one breath with their hand-over."""
+        out = Outcome(self.id)
+        if frames:
+            gateway.handle(frames, self._desk.world.now_us(), out)
+        error = self._connection.error
+        if error is not None and not out.ending:
+            log.info("! %s %s: %s", self.id, self.peer_address, error)
+            gateway.refuse(error, self._connection.error_receipt, out)
+        self._ending = out.ending
+        if frames or error is not None:
+            self._desk.submit(out)
+
+    def _end_in_order(self) -> None:
+        """The client sends no more: what it asked for is still recorded and told before its connection closes."""
+        if self._gateway is not None and not self._ending and not self.finishing:
+            self._ending = True
+            out = Outcome(self.id)
+            out.ending = True
+            self._desk.submit(out)
+        elif not self._ending:
+            self.finish()
+
+    # Login
+
+    async def _log_in(self, connect: Frame) -> bool:
+        """Answer CONNECT; False when the client may not come in (it has been told)."""
+        desk = self._desk
+        headers = connect.head.headers
+        version = self._connection.version
+        try:
+            client_beats = parse_heartbeat(headers.get("heart-beat", "0,0"))
+            self.user = await desk.logins.check(headers, self._anonymous)
+        except (Refused, RemoteProtocolError) as error:
+            log.info("! %s %s: %s", self.id, self.peer_address, error)
+            self.version = version
+            self._say_before_login(error)
+            return False
+        floor = desk.limits.heartbeat_floor_ms
+        offer = (
+            max(client_beats[1], floor) if client_beats[1] else 0,
+            max(client_beats[0], floor) if client_beats[0] else 0,
+        )
+        hear_ms, send_ms = negotiate_heartbeat(client_beats, offer)
+        self._beat_every = send_ms / 1000
+        self._hear_within = hear_ms / 1000 * desk.limits.heartbeat_grace
+        self.version = version
+        self._gateway = StompGateway(self.id, desk.broker, desk.rules, version, headers.get("on-error") == "keep-open")
+        desk.sessions[self.id] = self
+        desk.broker.open_session(self.id)
+        desk.logins.logged_in()
+        answer = [
+            ("version", version.text),
+            ("server", desk.software),
+            ("session", f"{desk.broker.origin}-{self.id}"),
+            ("heart-beat", f"{offer[0]},{offer[1]}"),
+        ]
+        if self.user is not None:
+            answer.append(("user-name", self.user))
+        self.outbox.put(encode_frame("CONNECTED", answer, version=version))
+        self.outbox.flush()
+        self._sent = trio.current_time()
+        if self._beat_every or self._hear_within:
+            self._desk.beats.watch(self._next_beat(), self._check_beats)
+        return True
+
+    def _say_before_login(self, error: ProtocolError | Refused) -> None:
+        self.outbox.put(encode_error(error, None, self._connection.version))
+        self.outbox.flush()
+
+    def _check_login(self, now: float) -> float | None:
+        if self._gateway is None and not self.finishing:
+            limit = self._desk.limits.login_seconds
+            self._say_before_login(Refused("login-timeout", f"CONNECT must be complete within {limit:g} seconds."))
+            self.finish()
+        return None
+
+    # Heart-beats (STOMP 1.2, "Heart-beating")
+
+    def _next_beat(self) -> float:
+        times = []
+        if self._beat_every:
+            times.append(self._sent + self._beat_every)
+        if self._hear_within:
+            times.append(self._heard + self._hear_within)
+        return min(times)
+
+    def _check_beats(self, now: float) -> float | None:
+        if self.finishing or self.id not in self._desk.sessions:
+            return None
+        if self._hear_within and now >= self._heard + self._hear_within:
+            log.info("! %s %s: silent for %.1f s", self.id, self.peer_address, now - self._heard)
+            self.finish()
+            return None
+        if self._beat_every and now >= self._sent + self._beat_every:
+            # A full outbox needs no beat: bytes are on their way.
+            if not self.outbox.size:
+                self.outbox.put(HEARTBEAT)
+                self.outbox.flush()
+            self._sent = now
+        return self._next_beat()
+
+    # Ending
+
+    def evict(self, error: Refused) -> None:
+        """Tell a client that cannot keep up why it must go, and let it go."""
+        if not self.finishing:
+            log.warning("! %s %s: %s", self.id, self.peer_address, error)
+            self.outbox.drop_waiting()
+            self.outbox.put(encode_error(error, None, self.version))
+            self.outbox.flush()
+            self.finish()
+
+    def finish(self) -> None:
+        """Read no more; what is in the outbox gets `farewell_seconds` to leave."""
+        if not self.finishing:
+            self.finishing = True
+            if self._nursery is not None:
+                self._nursery.start_soon(self._leave)
+
+    async def _leave(self) -> None:
+        # A writer is never cancelled with half a frame sent while there is hope; closing is the deadline.
+        with trio.move_on_after(self._desk.limits.farewell_seconds):
+            await self.outbox.drained()
+            self._pipe.end_sending()
+            await self._reader_done.wait()
+        self._pipe.close()
+        self._left.set()
+
+    def owns(self, subscription: Subscription) -> bool:
+        """Whether messages for `subscription` may still be told."""
+        return not (subscription.closed or self.finishing)

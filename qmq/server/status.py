@@ -1,0 +1,89 @@
+"""What a node says about itself: one frozen picture that the CLI, tests and operators all read."""
+
+import json
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+ALARMS_MAX = 32
+STATUS_BYTES_MAX = 7000
+"""The answer is one header of a RECEIPT, and clients bound header lines (our own at 8 KiB)."""
+
+DESTINATIONS_SHOWN = 20
+
+log = logging.getLogger("qmq.alarm")
+
+
+class Alarms:
+    """The last things that an operator must see; repeated ones count up."""
+
+    def __init__(self) -> None:
+        self._alarms: deque[dict[str, Any]] = deque(maxlen=ALARMS_MAX)
+
+    def raise_alarm(self, code: str, message: str, now_us: int) -> None:
+        for alarm in self._alarms:
+            if alarm["code"] == code and alarm["message"] == message:
+                alarm["count"] += 1
+                alarm["last_us"] = now_us
+                return
+        log.error("! ALARM %s: %s", code, message)
+        self._alarms.append({"code": code, "message": message[:300], "count": 1, "last_us": now_us})
+
+    def list(self) -> list[dict[str, Any]]:
+        return list(self._alarms)
+
+
+def status_of(node: "Node") -> dict[str, Any]:
+    """The picture as plain values, ready for JSON."""
+    journal = node.store.journal
+    broker = node.broker
+    deepest = sorted(broker.queues.by_name.values(), key=lambda queue: -queue.depth)[:DESTINATIONS_SHOWN]
+    return {
+        "node": node.settings.name,
+        "software": node.software,
+        "incarnation": f"{node.origin.incarnation:016x}",
+        "uptime_seconds": round(trio.current_time() - node.started_seconds, 1),
+        "connections": len(node.sessions),
+        "subscriptions": sum(len(session.subscriptions) for session in broker.sessions.values()),
+        "delivered": node.teller.delivered,
+        "commits": {"groups": node.commits.groups, "records": node.commits.records},
+        "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
+        "held": broker.queues.held,
+        "disk_full": broker.disk_full,
+        "queues": [
+            {
+                "destination": queue.name,
+                "messages": queue.depth,
+                "ready": len(queue.ready),
+                "consumers": len(queue.subscriptions),
+            }
+            for queue in deepest
+        ],
+        "fanouts": [
+            {"destination": name, "messages": info.count, "bytes": info.bytes}
+            for name, info in node.store.fanouts(DESTINATIONS_SHOWN)
+        ],
+        "peers": node.mesh.status() if node.mesh is not None else [],
+        "vector": {str(origin): sequence for origin, sequence in node.received_vector().items()},
+        "alarms": node.alarms.list(),
+    }
+
+
+def status_answer(node: "Node") -> str:
+    """`status_of` as one line of JSON that fits a header: lists are cut from their ends until it does."""
+    picture = status_of(node)
+    while True:
+        text = json.dumps(picture, separators=(",", ":"))
+        if len(text) <= STATUS_BYTES_MAX:
+            return text
+        longest = max(("queues", "fanouts", "alarms", "vector"), key=lambda key: len(json.dumps(picture[key])))
+        if isinstance(picture[longest], dict):
+            picture[longest] = {}
+        else:
+            picture[longest].pop()
+        picture["cut"] = True

@@ -1,0 +1,172 @@
+"""Effects to bytes: the last step of decide, record, tell.
+
+A run of messages is encoded once per distinct prefix and put into the outbox of every subscriber; all outboxes touched
+in one pass are flushed together at its end, so each client gets one send per pass. Clients that are gone are skipped;
+what they had in flight has been taken back by the broker.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
+from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.dots import Dot
+from qmq.errors import Refused
+from qmq.gateways.encode import encode_deliveries, encode_run, tail_for, tail_of
+from qmq.server.followers import Followers
+from qmq.server.session import Session
+from qmq.wire.stomp import Version, encode_receipts
+
+
+class MeshTell(Protocol):
+    """What goes to peers; never waits. See `qmq.replication.mesh.Mesh`."""
+
+    def send_topics(self, peer: str, messages: list[Message]) -> None: ...
+    def lend(self, peer: str, messages: list[Message]) -> None: ...
+    def settled(self, peer: str, dots: list[Dot]) -> None: ...
+    def give_back(self, peer: str, returns: list[tuple[Message, bool]]) -> None: ...
+
+
+class Teller:
+    """Hands effects to sessions, followers and links. `settle_written` is called with deliveries that count as
+    settled because they are with the kernel (`auto` subscriptions)."""
+
+    def __init__(
+        self,
+        sessions: dict[int, Session],
+        followers: Followers,
+        settle_written: Callable[[list[Delivery]], None],
+        topic_buffer_bytes: int,
+    ) -> None:
+        self._sessions = sessions
+        self._followers = followers
+        self._settle_written = settle_written
+        self._topic_buffer_bytes = topic_buffer_bytes
+        self._touched: dict[Session, None] = {}
+        self._written: list[Delivery] = []
+        self._settling = False
+        self.mesh: MeshTell | None = None
+        self.delivered = 0
+
+    def tell_now(self, out: Outcome) -> None:
+        """The half that needs no durability. `flush` follows."""
+        for run in out.topic_runs:
+            self._tell_topic(run.subscriptions, run.messages)
+        for subscription, deliveries in out.deliveries_now.items():
+            self._tell_queue(subscription, deliveries)
+        mesh = self.mesh
+        if mesh is not None:
+            for peer, messages in out.peer_topics.items():
+                mesh.send_topics(peer, messages)
+            for peer, dots in out.peer_settled_now.items():
+                mesh.settled(peer, dots)
+            for peer, returns in out.peer_returns.items():
+                mesh.give_back(peer, returns)
+
+    def tell_after(self, group: list[Outcome], begin: int) -> None:
+        """The half that is durable now; `begin` is where the group's batches start in the journal."""
+        mesh = self.mesh
+        for out in group:
+            for run in out.fanout_runs:
+                self._followers.tell(run.destination, run.messages, begin)
+            for subscription, deliveries in out.deliveries_after.items():
+                self._tell_queue(subscription, deliveries)
+            for joined in out.joined:
+                self._followers.join(joined)
+            if out.receipts or out.frames or out.ending:
+                self._answer(out)
+            if mesh is not None:
+                for peer, messages in out.peer_deliveries.items():
+                    mesh.lend(peer, messages)
+                for peer, dots in out.peer_settled_after.items():
+                    mesh.settled(peer, dots)
+
+    def flush(self) -> None:
+        """One send per touched client; then `auto` deliveries whose bytes have left count as settled."""
+        self._touched.update(self._followers.touched)
+        self._followers.touched.clear()
+        touched, self._touched = self._touched, {}
+        for session in touched:
+            session.outbox.flush()
+            if session.unsettled:
+                deliveries, session.unsettled = session.unsettled, []
+                if session.outbox.size:
+                    session.outbox.written_hooks.append(partial(self._settle, deliveries))
+                else:
+                    self._written.extend(deliveries)
+        self._settle_all()
+
+    def _settle(self, deliveries: list[Delivery]) -> None:
+        self._written.extend(deliveries)
+        self._settle_all()
+
+    def _settle_all(self) -> None:
+        # Settling makes room for more deliveries, whose flush comes back here: a loop, not a recursion.
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            while self._written:
+                written, self._written = self._written, []
+                self._settle_written(written)
+        finally:
+            self._settling = False
+
+    def _answer(self, out: Outcome) -> None:
+        session = self._sessions.get(out.session)
+        if session is None:
+            return
+        outbox = session.outbox
+        if out.receipts:
+            outbox.put(encode_receipts(out.receipts, session.version))
+        for frame in out.frames:
+            outbox.put(frame)
+        self._touched[session] = None
+        if out.ending:
+            outbox.flush()
+            session.finish()
+
+    def _tell_topic(self, subscriptions: tuple[Subscription, ...], messages: list[Message]) -> None:
+        encoded: dict[tuple[bytes, int], bytes] = {}
+        for subscription in subscriptions:
+            session = self._sessions.get(subscription.session)
+            if session is None or subscription.closed or session.finishing:
+                continue
+            version = session.version
+            prefix = subscription.prefix
+            key = (prefix, version)
+            data = encoded.get(key)
+            if data is None:
+                data = encoded[key] = encode_messages(prefix, messages, version)
+            outbox = session.outbox
+            outbox.put(data)
+            self.delivered += len(messages)
+            self._touched[session] = None
+            if outbox.size > self._topic_buffer_bytes:
+                outbox.flush()
+                if outbox.size > self._topic_buffer_bytes:
+                    session.evict(too_slow(outbox.size))
+
+    def _tell_queue(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        session = self._sessions.get(subscription.session)
+        if session is None or subscription.closed or session.finishing:
+            return
+        session.outbox.put(encode_deliveries(subscription, deliveries, session.version))
+        self.delivered += len(deliveries)
+        self._touched[session] = None
+        if subscription.ack is Ack.AUTO:
+            session.unsettled.extend(deliveries)
+
+
+def encode_messages(prefix: bytes, messages: list[Message], version: Version) -> bytes:
+    """A run of messages for every subscriber with this prefix and version."""
+    if version is Version.V12:
+        return encode_run(prefix, [message.tail or tail_of(message) for message in messages])
+    return encode_run(prefix, [tail_for(message, version) for message in messages])
+
+
+def too_slow(size: int) -> Refused:
+    """Why a client that does not read is let go."""
+    return Refused("slow-consumer", f"The client does not read: {size} bytes wait for it.")
