@@ -52,6 +52,6 @@ class Connection:
             except RemoteProtocolError as error:
                 self.error = error
                 self.error_receipt = self._reader.failed_receipt()
-                self._dialogue.state = State.BROKEN
+                self._dialogue.break_off()
                 self._reader.forget()
         return frames

@@ -11,18 +11,18 @@ reads: a frame cut in its head waits in `_partial`, one cut in its body in `_bod
 """
 
 from qmq.errors import RemoteProtocolError
+from qmq.wire.stomp.bounds import PartialHead, check_block, first_line
 from qmq.wire.stomp.frames import Frame
 from qmq.wire.stomp.grammar import parse_content_length, parse_headers, parse_receipt, unescape
 from qmq.wire.stomp.head import CACHED_BLOCK_BYTES_MAX, CachedBlock, Head, HeadCache, HeadCaches
 from qmq.wire.stomp.limits import Limits
-from qmq.wire.stomp.refusals import bad_utf8, body_not_allowed, missing_nul, nul_in_headers, too_large
+from qmq.wire.stomp.refusals import bad_utf8, body_not_allowed, missing_nul, too_large, unknown_command
 from qmq.wire.stomp.runs import HOLE_BYTES_MAX, NO_ACK_RUN, NO_SEND_RUN, learn_ack, learn_send, plain_text
-from qmq.wire.stomp.states import Dialogue, Role, State, unknown_command
+from qmq.wire.stomp.states import COMMANDS, Dialogue, Role, State
 from qmq.wire.stomp.version import Version
 
 LF = 10
 CR = 13
-LETTER_S = 83
 NUL = 0
 
 NOT_FOUND = 1 << 62
@@ -60,12 +60,10 @@ class Reader:
         "_learns",
         "_length",
         "_limits",
-        "_lines",
         "_lookup_bytes_max",
         "_partial",
         "_receipt",
         "_received",
-        "_searched",
         "_send_run",
         "_unchecked_bytes_max",
     )
@@ -90,10 +88,8 @@ class Reader:
         self._unchecked_bytes_max = min(
             limits.header_line_bytes_max, limits.header_bytes_max, 3 * limits.header_count_max, CACHED_BLOCK_BYTES_MAX
         )
-        # A frame whose head is incomplete: its bytes, how many of them were searched, and the LFs among those.
-        self._partial = bytearray()
-        self._searched = 0
-        self._lines = 0
+        # A frame whose head is incomplete.
+        self._partial = PartialHead(limits, dialogue.role)
         # A frame whose body is incomplete: what is known of it. `_length` is -1 when NUL ends the body.
         self._head: Head | None = None
         self._receipt: str | None = None
@@ -117,7 +113,7 @@ class Reader:
             if pos < 0:
                 return
         elif self._partial:
-            chunk = self._continue_head(data)
+            chunk = self._partial.extend(data)
         self._blank_line = -1
         while pos < len(chunk):
             pos = self._read_repeated(chunk, pos, frames)
@@ -136,7 +132,7 @@ class Reader:
         # may be cut.
         block = self._block
         if not block:
-            block = bytes(self._partial[: self._partial.rfind(b"\n") + 1])
+            block = self._partial.whole_lines()
         block = block.partition(b"\0")[0]
         at = block.find(b"\nreceipt:")
         if at < 0:
@@ -148,7 +144,7 @@ class Reader:
 
     def forget(self) -> None:
         """Let go of all that was buffered."""
-        self._partial = bytearray()
+        self._partial.clear()
         self._body = bytearray()
         self._block = b""
 
@@ -159,6 +155,7 @@ class Reader:
         lead = self._send_run.lead
         lead_bytes = len(lead)
         trail = self._send_run.trail
+        ack_lead = self._ack_run.lead
         known: CachedBlock | None = None
         while pos < size:
             receipt: str | None = None
@@ -173,27 +170,24 @@ class Reader:
                     if receipt is None or "\\" in receipt:
                         return pos
                     body_at = hole_end + len(trail)
+            elif chunk.startswith(ack_lead, pos):
+                ack_run = self._ack_run
+                hole_end = chunk.find(b"\n", pos + len(ack_lead))
+                if not chunk.startswith(ack_run.trail, hole_end):
+                    return pos
+                value = plain_text(chunk[pos + len(ack_lead) : hole_end])
+                if value is None:
+                    return pos
+                like = ack_run.head
+                headers = like.headers.copy()
+                headers[ack_run.name] = unescape(value, like.version) if "\\" in value else value
+                frames.append(Frame(Head(like.command, headers, like.version), b"", None))
+                pos = hole_end + len(ack_run.trail)
+                continue
             else:
                 first = chunk[pos]
                 if first == LF or first == CR:
                     pos += 1
-                    continue
-                if first != LETTER_S:
-                    ack_run = self._ack_run
-                    if not chunk.startswith(ack_run.lead, pos):
-                        return pos
-                    hole = pos + len(ack_run.lead)
-                    hole_end = chunk.find(b"\n", hole)
-                    if not chunk.startswith(ack_run.trail, hole_end):
-                        return pos
-                    value = plain_text(chunk[hole:hole_end])
-                    if value is None:
-                        return pos
-                    like = ack_run.head
-                    headers = like.headers.copy()
-                    headers[ack_run.name] = unescape(value, like.version) if "\\" in value else value
-                    frames.append(Frame(Head(like.command, headers, like.version), b"", None))
-                    pos = hole_end + len(ack_run.trail)
                     continue
                 if self._blank_line < pos:
                     self._find_blank_line(chunk, pos)
@@ -205,7 +199,7 @@ class Reader:
                 if known is None:
                     return pos
                 body_at = blank_line + 2
-                if known is before and self._learns:
+                if known is before and self._learns and pos > 0:
                     # The second of its kind: the third will be compared.
                     self._send_run = learn_send(chunk, pos, body_at, known, False)
                     lead = self._send_run.lead
@@ -244,14 +238,16 @@ class Reader:
             end = self._blank_line
             body_at = end + 2
         else:
-            self._partial += chunk[pos:]
-            self._check_partial()
+            self._partial.keep(chunk[pos:])
+            if self._expects_login:
+                self._check_login(self._received + 1)
             return -1
 
         block = chunk[pos:end]
         self._block = block
         if len(block) > self._unchecked_bytes_max or block.find(b"\0") >= 0:
-            self._check_block(block)
+            self._check_command(block)
+            check_block(block, self._limits)
         receipt: str | None = None
         known = self._cache.get(block)
         if known is None:
@@ -286,7 +282,8 @@ class Reader:
             self._body += chunk[body_at:]
             return -1
         self._finish(head, chunk[body_at:stop], receipt, frames)
-        if self._learns and body_at - pos <= CACHED_BLOCK_BYTES_MAX:
+        # Not from the first frame of a chunk: whether the client sends LF after NUL is not seen there.
+        if self._learns and 0 < pos and body_at - pos <= CACHED_BLOCK_BYTES_MAX:
             if known is self._last_known:
                 self._send_run = learn_send(chunk, pos, body_at, known, receipt is not None)
             elif receipt is None and (head.command == "ACK" or head.command == "NACK"):
@@ -329,12 +326,8 @@ class Reader:
 
     def _finish(self, head: Head, body: bytes, receipt: str | None, frames: list[Frame]) -> None:
         """Hand over a complete frame and follow the dialogue."""
-        dialogue = self._dialogue
-        if head.command != "SEND":
-            before = dialogue.state
-            dialogue.advance(head)
-            if dialogue.state is not before:
-                self._follow(dialogue)
+        if self._dialogue.advance(head):
+            self._follow(self._dialogue)
         self._block = b""
         frames.append(Frame(head, body, receipt))
 
@@ -380,73 +373,14 @@ class Reader:
         self._body = bytearray()
         return stop + 1
 
-    def _continue_head(self, data: bytes) -> bytes:
-        """More of the head in hand: all its bytes when that is worth a new look, else nothing."""
-        partial = self._partial
-        # At least twice the bytes of the last look: looking at them all again costs no more than they did.
-        worth_a_look = len(data) >= len(partial)
-        partial += data
-        if not worth_a_look:
-            start = max(0, self._searched - 2)
-            worth_a_look = partial.find(b"\n\n", start) >= 0 or partial.find(b"\n\r\n", start) >= 0
-        if not worth_a_look:
-            self._check_partial()
-            return b""
-        self._partial = bytearray()
-        self._searched = 0
-        self._lines = 0
-        return bytes(partial)
-
-    def _check_partial(self) -> None:
-        """Refuse an incomplete head as soon as no more bytes could make it right."""
-        partial = self._partial
-        limits = self._limits
-        searched = self._searched
-        if self._lines == 0:
-            self._check_partial_command(first_line(bytes(partial), 0).removesuffix(b"\r"))
-        if partial.find(b"\0", searched) >= 0:
-            raise nul_in_headers()
-        self._lines += partial.count(b"\n", searched)
-        self._searched = len(partial)
-        if self._lines - 1 > limits.header_count_max:
-            raise too_large("too-many-headers", "header_count_max", limits.header_count_max)
-        if len(partial) - partial.rfind(b"\n") - 1 > limits.header_line_bytes_max:
-            raise too_large("header-line-too-long", "header_line_bytes_max", limits.header_line_bytes_max)
-        # Two bytes may be the beginning of the blank line.
-        if len(partial) > limits.header_bytes_max + 2:
-            raise too_large("headers-too-large", "header_bytes_max", limits.header_bytes_max)
-        if self._expects_login:
-            self._check_login(self._received + 1)
-
-    def _check_partial_command(self, line: bytes) -> None:
-        """Refuse at once what is no STOMP at all, such as HTTP or a TLS handshake, which may never end its headers.
-
-        A mere unknown command waits for the end of its head, because its sender may have asked for a receipt.
-        """
-        if (line and not line.isalpha()) or len(line) > self._limits.command_bytes_max:
-            raise unknown_command(line.decode("utf-8", "backslashreplace"), self._dialogue.role)
-
     def _check_command(self, block: bytes) -> str:
         """The command that `block` begins with, if it may come now."""
         line = first_line(block, 0).removesuffix(b"\r")
         command = INTERNED.get(line)
         if command is None or len(line) > self._limits.command_bytes_max:
-            raise unknown_command(line.decode("utf-8", "backslashreplace"), self._dialogue.role)
+            raise unknown_command(line, COMMANDS[self._dialogue.role])
         self._dialogue.check(command)
         return command
-
-    def _check_block(self, block: bytes) -> None:
-        """The limits of a whole header block, and that its NUL is not missing a blank line before it."""
-        limits = self._limits
-        self._check_command(block)
-        if b"\0" in block:
-            raise nul_in_headers()
-        if block.count(b"\n") > limits.header_count_max:
-            raise too_large("too-many-headers", "header_count_max", limits.header_count_max)
-        if max(map(len, block.split(b"\n"))) > limits.header_line_bytes_max:
-            raise too_large("header-line-too-long", "header_line_bytes_max", limits.header_line_bytes_max)
-        if len(block) > limits.header_bytes_max:
-            raise too_large("headers-too-large", "header_bytes_max", limits.header_bytes_max)
 
     def _check_body(self, command: str, size: int) -> None:
         """Refuse a body of `size` bytes, declared or found; called before anything is kept for it."""
@@ -459,9 +393,3 @@ class Reader:
         """Refuse a login whose CONNECT frame ends at byte `end` of the stream, or not before it."""
         if end > self._limits.login_bytes_max:
             raise too_large("login-too-large", "login_bytes_max", self._limits.login_bytes_max)
-
-
-def first_line(block: bytes, start: int) -> bytes:
-    """From `start` up to the end of that line, without its LF."""
-    end = block.find(b"\n", start)
-    return block[start:] if end < 0 else block[start:end]

@@ -3,6 +3,8 @@
 Nothing of what was sent is repeated as it is: shown() makes it printable ASCII first.
 """
 
+from collections.abc import Iterable
+
 from qmq.errors import RemoteProtocolError
 from qmq.wire.stomp.version import Version
 
@@ -14,6 +16,14 @@ def shown(text: str) -> str:
     if len(text) > SHOWN_CHARACTERS_MAX:
         return ascii(text[:SHOWN_CHARACTERS_MAX]) + "..."
     return ascii(text)
+
+
+def unknown_command(line: bytes, commands: Iterable[str]) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "unknown-command",
+        f"unknown command {shown(line.decode('utf-8', 'backslashreplace'))}",
+        "A frame starts with one of " + ", ".join(sorted(commands)) + ".",
+    )
 
 
 def bad_header(line: str) -> RemoteProtocolError:

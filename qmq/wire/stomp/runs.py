@@ -49,16 +49,12 @@ NO_ACK_RUN = AckRun(NEVER, b"", "id", Head("ACK", {}, Version.V10))
 
 
 def learn_send(chunk: bytes, start: int, body_at: int, known: CachedBlock, has_receipt: bool) -> SendRun:
-    """The run that the SEND just read begins: its head is `chunk[start:body_at]`.
-
-    An LF before it belongs to the run, because a client that sends one after NUL always does.
-    """
-    hole = chunk.find(b"\nreceipt:", start) + 9
-    if start > 0 and chunk[start - 1] == LF:
-        start -= 1
+    """The run that the SEND just read begins: its head is `chunk[start:body_at]`."""
+    run_start = with_line_feed(chunk, start)
     if not has_receipt:
-        return SendRun(chunk[start:body_at], b"", known)
-    return SendRun(chunk[start:hole], chunk[chunk.find(b"\n", hole) : body_at], known)
+        return SendRun(chunk[run_start:body_at], b"", known)
+    hole = chunk.find(b"\nreceipt:", start) + 9
+    return SendRun(chunk[run_start:hole], chunk[chunk.find(b"\n", hole) : body_at], known)
 
 
 def learn_ack(chunk: bytes, start: int, body_at: int, head: Head) -> AckRun:
@@ -72,7 +68,13 @@ def learn_ack(chunk: bytes, start: int, body_at: int, head: Head) -> AckRun:
     if line < 0 or len(head.headers) > ACK_HEADERS_MAX or (name == "id" and "message-id" in head.headers):
         return NO_ACK_RUN
     hole = line + len(name) + 2
-    return AckRun(chunk[start:hole], chunk[chunk.find(b"\n", hole) : body_at] + b"\0", name, head)
+    trail = chunk[chunk.find(b"\n", hole) : body_at] + b"\0"
+    return AckRun(chunk[with_line_feed(chunk, start) : hole], trail, name, head)
+
+
+def with_line_feed(chunk: bytes, start: int) -> int:
+    """A client that sends an LF after one NUL sends it after each, so it is compared with the head that follows."""
+    return start - 1 if start > 0 and chunk[start - 1] == LF else start
 
 
 def plain_text(raw: bytes) -> str | None:

@@ -13,7 +13,7 @@ from enum import Enum
 
 from qmq.errors import RemoteProtocolError
 from qmq.wire.stomp.head import Head
-from qmq.wire.stomp.refusals import shown
+from qmq.wire.stomp.refusals import unknown_command
 from qmq.wire.stomp.version import Version, negotiate_version, version_of_connected
 
 
@@ -68,38 +68,51 @@ COMMANDS: Mapping[Role, frozenset[str]] = {
 class Dialogue:
     """Where one connection stands: state and version. Moves only by frames that the table allows."""
 
-    __slots__ = ("_commands", "_table", "role", "state", "version")
+    __slots__ = ("_row", "_table", "role", "state", "version")
 
     def __init__(self, role: Role) -> None:
         self.role = role
         self.state = State.EXPECT_CONNECT
         self.version = Version.V10
         self._table = NEXT_STATE[role]
-        self._commands = COMMANDS[role]
+        # The table's row of the current state, so that a frame need not look it up.
+        self._row = self._table[self.state]
 
     def check(self, command: str) -> None:
         """Raise RemoteProtocolError unless `command` may come now. Changes nothing."""
-        if command not in self._table[self.state]:
+        if command not in self._row:
             raise self._refusal(command)
 
-    def advance(self, head: Head) -> None:
-        """Take a complete frame into account; after CONNECT or CONNECTED the version is settled.
+    def advance(self, head: Head) -> bool:
+        """Take a complete frame, already checked, into account. Returns whether the state is another one now.
 
-        Raises RemoteProtocolError when the versions do not meet; nothing has changed then.
+        CONNECT and CONNECTED settle the version. Raises RemoteProtocolError when the versions do not meet; nothing
+        has changed then.
         """
-        following = self._table[self.state][head.command]
-        if self.state is State.EXPECT_CONNECT and following is State.OPEN:
+        following = self._row[head.command]
+        if following is self.state:
+            return False
+        if following is State.OPEN:
             if self.role is Role.SERVER:
                 self.version = negotiate_version(head.headers.get("accept-version"))
             else:
                 self.version = version_of_connected(head.headers.get("version"))
-        self.state = following
+        self._enter(following)
+        return True
+
+    def break_off(self) -> None:
+        """The other side broke a rule: no command is allowed any more."""
+        self._enter(State.BROKEN)
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._row = self._table[state]
 
     def _refusal(self, command: str) -> RemoteProtocolError:
-        if command not in self._commands:
-            return unknown_command(command, self.role)
+        if command not in COMMANDS[self.role]:
+            return unknown_command(command.encode(), COMMANDS[self.role])
         if self.state is State.EXPECT_CONNECT:
-            first = " or ".join(sorted(c for c, state in self._table[self.state].items() if state is State.OPEN))
+            first = " or ".join(sorted(c for c, state in self._row.items() if state is State.OPEN))
             return RemoteProtocolError("not-connected", f"{command} before {first}", f"The first frame is {first}.")
         if self.state is State.OPEN:
             return RemoteProtocolError(
@@ -110,11 +123,3 @@ class Dialogue:
                 "after-disconnect", f"{command} after DISCONNECT", "DISCONNECT is the last frame of a connection."
             )
         return RemoteProtocolError("after-error", f"{command} after ERROR", "A refused login ends the connection.")
-
-
-def unknown_command(command: str, role: Role) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        "unknown-command",
-        f"unknown command {shown(command)}",
-        "A frame starts with one of " + ", ".join(sorted(COMMANDS[role])) + ".",
-    )
