@@ -22,6 +22,9 @@ from ..config import Address, PeersFile, load_peers
 from .client import Client, ServerError
 from .output import Failed
 
+PROGRAM: Sequence[str] = (sys.executable, "-m", "qmq")
+"""What runs a node; `serve` and its options follow."""
+
 READY_SECONDS = 20.0
 PROBE_SECONDS = 1.0
 POLL_SECONDS = 0.05
@@ -115,7 +118,7 @@ class Mesh:
         if is_taken(node.address):
             raise Failed(f"node {name} cannot have {node.address}: another process listens there")
         node.data.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "qmq", "serve", "--node", name, "--data", str(node.data)]
+        command = [*PROGRAM, "serve", "--node", name, "--data", str(node.data)]
         command += ["--peers", str(self.peers_files.get(name, self.peers_file)), "--log-level", self.log_level]
         if self.config_file is not None:
             command += ["--config", str(self.config_file)]

@@ -45,6 +45,7 @@ def listen(
     at: Address,
     login: str | None,
     passcode: str | None,
+    patience: float,
     as_json: bool,
 ) -> None:
     """Print the messages of a destination as they come.
@@ -64,7 +65,7 @@ def listen(
         subscribe.append(("prefetch-count", str(min(count, 100))))  # more would only have to go back
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     printed = 0
-    with Client(at, login=login, passcode=passcode) as client:
+    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
         client.write(client.frame("SUBSCRIBE", subscribe))
         try:
             while count is None or printed < count:

@@ -58,6 +58,14 @@ client_options: Callable[[F], F] = together(
     ),
     click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name, also from QMQ_LOGIN."),
     click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE."),
+    click.option(
+        "--patience",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        default=10.0,
+        show_default=True,
+        help="How long to wait for each answer of the node.",
+    ),
 )
 
 header_option: Callable[[F], F] = click.option(

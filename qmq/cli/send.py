@@ -40,6 +40,7 @@ def send(
     at: Address,
     login: str | None,
     passcode: str | None,
+    patience: float,
     as_json: bool,
 ) -> None:
     """Send messages to a destination.
@@ -56,7 +57,7 @@ def send(
     bodies = _lines(lines) if lines is not None else repeat(_body(body), count)
     window = Window(destination, headers, receipt)
     started = time.monotonic()
-    with Client(at, login=login, passcode=passcode) as client:
+    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
         try:
             for one in bodies:
                 window.send(client, one)

@@ -22,12 +22,12 @@ QUEUES_SHOWN_MAX = 20
 @click.command
 @client_options
 @json_option
-def status(at: Address, login: str | None, passcode: str | None, as_json: bool) -> None:
+def status(at: Address, login: str | None, passcode: str | None, patience: float, as_json: bool) -> None:
     """Show what a node is doing.
 
     Its clients, queues, fanouts, journal, and its links to every peer. Exit code 1 when the node does not answer.
     """
-    with Client(at, login=login, passcode=passcode) as client:
+    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
         facts = ask(client)
     if as_json:
         print_json(facts)

@@ -1,0 +1,79 @@
+"""`qmq config`: check, show, hash."""
+
+import json
+import tomllib
+from pathlib import Path
+
+from argon2 import PasswordHasher
+
+from qmq.config import effective, load_node
+
+from .conftest import Run
+
+THREE = str(Path(__file__).parents[2] / "cluster" / "three.toml")
+
+
+def test_good_files_are_called_ok(run: Run, tmp_path: Path) -> None:
+    node = tmp_path / "node.toml"
+    node.write_text('name = "a"\n', "utf-8")
+
+    result = run("config", "check", "--config", str(node), "--peers", THREE)
+
+    assert result.exit_code == 0, result.output
+    assert result.output == f"{node}: ok\n{THREE}: ok\n"
+
+
+def test_a_peers_file_alone_is_checked_for_each_of_its_nodes(run: Run, tmp_path: Path) -> None:
+    assert run("config", "check", "--peers", THREE).output == f"{THREE}: ok\n"
+
+    open_mesh = tmp_path / "open.toml"
+    text = "\n".join(line for line in Path(THREE).read_text("utf-8").splitlines() if not line.startswith("secret"))
+    open_mesh.write_text(text, "utf-8")
+    result = run("config", "check", "--peers", str(open_mesh))
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        f"{open_mesh}: secret: is required for a mesh on loopback without [mesh.tls]",
+        "qmq: 1 mistake in the configuration",
+    ]
+
+
+def test_mistakes_of_both_files_are_told_with_code_2(run: Run, tmp_path: Path) -> None:
+    node = tmp_path / "node.toml"
+    node.write_text("x = 1\n", "utf-8")
+
+    result = run("config", "check", "--config", str(node), "--peers", str(tmp_path / "none.toml"))
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "qmq: 2 mistakes in the configuration"
+
+
+def test_show_prints_the_effective_settings(run: Run) -> None:
+    result = run("config", "show")
+
+    assert result.output == effective(load_node(None))
+
+
+def test_show_takes_the_peers_file_and_the_command_line_into_account(run: Run) -> None:
+    result = run("config", "show", "--peers", THREE, "--node", "c", "--data", "elsewhere")
+
+    shown = tomllib.loads(result.output)
+    assert (shown["name"], shown["data"], shown["stomp"][0]["address"]) == ("c", "elsewhere", "127.0.0.1:61615")
+
+
+def test_show_as_json_has_the_same_keys(run: Run) -> None:
+    assert json.loads(run("config", "show", "--json").output) == tomllib.loads(run("config", "show").output)
+
+
+def test_hash_prints_a_hash_that_the_node_file_takes(run: Run, tmp_path: Path) -> None:
+    result = run("config", "hash", input="pass word\nignored\n")
+
+    hashed = result.output.removesuffix("\n")
+    assert PasswordHasher().verify(hashed, "pass word")
+    node = tmp_path / "node.toml"
+    node.write_text(f'[[users]]\nname = "ann"\npassword_hash = "{hashed}"\n', "utf-8")
+    assert load_node(node).users[0].password_hash == hashed
+
+
+def test_an_empty_password_is_refused(run: Run) -> None:
+    assert run("config", "hash", input="\n").exit_code == 2

@@ -1,0 +1,241 @@
+"""Nodes as processes: started, asked, paused, killed, stopped; and what mesh.json says of them.
+
+The processes are stand-ins (stub.py); the real node is started in tests/cluster by the same code.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qmq.cli import launch
+from qmq.cli.launch import Mesh, NodeDied, Running, recorded, start_mark, stop_recorded
+from qmq.cli.output import Failed
+
+from .conftest import Run
+from .stub import StubNode
+
+STUB = (sys.executable, "-m", "tests.cli.stub")
+
+MakeMesh = Callable[..., Mesh]
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def write_peers(path: Path, names: tuple[str, ...]) -> Path:
+    ports = free_ports(2 * len(names))
+    lines = ['mesh = "test"', "version = 1", 'secret = "sixteen characters"']
+    for number, name in enumerate(names):
+        lines += ["[[nodes]]", f'name = "{name}"']
+        lines += [f'client = "127.0.0.1:{ports[2 * number]}"', f'mesh = "127.0.0.1:{ports[2 * number + 1]}"']
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture
+def make_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeMesh]:
+    monkeypatch.setattr(launch, "PROGRAM", STUB)
+    made: list[Mesh] = []
+
+    def make(*names: str) -> Mesh:
+        made.append(Mesh(write_peers(tmp_path / "peers.toml", names), tmp_path / "data"))
+        return made[-1]
+
+    yield make
+    for mesh in made:
+        mesh.stop_all(0)
+
+
+def pid_of(mesh: Mesh, name: str) -> int:
+    process = mesh.nodes[name].process
+    assert process is not None
+    return process.pid
+
+
+def test_all_nodes_are_started_answer_and_are_stopped(make_mesh: MakeMesh) -> None:
+    with make_mesh("a", "b") as mesh:
+        mesh.start_all()
+        mesh.wait_until_ready()
+
+        assert mesh.is_ready("a") and mesh.is_ready("b")
+        assert [(one.name, one.pid) for one in recorded(mesh.data)] == [(n, pid_of(mesh, n)) for n in ("a", "b")]
+
+    assert [node.exit_code for node in mesh.nodes.values()] == [0, 0]
+    assert recorded(mesh.data) == []
+
+
+def test_a_killed_node_can_be_started_again_with_its_data(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh("a", "b")
+    mesh.start_all()
+    mesh.wait_until_ready()
+    (mesh.nodes["a"].data / "something").write_text("kept", "utf-8")
+
+    mesh.kill("a")
+
+    assert mesh.nodes["a"].exit_code == -signal.SIGKILL
+    assert not mesh.is_ready("a")
+    assert mesh.is_ready("b")
+    mesh.start("a")
+    mesh.wait_until_ready(["a"])
+    assert (mesh.nodes["a"].data / "something").read_text("utf-8") == "kept"
+
+
+def test_a_paused_node_does_not_answer_until_it_is_resumed(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh("a")
+    mesh.start_all()
+    mesh.wait_until_ready()
+
+    mesh.pause("a")
+    assert not mesh.is_ready("a", timeout_seconds=0.05)
+
+    mesh.resume("a")
+    mesh.wait_until_ready()
+
+
+def test_a_paused_node_can_be_stopped(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh("a")
+    mesh.start_all()
+    mesh.wait_until_ready()
+
+    mesh.pause("a")
+
+    assert mesh.stop("a") == 0
+
+
+def test_a_node_that_does_not_stop_in_time_is_killed(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh("stubborn")
+    mesh.start_all()
+    mesh.wait_until_ready()
+
+    assert mesh.stop("stubborn", timeout_seconds=0.05) == -signal.SIGKILL
+
+
+def test_a_node_that_dies_at_start_is_told_with_the_end_of_its_log(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh("a", "dies")
+    mesh.start_all()
+
+    with pytest.raises(NodeDied) as caught:
+        mesh.wait_until_ready()
+
+    assert "node dies ended with exit code 1; the end of " in caught.value.message
+    assert caught.value.message.splitlines()[-2:] == ["dies starts", "cannot go on: \x1b[31mno reason"]
+
+
+def test_a_node_that_never_answers_is_told(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh("mute")
+    mesh.start_all()
+
+    with pytest.raises(Failed, match=r"node mute did not answer in 0\.05 s"):
+        mesh.wait_until_ready(timeout_seconds=0.05)
+
+
+def test_a_taken_address_is_told_before_anything_is_started(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh("a")
+
+    with StubNode(address=mesh.nodes["a"].address), pytest.raises(Failed, match="another process listens there"):
+        mesh.start_all()
+
+    assert mesh.nodes["a"].process is None
+
+
+def test_a_node_is_not_started_twice(make_mesh: MakeMesh, tmp_path: Path) -> None:
+    mesh = make_mesh("a")
+    mesh.start_all()
+
+    with pytest.raises(Failed, match="node a runs already"):
+        mesh.start("a")
+    with pytest.raises(Failed, match=rf"already running: a \(pid {pid_of(mesh, 'a')}\)"):
+        Mesh(tmp_path / "peers.toml", mesh.data).start_all()
+
+
+def test_a_name_that_the_peers_file_lacks_is_told(tmp_path: Path) -> None:
+    peers = write_peers(tmp_path / "peers.toml", ("a", "b"))
+
+    with pytest.raises(Failed, match="no node is named 'x'; there are a, b"):
+        Mesh(peers, tmp_path, nodes=["a", "x"])
+
+
+def test_a_process_id_that_belongs_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    mine = os.getpid()
+    stranger = Running("a", mine, "1")
+
+    assert not stranger.is_alive
+    assert stop_recorded([stranger]) == []  # we would not be here otherwise
+
+
+def test_a_dead_process_is_not_alive_before_it_is_reaped() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    started = start_mark(process.pid)
+    process.stdout.read()  # its end closes the pipe
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+    assert started is not None
+    assert start_mark(process.pid) is None
+    process.stdout.close()
+    process.wait()
+
+
+def test_another_shell_can_stop_what_is_recorded(make_mesh: MakeMesh, run: Run, tmp_path: Path) -> None:
+    mesh = make_mesh("a", "b")
+    mesh.start_all()
+    mesh.wait_until_ready()
+
+    result = run("mesh", "down", str(mesh.peers_file), "--data", str(mesh.data), "--nodes", "b")
+
+    assert result.output == "node b stopped\n"
+    assert mesh.nodes["a"].is_alive
+    assert mesh.nodes["b"].exit_code == 0
+
+
+def test_stopping_when_nothing_runs_is_told(run: Run, tmp_path: Path) -> None:
+    peers = write_peers(tmp_path / "peers.toml", ("a",))
+
+    result = run("mesh", "down", str(peers), "--data", str(tmp_path / "data"))
+
+    assert result.exit_code == 1
+    assert result.stderr == f"qmq: no node runs from {tmp_path / 'data'}\n"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"nodes": [{"name": "a"}]}', '{"nodes": 3}'])
+def test_a_damaged_record_is_told_and_kept(run: Run, tmp_path: Path, text: str) -> None:
+    peers = write_peers(tmp_path / "peers.toml", ("a",))
+    (tmp_path / "mesh.json").write_text(text, "utf-8")
+
+    result = run("mesh", "down", str(peers), "--data", str(tmp_path))
+
+    assert result.exit_code == 1
+    assert "stop the nodes by hand and remove it" in result.stderr
+    assert (tmp_path / "mesh.json").read_text("utf-8") == text
+
+
+def test_status_shows_who_answers(make_mesh: MakeMesh, run: Run) -> None:
+    mesh = make_mesh("a", "b")
+    mesh.start("a")
+    mesh.wait_until_ready(["a"])
+
+    result = run("mesh", "status", str(mesh.peers_file), "--data", str(mesh.data))
+    as_json = run("mesh", "status", str(mesh.peers_file), "--data", str(mesh.data), "--json")
+
+    assert result.exit_code == as_json.exit_code == 1  # b is not there
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines == [
+        ["NODE", "ADDRESS", "PID", "STATE", "LINKS"],
+        ["a", str(mesh.nodes["a"].address), str(pid_of(mesh, "a")), "ready", "3/4"],
+        ["b", str(mesh.nodes["b"].address), "-", "silent", "-"],
+    ]
+    facts = json.loads(as_json.output)
+    assert facts["mesh"] == "test"
+    assert [(node["state"], node["links_up"]) for node in facts["nodes"]] == [("ready", 3), ("silent", None)]

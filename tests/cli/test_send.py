@@ -1,0 +1,174 @@
+"""`qmq send`: what goes out, and what is said when something goes wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qmq.cli.send import RECEIPT_WINDOW
+from qmq.wire.stomp import Frame
+
+from .conftest import Run
+from .stub import StubNode, frame, polite
+
+
+def sent(node: StubNode) -> list[Frame]:
+    return [told for told in node.told if told.head.command == "SEND"]
+
+
+def test_one_message_is_sent_and_receipted(run: Run, node: StubNode) -> None:
+    result = run("send", "/queue/jobs", "héllo", "--at", node.at)
+
+    assert result.exit_code == 0, result.output
+    assert result.output == "sent 1 message to /queue/jobs, 1 receipted\n"
+    assert node.commands() == ["CONNECT", "SEND", "DISCONNECT"]
+    assert sent(node)[0].body == "héllo".encode()
+    assert sent(node)[0].head.headers["destination"] == "/queue/jobs"
+
+
+def test_headers_go_along_and_are_cut_at_the_first_colon(run: Run, node: StubNode) -> None:
+    run("send", "/queue/jobs", "x", "--header", "kind:a:b", "--header", "empty:", "--at", node.at)
+
+    headers = sent(node)[0].head.headers
+    assert (headers["kind"], headers["empty"]) == ("a:b", "")
+
+
+def test_standard_input_is_sent_byte_for_byte(run: Run, node: StubNode) -> None:
+    body = bytes(range(256)) + b"\n"
+
+    run("send", "/queue/jobs", "-", "--at", node.at, input=body)
+
+    assert [told.body for told in sent(node)] == [body]
+
+
+def test_without_body_an_empty_one_is_sent(run: Run, node: StubNode) -> None:
+    run("send", "/queue/jobs", "--at", node.at)
+
+    assert [told.body for told in sent(node)] == [b""]
+
+
+def test_each_line_of_a_file_is_a_message_without_its_end(run: Run, node: StubNode, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"one\r\ntwo\n\n\xff\x00three\rmore\nlast")
+
+    result = run("send", "/queue/jobs", "--lines", str(lines), "--at", node.at)
+
+    assert [told.body for told in sent(node)] == [b"one", b"two", b"", b"\xff\x00three\rmore", b"last"]
+    assert "sent 5 messages" in result.output
+
+
+def test_more_messages_than_the_window_all_arrive(run: Run, node: StubNode) -> None:
+    result = run("send", "/queue/jobs", "x", "--count", str(3 * RECEIPT_WINDOW + 7), "--at", node.at, "--json")
+
+    facts = json.loads(result.output)
+    assert (facts["sent"], facts["receipted"]) == (3 * RECEIPT_WINDOW + 7,) * 2
+    assert len(sent(node)) == 3 * RECEIPT_WINDOW + 7
+
+
+def test_at_most_a_window_of_messages_is_out_without_receipt(run: Run) -> None:
+    unanswered_most = unanswered = 0
+
+    def answer(node: StubNode, told: Frame) -> bytes | None:
+        nonlocal unanswered, unanswered_most
+        if told.head.command != "SEND":
+            return polite(node, told)
+        unanswered += 1
+        unanswered_most = max(unanswered_most, unanswered)
+        held.append(polite(node, told) or b"")
+        if unanswered < RECEIPT_WINDOW:
+            return b""
+        answers = b"".join(held)
+        held.clear()
+        unanswered = 0
+        return answers
+
+    held: list[bytes] = []
+    with StubNode(answer) as node:
+        result = run("send", "/queue/jobs", "x", "--count", str(2 * RECEIPT_WINDOW), "--at", node.at)
+
+    assert result.exit_code == 0, result.output
+    assert unanswered_most == RECEIPT_WINDOW
+
+
+def test_no_receipt_asks_for_none_but_takes_leave(run: Run, node: StubNode) -> None:
+    result = run("send", "/topic/news", "x", "--no-receipt", "--at", node.at)
+
+    assert sent(node)[0].receipt is None
+    assert node.commands()[-1] == "DISCONNECT"
+    assert result.output == "sent 1 message to /topic/news, no receipts asked for\n"
+
+
+def test_login_and_passcode_are_sent_and_can_come_from_the_environment(
+    run: Run, node: StubNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QMQ_PASSCODE", "s:ecret")
+
+    run("send", "/queue/jobs", "x", "--login", "ann", "--at", node.at)
+
+    assert node.told[0].head.headers["login"] == "ann"
+    assert node.told[0].head.headers["passcode"] == "s:ecret"
+
+
+def refuse_third(node: StubNode, told: Frame) -> bytes | None:
+    if told.head.command == "SEND" and told.body == b"three":
+        return frame("ERROR", [("message", "the queue \x1b is full"), ("error-code", "queue-full")])
+    return polite(node, told)
+
+
+def test_an_error_says_what_was_receipted_before_it(run: Run) -> None:
+    with StubNode(refuse_third) as node:
+        result = run("send", "/queue/jobs", "--lines", "-", "--at", node.at, input=b"one\ntwo\nthree\n")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"qmq: {node.at}: the queue \\x1b is full (queue-full); sent 3 messages to /queue/jobs, 2 receipted\n"
+    )
+
+
+def test_a_connection_that_closes_without_a_word_is_told(run: Run) -> None:
+    with StubNode(lambda node, told: polite(node, told) if told.head.command == "CONNECT" else None) as node:
+        result = run("send", "/queue/jobs", "x", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"qmq: {node.at}: ")
+    assert "sent 1 message to /queue/jobs, 0 receipted" in result.stderr
+
+
+def test_a_refused_login_is_told(run: Run) -> None:
+    refusal = frame("ERROR", [("message", "login refused"), ("error-code", "login-refused")])
+    with StubNode(lambda node, told: refusal) as node:
+        result = run("send", "/queue/jobs", "x", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert result.stderr == f"qmq: {node.at}: login refused (login-refused)\n"
+
+
+def test_something_that_is_no_stomp_is_told(run: Run) -> None:
+    with StubNode(lambda node, told: b"HTTP/1.1 400 Bad Request\r\n\r\n") as node:
+        result = run("send", "/queue/jobs", "x", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"qmq: {node.at}: not STOMP: ")
+
+
+def test_a_header_that_stomp_cannot_carry_is_refused(run: Run, node: StubNode) -> None:
+    result = run("send", "/queue/jobs", "x", "--header", "a:b\x00c", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert sent(node) == []
+
+
+def test_a_node_that_gives_no_receipt_is_not_waited_for_for_ever(run: Run) -> None:
+    with StubNode(lambda node, told: b"" if told.head.command == "SEND" else polite(node, told)) as node:
+        result = run("send", "/queue/jobs", "x", "--patience", "0.05", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert "no receipt within 0.05 s; sent 1 message to /queue/jobs, 0 receipted" in result.stderr
+
+
+def test_a_node_that_does_not_answer_connect_is_told(run: Run) -> None:
+    with StubNode(lambda node, told: b"") as node:
+        result = run("send", "/queue/jobs", "x", "--patience", "0.05", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert "no answer to CONNECT within 0.05 s" in result.stderr

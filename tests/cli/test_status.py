@@ -1,0 +1,77 @@
+"""`qmq status`: a node's own account, for people and for programs."""
+
+import json
+
+import pytest
+
+from qmq.cli.status import describe
+from qmq.wire.stomp import Frame
+
+from .conftest import Run
+from .stub import STATUS, StubNode, polite, receipt_of
+
+
+def test_the_status_is_shown_in_a_readable_order(run: Run, node: StubNode) -> None:
+    result = run("status", "--at", node.at)
+
+    assert result.exit_code == 0, result.output
+    assert result.output == (
+        "node a  incarnation 00000000000000aa  up 01:02:05\n"
+        "connections 3  subscriptions 2\n"
+        "journal at 5096  kept 4.0 KiB  not yet on disk 0 B\n"
+        "ALARM disk-full: only the reserve is left\n"
+        "\n"
+        "PEER  OUT   IN  LAG\n"
+        "b     up    up    4\n"
+        "c     down  up    0\n"
+        "\n"
+        "QUEUE        MESSAGES\n"
+        "/queue/jobs        12\n"
+        "\n"
+        "FANOUT       MESSAGES\n"
+        "/fanout/log      2000\n"
+    )
+
+
+def test_json_is_what_the_node_said(run: Run, node: StubNode) -> None:
+    result = run("status", "--json", "--at", node.at)
+
+    assert json.loads(result.output) == STATUS
+
+
+def test_a_long_status_arrives(run: Run) -> None:
+    facts = {"node": "a", "queues": [{"destination": f"/queue/{n:0200}", "messages": n} for n in range(5000)]}
+
+    def answer(node: StubNode, told: Frame) -> bytes | None:
+        if told.head.command == "SEND":
+            return receipt_of(told, ("status", json.dumps(facts)))
+        return polite(node, told)
+
+    with StubNode(answer) as node:
+        result = run("status", "--at", node.at)
+
+    assert result.output.splitlines()[-1] == "and 4980 more"
+
+
+@pytest.mark.parametrize("facts", [{}, {"queues": 3, "peers": [1], "fanouts": None, "journal": []}])
+def test_a_status_of_another_version_is_shown_as_far_as_it_goes(facts: dict[str, object]) -> None:
+    assert describe(facts)[0].startswith("node ?")
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        ([], "gives no status; is it a QMQ node?"),
+        ([("status", "{")], "its status is not JSON"),
+        ([("status", "[]")], "its status is not a JSON object"),
+    ],
+)
+def test_an_answer_that_is_no_status_is_told(run: Run, headers: list[tuple[str, str]], sentence: str) -> None:
+    def answer(node: StubNode, told: Frame) -> bytes | None:
+        return receipt_of(told, *headers) if told.head.command == "SEND" else polite(node, told)
+
+    with StubNode(answer) as node:
+        result = run("status", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert sentence in result.stderr

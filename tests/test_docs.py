@@ -1,0 +1,117 @@
+"""The pages say what the code does: commands, limits and links."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from qmq.cli import COMMANDS, main
+from qmq.config import LimitSettings, MeshSettings, StorageSettings
+
+ROOT = Path(__file__).parents[1]
+CLI_PAGE = (ROOT / "docs" / "cli.md").read_text("utf-8")
+LIMITS_PAGE = (ROOT / "docs" / "limits.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+
+LINK = re.compile(r"\[[^]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
+PATH_IN_CODE = re.compile(r"`((?:qmq|docs|tests|cluster|benchmarks)/[\w./-]*)`")
+
+
+def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command with its full name, groups included."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+
+
+EVERY_COMMAND = dict(commands(main, "qmq"))
+
+
+@pytest.mark.parametrize("name", EVERY_COMMAND)
+def test_every_command_is_documented(name: str) -> None:
+    assert re.search(rf"^##+ {name}$", CLI_PAGE, re.MULTILINE), f"docs/cli.md has no heading for `{name}`"
+
+
+@pytest.mark.parametrize("name", EVERY_COMMAND)
+def test_every_command_and_every_option_has_help(name: str) -> None:
+    command = EVERY_COMMAND[name]
+
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts[0]} has no help"
+
+
+def test_every_command_of_the_page_exists() -> None:
+    headings = re.findall(r"^##+ (qmq .*)$", CLI_PAGE, re.MULTILINE)
+
+    assert set(headings) == set(EVERY_COMMAND)
+
+
+def test_every_option_of_the_page_exists() -> None:
+    options = {
+        option for command in EVERY_COMMAND.values() for parameter in command.params for option in parameter.opts
+    }
+    options |= {option for command in EVERY_COMMAND.values() for p in command.params for option in p.secondary_opts}
+
+    named = set(re.findall(r"`(--[a-z-]+)", CLI_PAGE)) - {"--help"}
+
+    assert named - options == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_short_help_is_the_first_line_of_the_command(name: str) -> None:
+    help_text = EVERY_COMMAND[f"qmq {name}"].help
+
+    assert help_text is not None
+    assert help_text.partition("\n")[0] == COMMANDS[name][1]
+
+
+def limit_rows() -> dict[str, list[str]]:
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", LIMITS_PAGE, re.MULTILINE)
+    return {key: [cell.strip() for cell in rest.split("|")] for key, rest in rows}
+
+
+@pytest.mark.parametrize("key", LimitSettings.model_fields)
+def test_every_limit_has_a_row_with_its_default(key: str) -> None:
+    unit, default, why, what_happens = limit_rows()[key]
+
+    assert unit and why and what_happens
+    assert default == str(LimitSettings.model_fields[key].default)
+
+
+def test_every_row_is_a_limit() -> None:
+    assert set(limit_rows()) == set(LimitSettings.model_fields)
+
+
+def test_keys_named_below_the_tables_exist() -> None:
+    named = re.findall(r"`(\w+)`", LIMITS_PAGE.partition("## Elsewhere")[2])
+
+    assert named
+    assert set(named) <= set(StorageSettings.model_fields) | set(MeshSettings.model_fields)
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))])
+def test_links_and_paths_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    text = path.read_text("utf-8")
+
+    for target in LINK.findall(text):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            assert (path.parent / target).exists(), f"{page} links to {target}"
+    for target in PATH_IN_CODE.findall(text):
+        assert (ROOT / target).exists(), f"{page} names {target}"
+
+
+def test_the_readme_names_its_two_commands() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+
+    for target in ("mesh", "test"):
+        assert f"make {target}" in README
+        assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)

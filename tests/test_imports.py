@@ -1,0 +1,131 @@
+"""Who may import whom: the layers of docs/architecture.md, kept by reading the imports of every file."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Package of qmq → the packages of qmq that it may import, besides itself. Exhaustive: a new package needs a line here.
+MAY_IMPORT: Mapping[str, set[str]] = {
+    "__init__": set(),
+    "errors": set(),
+    "dots": {"errors"},
+    "config": {"errors"},
+    "wire": {"errors", "dots"},
+    "broker": {"errors", "dots"},
+    "storage": {"errors", "dots"},
+    "journal": {"errors", "dots", "broker", "storage"},
+    "world": {"errors", "dots"},
+    "gateways": {"errors", "dots", "wire", "broker"},
+    "replication": {"errors", "dots", "world", "wire", "broker", "storage", "journal"},
+    "server": {"errors", "dots", "world", "config", "wire", "broker", "storage", "journal", "gateways", "replication"},
+    "cli": {"errors", "dots", "config", "wire", "broker", "storage", "journal", "gateways", "replication", "server"},
+    "__main__": {"cli"},
+}
+
+# Files and packages in which trio may appear; everywhere else the code decides and somebody else runs it.
+MAY_RUN = ("server/", "cli/", "replication/link.py", "replication/mesh.py", "replication/listener.py")
+
+RUNS_THINGS = {"trio", "asyncio", "anyio"}
+CLOCKS_AND_CHANCE = {"time", "random", "secrets", "uuid"}
+THE_SYSTEM = {"os", "socket", "subprocess", "tempfile", "shutil"}
+
+# Path in qmq → modules from outside that it must do without. What should happen is the same for the same input.
+MUST_NOT_IMPORT: Mapping[str, set[str]] = {
+    "wire/": CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"},
+    "broker/": CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"},
+    "storage/": CLOCKS_AND_CHANCE | THE_SYSTEM,
+    "gateways/": CLOCKS_AND_CHANCE | THE_SYSTEM,
+    "replication/": CLOCKS_AND_CHANCE | THE_SYSTEM,  # what it needs of these comes through world
+}
+
+EXCEPTIONS: Mapping[str, set[str]] = {
+    "storage/disk.py": THE_SYSTEM | {"uuid"},  # the one place that touches real files, and names a new node
+}
+
+FILES = sorted((ROOT / "qmq").rglob("*.py"))
+NAMES = [file.relative_to(ROOT / "qmq").as_posix() for file in FILES]
+
+
+def imports_of(text: str, package: str) -> Iterator[str]:
+    """Dotted names of everything that a module of `package` imports, wherever in the file, relative ones resolved."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from qmq import wire` and `from .. import wire` import modules by name.
+            yield from (f"{module}.{alias.name}" if module == "qmq" else module for alias in node.names)
+
+
+def breaches(name: str, text: str) -> list[str]:
+    """What the file `name` (its path in qmq) imports against the tables."""
+    layer = name.partition("/")[0].removesuffix(".py")
+    package = ".".join(["qmq", *name.split("/")[:-1]])
+    found = []
+    for imported in imports_of(text, package):
+        top, _, rest = imported.partition(".")
+        if top == "qmq":
+            other = rest.partition(".")[0]
+            if other and other != layer and other not in MAY_IMPORT[layer] and other != "__version__":
+                found.append(f"{name} imports {imported}")
+        elif top in RUNS_THINGS and not (top == "trio" and name.startswith(MAY_RUN)):
+            found.append(f"{name} imports {top}")
+        elif name not in EXCEPTIONS or top not in EXCEPTIONS[name]:
+            if any(name.startswith(path) and top in modules for path, modules in MUST_NOT_IMPORT.items()):
+                found.append(f"{name} imports {top}")
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_go_one_way(name: str) -> None:
+    text = (ROOT / "qmq" / name).read_text("utf-8")
+
+    assert breaches(name, text) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("wire/stomp/reader.py", "from qmq.broker import Broker"),
+        ("wire/stomp/reader.py", "from ...broker.queue import Queue"),
+        ("wire/stomp/reader.py", "from qmq import broker"),
+        ("wire/stomp/reader.py", "def f() -> None:\n    import trio"),
+        ("broker/queue.py", "from time import monotonic"),
+        ("broker/queue.py", "if TYPE_CHECKING:\n    import qmq.storage.journal"),
+        ("storage/journal.py", "import os.path"),
+        ("storage/disk.py", "import random"),
+        ("replication/antientropy.py", "import trio"),
+        ("gateways/stomp.py", "from ..server import node"),
+        ("config/load.py", "from ..dots import Dot"),
+        ("errors.py", "from . import dots"),
+        ("server/node.py", "import asyncio"),
+        ("server/node.py", "from qmq.cli import client"),
+    ],
+)
+def test_a_breach_is_seen(name: str, text: str) -> None:
+    assert len(breaches(name, text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("wire/stomp/reader.py", "from qmq.errors import QmqError\nfrom .head import Head\nimport struct"),
+        ("storage/disk.py", "import os"),
+        ("replication/link.py", "import trio\nfrom ..storage.journal import Journal"),
+        ("server/node.py", "import trio, time\nfrom qmq.broker import Broker"),
+        ("cli/__init__.py", "from .. import __version__"),
+    ],
+)
+def test_what_is_allowed_is_not_called_a_breach(name: str, text: str) -> None:
+    assert breaches(name, text) == []
+
+
+def test_every_package_has_its_line_in_the_table() -> None:
+    layers = {name.partition("/")[0].removesuffix(".py") for name in NAMES}
+
+    assert layers - set(MAY_IMPORT) == set()
