@@ -86,6 +86,23 @@ def test_every_limit_has_a_row_with_its_default(key: str) -> None:
     assert default == str(LimitSettings.model_fields[key].default)
 
 
+SOURCES = {file: file.read_text("utf-8") for file in (ROOT / "qmq").rglob("*.py")}
+
+
+@pytest.mark.parametrize("key", LimitSettings.model_fields)
+def test_every_limit_is_read_by_the_node(key: str) -> None:
+    readers = [file for file, text in SOURCES.items() if re.search(rf"limits\.{key}\b", text)]
+
+    assert readers, f"limits.{key} can be set, and nothing looks at it"
+
+
+def test_error_codes_of_the_limits_page_exist() -> None:
+    codes = set(re.findall(r"ERROR `([a-z-]+)`", LIMITS_PAGE))
+
+    missing = [code for code in codes if not any(f'"{code}"' in text for text in SOURCES.values())]
+    assert codes and missing == []
+
+
 def test_every_row_is_a_limit() -> None:
     assert set(limit_rows()) == set(LimitSettings.model_fields)
 

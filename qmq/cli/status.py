@@ -99,4 +99,7 @@ def _lag(lag: object) -> int:
 
 
 def _alarm(alarm: object) -> str:
-    return alarm if isinstance(alarm, str) else json.dumps(alarm, ensure_ascii=False)
+    if not isinstance(alarm, dict):
+        return str(alarm)
+    times = f" ({alarm['count']} times)" if alarm.get("count", 1) != 1 else ""
+    return f"{alarm.get('code', '?')}: {alarm.get('message', '')}{times}"

@@ -60,11 +60,9 @@ class LimitSettings(Section):
     prefetch_max: Count = 1_000
     """More is cut down to this, not refused."""
     outbox_bytes_max: Size = 16 << 20
-    """Bytes encoded for one client and not yet taken by its socket."""
+    """Bytes encoded for one client and not yet taken by its socket; also a topic subscription's buffer."""
     subscriber_buffer_bytes_default: Size = 4 << 20
-    """What a topic or fanout subscription may fall behind when it declares no `buffer-bytes`."""
-    subscriber_buffer_bytes_max: Size = 16 << 20
-    """What it may declare at most."""
+    """How far a fanout subscription may fall behind in memory before it reads the log instead."""
 
     # Heart-beats.
     heartbeat_floor_ms: Annotated[int, Field(ge=HEARTBEAT_FLOOR_MS_MIN, le=86_400_000)] = 250
@@ -86,11 +84,10 @@ class LimitSettings(Section):
     farewell_seconds: Seconds = 2.0
     """For the last frame to a client that is being closed, so that it can read why."""
 
-    @field_validator("prefetch_max", "subscriber_buffer_bytes_max")
+    @field_validator("prefetch_max")
     @classmethod
     def _default_fits(cls, most: int, info: ValidationInfo) -> int:
-        assert info.field_name is not None
-        default = info.field_name.removesuffix("_max") + "_default"
-        if most < info.data.get(default, 0):
-            raise ValueError(f"must be at least {default}, {info.data[default]}")
+        default = info.data.get("prefetch_default", 0)
+        if most < default:
+            raise ValueError(f"must be at least prefetch_default, {default}")
         return most

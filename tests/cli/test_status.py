@@ -19,7 +19,7 @@ def test_the_status_is_shown_in_a_readable_order(run: Run, node: StubNode) -> No
         "node a  incarnation 00000000000000aa  up 01:02:05\n"
         "connections 3  subscriptions 2\n"
         "journal at 5096  kept 4.0 KiB  not yet on disk 0 B\n"
-        "ALARM disk-full: only the reserve is left\n"
+        "ALARM forged-origin: b sent records of nobody (3 times)\n"
         "\n"
         "PEER  OUT   IN  LAG\n"
         "b     up    up    4\n"
@@ -53,7 +53,9 @@ def test_a_long_status_arrives(run: Run) -> None:
     assert result.output.splitlines()[-1] == "and 4980 more"
 
 
-@pytest.mark.parametrize("facts", [{}, {"queues": 3, "peers": [1], "fanouts": None, "journal": []}])
+@pytest.mark.parametrize(
+    "facts", [{}, {"queues": 3, "peers": [1], "fanouts": None, "journal": [], "alarms": ["x", {}]}]
+)
 def test_a_status_of_another_version_is_shown_as_far_as_it_goes(facts: dict[str, object]) -> None:
     assert describe(facts)[0].startswith("node ?")
 
