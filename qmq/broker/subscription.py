@@ -26,12 +26,14 @@ class Subscription:
     """One SUBSCRIBE of one session.
 
     `prefix` is the gateway's: the bytes that come before each of its messages, so that subscribers with equal
-    prefixes can share one encoding. `waiting` says that its queue has it in line for the next message. `start` is
-    where a fanout subscription begins: `first`, `last`, `next`, or the vector it has already seen.
+    prefixes can share one encoding. `waiting` says that its queue has it in line for the next message. `after_commit`
+    says that something in flight to it may still wait for the journal (kept in `client` mode only). `start` is where
+    a fanout subscription begins: `first`, `next`, or the vector it has already seen.
     """
 
     __slots__ = (
         "ack",
+        "after_commit",
         "closed",
         "credit",
         "destination",
@@ -55,6 +57,7 @@ class Subscription:
         # Only for STOMP 1.0 and 1.1, whose clients settle by message-id: message-id -> tag.
         self.message_ids: dict[str, int] | None = None
         self.waiting = False
+        self.after_commit = False
         self.closed = False
         self.start: str | Vector = "first"
 

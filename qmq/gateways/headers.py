@@ -27,7 +27,7 @@ OWN_HEADERS = frozenset(
 )
 """Headers of a SEND that are the broker's business: they do not travel, or are the broker's to set on MESSAGE."""
 
-STARTS = ("first", "last", "next")
+STARTS = ("first", "next")
 
 VECTOR_ENTRIES_MAX = 1024
 

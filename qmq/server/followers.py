@@ -141,6 +141,4 @@ class Followers:
 def _start(store: Store, subscription: Subscription, begin: int | None) -> FanoutPosition:
     if begin is not None:
         return store.fanout_at(subscription.destination, begin)
-    if subscription.start == "last":
-        return store.fanout_last(subscription.destination)
     return store.fanout_start(subscription.destination)

@@ -1,0 +1,371 @@
+"""The STOMP gateway: what each row of the contract's table answers, without a socket or a clock."""
+
+import pytest
+
+from qmq.broker.broker import Broker
+from qmq.broker.outcome import Outcome
+from qmq.dots import Origin
+from qmq.gateways.encode import encode_deliveries
+from qmq.gateways.stomp import Rules, StompGateway
+from qmq.wire.stomp import Connection, Role, Version
+
+ORIGIN = Origin("a", 0x0123456789ABCDEF)
+NOW_US = 1_000_000
+
+
+class Client:
+    """One logged-in client and the node's broker; `say` gives the Outcome of one read."""
+
+    def __init__(
+        self,
+        version: str = "1.2",
+        broker: Broker | None = None,
+        session: int = 1,
+        *,
+        keep_open: bool = False,
+        known: tuple[str, ...] | None = None,
+        memory_only: tuple[str, ...] = (),
+    ) -> None:
+        self.broker = broker or Broker(ORIGIN, 2)
+        self.session = session
+        self.broker.open_session(session)
+        self.connection = Connection(Role.SERVER)
+        self.connection.receive(f"CONNECT\naccept-version:{version}\nhost:x\n\n\0".encode())
+        rules = Rules(
+            policy=lambda name: (known is None or name in known, name not in memory_only),
+            control=lambda name: {"asked": name},
+            prefetch_default=100,
+            prefetch_max=1000,
+            destination_bytes_max=255,
+        )
+        self.gateway = StompGateway(session, self.broker, rules, self.connection.version, keep_open)
+
+    def say(self, *frames: str) -> Outcome:
+        out = Outcome(self.session)
+        # A frame without a body is written here without the blank line that ends its headers.
+        whole = (frame if "\n\n" in frame else f"{frame}\n\n" for frame in frames)
+        data = b"".join(frame.encode() + b"\0" for frame in whole)
+        self.gateway.handle(self.connection.receive(data), NOW_US, out)
+        assert self.connection.error is None
+        self.broker.finish(out, NOW_US)
+        return out
+
+    def read(self, out: Outcome) -> list[tuple[dict[str, str], bytes]]:
+        """The queue messages that `out` tells this client, as the client's codec sees them."""
+        receiver = Connection(Role.CLIENT)
+        receiver.receive(f"CONNECTED\nversion:{self.connection.version.text}\n\n\0".encode())
+        seen = []
+        for deliveries in (out.deliveries_now, out.deliveries_after):
+            for subscription, run in deliveries.items():
+                if subscription.session == self.session:
+                    for frame in receiver.receive(encode_deliveries(subscription, run, self.connection.version)):
+                        seen.append((frame.head.headers, frame.body))
+        return seen
+
+    def error(self, out: Outcome) -> dict[str, str]:
+        """The headers of the one ERROR that `out` answers with."""
+        assert len(out.frames) == 1
+        receiver = Connection(Role.CLIENT)
+        receiver.receive(b"CONNECTED\nversion:1.2\n\n\0")
+        (frame,) = receiver.receive(out.frames[0])
+        assert frame.head.command == "ERROR"
+        assert frame.body
+        return frame.head.headers
+
+
+def test_send_to_a_fanout_is_recorded_before_its_receipt() -> None:
+    client = Client()
+
+    out = client.say("SEND\ndestination:/fanout/news\nreceipt:r1\n\nhello")
+
+    assert out.needs_commit
+    assert out.receipts == ["r1"]
+    assert [record.body for record in out.records] == [b"hello"]  # type: ignore[union-attr]
+
+
+def test_send_to_a_topic_needs_no_commit() -> None:
+    client = Client()
+
+    out = client.say("SEND\ndestination:/topic/news\nreceipt:r1\n\nhello")
+
+    assert not out.needs_commit
+    assert out.receipts == ["r1"]
+
+
+def test_persistent_false_keeps_a_queue_message_in_memory() -> None:
+    client = Client()
+
+    assert not client.say("SEND\ndestination:/queue/q\npersistent:false\n\nx").records
+    assert client.say("SEND\ndestination:/queue/q\npersistent:true\n\nx").records
+
+
+def test_a_queue_configured_as_memory_only_is_not_recorded() -> None:
+    client = Client(memory_only=("/queue/fast",))
+
+    assert not client.say("SEND\ndestination:/queue/fast\n\nx").records
+
+
+def test_user_headers_travel_and_control_headers_do_not() -> None:
+    client = Client()
+    client.say("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:client-individual")
+
+    out = client.say(
+        "SEND\ndestination:/queue/q\ncolour:a\\cb\nreceipt:r\npersistent:true\nmessage-id:forged\nack:forged\n"
+        "redelivered:true\nsubscription:forged\ncontent-type:text/plain\n\nx"
+    )
+
+    ((headers, body),) = client.read(out)
+    assert headers["colour"] == "a:b"
+    assert headers["content-type"] == "text/plain"
+    assert headers["subscription"] == "0"
+    assert headers["message-id"] == f"{ORIGIN}-2"
+    assert headers["ack"].isdigit()
+    assert not {"receipt", "persistent", "redelivered"} & headers.keys()
+    assert body == b"x"
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        ("SEND\nreceipt:r\n\nx", "missing-header"),
+        ("SEND\ndestination:news\nreceipt:r\n\nx", "bad-destination"),
+        ("SEND\ndestination:/queue/\nreceipt:r\n\nx", "bad-destination"),
+        ("SEND\ndestination:/topic/a*\nreceipt:r\n\nx", "bad-destination"),
+        ("SEND\ndestination:/queue/q\npersistent:maybe\nreceipt:r\n\nx", "bad-header"),
+        (f"SEND\ndestination:/queue/{'q' * 300}\nreceipt:r\n\nx", "destination-too-long"),
+        ("SUBSCRIBE\ndestination:/queue/q\nreceipt:r", "missing-header"),
+        ("SUBSCRIBE\nid:0\nreceipt:r", "missing-header"),
+        ("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:later\nreceipt:r", "bad-ack-mode"),
+        ("SUBSCRIBE\nid:0\ndestination:/queue/q*\nreceipt:r", "bad-pattern"),
+        ("SUBSCRIBE\nid:0\ndestination:/topic/a*b*\nreceipt:r", "bad-pattern"),
+        ("SUBSCRIBE\nid:0\ndestination:/control/status\nreceipt:r", "bad-destination"),
+        ("SUBSCRIBE\nid:0\ndestination:/queue/q\nprefetch-count:-1\nreceipt:r", "bad-prefetch"),
+        ("SUBSCRIBE\nid:0\ndestination:/queue/q\nprefetch:0\nreceipt:r", "bad-prefetch"),
+        ("SUBSCRIBE\nid:0\ndestination:/fanout/f\nx-stream-offset:yesterday\nreceipt:r", "bad-offset"),
+        ("SUBSCRIBE\nid:0\ndestination:/fanout/f\nqmq-resume:a=1\nreceipt:r", "bad-resume"),
+        ("UNSUBSCRIBE\nid:9\nreceipt:r", "unknown-subscription"),
+        ("ACK\nid:17\nreceipt:r", "unknown-ack"),
+        ("ACK\nid:one\nreceipt:r", "unknown-ack"),
+        ("ACK\nreceipt:r", "unknown-ack"),
+        ("NACK\nid:17\nreceipt:r", "unknown-ack"),
+        ("BEGIN\nreceipt:r", "missing-header"),
+        ("COMMIT\ntransaction:t\nreceipt:r", "unknown-transaction"),
+        ("ABORT\ntransaction:t\nreceipt:r", "unknown-transaction"),
+        ("SEND\ndestination:/queue/q\ntransaction:t\nreceipt:r\n\nx", "unknown-transaction"),
+    ],
+)
+def test_what_the_rules_forbid_gets_an_error_with_its_receipt_and_ends_the_session(frame: str, code: str) -> None:
+    client = Client()
+
+    out = client.say(frame)
+
+    error = client.error(out)
+    assert error["error-code"] == code
+    assert error["receipt-id"] == "r"
+    assert error["message"]
+    assert out.ending
+    assert not out.receipts
+    assert not out.records
+
+
+def test_frames_before_a_refused_one_stand_and_those_after_it_do_not() -> None:
+    client = Client()
+
+    out = client.say(
+        "SEND\ndestination:/fanout/f\nreceipt:1\n\nkept",
+        "SEND\ndestination:nowhere\nreceipt:2\n\nrefused",
+        "SEND\ndestination:/fanout/f\nreceipt:3\n\nnever",
+    )
+
+    assert [record.body for record in out.records] == [b"kept"]  # type: ignore[union-attr]
+    assert out.receipts == ["1"]
+    assert client.error(out)["receipt-id"] == "2"
+
+
+def test_keep_open_survives_an_unknown_destination_but_no_protocol_mistake() -> None:
+    client = Client(keep_open=True, known=("/queue/q",))
+
+    first = client.say("SEND\ndestination:/queue/other\nreceipt:1\n\nx", "SEND\ndestination:/queue/q\nreceipt:2\n\ny")
+    second = client.say("UNSUBSCRIBE\nid:9")
+
+    assert client.error(first)["error-code"] == "unknown-destination"
+    assert not first.ending
+    assert first.receipts == ["2"]
+    assert second.ending
+
+
+def test_a_duplicate_subscription_id_is_refused() -> None:
+    client = Client()
+    client.say("SUBSCRIBE\nid:0\ndestination:/topic/a")
+
+    out = client.say("SUBSCRIBE\nid:0\ndestination:/topic/b")
+
+    assert client.error(out)["error-code"] == "duplicate-subscription"
+
+
+def test_acknowledging_twice_is_refused_even_within_one_read() -> None:
+    client = Client()
+    client.say("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:client-individual")
+    ((headers, _),) = client.read(client.say("SEND\ndestination:/queue/q\n\nx"))
+
+    out = client.say(f"ACK\nid:{headers['ack']}\nreceipt:1", f"ACK\nid:{headers['ack']}\nreceipt:2")
+
+    assert out.receipts == ["1"]
+    assert client.error(out)["error-code"] == "unknown-ack"
+    assert len(out.records) == 1
+
+
+def test_one_session_cannot_settle_the_messages_of_another() -> None:
+    ann = Client(session=1)
+    bob = Client(broker=ann.broker, session=2)
+    ann.say("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:client")
+    ((headers, _),) = ann.read(ann.say("SEND\ndestination:/queue/q\n\nx"))
+
+    out = bob.say(f"ACK\nid:{headers['ack']}")
+
+    assert bob.error(out)["error-code"] == "unknown-ack"
+
+
+def test_client_ack_covers_what_was_delivered_before() -> None:
+    client = Client()
+    client.say("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:client")
+    seen = client.read(client.say(*[f"SEND\ndestination:/queue/q\n\n{n}" for n in range(3)]))
+
+    out = client.say(f"ACK\nid:{seen[1][0]['ack']}")
+
+    (settle,) = out.records
+    assert [dot.sequence for dot in settle.dots] == [2, 3]  # type: ignore[union-attr]
+
+
+def test_a_refused_message_comes_back_marked_and_counted() -> None:
+    client = Client()
+    client.say("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:client-individual")
+    ((first, _),) = client.read(client.say("SEND\ndestination:/queue/q\n\nx"))
+
+    ((second, body),) = client.read(client.say(f"NACK\nid:{first['ack']}"))
+
+    assert second["redelivered"] == "true"
+    assert second["delivery-count"] == "2"
+    assert second["message-id"] == first["message-id"]
+    assert second["ack"] != first["ack"]
+    assert body == b"x"
+
+
+@pytest.mark.parametrize("kind", ["/topic/t", "/fanout/f"])
+def test_topic_and_fanout_messages_need_no_ack_but_one_is_accepted(kind: str) -> None:
+    client = Client()
+    out = client.say(f"SUBSCRIBE\nid:0\ndestination:{kind}\nack:client")
+    (subscription,) = client.broker.sessions[1].subscriptions.values()
+
+    answered = client.say("ACK\nid:none\nreceipt:r")
+
+    assert not out.frames
+    assert b"ack:none\n" in subscription.prefix
+    assert answered.receipts == ["r"]
+    assert not answered.frames
+
+
+def test_stomp_11_settles_by_message_id_and_subscription() -> None:
+    client = Client("1.1")
+    client.say("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:client-individual")
+    ((headers, _),) = client.read(client.say("SEND\ndestination:/queue/q\n\nx"))
+
+    out = client.say(f"ACK\nmessage-id:{headers['message-id']}\nsubscription:0\nreceipt:r")
+    again = client.say(f"ACK\nmessage-id:{headers['message-id']}\nsubscription:0")
+
+    assert "ack" not in headers
+    assert len(out.records) == 1
+    assert out.receipts == ["r"]
+    assert client.error(again)["error-code"] == "unknown-ack"
+
+
+def test_stomp_10_needs_no_ids_and_an_unknown_ack_is_ignored() -> None:
+    client = Client("1.0")
+    client.say("SUBSCRIBE\ndestination:/queue/q\nack:client")
+    ((headers, _),) = client.read(client.say("SEND\ndestination:/queue/q\n\nx"))
+
+    out = client.say(f"ACK\nmessage-id:{headers['message-id']}", "ACK\nmessage-id:never-seen\nreceipt:r")
+    ended = client.say("UNSUBSCRIBE\ndestination:/queue/q\nreceipt:u")
+
+    assert "subscription" not in headers
+    assert len(out.records) == 1
+    assert out.receipts == ["r"]
+    assert not out.frames
+    assert ended.receipts == ["u"]
+
+
+def test_a_transaction_is_applied_at_commit_in_one_outcome_with_its_receipts() -> None:
+    client = Client()
+    client.say("SUBSCRIBE\nid:0\ndestination:/queue/in\nack:client-individual")
+    ((headers, _),) = client.read(client.say("SEND\ndestination:/queue/in\n\njob"))
+
+    held = client.say(
+        "BEGIN\ntransaction:t\nreceipt:b",
+        "SEND\ndestination:/queue/out\ntransaction:t\nreceipt:s\n\ndone",
+        f"ACK\nid:{headers['ack']}\ntransaction:t\nreceipt:a",
+    )
+    out = client.say("COMMIT\ntransaction:t\nreceipt:c")
+
+    assert held.receipts == ["b"]
+    assert not held.records
+    assert len(out.records) == 2
+    assert out.receipts == ["s", "a", "c"]
+
+
+def test_an_aborted_transaction_leaves_nothing() -> None:
+    client = Client()
+
+    client.say("BEGIN\ntransaction:t", "SEND\ndestination:/queue/q\ntransaction:t\nreceipt:s\n\nx")
+    out = client.say("ABORT\ntransaction:t\nreceipt:a")
+
+    assert out.receipts == ["a"]
+    assert not out.records
+    assert not client.broker.queues.by_name
+
+
+def test_control_destinations_answer_in_the_receipt() -> None:
+    client = Client()
+
+    out = client.say("SEND\ndestination:/control/status\nreceipt:r\n\n")
+
+    receiver = Connection(Role.CLIENT)
+    receiver.receive(b"CONNECTED\nversion:1.2\n\n\0")
+    (frame,) = receiver.receive(out.frames[0])
+    assert frame.head.command == "RECEIPT"
+    assert frame.head.headers == {"receipt-id": "r", "asked": "/control/status"}
+    assert not out.receipts
+
+
+def test_disconnect_is_receipted_and_ends_the_session() -> None:
+    client = Client()
+
+    out = client.say("DISCONNECT\nreceipt:bye")
+
+    assert out.receipts == ["bye"]
+    assert out.ending
+
+
+def test_prefetch_is_understood_in_every_word_in_use_and_cut_to_the_limit() -> None:
+    client = Client()
+    for number, header in enumerate(("prefetch-count:7", "prefetch:7", "activemq.prefetchSize:7", "credit:7,1000")):
+        client.say(f"SUBSCRIBE\nid:{number}\ndestination:/queue/q\nack:client\n{header}")
+    client.say("SUBSCRIBE\nid:most\ndestination:/queue/q\nack:client\nprefetch:99999")
+
+    credits = [subscription.credit for subscription in client.broker.sessions[1].subscriptions.values()]
+
+    assert credits == [7, 7, 7, 7, 1000]
+
+
+def test_messages_for_old_versions_are_escaped_as_those_versions_read_them() -> None:
+    broker = Broker(ORIGIN, 2)
+    sender = Client(broker=broker)
+    for session, version in ((2, "1.0"), (3, "1.1"), (4, "1.2")):
+        Client(version, broker, session).say(f"SUBSCRIBE\nid:s{session}\ndestination:/queue/{version}")
+    seen = {}
+    for session, version in ((2, "1.0"), (3, "1.1"), (4, "1.2")):
+        out = sender.say(f"SEND\ndestination:/queue/{version}\nnote:a\\cb\n\nx")
+        ((subscription, run),) = out.deliveries_after.items()
+        wire = encode_deliveries(subscription, run, Version(int(version.replace(".", ""))))
+        seen[version] = next(line for line in wire.split(b"\n") if line.startswith(b"note"))
+
+    assert seen == {"1.0": b"note:a:b", "1.1": b"note:a\\cb", "1.2": b"note:a\\cb"}
