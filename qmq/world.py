@@ -20,6 +20,13 @@ class Pipe(Protocol):
     def peer_address(self) -> str:
         """Host of the other side, for limits and logs."""
 
+    @property
+    def peer_certificate_name(self) -> str | None:
+        """The one name in the certificate that the other side has shown; None without one, and until bytes came.
+
+        Checked by the TLS layer against its CA; whether the name is the right one is the caller's question.
+        """
+
     async def receive_some(self, bytes_max: int) -> bytes:
         """Wait for bytes; b"" when the other side has ended its half. A checkpoint.
 

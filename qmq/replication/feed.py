@@ -38,7 +38,7 @@ class Feed:
         """What the peer has told to be durable there."""
         self.began = False
         self.seek_again = False
-        """The journal must be walked anew from `peer`."""
+        """The journal must be walked anew from `peer`; the walker takes this back before it seeks."""
         self.bytes_sent = 0
         self._told: Vector = {}
         self._direct: frozenset[Origin] = frozenset()
@@ -70,8 +70,7 @@ class Feed:
             self.began = self.seek_again = True
 
     def start_again(self, base: Vector) -> Gap | None:
-        """Begin a walk at `seek(peer)`; what retention has dropped and the peer lacks is told as a gap."""
-        self.seek_again = False
+        """A walk begins at `seek(peer)`; what retention has dropped and the peer lacks is told as a gap."""
         gaps = [
             (origin, through)
             for origin, through in base.items()

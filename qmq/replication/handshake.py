@@ -184,7 +184,12 @@ def _check_partner(headers: dict[str, str], mine: Identity) -> Partner:
     if not beat.isascii() or not beat.isdigit() or not 1 <= len(beat) <= 9 or int(beat) == 0:
         raise MeshError("bad-frame", f"{node} does not beat; a link needs heart-beats both ways")
     features = frozenset(headers.get("features", "").split(",")) - {""}
-    return Partner(origin=origin, peers_version=_number(headers, "peers-version"), features=features, beat_ms=int(beat))
+    return Partner(
+        origin=Origin(node, int(incarnation, 16)),
+        peers_version=_number(headers, "peers-version"),
+        features=features,
+        beat_ms=int(beat),
+    )
 
 
 def _number(headers: dict[str, str], name: str) -> int:

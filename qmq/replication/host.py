@@ -1,10 +1,11 @@
-"""What links ask of the node they belong to. `qmq.server` implements it; tests have a small twin.
+"""What links ask of the node they belong to, and of its configuration. `qmq.server` implements it; tests have a twin.
 
 Decisions follow one order everywhere: wait for `commit_slot`, then decide and `submit` without an await in between,
 because a cancel there would lose what was decided. Everything here that is not `async` returns at once, except the
 three journal readers, which block and are called in a worker thread (`World.run_blocking`).
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from qmq.broker.broker import Broker
@@ -79,3 +80,59 @@ class Host(Protocol):
 
     def alarm(self, code: str, message: str) -> None:
         """Something that an operator must see. `code` as in `errors`."""
+
+
+class Address(Protocol):
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class Peer(Protocol):
+    """One node of the peers file."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def mesh(self) -> Address:
+        """Where the other nodes dial it."""
+
+
+class Peers(Protocol):
+    """The peers file, as far as links need it (`qmq.config.PeersFile`)."""
+
+    @property
+    def mesh(self) -> str:
+        """The mesh's id."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def secret(self) -> str | None: ...
+
+    @property
+    def nodes(self) -> Sequence[Peer]:
+        """All of them, this one too."""
+
+
+class Settings(Protocol):
+    """The `[mesh]` section of the node file (`qmq.config.MeshSettings`), as far as links need it. Seconds."""
+
+    @property
+    def redial_seconds_min(self) -> float: ...
+
+    @property
+    def redial_seconds_max(self) -> float: ...
+
+    @property
+    def beat_seconds(self) -> float: ...
+
+    @property
+    def suspicion_seconds(self) -> float: ...
+
+    @property
+    def redeliver_after_seconds(self) -> float: ...

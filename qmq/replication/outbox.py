@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from qmq.broker.message import Message
-from qmq.errors import MeshError
-from qmq.replication.frames import BATCH_TYPE, MSGPACK_TYPE, Batches, Lend, MeshFrame, Topics, pack
+from qmq.replication.frames import BATCH_TYPE, MSGPACK_TYPE, Batches, Gap, Lend, MeshFrame, Topics, pack
 from qmq.wire.stomp.writer import encode_frame
 
 TOPIC_BYTES_MAX: Final = 4 << 20
@@ -34,7 +33,7 @@ class Outbox:
 
     def __init__(self, encode: Callable[[MeshFrame], bytes], wake: Callable[[], None]) -> None:
         self._encode = encode
-        self._wake = wake
+        self.wake = wake
         self._small: list[bytes] = []
         self._small_bytes = 0
         self._journal: deque[bytes] = deque()
@@ -42,31 +41,30 @@ class Outbox:
         self._topics: deque[Message] = deque()
         self._topic_bytes = 0
         self.topics_dropped = 0
+        self.overflowed = False
 
     def put(self, frame: MeshFrame) -> None:
-        """Add a small frame. Raises MeshError `not-reading` when too many wait."""
-        data = self._encode(frame)
-        self._small_bytes += len(data)
-        if self._small_bytes > SMALL_BYTES_MAX:
-            raise MeshError("not-reading", f"more than {SMALL_BYTES_MAX} bytes wait to be read by the peer")
-        self._small.append(data)
-        self._wake()
+        """Add a small frame. When too many wait, nothing more is added: the link must end (`overflowed`)."""
+        self.put_bytes(self._encode(frame))
 
     def put_bytes(self, data: bytes) -> None:
-        """Add bytes that are no mesh frame: a step of the handshake, or an ERROR."""
+        """As `put`, for bytes that are no mesh frame: a step of the handshake."""
+        if self._small_bytes + len(data) > SMALL_BYTES_MAX:
+            self.overflowed = True
+            return
         self._small_bytes += len(data)
         self._small.append(data)
-        self._wake()
+        self.wake()
 
-    def put_batches(self, frame: Batches) -> None:
-        """Add journal batches."""
+    def put_journal(self, frame: Batches | Gap) -> None:
+        """Add journal batches, or the notice of a gap before them: these keep their order."""
         self._journal.append(self._encode(frame))
-        self._wake()
+        self.wake()
 
     def put_lends(self, messages: list[Message]) -> None:
         """Add messages lent to the peer."""
         self._lends.extend(messages)
-        self._wake()
+        self.wake()
 
     def put_topics(self, messages: list[Message]) -> None:
         """Add topic messages, or drop and count them when too many wait."""
@@ -77,7 +75,7 @@ class Outbox:
                 continue
             self._topic_bytes += size
             self._topics.append(message)
-        self._wake()
+        self.wake()
 
     def take(self) -> bytes:
         """What to write next; b"" when nothing waits."""

@@ -1,0 +1,154 @@
+"""The following half of one open link: what the serving node's frames do to this node, and what we tell it.
+
+Records go through `acceptance`; topic messages to local subscribers only, so that nothing is told twice; lent
+messages to local consumers. Back go Acks with what changed in the two vectors, credit, interest and settles. Pure:
+decisions go into the Outcome that the caller submits.
+"""
+
+from typing import Final
+
+from qmq.broker.outcome import Outcome
+from qmq.dots import Origin, Vector
+from qmq.errors import MeshError
+from qmq.replication.acceptance import Acceptance
+from qmq.replication.frames import Ack, Batches, Gap, Held, Interest, Lend, Serves, Topics, Welcome
+from qmq.replication.handshake import Partner
+from qmq.replication.host import Host
+from qmq.replication.outbox import Outbox
+
+PATTERNS_PER_FRAME: Final = 4096
+
+
+class Following:
+    """One node that we follow, from the moment it was believed."""
+
+    def __init__(self, host: Host, partner: Partner, outbox: Outbox, acceptance: Acceptance) -> None:
+        self.peer = partner.origin.node
+        self.partner = partner
+        self.outbox = outbox
+        self.open = False
+        self.welcomed = False
+        self.caught_up = False
+        self.bytes_received = 0
+        self._host = host
+        self._acceptance = acceptance
+        self._ack_due = False
+        self._frames = 0
+        self._missing: Vector = {}
+        self._undurable: Vector = {}
+        self._told_received: Vector = {}
+        self._told_durable: Vector = {}
+        self._told_direct: tuple[Origin, ...] = ()
+
+    def begin(self, direct: tuple[Origin, ...]) -> None:
+        """Open the link: tell all that the peer must know, in the order it expects. Credit follows by the node."""
+        host = self._host
+        self.open = True
+        host.broker.lending.owner_connected(self.peer)
+        self._told_received = dict(host.received_vector())
+        self._told_durable = dict(host.durable_vector())
+        self._told_direct = direct
+        self.outbox.put(Ack(0, self._told_received, self._told_durable, direct))
+        own = host.origin
+        through = {origin: last for origin, last in self._told_received.items() if origin.node == own.node}
+        through[own] = host.broker.next_sequence - 1
+        self.outbox.put(Held(host.broker.lending.borrowed_from(self.peer), through))
+        self.tell_interest(dict.fromkeys(host.broker.wanted, True))
+
+    def end(self) -> None:
+        """Close the link; what is borrowed stays with its consumers. Idempotent."""
+        if self.open:
+            self.open = False
+            self._host.broker.lending.owner_lost(self.peer)
+
+    def tell_interest(self, changes: dict[str, bool]) -> None:
+        """Topic patterns that local subscribers want from now on, or no more."""
+        names = list(changes)
+        for start in range(0, len(names), PATTERNS_PER_FRAME):
+            self.outbox.put(Interest({name: changes[name] for name in names[start : start + PATTERNS_PER_FRAME]}))
+
+    def apply(self, frame: Serves, out: Outcome) -> bool:
+        """Obey one frame; True when the received vector grew. Raises MeshError; what was taken before stays taken."""
+        broker = self._host.broker
+        match frame:
+            case Batches(number, body):
+                return self._take_batches(number, body, out)
+            case Topics(messages):
+                for message in messages:
+                    broker.topic_from_peer(message, out)
+            case Lend(messages):
+                for message in messages:
+                    broker.lending.borrow(message, out)
+            case Gap(gaps):
+                return self._accept_gaps(gaps)
+            case Welcome(vector):
+                self.welcomed = True
+                self._missing = {origin: last for origin, last in vector.items() if origin != self._host.origin}
+                broker.lending.owner_has(self.peer, vector.get(self._host.origin, 0))
+        return False
+
+    def has_caught_up(self) -> bool:
+        """True once per link: all that the peer had when it began is here."""
+        if self.caught_up or not self.welcomed:
+            return False
+        have = self._host.received_vector()
+        self._missing = {origin: last for origin, last in self._missing.items() if have.get(origin, 0) < last}
+        self.caught_up = not self._missing
+        return self.caught_up
+
+    def became_durable(self) -> None:
+        """The journal is durable further than before: the peer hears it if it is about what the peer sent."""
+        if self._undurable:
+            durable = self._host.durable_vector()
+            left = {origin: last for origin, last in self._undurable.items() if durable.get(origin, 0) < last}
+            if len(left) < len(self._undurable):
+                self.want_ack()
+            self._undurable = left
+
+    def want_ack(self) -> None:
+        """Something changed that the peer waits to hear; the writer will call `tell_ack`."""
+        self._ack_due = True
+        self.outbox.wake()
+
+    @property
+    def ack_due(self) -> bool:
+        return self._ack_due
+
+    def tell_ack(self, direct: tuple[Origin, ...]) -> None:
+        """Queue an Ack if there is anything that the peer has not been told."""
+        frame_waits = self._ack_due
+        self._ack_due = False
+        received = _changes(self._host.received_vector(), self._told_received)
+        durable = _changes(self._host.durable_vector(), self._told_durable)
+        news = direct if direct != self._told_direct else None
+        if frame_waits or received or durable or news is not None:
+            self._told_received.update(received)
+            self._told_durable.update(durable)
+            self._told_direct = direct
+            self.outbox.put(Ack(self._frames, received, durable, news))
+
+    def _take_batches(self, number: int, body: bytes, out: Outcome) -> bool:
+        grown = self._acceptance.take(body, self._host.received_vector(), out)
+        self._frames = number
+        self.bytes_received += len(body)
+        self.want_ack()
+        self._undurable.update(grown)
+        return bool(grown)
+
+    def _accept_gaps(self, gaps: list[tuple[Origin, int]]) -> bool:
+        """The caller has submitted what was decided before, so that the note about the gap comes after it."""
+        host = self._host
+        grown = False
+        for origin, through in gaps:
+            have = host.received_vector().get(origin, 0)
+            if self._acceptance.check_gap(origin, through, host.received_vector()):
+                host.accept_gap(origin, through)
+                if host.received_vector().get(origin, 0) < through:
+                    raise MeshError("gap", f"the node did not note the gap of {origin} up to {through}")
+                host.alarm("gap", f"records {have + 1}–{through} of {origin} are lost here: {self.peer} dropped them")
+                grown = True
+        return grown
+
+
+def _changes(now: Vector, told: Vector) -> Vector:
+    return {origin: last for origin, last in now.items() if told.get(origin) != last}

@@ -1,0 +1,296 @@
+"""One link in motion: bytes, beats and deadlines of a connection, and the side that dials.
+
+`Line` runs a connection for either side: one task reads, one writes, one watches for silence. `Link` dials one peer
+for as long as the node lives. No failure of a connection ends the node: it is logged, and the next one is dialled
+after a random part of a growing wait.
+
+Surprising: silence counts only while we read. A node whose disk is slow stops reading for a while and must not take
+that for a dead peer.
+"""
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn
+
+import trio
+
+from qmq.broker.outcome import Outcome
+from qmq.errors import MeshError
+from qmq.replication.conversation import Conversation, LinkState
+from qmq.replication.following import Following
+from qmq.replication.frames import Follows, Gap, MeshFrame
+from qmq.replication.handshake import NONCE_CHARACTERS, Dialling
+from qmq.replication.host import Peer, Settings
+from qmq.replication.hub import QUIET, Hub
+from qmq.replication.outbox import Outbox, encode_send
+from qmq.wire.stomp.writer import HEARTBEAT
+from qmq.world import Pipe, World
+
+READ_BYTES: Final = 64 << 10
+LOGIN_SECONDS: Final = 5.0
+"""From the first byte to an open link; dialling, TLS included, has as long again."""
+
+log = logging.getLogger(__name__)
+
+LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
+"""What a connection does when it ends without anybody's fault."""
+
+
+class Line:
+    """One connection, from accept or dial to its end. `take_frames` obeys what came; it may wait for the disk."""
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        conversation: Conversation,
+        encode: Callable[[MeshFrame], bytes],
+        *,
+        take_frames: Callable[[list[MeshFrame]], Awaitable[None]],
+        before_write: Callable[[], None] = lambda: None,
+        settings: Settings,
+    ) -> None:
+        self.pipe = pipe
+        self.conversation = conversation
+        self.outbox = Outbox(encode, self._wake)
+        self.heard_at = trio.current_time()
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.mid_frame = False
+        """A write is under way; cancelled now, the other side has half a frame."""
+        self._take_frames = take_frames
+        self._before_write = before_write
+        self._settings = settings
+        self._waiting = trio.Event()
+        self._reading = False
+
+    async def run(self) -> None:
+        """Return when the other side has ended the connection, or raise why this one did."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write)
+            nursery.start_soon(self._watch)
+            nursery.start_soon(self._hurry_login)
+            await self._read()
+            nursery.cancel_scope.cancel()
+
+    async def _read(self) -> None:
+        conversation = self.conversation
+        while True:
+            self._reading = True
+            data = await self.pipe.receive_some(READ_BYTES)
+            self._reading = False
+            self.heard_at = trio.current_time()
+            if not data:
+                return
+            self.bytes_in += len(data)
+            frames = conversation.receive(data)
+            if conversation.reply:
+                self.outbox.put_bytes(conversation.reply)
+                conversation.reply = b""
+            await self._take_frames(frames)
+            if conversation.error is not None:
+                raise conversation.error
+            if conversation.state is LinkState.ENDED:
+                return
+            self.heard_at = trio.current_time()
+
+    async def _write(self) -> None:
+        while True:
+            self._waiting = trio.Event()
+            self._before_write()
+            data = self.outbox.take()
+            if not data:
+                with trio.move_on_after(self._beat_seconds()) as beat:
+                    await self._waiting.wait()
+                if not beat.cancelled_caught:
+                    continue
+                if self.conversation.partner is None:
+                    continue
+                data = HEARTBEAT
+            self.mid_frame = True
+            await self.pipe.send_all(data)
+            self.mid_frame = False
+            self.bytes_out += len(data)
+
+    def _wake(self) -> None:
+        self._waiting.set()
+
+    def _beat_seconds(self) -> float:
+        """As often as both sides want: the slower of the two words, as STOMP has it."""
+        partner = self.conversation.partner
+        theirs = 0.0 if partner is None else partner.beat_ms / 1000
+        return max(self._settings.beat_seconds, theirs)
+
+    async def _watch(self) -> NoReturn:
+        while True:
+            patience = max(self._settings.suspicion_seconds, 2 * self._beat_seconds())
+            silent = trio.current_time() - self.heard_at
+            if self._reading and silent >= patience:
+                raise MeshError("silent", f"nothing was heard for {patience:g} s")
+            if self.outbox.overflowed:
+                raise MeshError("not-reading", "the peer does not read what it is told")
+            await trio.sleep(max(min(patience - silent, self._settings.beat_seconds), 0.001))
+
+    async def _hurry_login(self) -> None:
+        await trio.sleep(LOGIN_SECONDS)
+        if self.conversation.state in (LinkState.CONNECTING, LinkState.PROVING):
+            raise MeshError("login-too-slow", f"the link was not open after {LOGIN_SECONDS:g} s")
+
+
+def fresh_nonce(world: World) -> str:
+    """Never used before, and not to be guessed if the world's chance is not."""
+    return f"{world.chance.getrandbits(4 * NONCE_CHARACTERS):0{NONCE_CHARACTERS}x}"
+
+
+def reasons(error: BaseException) -> list[BaseException]:
+    """The exceptions inside a group, or the one that there is."""
+    if isinstance(error, BaseExceptionGroup):
+        return [reason for inner in error.exceptions for reason in reasons(inner)]
+    return [error]
+
+
+def report_end(hub: Hub, who: str, error: BaseException) -> str:
+    """Log and alarm why a connection ended; returns it in one line."""
+    worst = ""
+    for reason in reasons(error):
+        if isinstance(reason, MeshError):
+            hub.alarm(who, reason, trio.current_time())
+            log.log(logging.INFO if reason.code in QUIET else logging.WARNING, "! link with %s: %s", who, reason)
+        elif isinstance(reason, LOST):
+            log.info("= link with %s ended: %r", who, reason)
+        else:
+            log.error("! link with %s failed", who, exc_info=reason)
+        worst = str(reason) or type(reason).__name__
+    return worst
+
+
+class Link:
+    """We dial one peer and follow it. `nudge` is called after every change that may free credit."""
+
+    def __init__(self, hub: Hub, peer: Peer, settings: Settings, tls: ssl.SSLContext | None) -> None:
+        self.peer = peer.name
+        self.line: Line | None = None
+        self.dialled = 0
+        """How often it was tried."""
+        self.last_error = ""
+        self.since_us = 0
+        self.following: Following | None = None
+        self._hub = hub
+        self._host = hub.host
+        self._address = peer.mesh
+        self._settings = settings
+        self._tls = tls
+
+    @property
+    def state(self) -> str:
+        """`down`, `connecting`, `up` or `caught-up`."""
+        if self.line is None:
+            return "down"
+        following = self.following
+        if following is None or not following.welcomed:
+            return "connecting"
+        return "caught-up" if following.caught_up else "up"
+
+    async def run(self) -> NoReturn:
+        """Dial, follow, and dial again, for ever."""
+        wait = self._settings.redial_seconds_min
+        while True:
+            began = trio.current_time()
+            try:
+                await self._follow_once()
+            except* Exception as failures:
+                self.last_error = report_end(self._hub, self.peer, failures)
+            if trio.current_time() - began >= self._settings.suspicion_seconds:
+                wait = self._settings.redial_seconds_min
+            await trio.sleep(self._host.world.chance.uniform(0, wait))
+            wait = min(2 * wait, self._settings.redial_seconds_max)
+
+    async def _follow_once(self) -> None:
+        world = self._host.world
+        self.dialled += 1
+        with trio.fail_after(LOGIN_SECONDS):
+            pipe = await world.network.connect(self._address.host, self._address.port, self._tls, self.peer)
+        dialling = Dialling(self._hub.identity, self.peer, fresh_nonce(world))
+        line = Line(
+            pipe,
+            Conversation(dialling),
+            encode_send,
+            take_frames=self._take_frames,
+            before_write=self._before_write,
+            settings=self._settings,
+        )
+        self.line = line
+        try:
+            line.outbox.put_bytes(dialling.connect())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell_durable)
+                await line.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            pipe.close()
+            self._end()
+
+    def _begin(self, line: Line) -> Following:
+        hub = self._hub
+        partner = line.conversation.partner
+        assert partner is not None
+        following = Following(self._host, partner, line.outbox, hub.acceptance)
+        self.following = hub.followings[self.peer] = following
+        self.since_us = self._host.world.now_us()
+        following.begin(hub.direct_for(self.peer))
+        return following
+
+    def _end(self) -> None:
+        self.line = None
+        following = self.following
+        if following is None:
+            return
+        self.following = None
+        del self._hub.followings[self.peer]
+        following.end()
+        self.since_us = self._host.world.now_us()
+        self._hub.direct_changed()
+        self._host.submit(Outcome())  # free credit may now be offered to others
+
+    async def _take_frames(self, frames: list[MeshFrame]) -> None:
+        line = self.line
+        assert line is not None
+        if line.conversation.partner is None:
+            return
+        host = self._host
+        await host.commit_slot()
+        out = Outcome()
+        following = self.following
+        welcomed = False
+        grew = False
+        try:
+            if following is None:
+                following = self._begin(line)
+            welcomed = following.welcomed
+            for frame in frames:
+                assert not isinstance(frame, Follows)  # the conversation's table lets none through
+                if isinstance(frame, Gap):
+                    host.submit(out)
+                    out = Outcome()
+                if following.apply(frame, out):
+                    grew = True
+        finally:
+            if grew:
+                self._hub.received_grew(out)
+            host.submit(out)
+        if following.welcomed and not welcomed:
+            self._hub.direct_changed()
+        if grew or following.welcomed and not following.caught_up:
+            self._hub.report_caught_up()
+
+    def _before_write(self) -> None:
+        following = self.following
+        if following is not None and following.ack_due:
+            following.tell_ack(self._hub.direct_for(self.peer))
+
+    async def _tell_durable(self) -> NoReturn:
+        host = self._host
+        while True:
+            await host.journal_grew(host.journal_durable_end())
+            if self.following is not None:
+                self.following.became_durable()

@@ -1,0 +1,328 @@
+"""The side that is dialled: who is let in, and what each follower is sent.
+
+A connection has five seconds and a few KiB to prove that it is a node of this mesh, and few may try at once. Of one
+node name one connection is served. A newcomer with the same incarnation takes its own old connection's place at once
+(its old one is half-open). With another incarnation (H35 of the research: a copied configuration, or a fast restart)
+it takes the place only if the old one has been silent for two beats, and else is refused with an alarm here and there.
+
+Each follower has a feed task that walks the journal at the follower's pace. When a link ends, what it was lent is
+kept for it until `redeliver_after_seconds`, in case it comes back and still holds it.
+"""
+
+import logging
+import ssl
+from functools import partial
+from typing import Final, NoReturn
+
+import trio
+
+from qmq.broker.outcome import Outcome
+from qmq.dots import Vector
+from qmq.errors import MeshError
+from qmq.replication.conversation import Conversation, LinkState
+from qmq.replication.feed import Read
+from qmq.replication.frames import Follows, MeshFrame
+from qmq.replication.handshake import Answering
+from qmq.replication.host import Address, Settings
+from qmq.replication.hub import Hub
+from qmq.replication.link import LOST, Line, fresh_nonce, reasons, report_end
+from qmq.replication.outbox import encode_message
+from qmq.replication.serving import Serving
+from qmq.wire.stomp.writer import encode_frame
+from qmq.world import Listener, Pipe
+
+PENDING_MAX: Final = 32
+"""Connections that have not proven themselves; four times the nodes of a mesh."""
+
+FEED_BYTES: Final = 1 << 20
+"""Read from the journal at once, for one follower."""
+
+FAREWELL_SECONDS: Final = 1.0
+ACCEPT_AGAIN_SECONDS: Final = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Served:
+    """One accepted connection: a stranger at first, then a follower."""
+
+    def __init__(self, pipe: Pipe, line: Line, answering: Answering) -> None:
+        self.pipe = pipe
+        self.line = line
+        self.answering = answering
+        self.serving: Serving | None = None
+        self.since_us = 0
+        self.began = trio.Event()
+        self.room = trio.Event()
+        """Set when the feed may have something to do that the journal does not tell."""
+        self.sleep: trio.CancelScope | None = None
+
+    def wake_feed(self) -> None:
+        self.room.set()
+        if self.sleep is not None and self.serving is not None and self.serving.feed.seek_again:
+            self.sleep.cancel()
+
+
+class MeshListener:
+    """Accepts the other nodes."""
+
+    def __init__(self, hub: Hub, settings: Settings, tls: ssl.SSLContext | None) -> None:
+        self.served: dict[str, Served] = {}
+        self.refused = 0
+        """Connections turned away, whatever the reason."""
+        self.last_errors: dict[str, str] = {}
+        self._hub = hub
+        self._host = hub.host
+        self._settings = settings
+        self._tls = tls
+        self._pending = 0
+        self._listener: Listener | None = None
+        self._takebacks: dict[str, trio.CancelScope] = {}
+        self._unlent = trio.Event()
+
+    async def listen(self, address: Address) -> None:
+        """Open the port. Raises OSError."""
+        self._listener = await self._host.world.network.listen(address.host, address.port, self._tls)
+
+    async def run(self) -> None:
+        """Serve until cancelled. Call `listen` first."""
+        listener = self._listener
+        assert listener is not None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._return_unlent)
+                while True:
+                    try:
+                        pipe = await listener.accept()
+                    except OSError as error:
+                        log.warning("! mesh listener: %s", error)
+                        await trio.sleep(ACCEPT_AGAIN_SECONDS)
+                        continue
+                    if self._pending >= PENDING_MAX:
+                        self.refused += 1
+                        pipe.close()
+                        continue
+                    nursery.start_soon(self._serve, pipe, nursery)
+        finally:
+            listener.close()
+
+    def lend_later(self) -> None:
+        """Lent messages stand in `Hub.unlent`: put them back into their queues."""
+        self._unlent.set()
+
+    async def _serve(self, pipe: Pipe, nursery: trio.Nursery) -> None:
+        hub = self._hub
+        certificate = pipe.peer_certificate_name if self._tls is not None else None
+        answering = Answering(hub.identity, fresh_nonce(self._host.world), certificate)
+        frames_of: list[Served] = []
+        line = Line(
+            pipe,
+            Conversation(answering),
+            encode_message,
+            take_frames=lambda frames: self._take_frames(frames_of[0], frames),
+            settings=self._settings,
+        )
+        served = Served(pipe, line, answering)
+        frames_of.append(served)
+        self._pending += 1
+        try:
+            await self._run_line(served)
+        finally:
+            if served.serving is None:
+                self._pending -= 1
+            pipe.close()
+            self._end(served, nursery)
+
+    async def _run_line(self, served: Served) -> None:
+        who = served.line
+        failure: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._feed, served)
+                nursery.start_soon(self._redeliver_if_late, served)
+                await who.run()
+                nursery.cancel_scope.cancel()
+        except* Exception as failures:
+            failure = failures
+        if failure is None:
+            return
+        name = served.answering.claimed
+        if served.serving is None:
+            self.refused += 1
+        self.last_errors[name] = report_end(self._hub, name, failure)
+        for reason in reasons(failure):
+            if isinstance(reason, MeshError) and not who.mid_frame:
+                await self._say_farewell(served.pipe, reason)
+                return
+
+    async def _say_farewell(self, pipe: Pipe, reason: MeshError) -> None:
+        """Tell the other side why; it may not listen any more."""
+        error = encode_frame("ERROR", [("error-code", reason.code), ("message", reason.message)])
+        with trio.move_on_after(FAREWELL_SECONDS):
+            try:
+                await pipe.send_all(error)
+            except LOST:
+                return
+
+    # Letting a node in
+
+    async def _take_frames(self, served: Served, frames: list[MeshFrame]) -> None:
+        line = served.line
+        if line.conversation.state not in (LinkState.OPEN, LinkState.ENDED):
+            return
+        host = self._host
+        serving = served.serving
+        if serving is None:
+            if not frames and line.conversation.state is LinkState.ENDED:
+                return
+            self._make_room_for(served)
+            await host.all_told()
+        await host.commit_slot()
+        out = Outcome()
+        try:
+            if serving is None:
+                serving = self._begin(served, out)
+            for frame in frames:
+                if not serving.open:
+                    raise MeshError("replaced", "a newer connection of the same node took over")
+                assert isinstance(frame, Follows)  # the conversation's table lets nothing else through
+                serving.apply(frame, out)
+        finally:
+            host.submit(out)
+        served.wake_feed()
+
+    def _make_room_for(self, served: Served) -> None:
+        """End an older connection of the same node, or refuse this one."""
+        partner = served.line.conversation.partner
+        assert partner is not None
+        old = self.served.get(partner.origin.node)
+        if old is None:
+            return
+        assert old.serving is not None
+        silent = trio.current_time() - old.line.heard_at
+        if old.serving.partner.origin != partner.origin and silent <= 2 * self._settings.beat_seconds:
+            raise MeshError(
+                "duplicate-node", f"two live nodes call themselves {partner.origin.node}; the first one stays"
+            )
+        self._close_serving(old)
+        old.pipe.close()
+
+    def _begin(self, served: Served, out: Outcome) -> Serving:
+        hub = self._hub
+        partner = served.line.conversation.partner
+        assert partner is not None
+        self._make_room_for(served)  # another one may have come while this one waited
+        self._pending -= 1
+        serving = Serving(self._host, partner, served.line.outbox)
+        served.serving = serving
+        served.since_us = self._host.world.now_us()
+        takeback = self._takebacks.pop(serving.peer, None)
+        if takeback is not None:
+            takeback.cancel()
+        hub.return_unlent(out)
+        hub.servings[serving.peer] = serving
+        self.served[serving.peer] = served
+        serving.begin()
+        served.began.set()
+        return serving
+
+    # Letting it go
+
+    def _close_serving(self, served: Served) -> None:
+        """Undo `_begin`, at once and once."""
+        serving = served.serving
+        if serving is None or not serving.open:
+            return
+        unsent = serving.end()
+        del self._hub.servings[serving.peer]
+        del self.served[serving.peer]
+        if unsent:
+            self._hub.unlent.setdefault(serving.peer, []).extend(unsent)
+            self.lend_later()
+
+    def _end(self, served: Served, nursery: trio.Nursery) -> None:
+        serving = served.serving
+        if serving is None:
+            return
+        self._close_serving(served)
+        peer = serving.peer
+        if peer not in self.served and peer not in self._takebacks and self._host.broker.lending.lent.get(peer):
+            scope = self._takebacks[peer] = trio.CancelScope()
+            nursery.start_soon(self._take_back, peer, scope)
+
+    async def _take_back(self, peer: str, scope: trio.CancelScope) -> None:
+        """The follower stays away: others may have what it was lent."""
+        with scope:
+            await trio.sleep(self._settings.redeliver_after_seconds)
+            await self._host.commit_slot()
+            if scope.cancel_called:
+                return
+            del self._takebacks[peer]
+            out = Outcome()
+            count = self._host.broker.lending.give_up(peer, (), out)
+            self._host.submit(out)
+            log.info("= %d messages lent to %s are offered to others", count, peer)
+
+    async def _redeliver_if_late(self, served: Served) -> None:
+        """The follower came back, but its own records did not get here in time."""
+        await served.began.wait()
+        assert served.serving is not None
+        await trio.sleep(self._settings.redeliver_after_seconds)
+        await self._host.commit_slot()
+        out = Outcome()
+        served.serving.take_back(self._host.received_vector(), out, late=True)
+        self._host.submit(out)
+
+    async def _return_unlent(self) -> NoReturn:
+        while True:
+            await self._unlent.wait()
+            self._unlent = trio.Event()
+            await self._host.commit_slot()
+            out = Outcome()
+            self._hub.return_unlent(out)
+            self._host.submit(out)
+
+    # The journal
+
+    async def _feed(self, served: Served) -> NoReturn:
+        """Send what the follower lacks, as fast as it takes it."""
+        host = self._host
+        run_blocking = host.world.run_blocking
+        position = 0
+        while True:
+            served.room = trio.Event()
+            serving = served.serving
+            if serving is None or not serving.feed.began or not serving.feed.has_room:
+                await served.room.wait()
+                continue
+            feed = serving.feed
+            if feed.seek_again:
+                feed.seek_again = False
+                wanted = dict(feed.peer)
+                base, position = await run_blocking(partial(self._seek, wanted))
+                gap = feed.start_again(base)
+                if gap is not None:
+                    serving.outbox.put_journal(gap)
+            durable_end = host.journal_durable_end()
+            if position >= durable_end:
+                with trio.CancelScope() as served.sleep:
+                    await host.journal_grew(position)
+                served.sleep = None
+                continue
+            read, base = await run_blocking(partial(self._read, position))
+            if feed.seek_again:
+                continue
+            frames, after = feed.select(read, durable_end, base)
+            for frame in frames:
+                serving.outbox.put_journal(frame)
+            # Nothing durable lies between here and the end, so what comes next begins there.
+            position = durable_end if after is None else after
+
+    def _seek(self, vector: Vector) -> tuple[Vector, int]:
+        """In a worker thread: what retention dropped, and where to begin."""
+        return self._host.journal_base(), self._host.seek_journal(vector)
+
+    def _read(self, position: int) -> tuple[Read, Vector]:
+        """In a worker thread; the base after the reading, so that it explains every hole in what was read."""
+        read = self._host.read_journal(position, FEED_BYTES)
+        return read, self._host.journal_base()

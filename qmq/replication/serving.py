@@ -1,0 +1,120 @@
+"""The serving half of one open link: what the follower's frames do to this node.
+
+Its records go out by the feed; its topics and lent messages by the tell methods of the mesh. What is kept here ends
+with the link, except lent messages: the follower's clients may be working on them. The next link says which it still
+holds (`Held`), and everything else comes back once the follower's own records, which hold its settles, are here.
+Pure: decisions go into the Outcome that the caller submits.
+"""
+
+from typing import Final
+
+from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
+from qmq.dots import Dot, Vector, covers
+from qmq.errors import MeshError
+from qmq.replication.feed import Feed
+from qmq.replication.frames import Ack, Credit, Follows, Held, Interest, Returned, Settled, Welcome
+from qmq.replication.handshake import Partner
+from qmq.replication.host import Host
+from qmq.replication.outbox import Outbox
+
+PATTERNS_MAX: Final = 100_000
+"""Topic patterns of one follower. Beyond it new ones are left out, with an alarm: topics promise no delivery."""
+
+
+class Serving:
+    """One follower, from the moment it was believed."""
+
+    def __init__(self, host: Host, partner: Partner, outbox: Outbox) -> None:
+        self.peer = partner.origin.node
+        self.partner = partner
+        self.outbox = outbox
+        self.feed = Feed()
+        self.open = False
+        self._host = host
+        self._patterns: dict[str, None] = {}
+        self._too_many = False
+        # Lent before this link, not yet known to be held, settled or lost; None once that is decided.
+        self._suspects: set[Dot] | None = None
+        self._held: Held | None = None
+
+    def begin(self) -> None:
+        """Open the link: the follower may borrow, and is told what it will get."""
+        lending = self._host.broker.lending
+        self._suspects = set(lending.lent.get(self.peer, {}))
+        lending.borrower_connected(self.peer)
+        self.open = True
+        self.outbox.put(Welcome(dict(self._host.durable_vector())))
+
+    def end(self) -> list[Message]:
+        """Close the link; returns the lent messages that never left. Idempotent."""
+        if not self.open:
+            return []
+        self.open = False
+        broker = self._host.broker
+        broker.lending.borrower_lost(self.peer)
+        for pattern in self._patterns:
+            broker.interest.remove(pattern, self.peer)
+        self._patterns = {}
+        return self.outbox.unsent_lends()
+
+    def apply(self, frame: Follows, out: Outcome) -> None:
+        """Obey one frame. Raises MeshError when it may not come now; nothing has changed then."""
+        lending = self._host.broker.lending
+        match frame:
+            case Ack():
+                self._acknowledged(frame)
+            case Interest(patterns):
+                self._change_interest(patterns)
+            case Credit(offers):
+                if self._held is None:
+                    raise MeshError("bad-frame", "credit came before the list of held messages")
+                for queue, limit in offers:
+                    lending.offer(self.peer, queue, limit, out)
+            case Settled(dots):
+                lending.settled(self.peer, dots)
+            case Returned(returns):
+                lending.returned(self.peer, returns, out)
+            case Held(_, through):
+                if self._held is not None:
+                    raise MeshError("bad-frame", "the list of held messages came twice")
+                # Only its own word about its own records counts; anything else could never be covered.
+                own = {origin: last for origin, last in through.items() if origin.node == self.peer}
+                self._held = Held(frame.keep, own)
+                self.take_back(self._host.received_vector(), out)
+
+    def take_back(self, have: Vector, out: Outcome, *, late: bool = False) -> int:
+        """Take back what the follower has lost, if that can be told by now, or must be (`late`). Returns how many."""
+        held, suspects = self._held, self._suspects
+        if suspects is None or not self.open:
+            return 0
+        if not late and (held is None or not covers(have, held.through)):
+            return 0
+        self._suspects = None
+        if held is not None:
+            suspects.difference_update(held.keep)
+        lending = self._host.broker.lending
+        keep = [dot for dot in lending.lent.get(self.peer, {}) if dot not in suspects]
+        return lending.give_up(self.peer, keep, out)
+
+    def _acknowledged(self, ack: Ack) -> None:
+        host = self._host
+        self.feed.acknowledged(ack)
+        if ack.durable:
+            host.peer_durable(self.peer, self.feed.durable)
+            # Durable, not received: a peer that crashes must not lend again what we have settled.
+            host.broker.lending.owner_has(self.peer, self.feed.durable.get(host.origin, 0))
+
+    def _change_interest(self, patterns: dict[str, bool]) -> None:
+        interest = self._host.broker.interest
+        for pattern, wanted in patterns.items():
+            if not wanted:
+                if pattern in self._patterns:
+                    del self._patterns[pattern]
+                    interest.remove(pattern, self.peer)
+            elif len(self._patterns) < PATTERNS_MAX:
+                self._patterns[pattern] = None
+                interest.add(pattern, self.peer)
+            elif not self._too_many:
+                self._too_many = True
+                self._host.alarm("interest-full", f"{self.peer} wants more than {PATTERNS_MAX} topics")
