@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 
 from qmq.dots import Origin
 from qmq.errors import CorruptLog, FutureVersion
-from qmq.storage.record import Record, unpack_record
+from qmq.storage.record import KIND_OFFSET, PREFIX_BYTES, Kind, Record, unpack_record
 
 BATCH_VERSION: Final = 1
 BATCH_MAGIC: Final = b"QMQ\xb1"
@@ -217,6 +217,31 @@ def record_slices(data: bytes | memoryview) -> list[bytes]:
         slices.append(bytes(view[start : start + length]))
         start += length
     return slices
+
+
+def published_destinations(data: bytes) -> dict[str, int]:
+    """Destination → PUBLISH records of one batch, without decoding anything else. Trusts the checksum."""
+    head = read_head(data)
+    if head is None or head.size > len(data):
+        raise CorruptLog("not a whole batch")
+    counted: dict[bytes, int] = {}
+    start = HEAD_BYTES + 4 * head.count
+    for length in _lengths(memoryview(data), head.count):
+        if data[start + KIND_OFFSET] == Kind.PUBLISH:
+            mark = data[start + PREFIX_BYTES]
+            text = start + PREFIX_BYTES + 1
+            if mark < 0xC0:
+                end = text + (mark & 0x1F)
+            elif mark == 0xD9:
+                text += 1
+                end = text + data[text - 1]
+            else:
+                text += 2
+                end = text + int.from_bytes(data[text - 2 : text], "big")
+            name = data[text:end]
+            counted[name] = counted.get(name, 0) + 1
+        start += length
+    return {name.decode(): count for name, count in counted.items()}
 
 
 def _lengths(view: memoryview, count: int) -> "array[int]":

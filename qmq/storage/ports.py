@@ -79,8 +79,8 @@ class Disk(Protocol):
     def open(self, path: str) -> File:
         """An existing file, for reading and appending."""
 
-    def list(self, directory: str) -> list[str]:
-        """Names in `directory`, sorted; empty when it does not exist."""
+    def names(self, directory: str) -> list[str]:
+        """What is in `directory`, sorted; empty when it does not exist."""
 
     def rename(self, old: str, new: str) -> None:
         """Put `old` in the place of `new` in one step. Durable only after `sync_directory`."""

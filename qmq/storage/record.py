@@ -26,6 +26,9 @@ _PREFIX = struct.Struct(">BBQBQBQ")
 PREFIX_BYTES = _PREFIX.size
 """Where the destination begins in every record."""
 
+KIND_OFFSET = 20
+"""Where every record has its kind, in one byte."""
+
 FLAGS_MAX = (1 << 24) - 1
 PRIORITY_DEFAULT = 4
 _PRIORITY_SHIFT = 20

@@ -1,0 +1,269 @@
+"""A log as a chain of segment files in one directory: append at the end, read from any position, drop from the front.
+
+Journal and fanout logs are both chains; what a batch may be, and what recovery makes of damage, is theirs. One thread
+appends, any number read at the same time, and one other may drop and seal: segments are only ever added at the back
+and taken from the front of a list that is replaced, never changed.
+
+Surprising: a segment's batches end where the next segment's base says, so the position after a full segment and the
+base of the next one are the same number, and the next batch stands one head further.
+"""
+
+from typing import Final
+
+from qmq.dots import Vector
+from qmq.errors import CorruptLog
+from qmq.storage.batch import BATCH_BYTES_MAX, HEAD_BYTES, BatchHead, read_head, verify_batch
+from qmq.storage.ports import Disk, File
+from qmq.storage.segment import (
+    SegmentHead,
+    encode_footer,
+    encode_head,
+    make_footer,
+    read_footer,
+    read_segment_head,
+    scan,
+    segment_base,
+    segment_name,
+)
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+_SEAL_READ_BYTES: Final = 4 * 1024 * 1024
+
+
+class Segment:
+    """One file of a chain. `end` is the position after its last batch; for the last segment it grows."""
+
+    __slots__ = ("head", "path", "file", "end")
+
+    def __init__(self, head: SegmentHead, path: str, file: File, end: int) -> None:
+        self.head = head
+        self.path = path
+        self.file = file
+        self.end = end
+
+    @property
+    def base(self) -> int:
+        return self.head.base
+
+    @property
+    def first(self) -> int:
+        """Position of the first batch."""
+        return self.head.base + self.head.size
+
+    def bytes_between(self, start: int, end: int) -> bytes:
+        return self.file.read(start - self.head.base, end - start)
+
+
+Damage = tuple[int, int]
+"""Positions (start, end) where no batch could be read."""
+
+
+class Chain:
+    """See the module's opening. Raises OSError as the disk does; the owner decides what that means."""
+
+    def __init__(self, disk: Disk, directory: str, content: int, node: str, segments: list[Segment]) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.content = content
+        self.node = node
+        self.segments = segments
+
+    @property
+    def start(self) -> int:
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end if self.segments else 0
+
+    def add_segment(self, base: int, created_us: int, vector: Vector) -> None:
+        """Begin a new last segment at `base`; the file and its name are durable on return."""
+        path = f"{self.directory}/{segment_name(base)}"
+        head = encode_head(base, self.content, self.node, created_us, vector)
+        file = self.disk.create(path)
+        file.write(head)
+        file.sync()
+        self.disk.sync_directory(self.directory)
+        known = SegmentHead(base, self.content, self.node, created_us, dict(vector), len(head))
+        self.segments = [*self.segments, Segment(known, path, file, base + len(head))]
+
+    def tail_bytes(self) -> int:
+        """Bytes of batches in the last segment."""
+        tail = self.segments[-1]
+        return tail.end - tail.first
+
+    def write(self, data: bytes) -> None:
+        """Append to the last segment, without syncing; readers see it when the owner calls `extend`."""
+        self.segments[-1].file.write(data)
+
+    def extend(self, size: int) -> None:
+        """Let readers see that many more bytes."""
+        self.segments[-1].end += size
+
+    def sync(self) -> None:
+        self.segments[-1].file.sync()
+
+    def read(
+        self, position: int, bytes_max: int, holes: list[Damage], damage: list[Damage]
+    ) -> list[tuple[int, BatchHead, bytes]]:
+        """Whole batches from `position` on, checksums verified: about `bytes_max`, but at least one; [] at the end.
+
+        `holes` (sorted) are passed over. Damage that is met is passed over too and added to `damage`: readers never
+        get a bad batch, and they notice the missing sequences themselves.
+        """
+        segments = self.segments
+        found: list[tuple[int, BatchHead, bytes]] = []
+        left = bytes_max
+        index = find_segment(segments, position)
+        while index < len(segments) and (left > 0 or not found):
+            segment = segments[index]
+            position = max(position, segment.first)
+            hole_start = segment.end
+            for start, end in holes:
+                if start <= position < end:
+                    position = end
+                elif start > position:
+                    hole_start = min(start, hole_start)
+                    break
+            if position >= segment.end:
+                index += 1
+                continue
+            data = segment.bytes_between(position, min(hole_start, position + max(left, HEAD_BYTES)))
+            size = _whole_batches(data, position, found)
+            if size == 0:
+                size = self._read_one(segment, position, hole_start, found, damage)
+            position += size
+            left -= size
+        return found
+
+    def _read_one(
+        self,
+        segment: Segment,
+        position: int,
+        limit: int,
+        found: list[tuple[int, BatchHead, bytes]],
+        damage: list[Damage],
+    ) -> int:
+        """One batch that is larger than the read, or the way round a bad one. Returns how far that is."""
+        data = segment.bytes_between(position, min(limit, position + BATCH_BYTES_MAX))
+        try:
+            head = read_head(data)
+            if head is not None and head.size <= len(data):
+                found.append((position, verify_batch(data[: head.size]), data[: head.size]))
+                return head.size
+        except CorruptLog:
+            pass  # Damage: the scan below finds out how far it reaches.
+        data = segment.bytes_between(position, limit)
+        for stretch in scan(data):
+            if stretch.head is not None:
+                found.append((position + stretch.start, stretch.head, data[stretch.start : stretch.end]))
+                return stretch.end
+            damage.append((position + stretch.start, position + stretch.end))
+        return len(data) or limit - position
+
+    def drop_before(self, position: int) -> int:
+        """Forget and remove whole segments that end at or before `position`; the last one stays. Returns bytes freed.
+
+        The names are gone for good only after the caller's next `sync_directory`; finding them again is harmless.
+        """
+        freed = 0
+        while len(self.segments) > 1 and self.segments[1].base <= position:
+            dropped = self.segments[0]
+            self.segments = self.segments[1:]
+            freed += dropped.end - dropped.base
+            # Open handles of readers keep the bytes alive until they are collected, so none is closed here.
+            self.disk.remove(dropped.path)
+        return freed
+
+    def seal(self, segment: Segment) -> None:
+        """Append the index to a full segment. A crash in the middle leaves it unsealed, and it is sealed again."""
+        batches: list[tuple[int, bytes]] = []
+        position = segment.first
+        only = Chain(self.disk, self.directory, self.content, self.node, [segment])
+        while True:
+            chunk = only.read(position, _SEAL_READ_BYTES, [], [])
+            if not chunk:
+                break
+            batches.extend((place - segment.base, data) for place, _, data in chunk)
+            position = chunk[-1][0] + chunk[-1][1].size
+        segment.file.write(encode_footer(make_footer(segment.end - segment.base, batches)))
+        segment.file.sync()
+
+    def unsealed(self) -> list[Segment]:
+        """Full segments without an index, oldest first."""
+        return [segment for segment in self.segments[:-1] if read_footer(segment.file) is None]
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.file.close()
+
+
+def find_segment(segments: list[Segment], position: int) -> int:
+    """Index of the segment that holds `position`; before the first one: 0."""
+    low, high = 0, len(segments) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if segments[middle].base <= position:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _whole_batches(data: bytes, position: int, found: list[tuple[int, BatchHead, bytes]]) -> int:
+    """Move the whole good batches at the front of `data` to `found`. Returns their bytes."""
+    place = 0
+    while place < len(data):
+        try:
+            head = read_head(data, place)
+            if head is None or place + head.size > len(data):
+                break
+            batch = data[place : place + head.size]
+            verify_batch(batch)
+        except CorruptLog:
+            break
+        found.append((position + place, head, batch))
+        place += head.size
+    return place
+
+
+def open_chain(disk: Disk, directory: str, content: int, node: str) -> tuple[Chain, list[str]]:
+    """The chain in `directory`, as far as heads can be read, and the paths of files whose head cannot.
+
+    The last segment ends where its file does: what of it counts is the owner's to find out. Raises FutureVersion.
+    """
+    disk.make_directory(directory)
+    segments: list[Segment] = []
+    bad: list[str] = []
+    for name in disk.names(directory):
+        path = f"{directory}/{name}"
+        if name.endswith(TEMPORARY_SUFFIX):
+            disk.remove(path)
+            continue
+        base = segment_base(name)
+        if base is None:
+            continue
+        file = disk.open(path)
+        try:
+            head = read_segment_head(file)
+            if head.base != base or head.content != content:
+                raise CorruptLog("the segment is not what its name says")
+        except CorruptLog:
+            bad.append(path)
+            file.close()
+            continue
+        if segments:
+            segments[-1].end = min(segments[-1].end, base)
+        segments.append(Segment(head, path, file, base + file.size()))
+    return Chain(disk, directory, content, node, segments), bad
+
+
+def replace_file(disk: Disk, path: str, data: bytes) -> File:
+    """Put a durable file with exactly `data` in the place of `path`, in one step."""
+    temporary = path + TEMPORARY_SUFFIX
+    file = disk.create(temporary)
+    file.write(data)
+    file.sync()
+    disk.rename(temporary, path)
+    disk.sync_directory(path.rpartition("/")[0])
+    return file

@@ -1,0 +1,132 @@
+"""Real files: the `Disk` of a node that keeps what it promised.
+
+The only module of storage that touches the operating system. It leaves formats, order of writes and recovery to
+others. Surprising: a new or renamed file is only safe once its directory was synced too, and that is the caller's
+step; and a failed fsync is never retried, because the kernel may have marked the lost pages clean.
+"""
+
+import fcntl
+import os
+import uuid
+from pathlib import Path
+
+from qmq.errors import DirectoryInUse
+
+_LOCK_NAME = "lock"
+
+
+class DiskFile:
+    """One append-only file, opened with O_APPEND. See `ports.File`."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: bytes) -> None:
+        written = os.write(self._descriptor, data)
+        view = memoryview(data)
+        while written < len(data):
+            written += os.write(self._descriptor, view[written:])
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size:
+            # Linux returns at most 2 GiB and may stop at a signal; an empty answer is the end of the file.
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealDisk:
+    """A directory of the file system. See `ports.Disk`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = -1
+
+    def lock(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.root / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise DirectoryInUse(f"another process has {self.root} open") from error
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def make_directory(self, path: str) -> None:
+        directory = self.root / path
+        if directory.is_dir():
+            return
+        directory.mkdir(parents=True)
+        while directory != self.root:
+            directory = directory.parent
+            _sync_directory(directory)
+
+    def create(self, path: str) -> DiskFile:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        return DiskFile(os.open(self.root / path, flags, 0o600))
+
+    def open(self, path: str) -> DiskFile:
+        return DiskFile(os.open(self.root / path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.root / directory))
+        except FileNotFoundError:
+            return []
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(self.root / old, self.root / new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(self.root / path)
+
+    def sync_directory(self, path: str) -> None:
+        _sync_directory(self.root / path)
+
+    def free_bytes(self) -> int:
+        state = os.statvfs(self.root)
+        return state.f_bavail * state.f_frsize
+
+
+class ReadOnlyDisk(RealDisk):
+    """The same directory for a reader beside a running node: opens nothing for writing and takes no lock."""
+
+    def lock(self) -> None:
+        """Nothing to take: the reader changes nothing."""
+
+    def open(self, path: str) -> DiskFile:
+        return DiskFile(os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def new_uuid() -> str:
+    """Names a data directory for ever: a wiped disk gets another one, and its peers notice."""
+    return uuid.uuid4().hex
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

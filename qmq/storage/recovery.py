@@ -1,0 +1,209 @@
+"""Opening a journal: what a crash or a bad disk left is sorted into kept, cut and quarantined.
+
+Reads from the last checkpoint on; what lies before was absorbed by the stores and is only checked when it is read.
+Never refuses to start because of damage, and says what it found. The steps, in order (docs/storage-format.md has the
+reasons):
+
+1. Remove what an interrupted step left: temporary files, a last segment without a readable head or batch, segments
+   that retention had already given up.
+2. Read on from the checkpoint. Bytes with nothing valid after them are a torn tail: the good prefix is copied to a new
+   file, synced, and renamed into place. Damage with valid batches after it is a hole: its bytes go to quarantine.
+3. A batch that does not continue its origin (because a hole came before) goes to quarantine too: the vector has to stop
+   before the hole, and peers will send both again.
+4. Sync the tail, so that what was found is as durable as it will be reported.
+
+Surprising: every step can be interrupted and repeated with the same result, so recovery needs no log of its own; and
+holes stay where they are in their segment (positions never move), listed beside it in `quarantine/`.
+"""
+
+from typing import Final, NamedTuple
+
+import msgpack
+
+from qmq.dots import Origin, Vector
+from qmq.errors import LogBroken
+from qmq.storage.batch import MEMORY, SPARSE, BatchHead
+from qmq.storage.chain import Chain, Damage, Segment, find_segment, open_chain, replace_file
+from qmq.storage.journal import MARK_BYTES, Journal, Mark, advance
+from qmq.storage.ports import CheckpointState, Disk, StorageSettings
+from qmq.storage.segment import JOURNAL, SegmentHead, scan, segment_base
+
+JOURNAL_DIRECTORY: Final = "journal"
+QUARANTINE_DIRECTORY: Final = "quarantine"
+HOLES_SUFFIX: Final = ".holes"
+BYTES_SUFFIX: Final = ".bad"
+
+
+class Quarantined(NamedTuple):
+    """Bytes of the journal that are kept aside. `head` fields are 0 and `origin` None when nothing could be read."""
+
+    start: int
+    end: int
+    origin: Origin | None
+    first: int
+    last: int
+
+
+class JournalRecovery(NamedTuple):
+    """What opening the journal found."""
+
+    torn_bytes: int
+    quarantined: list[Quarantined]
+    """Found by this opening; those of earlier ones stay in the quarantine directory."""
+    removed: list[str]
+    """Files without any content that a crash had left."""
+    lost_positions: int
+    """How far the log ended before the checkpoint; more than 0 means that the disk lost what it had synced."""
+
+
+def recover_journal(
+    disk: Disk, node: str, settings: StorageSettings, checkpoint: CheckpointState, base: CheckpointState
+) -> tuple[Journal, JournalRecovery]:
+    """Open the journal of `node`, whatever state it is in. See the module's opening.
+
+    Raises:
+        LogBroken: the disk refused; nothing is lost by that, but nothing can be served.
+        FutureVersion: written by later software.
+    """
+    try:
+        return _recover(disk, node, settings, checkpoint, base)
+    except OSError as error:
+        raise LogBroken(f"cannot recover the journal: {error}") from error
+
+
+def _recover(
+    disk: Disk, node: str, settings: StorageSettings, checkpoint: CheckpointState, base: CheckpointState
+) -> tuple[Journal, JournalRecovery]:
+    chain, bad_heads = open_chain(disk, JOURNAL_DIRECTORY, JOURNAL, node)
+    removed = [path for path in bad_heads if not _adopt_without_head(chain, path, base)]
+    for path in removed:
+        disk.remove(path)
+    chain.drop_before(base.position)
+
+    start = max(checkpoint.position, base.position)
+    vector = dict(checkpoint.vector)
+    if chain.segments and start < chain.start:
+        # The catalog was lost or is older than the log: the first segment's own head says what came before it.
+        start, vector = chain.start, dict(chain.segments[0].head.vector)
+    marks: list[Mark] = [(segment.base, segment.head.vector) for segment in chain.segments if segment.base < start]
+    marks.append((start, dict(vector)))
+    holes = load_holes(disk)
+    found: list[Quarantined] = []
+    raw: list[bytes] = []
+    torn_bytes = 0
+    for segment in chain.segments[find_segment(chain.segments, start) :]:
+        is_last = segment is chain.segments[-1]
+        end = segment.end
+        for piece_start, piece_end in _outside(holes, max(start, segment.first), end):
+            data = segment.bytes_between(piece_start, piece_end)
+            for stretch in scan(data):
+                place = piece_start + stretch.start
+                head = stretch.head
+                if head is not None and _continues(vector, head):
+                    advance(vector, head, data[stretch.start : stretch.end], node)
+                    after = piece_start + stretch.end
+                    if after - marks[-1][0] >= MARK_BYTES:
+                        marks.append((after, dict(vector)))
+                elif head is None and is_last and piece_start + stretch.end == end:
+                    torn_bytes = len(data) - stretch.start
+                    segment.end = place
+                else:
+                    found.append(_quarantined(place, piece_start + stretch.end, head))
+                    raw.append(data[stretch.start : stretch.end])
+
+    if found:
+        _put_aside(disk, found, raw)
+        holes = sorted([*holes, *((entry.start, entry.end) for entry in found)])
+    if torn_bytes:
+        _cut(disk, chain.segments[-1])
+    lost = max(0, start - chain.end) if chain.segments else start
+    if lost or not chain.segments:
+        chain.add_segment(start, 0, vector)
+    else:
+        chain.sync()
+    disk.sync_directory(JOURNAL_DIRECTORY)
+    journal = Journal(chain, settings=settings, vector=vector, marks=marks, holes=holes)
+    return journal, JournalRecovery(torn_bytes, found, removed, lost)
+
+
+def _continues(vector: Vector, head: BatchHead) -> bool:
+    return head.first == vector.get(head.origin, 0) + 1 and not head.attributes & (SPARSE | MEMORY)
+
+
+def _quarantined(start: int, end: int, head: BatchHead | None) -> Quarantined:
+    if head is None:
+        return Quarantined(start, end, None, 0, 0)
+    return Quarantined(start, end, head.origin, head.first, head.last)
+
+
+def _outside(holes: list[Damage], start: int, end: int) -> list[tuple[int, int]]:
+    """The parts of `start`…`end` that no hole covers."""
+    parts: list[tuple[int, int]] = []
+    for hole_start, hole_end in holes:
+        if hole_end <= start or hole_start >= end:
+            continue
+        if hole_start > start:
+            parts.append((start, hole_start))
+        start = max(start, hole_end)
+    if start < end:
+        parts.append((start, end))
+    return parts
+
+
+def _cut(disk: Disk, segment: Segment) -> None:
+    """Make the file end where its batches do; mapped readers keep the old file."""
+    data = segment.bytes_between(segment.base, segment.end)
+    segment.file.close()
+    segment.file = replace_file(disk, segment.path, data)
+
+
+def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> bool:
+    """Put a segment whose head is unreadable in its place, if any batch of it can be read; whether one could."""
+    file = chain.disk.open(path)
+    start = segment_base(path.rpartition("/")[2])
+    assert start is not None, "open_chain reports only segment files"
+    data = file.read(0, file.size())
+    first = next((stretch for stretch in scan(data) if stretch.head is not None), None)
+    if first is None or first.head is None:
+        file.close()
+        return False
+    vector = dict(base.vector)
+    before = [segment for segment in chain.segments if segment.base < start]
+    after = [segment for segment in chain.segments if segment.base > start]
+    if before:
+        # The file knows its vector no more, but the segment before it can be read to its end.
+        before[-1].end = min(before[-1].base + before[-1].file.size(), start)
+        vector = dict(before[-1].head.vector)
+        for stretch in scan(before[-1].bytes_between(before[-1].first, before[-1].end)):
+            if stretch.head is not None and _continues(vector, stretch.head):
+                vector[stretch.head.origin] = stretch.head.last
+    head = SegmentHead(start, chain.content, chain.node, first.head.first_us, vector, first.start)
+    end = min(start + len(data), after[0].base) if after else start + len(data)
+    chain.segments = [*before, Segment(head, path, file, end), *after]
+    return True
+
+
+def _put_aside(disk: Disk, found: list[Quarantined], raw: list[bytes]) -> None:
+    """Keep the bytes, then commit the list of holes. In this order a crash leaves nothing that counts."""
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    stem = f"{QUARANTINE_DIRECTORY}/{found[0].start:016x}"
+    replace_file(disk, stem + BYTES_SUFFIX, b"".join(raw)).close()
+    listed = [[entry.start, entry.end, entry.origin and list(entry.origin), entry.first, entry.last] for entry in found]
+    replace_file(disk, stem + HOLES_SUFFIX, msgpack.packb(listed)).close()
+
+
+def load_quarantined(disk: Disk) -> list[Quarantined]:
+    """Everything that was ever put aside, in log order."""
+    found: list[Quarantined] = []
+    for name in disk.names(QUARANTINE_DIRECTORY):
+        if name.endswith(HOLES_SUFFIX):
+            file = disk.open(f"{QUARANTINE_DIRECTORY}/{name}")
+            for start, end, origin, first, last in msgpack.unpackb(file.read(0, file.size())):
+                found.append(Quarantined(start, end, Origin(*origin) if origin else None, first, last))
+            file.close()
+    return sorted(found, key=lambda entry: entry.start)
+
+
+def load_holes(disk: Disk) -> list[Damage]:
+    """Where readers of the journal must not look, in log order."""
+    return [(entry.start, entry.end) for entry in load_quarantined(disk)]

@@ -1,0 +1,248 @@
+"""The segment file: a head, batches one after another, and once it is sealed an index at its end.
+
+A position is the segment's base plus the offset in the file, so positions grow over all segments of one log. The head
+carries the vector of everything before it: each segment can be understood, and recovery can begin, without the older
+ones. A segment ends where the next one's base says; the footer and whatever a crashed sealing left behind come after
+that and never count as batches.
+
+Surprising: bytes of a segment never change once written; sealing only appends. Readers may therefore map it. What is
+damaged is found (`scan`) but never repaired in place.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgpack
+
+from qmq.dots import Origin, Vector
+from qmq.errors import CorruptLog, FutureVersion
+from qmq.storage.batch import BATCH_MAGIC, BatchHead, batch_records, read_head, verify_batch
+from qmq.storage.ports import File
+
+SEGMENT_VERSION: Final = 1
+SEGMENT_MAGIC: Final = b"QMQ\xb2"
+FOOTER_MAGIC: Final = b"QMQ\xb3"
+SEGMENT_SUFFIX: Final = ".qmq"
+JOURNAL: Final = 1
+FANOUT: Final = 2
+_HEAD_BYTES_MAX: Final = 16 * 1024 * 1024
+
+HEAD_FIELDS: Final = (
+    ("magic", "4s", "`51 4d 51 b2`"),
+    ("checksum", "I", "CRC-32 (zlib) of every byte of the head after this field, the vector included"),
+    ("version", "H", "1"),
+    ("content", "H", "1 journal, 2 fanout log"),
+    ("size", "I", "bytes of the whole head; the first batch begins there"),
+    ("base", "Q", "position of byte 0 of this file"),
+    ("node", "32s", "name of the node that wrote the file, ASCII, filled up with NUL"),
+    ("created_us", "Q", "timestamp of the first batch, µs since 1970"),
+)
+"""After these fields: a msgpack array of [node, incarnation, sequence], the vector at `base` (empty in fanout logs)."""
+
+TRAILER_FIELDS: Final = (
+    ("batches_end", "Q", "offset where the batches end"),
+    ("size", "I", "bytes of the index that stands right before this trailer"),
+    ("version", "H", "1"),
+    ("reserved", "H", "0"),
+    ("checksum", "I", "CRC-32 (zlib) of the index and of the trailer's fields before this one"),
+    ("magic", "4s", "`51 4d 51 b3`"),
+)
+_HEAD = struct.Struct(">" + "".join(code for _, code, _ in HEAD_FIELDS))
+_SEALED_HEAD = struct.Struct(">" + "".join(code for _, code, _ in HEAD_FIELDS[2:]))
+_TRAILER = struct.Struct(">" + "".join(code for _, code, _ in TRAILER_FIELDS))
+_TRAILER_SEALED = struct.Struct(">" + "".join(code for _, code, _ in TRAILER_FIELDS[:4]))
+
+
+class SegmentHead(NamedTuple):
+    """What a segment says of itself; `size` is the offset of the first batch."""
+
+    base: int
+    content: int
+    node: str
+    created_us: int
+    vector: Vector
+    size: int
+
+
+class Found(NamedTuple):
+    """One stretch of a scanned range, `start` to `end`: a good batch, or (no head) bytes that are none."""
+
+    start: int
+    end: int
+    head: BatchHead | None
+
+
+class BatchEntry(NamedTuple):
+    """A batch as the footer lists it; `offset` counts from the file's beginning."""
+
+    offset: int
+    origin: Origin
+    first: int
+    last: int
+    records: int
+    first_us: int
+    last_us: int
+
+
+class Footer(NamedTuple):
+    """The index of a sealed segment: planning, audits and seeking read this and not the records."""
+
+    batches_end: int
+    batches: list[BatchEntry]
+    kinds: dict[tuple[Origin, int], int]
+    """(origin, kind) → records."""
+    destinations: dict[str, tuple[int, int]]
+    """Destination → records, bytes of bodies."""
+    ranges: dict[Origin, list[tuple[int, int]]]
+    """Origin → sequence ranges (first, last), ends included."""
+
+
+def segment_name(base: int) -> str:
+    """File names sort as positions do."""
+    return f"{base:016x}{SEGMENT_SUFFIX}"
+
+
+def segment_base(name: str) -> int | None:
+    """The inverse of `segment_name`; None for other files."""
+    stem, dot, suffix = name.partition(".")
+    if dot + suffix != SEGMENT_SUFFIX or len(stem) != 16:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None
+
+
+def encode_head(base: int, content: int, node: str, created_us: int, vector: Vector) -> bytes:
+    packed: bytes = msgpack.packb([[origin.node, origin.incarnation, last] for origin, last in vector.items()])
+    size = _HEAD.size + len(packed)
+    rest = _SEALED_HEAD.pack(SEGMENT_VERSION, content, size, base, node.encode("ascii"), created_us) + packed
+    return SEGMENT_MAGIC + zlib.crc32(rest).to_bytes(4, "big") + rest
+
+
+def read_segment_head(file: File) -> SegmentHead:
+    """Raises CorruptLog (also when the file ends inside the head) and FutureVersion."""
+    fixed = file.read(0, _HEAD.size)
+    if len(fixed) < _HEAD.size:
+        raise CorruptLog("the file ends inside its head")
+    magic, checksum, version, content, size, base, node, created_us = _HEAD.unpack(fixed)
+    if magic != SEGMENT_MAGIC or not _HEAD.size < size <= _HEAD_BYTES_MAX:
+        raise CorruptLog("not the head of a segment")
+    packed = file.read(_HEAD.size, size - _HEAD.size)
+    if zlib.crc32(packed, zlib.crc32(fixed[8:])) != checksum or len(packed) < size - _HEAD.size:
+        raise CorruptLog("segment head checksum differs")
+    if version != SEGMENT_VERSION:
+        raise FutureVersion(f"a segment of version {version}; this software reads up to {SEGMENT_VERSION}")
+    vector: Vector = {Origin(name, incarnation): last for name, incarnation, last in msgpack.unpackb(packed)}
+    return SegmentHead(base, content, node.rstrip(b"\0").decode("ascii"), created_us, vector, size)
+
+
+def scan(data: bytes) -> Iterator[Found]:
+    """Every byte of `data`, in order, as good batches and stretches that are none. Starts at a batch's beginning.
+
+    After damage it goes on at the next place where a whole batch with a valid checksum begins: where the damaged one
+    says it ends, else wherever the magic is found. Raises FutureVersion, for nothing after that can be understood.
+    """
+    place = 0
+    while place < len(data):
+        head = _batch_at(data, place)
+        if head is not None:
+            yield Found(place, place + head.size, head)
+            place += head.size
+        else:
+            after = _resync(data, place)
+            yield Found(place, after, None)
+            place = after
+
+
+def _batch_at(data: bytes, place: int) -> BatchHead | None:
+    try:
+        head = read_head(data, place)
+        if head is None or place + head.size > len(data):
+            return None
+        return verify_batch(memoryview(data)[place : place + head.size])
+    except CorruptLog:
+        return None
+
+
+def _resync(data: bytes, place: int) -> int:
+    try:
+        head = read_head(data, place)
+    except CorruptLog:
+        head = None
+    # Bodies inside the damaged batch may hold whole batches (logs sent as messages), so look behind it first.
+    if head is not None and _batch_at(data, place + head.size) is not None:
+        return place + head.size
+    candidate = data.find(BATCH_MAGIC, place + 1)
+    while candidate >= 0:
+        if _batch_at(data, candidate) is not None:
+            return candidate
+        candidate = data.find(BATCH_MAGIC, candidate + 1)
+    return len(data)
+
+
+def make_footer(batches_end: int, batches: Iterable[tuple[int, bytes]]) -> Footer:
+    """The index over `batches` (offset in the file, bytes). Decodes every record, so it is a checkpoint's work."""
+    entries: list[BatchEntry] = []
+    kinds: dict[tuple[Origin, int], int] = {}
+    destinations: dict[str, tuple[int, int]] = {}
+    ranges: dict[Origin, list[tuple[int, int]]] = {}
+    for offset, data in batches:
+        head = verify_batch(data)
+        entries.append(BatchEntry(offset, head.origin, head.first, head.last, head.count, head.first_us, head.last_us))
+        known = ranges.setdefault(head.origin, [])
+        for record in batch_records(data):
+            what = (head.origin, record.kind)
+            kinds[what] = kinds.get(what, 0) + 1
+            records, size = destinations.get(record.destination, (0, 0))
+            destinations[record.destination] = (records + 1, size + len(record.body))
+            if known and known[-1][1] + 1 == record.sequence:
+                known[-1] = (known[-1][0], record.sequence)
+            else:
+                known.append((record.sequence, record.sequence))
+    return Footer(batches_end, entries, kinds, destinations, ranges)
+
+
+def encode_footer(footer: Footer) -> bytes:
+    origins = {origin: index for index, origin in enumerate(footer.ranges)}
+    index: bytes = msgpack.packb(
+        {
+            "origins": [[origin.node, origin.incarnation] for origin in origins],
+            "batches": [[entry.offset, origins[entry.origin], *entry[2:]] for entry in footer.batches],
+            "kinds": [[origins[origin], kind, count] for (origin, kind), count in footer.kinds.items()],
+            "destinations": footer.destinations,
+            "ranges": [[origins[origin], known] for origin, known in footer.ranges.items()],
+        }
+    )
+    sealed = _TRAILER_SEALED.pack(footer.batches_end, len(index), SEGMENT_VERSION, 0)
+    return index + sealed + zlib.crc32(sealed, zlib.crc32(index)).to_bytes(4, "big") + FOOTER_MAGIC
+
+
+def read_footer(file: File) -> Footer | None:
+    """None when the segment is not sealed, or its index is damaged: an index can always be made again.
+
+    Raises FutureVersion.
+    """
+    end = file.size() - _TRAILER.size
+    if end < 0:
+        return None
+    batches_end, size, version, _reserved, checksum, magic = _TRAILER.unpack(file.read(end, _TRAILER.size))
+    if magic != FOOTER_MAGIC or size > end:
+        return None
+    index = file.read(end - size, size)
+    sealed = _TRAILER_SEALED.pack(batches_end, size, version, _reserved)
+    if zlib.crc32(sealed, zlib.crc32(index)) != checksum:
+        return None
+    if version != SEGMENT_VERSION:
+        raise FutureVersion(f"a segment index of version {version}; this software reads up to {SEGMENT_VERSION}")
+    found = msgpack.unpackb(index)
+    origins = [Origin(node, incarnation) for node, incarnation in found["origins"]]
+    return Footer(
+        batches_end,
+        [BatchEntry(entry[0], origins[entry[1]], *entry[2:]) for entry in found["batches"]],
+        {(origins[index], kind): count for index, kind, count in found["kinds"]},
+        {name: (records, size) for name, (records, size) in found["destinations"].items()},
+        {origins[index]: [(first, last) for first, last in known] for index, known in found["ranges"]},
+    )

@@ -1,0 +1,59 @@
+"""How this package opens an SQLite file: durable commits, readers beside the writer, any thread but one at a time.
+
+Shared by `catalog` and `queue_store`. `synchronous=FULL` with a write-ahead log means that a commit that returned
+survives a power cut. Surprising: errors of the medium come out as LogBroken, because the node must treat a catalog
+that fails to commit exactly like a log that fails to sync.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import sqlite_utils
+
+from qmq.dots import Origin, Vector, parse_origin
+from qmq.errors import LogBroken
+
+_SIGN: Final = 1 << 63
+
+
+def open_database(path: Path) -> sqlite_utils.Database:
+    """One connection for the life of the node. Raises LogBroken."""
+    with medium():
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        return sqlite_utils.Database(connection, strict=True)
+
+
+@contextmanager
+def medium() -> Iterator[None]:
+    """Inside, whatever SQLite cannot do comes out as LogBroken."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise LogBroken(f"SQLite failed: {error}") from error
+
+
+def signed(value: int) -> int:
+    """An unsigned 64-bit integer as SQLite can hold it; `unsigned` gives it back."""
+    return value - (1 << 64) if value >= _SIGN else value
+
+
+def unsigned(value: int) -> int:
+    return value + (1 << 64) if value < 0 else value
+
+
+def vector_to_json(vector: Vector) -> dict[str, int]:
+    """For a column that an operator can read."""
+    return {str(origin): last for origin, last in vector.items()}
+
+
+def vector_from_json(found: dict[str, int]) -> Vector:
+    return {parse_origin(text): last for text, last in found.items()}
+
+
+def origin_columns(origin: Origin) -> tuple[str, int]:
+    return origin.node, signed(origin.incarnation)
