@@ -73,23 +73,35 @@ class Broker:
         session = self.sessions.pop(session_id, None)
         if session is None:
             return
-        for subscription in list(session.subscriptions.values()):
+        # All before any: what one of them gives back must not go to another one of the same dead client.
+        for subscription in session.subscriptions.values():
+            subscription.closed = True
+        for subscription in session.subscriptions.values():
             self._end_subscription(subscription, out)
 
     # Messages
 
-    def check_send(self, envelope: Envelope, body_bytes: int) -> None:
-        """Refuse what must not be accepted now. Nothing changes."""
+    def check_send(
+        self, envelope: Envelope, body_bytes: int, messages_ahead: int = 0, body_bytes_ahead: int = 0
+    ) -> None:
+        """Refuse what must not be accepted now. Nothing changes.
+
+        What is `ahead` goes into the same queue before it, in the same transaction.
+        """
         if envelope.durable and self.disk_full:
             raise Refused("disk-full", "The node has no disk space left for new messages; consuming goes on.")
         if envelope.kind is Kind.QUEUE:
             queue = self.queues.by_name.get(envelope.destination)
             if queue is None:
-                return
-            if queue.messages_max and queue.depth >= queue.messages_max:
-                raise Refused("queue-full", f"The queue holds its most of {queue.messages_max} messages.")
-            if queue.bytes_max and queue.body_bytes + body_bytes > queue.bytes_max:
-                raise Refused("queue-full", f"The queue holds its most of {queue.bytes_max} bytes.")
+                depth = held_bytes = 0
+                messages_max, bytes_max = self.queues.bounds(envelope.destination)
+            else:
+                depth, held_bytes = queue.depth, queue.body_bytes
+                messages_max, bytes_max = queue.messages_max, queue.bytes_max
+            if messages_max and depth + messages_ahead >= messages_max:
+                raise Refused("queue-full", f"The queue holds its most of {messages_max} messages.")
+            if bytes_max and held_bytes + body_bytes_ahead + body_bytes > bytes_max:
+                raise Refused("queue-full", f"The queue holds its most of {bytes_max} bytes.")
 
     def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
         """Accept one message and decide who gets it. Call `check_send` first."""
@@ -230,11 +242,20 @@ class Broker:
         frames.append(held)
 
     def commit(self, session_id: int, name: str, now_us: int, out: Outcome) -> None:
-        """Apply all that was held, in one batch: all of it or, when Refused, none of it."""
+        """Apply all that was held, in one batch: all of it or, when Refused, none of it.
+
+        A message that went back meanwhile cannot be settled any more, so its ACK refuses the whole: what was made
+        out of the message will be made again by its next consumer.
+        """
         frames = self._transaction(session_id, name)
+        ahead: dict[str, tuple[int, int]] = {}
         for held in frames:
             if held.envelope is not None:
-                self.check_send(held.envelope, len(held.body))
+                messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
+                self.check_send(held.envelope, len(held.body), messages, body_bytes)
+                ahead[held.envelope.destination] = (messages + 1, body_bytes + len(held.body))
+            elif held.delivery is not None and held.delivery.tag not in self.queues.deliveries:
+                raise Refused("unknown-ack", "A message of the transaction does not wait for its ACK any more.")
         self.abort(session_id, name)
         for held in frames:
             if held.envelope is not None:

@@ -31,7 +31,7 @@ class Queues:
         self.touched: dict[str, None] = {}
         # Owner -> dots borrowed from it and settled here -> sequence of our settle record, until it has that record.
         self.settled_here: dict[str, dict[Dot, int]] = {}
-        self._bounds = bounds
+        self.bounds = bounds
         self._new_tag = count(1).__next__
 
     def get(self, name: str) -> Queue:
@@ -39,7 +39,7 @@ class Queues:
         queue = self.by_name.get(name)
         if queue is None:
             queue = self.by_name[name] = Queue(name, self.deliveries, self._new_tag)
-            queue.messages_max, queue.bytes_max = self._bounds(name)
+            queue.messages_max, queue.bytes_max = self.bounds(name)
         return queue
 
     def forget_if_idle(self, queue: Queue) -> None:
