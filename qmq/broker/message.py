@@ -36,10 +36,22 @@ class Message:
 
     Memory-only messages are numbered -1, -2, … by a counter of their own, so that journal sequences stay dense.
     `owner` is None for a message of this node, else the name of the peer that lent it to us for delivery.
-    `attempts` counts the deliveries that came back; `settled` is set once and makes every queue skip it.
+    `attempts` counts the deliveries that came back; `settled` is set once and makes every queue skip it. `place` is
+    its queue's: where in its order a message that comes back belongs.
     """
 
-    __slots__ = ("attempts", "body", "envelope", "origin", "owner", "sequence", "settled", "tail", "timestamp_us")
+    __slots__ = (
+        "attempts",
+        "body",
+        "envelope",
+        "origin",
+        "owner",
+        "place",
+        "sequence",
+        "settled",
+        "tail",
+        "timestamp_us",
+    )
 
     def __init__(self, envelope: Envelope, body: bytes, origin: Origin, sequence: int, timestamp_us: int) -> None:
         self.envelope = envelope
@@ -48,6 +60,7 @@ class Message:
         self.sequence = sequence
         self.timestamp_us = timestamp_us
         self.attempts = 0
+        self.place = 0
         self.settled = False
         self.owner: str | None = None
         self.tail = b""

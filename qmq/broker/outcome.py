@@ -7,7 +7,7 @@ they are made, because runs are what makes encoding and sending cheap.
 """
 
 from qmq.broker.message import Gap, Message, Settle
-from qmq.broker.subscription import Delivery, Subscription
+from qmq.broker.subscription import Ack, Delivery, Subscription
 from qmq.dots import Dot, Origin
 
 
@@ -116,12 +116,18 @@ class Outcome:
     def deliver(self, delivery: Delivery) -> None:
         """Hand a queue message to its subscription: once it is durable, at once when there is nothing to wait for.
 
-        A lent message was durable at its owner before it left there.
+        A lent message was durable at its owner before it left there. In `client` mode an ACK covers all deliveries
+        before it, so there nothing may overtake one that waits: the client would settle what it has never seen.
         """
         message = delivery.message
-        where = self.deliveries_after if message.envelope.durable and message.owner is None else self.deliveries_now
-        run = where.get(delivery.subscription)
+        subscription = delivery.subscription
+        waits = message.envelope.durable and message.owner is None
+        if subscription.ack is Ack.CLIENT:
+            waits = waits or (subscription.after_commit and len(subscription.in_flight) > 1)
+            subscription.after_commit = waits
+        where = self.deliveries_after if waits else self.deliveries_now
+        run = where.get(subscription)
         if run is None:
-            where[delivery.subscription] = [delivery]
+            where[subscription] = [delivery]
         else:
             run.append(delivery)

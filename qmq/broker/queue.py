@@ -13,6 +13,7 @@ whose credit has room. What comes back unsettled goes to the head, in its old or
 A message borrowed from a peer never waits here: it goes to a local consumer at once or back to its owner.
 """
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable
 
@@ -54,6 +55,7 @@ class Queue:
         "name",
         "new_tag",
         "peers_in_line",
+        "placed",
         "ready",
         "subscriptions",
     )
@@ -65,6 +67,8 @@ class Queue:
         self.messages_max = 0
         self.bytes_max = 0
         self.ready: deque[Message] = deque()
+        """In order of `place`; settled messages may stand in it until they are reached."""
+        self.placed = 0
         self.depth = 0
         """Messages owned here and not settled: ready, in flight and lent."""
         self.body_bytes = 0
@@ -87,6 +91,8 @@ class Queue:
         """Take a new message of this node at the tail."""
         self.depth += 1
         self.body_bytes += len(message.body)
+        self.placed += 1
+        message.place = self.placed
         self.ready.append(message)
 
     def gone(self, message: Message) -> None:
@@ -96,9 +102,21 @@ class Queue:
         self.body_bytes -= len(message.body)
 
     def push_back(self, messages: list[Message]) -> None:
-        """Put unsettled messages back at the head; `messages` are in delivery order."""
+        """Put unsettled messages back at the head, in the order in which they once came in."""
+        ready = self.ready
         for message in reversed(messages):
-            self.ready.appendleft(message)
+            if not ready or message.place < ready[0].place:
+                ready.appendleft(message)
+            else:
+                ready.insert(self._position(message.place), message)
+
+    def _position(self, place: int) -> int:
+        """Index in `ready` for what belongs behind its head: near it, only other messages that came back are before."""
+        ready = self.ready
+        low, high = 1, 2
+        while high < len(ready) and ready[high].place < place:
+            low, high = high + 1, 2 * high
+        return bisect(ready, place, low, min(high, len(ready)), key=_place_of)
 
     def line_up(self, subscription: Subscription) -> None:
         """Put a consumer with room in line, once."""
@@ -172,3 +190,7 @@ class Queue:
             self.line_up_peer(borrower)
             return True
         return False
+
+
+def _place_of(message: Message) -> int:
+    return message.place
