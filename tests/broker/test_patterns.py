@@ -1,0 +1,195 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qmq.broker import patterns
+from qmq.broker.patterns import PatternTable
+
+
+def table_of(*pattern_list: str) -> PatternTable[str]:
+    """Each pattern is its own value."""
+    table: PatternTable[str] = PatternTable()
+    for pattern in pattern_list:
+        table.add(pattern, pattern)
+    return table
+
+
+def matches(pattern: str, name: str) -> bool:
+    return bool(table_of(pattern).match(name))
+
+
+def naive_match(pattern: list[str], words: list[str]) -> bool:
+    """The definition of dotted wildcards, as short as it gets."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(naive_match(pattern[1:], words[skip:]) for skip in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and naive_match(pattern[1:], words[1:])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("/topic/a", "/topic/a"),
+        ("/topic/*", "/topic/a"),
+        ("/topic/*", "/topic/a.b/c"),
+        ("/topic/app.log*", "/topic/app.log"),
+        ("/topic/app.log*", "/topic/app.logs.x"),
+        ("/topic/a.*", "/topic/a.b"),
+        ("/topic/a.*", "/topic/a."),
+        ("/topic/*.b", "/topic/a.b"),
+        ("/topic/a.#", "/topic/a"),
+        ("/topic/a.#", "/topic/a.b.c"),
+        ("/topic/#.c", "/topic/c"),
+        ("/topic/#.c", "/topic/a.b.c"),
+        ("/topic/a.#.c", "/topic/a.c"),
+        ("/topic/#", "/topic/a.b"),
+        ("/topic/#.#.a.#", "/topic/a"),
+        ("/topic/*.*", "/topic/a.b"),
+    ],
+)
+def test_pattern_matches(pattern: str, name: str) -> None:
+    assert matches(pattern, name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("/topic/a", "/topic/a.b"),
+        ("/topic/app.log*", "/topic/app.lo"),
+        ("/topic/a.*", "/topic/a"),
+        ("/topic/a.*", "/topic/a.b.c"),
+        ("/topic/a.*", "/topic/ab"),
+        ("/topic/*.b", "/topic/b"),
+        ("/topic/a.#", "/topic/ab"),
+        ("/topic/#.c", "/topic/a.b"),
+        ("/topic/a.#.c", "/topic/c"),
+        ("/topic/*.*", "/topic/a"),
+        ("/topic/*", "/queue/a"),
+    ],
+)
+def test_pattern_does_not_match(pattern: str, name: str) -> None:
+    assert not matches(pattern, name)
+
+
+WORD = st.sampled_from(["a", "b", "c"])
+DOTTED = st.lists(st.one_of(WORD, st.sampled_from(["*", "#"])), min_size=1, max_size=6)
+
+
+@given(st.lists(DOTTED, min_size=1, max_size=8), st.lists(WORD, min_size=1, max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_dotted_wildcards_match_like_their_definition(dotted: list[list[str]], words: list[str]) -> None:
+    # A lone `*` stands for every topic, which is not the definition for dotted words.
+    dotted = [pattern for pattern in dotted if pattern != ["*"]]
+    table = table_of(*("/topic/" + ".".join(pattern) for pattern in dotted))
+
+    found = table.match("/topic/" + ".".join(words))
+
+    expected = {"/topic/" + ".".join(pattern) for pattern in dotted if naive_match(pattern, words)}
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+PATTERN = st.sampled_from(
+    [
+        "/topic/a",
+        "/topic/a.b",
+        "/topic/*",
+        "/topic/a*",
+        "/topic/a.b*",
+        "/topic/a.*",
+        "/topic/#",
+        "/topic/#.b",
+        "/topic/a.#.b",
+    ]
+)
+NAME = st.sampled_from(["/topic/a", "/topic/b", "/topic/a.b", "/topic/ab", "/topic/a.b.b"])
+
+
+@given(st.lists(st.tuples(st.booleans(), PATTERN, st.integers(0, 2), NAME), max_size=30))
+@settings(max_examples=200, deadline=None)
+def test_matches_follow_every_change_and_nothing_is_left_at_the_end(changes: list[tuple[bool, str, int, str]]) -> None:
+    table: PatternTable[int] = PatternTable()
+    held: set[tuple[str, int]] = set()
+    for is_added, pattern, value, name in changes:
+        if is_added:
+            table.add(pattern, value)
+            held.add((pattern, value))
+        else:
+            table.remove(pattern, value)
+            held.discard((pattern, value))
+        expected = {value for pattern, value in held if matches(pattern, name)}
+        assert set(table.match(name)) == expected
+
+    for pattern, value in held:
+        table.remove(pattern, value)
+
+    assert not table._exact and not table._prefixes and not table._prefix_lengths and not table._root.children
+
+
+def test_value_under_many_patterns_is_found_once() -> None:
+    table: PatternTable[str] = PatternTable()
+    for pattern in ("/topic/a.b", "/topic/a*", "/topic/*", "/topic/a.*", "/topic/#"):
+        table.add(pattern, "peer")
+
+    assert table.match("/topic/a.b") == ("peer",)
+
+
+def test_match_is_the_same_tuple_until_a_pattern_changes() -> None:
+    table = table_of("/topic/a", "/topic/b*")
+    first = table.match("/topic/a")
+
+    table.add("/topic/c", "other")
+    assert table.match("/topic/a") is first
+
+    table.add("/topic/a", "new")
+    assert table.match("/topic/a") == ("/topic/a", "new")
+
+    table.add("/topic/#", "all")
+    assert table.match("/topic/a") == ("/topic/a", "new", "all")
+
+
+def test_unknown_pairs_are_not_removed() -> None:
+    table = table_of("/topic/a", "/topic/a*", "/topic/a.*")
+    for pattern in ("/topic/a", "/topic/a*", "/topic/a.*", "/topic/b", "/topic/b*", "/topic/b.#"):
+        table.remove(pattern, "someone else")
+
+    assert table.match("/topic/a.b") == ("/topic/a*", "/topic/a.*")
+
+
+def test_remembered_matches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "REMEMBERED_MAX", 10)
+    table = table_of("/topic/#")
+
+    for number in range(100):
+        table.match(f"/topic/{number}")
+
+    assert len(table._remembered) <= 10
+
+
+def test_patterns_of_many_hashes_cost_no_more_than_nodes_times_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = ["#"] * 60
+    mixed = ["#", "a"] * 30
+    table = table_of("/topic/" + ".".join(hashes), "/topic/" + ".".join(mixed), "/topic/" + ".".join([*hashes, "b"]))
+    nodes = 60 + 60 + 1
+    words = ["a"] * 60
+    steps: Counter[str] = Counter()
+
+    class Counted(dict[str, object]):
+        def get(self, key: str, default: object = None) -> object:
+            steps["look-ups"] += 1
+            return super().get(key, default)
+
+    def count_look_ups(node: patterns._Node[str]) -> None:
+        for child in node.children.values():
+            count_look_ups(child)
+        monkeypatch.setattr(node, "children", Counted(node.children))
+
+    count_look_ups(table._root)
+    found = table.match("/topic/" + ".".join(words))
+
+    assert len(found) == 2
+    # Per node and word: its own word, `*`, and `#` once for each of the two ways into it.
+    assert steps["look-ups"] <= 4 * nodes * (len(words) + 1)

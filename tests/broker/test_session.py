@@ -1,0 +1,28 @@
+import pytest
+
+from qmq.broker.session import Held
+from qmq.errors import Refused
+
+from .rig import Node, envelope
+
+
+def test_new_session_has_nothing_open() -> None:
+    session = Node().broker.open_session(7)
+
+    assert (session.id, session.subscriptions, session.transactions) == (7, {}, {})
+
+
+def test_held_frames_are_bounded_by_their_bytes_over_all_transactions_of_a_client() -> None:
+    node = Node()
+    client = node.client()
+    node.broker._transaction_bytes_max = 1000
+    client.begin("one")
+    client.begin("two")
+    client.hold(Held(envelope=envelope(), body=b"x" * 600), "one")
+
+    with pytest.raises(Refused) as refused:
+        client.hold(Held(envelope=envelope(), body=b"x" * 600), "two")
+
+    assert refused.value.code == "transaction-too-large"
+    node.broker.abort(client.id, "one")
+    client.hold(Held(envelope=envelope(), body=b"x" * 600), "two")
