@@ -7,7 +7,7 @@ Surprising: logs are opened when they are first used and only so many stay open,
 """
 
 import hashlib
-from typing import Final, NamedTuple
+from typing import Final
 
 from qmq.dots import Origin
 from qmq.errors import LogBroken
@@ -29,15 +29,6 @@ def directory_name(destination: str) -> str:
     readable = "".join(character if character in _SAFE else "_" for character in destination.lower())
     digest = hashlib.blake2b(destination.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     return f"{readable.strip('_')[:_READABLE_CHARACTERS]}-{digest}"
-
-
-class FanoutPosition(NamedTuple):
-    """Where a reader of one fanout stands. Keep it as it is; it means nothing for another fanout or node."""
-
-    log_position: int
-    journal_position: int
-    """Everything of this fanout before this journal position was returned, once a read says `at_end`."""
-    seen: tuple[tuple[Origin, int], ...]
 
 
 class FanoutLog:

@@ -14,13 +14,22 @@ from typing import Final, NamedTuple
 from qmq.dots import Origin, Vector
 from qmq.storage.batch import batch_records, published_destinations
 from qmq.storage.checkpoint import Checkpointer
-from qmq.storage.fanout import FanoutLogs, FanoutPosition
+from qmq.storage.fanout import FanoutLogs
 from qmq.storage.journal import Journal
 from qmq.storage.record import Kind, Record
 
 _INDEX_READ_BYTES: Final = 1024 * 1024
 BOUNDARIES_MAX: Final = 64
 """Checkpoints remembered per fanout, for readers that name an older journal position."""
+
+
+class FanoutPosition(NamedTuple):
+    """Where a reader of one fanout stands. Keep it as it is; it means nothing for another fanout or node."""
+
+    log_position: int
+    journal_position: int
+    """Everything of this fanout before this journal position was returned, once a read says `at_end`."""
+    seen: tuple[tuple[Origin, int], ...]
 
 
 class FanoutInfo(NamedTuple):

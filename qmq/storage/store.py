@@ -20,8 +20,8 @@ from qmq.storage.batch import BATCH_VERSION, encode_batch
 from qmq.storage.catalog import SqliteCatalog
 from qmq.storage.checkpoint import Checkpointer, CheckpointReport
 from qmq.storage.disk import RealDisk, new_uuid
-from qmq.storage.fanout import FanoutLogs, FanoutPosition
-from qmq.storage.fanout_reader import FanoutInfo, FanoutReader
+from qmq.storage.fanout import FanoutLogs
+from qmq.storage.fanout_reader import FanoutInfo, FanoutPosition, FanoutReader
 from qmq.storage.journal import Journal
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.memory_stores import MemoryCatalog, MemoryQueueStore
