@@ -1,0 +1,237 @@
+"""Look at a data directory from outside: is every batch whole, does every origin go on without holes, what is in it.
+
+For operators and `qmq log`. Reads files only, takes no lock and changes nothing, so the node may be running: bytes
+behind the last whole batch are "not yet there", which looks like a torn tail and is no damage. Nothing here repairs;
+a node does that when it starts (`recovery`).
+
+Surprising: `verify` judges each segment by itself, from the vector in its head, so one damaged segment does not make
+all later ones look wrong.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from qmq.dots import Origin, Vector
+from qmq.errors import CorruptLog, FutureVersion
+from qmq.storage.batch import GAPS, BatchHead, batch_records
+from qmq.storage.chain import Damage
+from qmq.storage.disk import ReadOnlyDisk
+from qmq.storage.fanout import FANOUT_DIRECTORY
+from qmq.storage.ports import File
+from qmq.storage.record import Kind, unpack_gap
+from qmq.storage.recovery import JOURNAL_DIRECTORY, Quarantined, load_quarantined
+from qmq.storage.segment import SegmentHead, read_footer, read_segment_head, scan, segment_base
+
+PREVIEW_BYTES: Final = 200
+
+
+class Violation(NamedTuple):
+    """A batch that does not continue its origin."""
+
+    origin: Origin
+    expected: int
+    found: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentReport:
+    """One file. Positions are those of its log."""
+
+    path: str
+    base: int
+    batches: int
+    records: int
+    bytes: int
+    sealed: bool
+    tail_bytes: int
+    """Behind the last whole batch of a last segment: torn by a crash, or just being written."""
+    bad: tuple[Damage, ...]
+    """Where no batch could be read although valid ones follow."""
+    violations: tuple[Violation, ...]
+    error: str | None
+    """The head cannot be read, or the index of a sealed segment contradicts its batches."""
+
+    @property
+    def damaged(self) -> bool:
+        return bool(self.bad or self.violations or self.error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """All segments of a directory, journal first."""
+
+    segments: tuple[SegmentReport, ...]
+    quarantined: tuple[Quarantined, ...]
+    """Known damage, put aside when the node started; its bytes are not counted as bad again."""
+
+    @property
+    def damaged(self) -> bool:
+        return any(segment.damaged for segment in self.segments)
+
+
+class Dumped(NamedTuple):
+    """One record of the journal, for people to read; `headers` and `body` are cut at `PREVIEW_BYTES` unless asked."""
+
+    position: int
+    """Of the batch that holds it."""
+    origin: Origin
+    sequence: int
+    timestamp_us: int
+    kind: str
+    flags: int
+    destination: str
+    headers: bytes
+    body: bytes
+
+
+def verify(path: Path) -> VerifyReport:
+    """Check every batch under the data directory `path`.
+
+    Raises:
+        FileNotFoundError: there is no data directory.
+        FutureVersion: written by later software.
+    """
+    disk = _directory(path)
+    quarantined = load_quarantined(disk)
+    holes = [(entry.start, entry.end) for entry in quarantined]
+    segments = _verify_log(disk, JOURNAL_DIRECTORY, holes, dense=True)
+    for name in disk.names(FANOUT_DIRECTORY):
+        segments.extend(_verify_log(disk, f"{FANOUT_DIRECTORY}/{name}", [], dense=False))
+    return VerifyReport(segments=tuple(segments), quarantined=tuple(quarantined))
+
+
+def dump(path: Path, *, destination: str | None = None, whole: bool = False) -> Iterator[Dumped]:
+    """Every record of the journal, in its order; damage is passed over. Raises as `verify`, when first asked."""
+    disk = _directory(path)
+    holes = [(entry.start, entry.end) for entry in load_quarantined(disk)]
+    size_max = None if whole else PREVIEW_BYTES
+    for _, file, base, end in _segments(disk, JOURNAL_DIRECTORY):
+        try:
+            start = base + read_segment_head(file).size
+        except CorruptLog:
+            start = base
+        for position, head, data in _batches(file, base, start, end, holes):
+            if head is None:
+                continue
+            for record in batch_records(data):
+                if destination is None or record.destination == destination:
+                    yield Dumped(
+                        position,
+                        head.origin,
+                        record.sequence,
+                        record.timestamp_us,
+                        _kind_name(record.kind),
+                        record.flags,
+                        record.destination,
+                        record.headers[:size_max],
+                        record.body[:size_max],
+                    )
+
+
+def _directory(path: Path) -> ReadOnlyDisk:
+    disk = ReadOnlyDisk(path)
+    if not (path / JOURNAL_DIRECTORY).is_dir():
+        raise FileNotFoundError(f"{path} is not the data directory of a node: it has no journal")
+    return disk
+
+
+def _segments(disk: ReadOnlyDisk, directory: str) -> Iterator[tuple[str, File, int, int | None]]:
+    """Path, file, base, and where the batches end (None: the last segment, wherever its file ends)."""
+    named = [(base, name) for name in disk.names(directory) if (base := segment_base(name)) is not None]
+    for index, (base, name) in enumerate(named):
+        path = f"{directory}/{name}"
+        try:
+            file = disk.open(path)
+        except FileNotFoundError:
+            continue  # Retention of the running node was quicker.
+        try:
+            yield path, file, base, named[index + 1][0] if index + 1 < len(named) else None
+        finally:
+            file.close()
+
+
+def _batches(
+    file: File, base: int, start: int, end: int | None, holes: list[Damage]
+) -> Iterator[tuple[int, BatchHead | None, bytes]]:
+    """Position, head and bytes of each batch; stretches that are none have no head. Known holes are left out."""
+    limit = base + file.size() if end is None else min(end, base + file.size())
+    for hole_start, hole_end in [*holes, (limit, limit)]:
+        if hole_end <= start or start >= limit:
+            continue
+        piece = file.read(start - base, min(hole_start, limit) - start) if hole_start > start else b""
+        for stretch in scan(piece):
+            yield start + stretch.start, stretch.head, piece[stretch.start : stretch.end]
+        start = hole_end
+
+
+def _verify_log(disk: ReadOnlyDisk, directory: str, holes: list[Damage], *, dense: bool) -> list[SegmentReport]:
+    return [
+        _verify_segment(path, file, base, end, holes, dense) for path, file, base, end in _segments(disk, directory)
+    ]
+
+
+def _verify_segment(
+    path: str, file: File, base: int, end: int | None, holes: list[Damage], dense: bool
+) -> SegmentReport:
+    error: str | None = None
+    head: SegmentHead | None = None
+    sealed = False
+    try:
+        head = read_segment_head(file)
+        footer = read_footer(file)
+        sealed = footer is not None
+        if end is None and footer is not None:
+            end = base + footer.batches_end
+    except FutureVersion:
+        raise
+    except CorruptLog as problem:
+        error = str(problem)
+    vector: Vector = dict(head.vector) if head is not None else {}
+    node = head.node if head is not None else ""
+    batches = records = size = tail_bytes = 0
+    bad: list[Damage] = []
+    violations: list[Violation] = []
+    known = [hole for hole in holes if hole[1] > base]
+    for position, batch, data in _batches(file, base, base + head.size if head else base, end, known):
+        if batch is None:
+            bad.append((position, position + len(data)))
+            continue
+        batches += 1
+        records += batch.count
+        size += batch.size
+        have = vector.get(batch.origin, 0)
+        expected = have + 1 if dense else max(have + 1, batch.first)
+        if batch.first != expected and head is not None:
+            violations.append(Violation(batch.origin, expected, batch.first, position))
+        vector[batch.origin] = batch.last
+        if batch.attributes & GAPS and batch.origin.node == node:
+            for record in batch_records(data):
+                if record.kind == Kind.GAP:
+                    origin, through = unpack_gap(record.body)
+                    vector[origin] = max(vector.get(origin, 0), through)
+    if bad and end is None and bad[-1][1] == base + file.size():
+        tail_bytes = bad[-1][1] - bad.pop()[0]
+    if sealed and footer is not None and len(footer.batches) != batches and not bad and not known:
+        error = f"the index lists {len(footer.batches)} batches, there are {batches}"
+    return SegmentReport(
+        path=path,
+        base=base,
+        batches=batches,
+        records=records,
+        bytes=size,
+        sealed=sealed,
+        tail_bytes=tail_bytes,
+        bad=tuple(bad),
+        violations=tuple(violations),
+        error=error,
+    )
+
+
+def _kind_name(kind: int) -> str:
+    try:
+        return Kind(kind).name
+    except ValueError:
+        return str(kind)
