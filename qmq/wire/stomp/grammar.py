@@ -85,9 +85,9 @@ def parse_content_length(raw: bytes) -> int:
 
 
 def parse_receipt(raw: bytes, version: Version) -> str:
-    """The value of a `receipt` header line, as the RECEIPT will name it."""
+    """The value of a `receipt` header line, as the RECEIPT will name it; `raw` may end with the CR of its line."""
     try:
-        text = raw.decode()
+        text = raw.removesuffix(b"\r").decode()
     except UnicodeDecodeError:
         raise bad_utf8() from None
     return unescape(text, version) if "\\" in text else text

@@ -255,7 +255,7 @@ class Reader:
             at = block.find(b"\nreceipt:")
             if at >= 0:
                 raw = first_line(block, at + 9)
-                receipt = parse_receipt(raw.removesuffix(b"\r"), self._head_version)
+                receipt = parse_receipt(raw, self._head_version)
                 rest = block[:at] + block[at + 9 + len(raw) :]
                 known = self._cache.get(rest)
             if known is None:
