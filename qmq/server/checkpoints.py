@@ -83,7 +83,7 @@ class Checkpoints:
         desk = self._desk
         while True:
             position = desk.commits.told_end
-            free = await desk.world.run_blocking(desk.store.free_bytes)
+            free = (await desk.world.run_blocking(desk.store.statistics)).free_bytes
             full = free < self._settings.disk_reserve_bytes + desk.commits.pending_bytes
             if full and not desk.broker.disk_full:
                 desk.alarm("disk-full", f"only {free} bytes are free: new messages are refused, consuming goes on")

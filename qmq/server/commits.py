@@ -97,7 +97,9 @@ class Commits:
         begin = self.told_end
         if batches:
             with trio.CancelScope(shield=True):
-                self.told_end = await self._world.run_blocking(partial(self._journal.append, batches))
+                # The reserve may be used: new messages are refused before they are decided (`Broker.disk_full`).
+                append = partial(self._journal.append, batches, settle_only=True)
+                self.told_end = await self._world.run_blocking(append)
             self.groups += 1
         for out in group:
             self.records += len(out.records)

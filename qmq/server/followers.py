@@ -13,10 +13,10 @@ from typing import Protocol
 
 from qmq.broker.message import Message
 from qmq.broker.subscription import Subscription
-from qmq.dots import Origin, Vector
+from qmq.dots import Origin
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.server.session import Session
-from qmq.storage.fanout import FanoutPosition
+from qmq.storage.fanout_reader import FanoutPosition
 from qmq.storage.record import Record
 from qmq.storage.store import Store
 from qmq.world import World
@@ -35,6 +35,9 @@ class FollowerDesk(Protocol):
 
     def told_end(self) -> int:
         """Journal position up to which everything is told."""
+
+    async def journal_grew(self, position: int) -> None:
+        """Wait until something beyond `position` is told."""
 
     def message_of(self, origin: Origin, record: Record) -> Message | None:
         """A fanout record as a message."""
@@ -107,29 +110,27 @@ class Followers:
         self.reading += 1
         try:
             position = await desk.world.run_blocking(partial(_start, store, subscription, begin))
-            seen = subscription.start if begin is None and isinstance(subscription.start, dict) else {}
             while True:
                 session = desk.sessions.get(subscription.session)
                 if session is None or subscription.closed or session.finishing:
                     return
-                until = desk.told_end()
-                read = partial(store.read_fanout, name, position, READ_BYTES, until)
-                rows, position, at_end = await desk.world.run_blocking(read)
-                self._tell_rows(subscription, session, rows, seen)
-                if at_end and until == desk.told_end():
+                rows, position, at_end = await desk.world.run_blocking(
+                    partial(store.read_fanout, name, position, READ_BYTES)
+                )
+                self._tell_rows(subscription, session, rows)
+                if at_end and position.journal_position == desk.told_end():
                     self._go_live(subscription)
                     return
                 await session.outbox.drained()
+                if at_end:
+                    # What was read may be appended and not told yet, in the commit that is under way.
+                    await desk.journal_grew(position.journal_position - 1)
         finally:
             self.reading -= 1
 
-    def _tell_rows(
-        self, subscription: Subscription, session: Session, rows: list[tuple[Origin, Record]], seen: Vector
-    ) -> None:
+    def _tell_rows(self, subscription: Subscription, session: Session, rows: list[tuple[Origin, Record]]) -> None:
         tails: list[bytes] = []
         for origin, record in rows:
-            if record.sequence <= seen.get(origin, 0):
-                continue
             message = self._desk.message_of(origin, record)
             if message is not None:
                 tails.append(tail_for(message, session.version))
@@ -141,4 +142,6 @@ class Followers:
 def _start(store: Store, subscription: Subscription, begin: int | None) -> FanoutPosition:
     if begin is not None:
         return store.fanout_at(subscription.destination, begin)
+    if isinstance(subscription.start, dict):
+        return store.fanout_after(subscription.destination, subscription.start)
     return store.fanout_start(subscription.destination)

@@ -29,6 +29,19 @@ def server_context(tls: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def mesh_contexts(tls: TlsSettings) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """TLS for links: (for listening, for dialling). Both sides show a certificate signed by `ca`.
+
+    Raises OSError or ssl.SSLError for files that cannot be used.
+    """
+    listening = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.ca)
+    listening.verify_mode = ssl.CERT_REQUIRED
+    listening.load_cert_chain(tls.certificate, tls.key)
+    dialling = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca)
+    dialling.load_cert_chain(tls.certificate, tls.key)
+    return listening, dialling
+
+
 async def serve_clients(
     desk: Desk,
     settings: ListenerSettings,

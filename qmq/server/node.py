@@ -27,7 +27,7 @@ from qmq.server.beats import Beats
 from qmq.server.checkpoints import Checkpoints
 from qmq.server.commits import Commits
 from qmq.server.followers import Followers
-from qmq.server.listeners import serve_clients
+from qmq.server.listeners import mesh_contexts, serve_clients
 from qmq.server.login import Logins
 from qmq.server.session import Session
 from qmq.server.status import Alarms, status_answer
@@ -105,7 +105,15 @@ class Node:
         self.checkpoints = Checkpoints(self, settings.storage)
         self.mesh: Mesh | None = None
         if peers is not None:
-            self.mesh = Mesh(self, peers=peers, node=settings.name, settings=settings.mesh)
+            listen_tls, dial_tls = mesh_contexts(settings.mesh.tls) if settings.mesh.tls is not None else (None, None)
+            self.mesh = Mesh(
+                self,
+                peers=peers,
+                node=settings.name,
+                settings=settings.mesh,
+                listen_tls=listen_tls,
+                dial_tls=dial_tls,
+            )
             self.teller.mesh = self.mesh
         self._received = journal.vector()
         self._caught_up: set[str] = set()
@@ -120,10 +128,15 @@ class Node:
         """Put back what earlier lives of this node left unsettled. In a mesh it is held until peers have told what
         they settled meanwhile (HOLD_SECONDS_MAX)."""
         recovered = self.store.recovered
-        self.broker.queues.settled_early.update(recovered.settled_early)
+        own = {dot for dot in recovered.tombstones if dot.origin.node == self.origin.node}
+        self.broker.queues.settled_early.update(own)
         for dot, record in recovered.messages:
             self.replay.restore(dot.origin, record)
         self.broker.queues.held = bool(self._peer_names)
+        for damaged in recovered.quarantined:
+            self.alarm("quarantine", f"damaged journal set aside: {damaged}")
+        if recovered.lost_positions:
+            self.alarm("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
 
     # Running
 

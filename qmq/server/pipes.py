@@ -59,6 +59,10 @@ class SocketPipe:
             raise trio.ClosedResourceError
         await trio.lowlevel.wait_readable(self._socket)
 
+    @property
+    def peer_certificate_name(self) -> str | None:
+        return None
+
     def send_now(self, data: bytes) -> int:
         if self._closed:
             return 0
@@ -93,13 +97,21 @@ class SocketPipe:
             self._socket.close()
 
 
-class StreamPipe:
-    """Any trio stream (TLS) as a Pipe."""
+class TlsPipe:
+    """A TLS connection."""
 
-    def __init__(self, stream: trio.abc.Stream, transport: SocketPipe | trio.SocketStream, peer_address: str) -> None:
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream], peer_address: str) -> None:
         self._stream = stream
-        self._transport = transport
         self.peer_address = peer_address
+
+    @property
+    def peer_certificate_name(self) -> str | None:
+        try:
+            certificate = self._stream.getpeercert()
+        except trio.NeedHandshakeError:
+            return None
+        names = [value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS"]
+        return names[0] if len(names) == 1 else None
 
     async def receive_some(self, bytes_max: int) -> bytes:
         return bytes(await self._stream.receive_some(bytes_max))
@@ -114,10 +126,7 @@ class StreamPipe:
         pass  # TLS says farewell in `aclose`, which may wait; closing says enough
 
     def close(self) -> None:
-        if isinstance(self._transport, trio.SocketStream):
-            self._transport.socket.close()
-        else:
-            self._transport.close()
+        self._stream.transport_stream.socket.close()
 
 
 class TcpListener:
@@ -147,7 +156,7 @@ class TcpListener:
                 return SocketPipe(connected, host)
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
             secured = trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
-            return StreamPipe(secured, stream, host)
+            return TlsPipe(secured, host)
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
@@ -171,7 +180,7 @@ class TcpNetwork:
         except trio.BrokenResourceError as error:
             stream.socket.close()
             raise ConnectionError(f"TLS with {host}:{port} failed: {error.__cause__ or error}") from error
-        return StreamPipe(secured, stream, host)
+        return TlsPipe(secured, host)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
         await trio.lowlevel.checkpoint()

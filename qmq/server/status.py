@@ -65,13 +65,31 @@ def status_of(node: "Node") -> dict[str, Any]:
             for queue in deepest
         ],
         "fanouts": [
-            {"destination": name, "messages": info.count, "bytes": info.bytes}
-            for name, info in node.store.fanouts(DESTINATIONS_SHOWN)
+            {"destination": name, "messages": node.store.fanout_info(name).records, "followers": len(followers)}
+            for name, followers in list(node.broker.fanouts.items())[:DESTINATIONS_SHOWN]
         ],
-        "peers": node.mesh.status() if node.mesh is not None else [],
+        "peers": peers_of(node),
         "vector": {str(origin): sequence for origin, sequence in node.received_vector().items()},
         "alarms": node.alarms.list(),
     }
+
+
+def peers_of(node: "Node") -> list[dict[str, Any]]:
+    """Each peer: our link to it (`out`), its link to us (`in`), and what it lacks of what is durable here."""
+    if node.mesh is None:
+        return []
+    return [
+        {
+            "name": peer.name,
+            "out": "up" if peer.out_state == "caught-up" else peer.out_state,
+            "in": peer.in_state,
+            "caught_up": peer.out_state == "caught-up",
+            "lag": sum(peer.lag.values()),
+            "topics_dropped": peer.topics_dropped,
+            "last_error": peer.last_error[:120],
+        }
+        for peer in node.mesh.statistics().peers
+    ]
 
 
 def status_answer(node: "Node") -> str:
