@@ -67,7 +67,7 @@ class Host(Protocol):
         """What retention has dropped from the journal, per origin."""
 
     def accept_gap(self, origin: Origin, through: int) -> None:
-        """Records of `origin` up to `through` will never come: note it, and raise `received_vector()` at once.
+        """Records of `origin` up to `through` will never come: alarm, note it, raise `received_vector()` at once.
 
         Everything submitted before is appended before the note.
         """
