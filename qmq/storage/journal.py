@@ -180,8 +180,8 @@ class Journal:
         except OSError as error:
             raise LogBroken(f"cannot drop segments: {error}") from error
         with self._state:
-            kept = [mark for mark in self._marks if mark[0] >= self.start]
-            self._marks = kept
+            kept = [mark for mark in self._marks if mark[0] > self.start]
+            self._marks = [(self.start, self.base()), *kept]
         return freed
 
     def seal_full(self) -> int:

@@ -1,0 +1,121 @@
+"""Words for building logs in tests: a writer per origin, and what a log of batches comes to, computed the plain way."""
+
+from collections.abc import Iterable
+
+from qmq.dots import Dot, Origin, Vector
+from qmq.storage.batch import batch_records, encode_batch, read_head
+from qmq.storage.memory import MemoryDisk
+from qmq.storage.ports import StorageSettings
+from qmq.storage.record import Kind, pack_dots, pack_envelope, pack_record, unpack_dots
+from qmq.storage.store import Store, open_memory_store
+
+A = Origin("a", 0xA1)
+B = Origin("b", 0xB1)
+C = Origin("c", 0xC1)
+NOW = 1_700_000_000_000_000
+SMALL = StorageSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0)
+
+
+class Writer:
+    """Packs records of one origin, sequence after sequence."""
+
+    def __init__(self, origin: Origin, have: int = 0) -> None:
+        self.origin = origin
+        self.have = have
+        self._open: list[bytes] = []
+
+    def publish(self, destination: str, body: bytes, flags: int = 0, headers: bytes = b"k:v\n") -> Dot:
+        return self._add(Kind.PUBLISH, destination, headers, body, flags)
+
+    def settle(self, queue: str, dots: Iterable[Dot]) -> Dot:
+        return self._add(Kind.SETTLE, queue, b"", pack_dots(dots), 0)
+
+    def record(self, kind: int, body: bytes) -> Dot:
+        return self._add(kind, "", b"", body, 0)
+
+    def batch(self, attributes: int = 0) -> bytes:
+        """Everything since the last batch."""
+        first = self.have - len(self._open) + 1
+        data = encode_batch(self.origin, self._open, first, self.have, NOW + first, NOW + self.have, attributes)
+        self._open = []
+        return data
+
+    def published(self, destination: str, *bodies: bytes) -> bytes:
+        """A batch with one message per body."""
+        for body in bodies:
+            self.publish(destination, body)
+        return self.batch()
+
+    def _add(self, kind: int, destination: str, headers: bytes, body: bytes, flags: int) -> Dot:
+        self.have += 1
+        envelope = pack_envelope(destination, headers)
+        self._open.append(pack_record(self.have, NOW + self.have, kind, flags, envelope, body))
+        return Dot(self.origin, self.have)
+
+
+class Expected:
+    """What a list of batches comes to, without any cleverness."""
+
+    def __init__(self, batches: Iterable[bytes]) -> None:
+        self.vector: Vector = {}
+        self.live: dict[Dot, bytes] = {}
+        self.tombstones: set[Dot] = set()
+        self.fanout: dict[str, list[tuple[Dot, bytes]]] = {}
+        for data in batches:
+            head = read_head(data)
+            assert head is not None
+            for record in batch_records(data):
+                self._take(Dot(head.origin, record.sequence), record.kind, record.destination, record.body)
+
+    def _take(self, dot: Dot, kind: int, destination: str, body: bytes) -> None:
+        self.vector[dot.origin] = dot.sequence
+        if kind == Kind.SETTLE:
+            for settled in unpack_dots(body):
+                if self.live.pop(settled, None) is None and settled.sequence > self.vector.get(settled.origin, 0):
+                    self.tombstones.add(settled)
+        elif kind == Kind.PUBLISH and destination.startswith("/queue/"):
+            if dot in self.tombstones:
+                self.tombstones.discard(dot)
+            else:
+                self.live[dot] = body
+        elif kind == Kind.PUBLISH and destination.startswith("/fanout/"):
+            self.fanout.setdefault(destination, []).append((dot, body))
+
+
+def open_small(disk: MemoryDisk, settings: StorageSettings = SMALL) -> Store:
+    return open_memory_store(disk, node="a", settings=settings)
+
+
+def journal_batches(store: Store) -> list[bytes]:
+    """Every batch the journal serves, in order."""
+    found: list[bytes] = []
+    position = store.journal.start
+    while batches := store.journal.read(position, 700):
+        for start, head, data in batches:
+            found.append(data)
+            position = start + head.size
+    return found
+
+
+def fanout_all(store: Store, destination: str, bytes_max: int = 300) -> list[tuple[Dot, bytes]]:
+    """One reading of `destination` from its start to its end."""
+    found: list[tuple[Dot, bytes]] = []
+    position = store.fanout_start(destination)
+    at_end = False
+    while not at_end:
+        records, position, at_end = store.read_fanout(destination, position, bytes_max)
+        found.extend((Dot(origin, record.sequence), record.body) for origin, record in records)
+    return found
+
+
+def all_rows(store: Store) -> dict[Dot, bytes]:
+    """The queue store's messages of nodes a, b and c."""
+    found: dict[Dot, bytes] = {}
+    for node in ("a", "b", "c"):
+        after = None
+        while True:
+            rows, after = store.queues.load(node, after, 3)
+            found.update((row.dot, row.body) for row in rows)
+            if after is None:
+                break
+    return found
