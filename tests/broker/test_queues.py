@@ -1,0 +1,403 @@
+import pytest
+
+from qmq.broker.subscription import Ack
+from qmq.dots import Dot, Origin
+from qmq.errors import Refused
+
+from .rig import JOBS, Node, check_accounts, check_empty, message_of
+
+A = Origin("a", 1)
+OLD = Origin("a", 77)
+
+
+def queue_with(*bodies: bytes, durable: bool = True) -> Node:
+    node = Node()
+    for body in bodies:
+        node.send(body, durable=durable)
+    return node
+
+
+def test_message_waits_for_its_first_consumer() -> None:
+    node = queue_with(b"1", b"2")
+    client = node.client()
+
+    client.subscribe()
+
+    assert client.bodies == [b"1", b"2"]
+    check_accounts(node)
+
+
+def test_individual_ack_settles_one_message() -> None:
+    node = queue_with(b"1", b"2", b"3")
+    client = node.client()
+    subscription = client.subscribe(ack=Ack.CLIENT_INDIVIDUAL)
+
+    client.ack(client.inbox[1])
+
+    assert node.settled_dots() == [Dot(A, 2)]
+    assert [d.message.body for d in subscription.in_flight.values()] == [b"1", b"3"]
+    check_accounts(node)
+
+
+def test_cumulative_ack_settles_all_up_to_it() -> None:
+    node = queue_with(b"1", b"2", b"3")
+    client = node.client()
+    subscription = client.subscribe(ack=Ack.CLIENT)
+
+    client.ack(client.inbox[1])
+
+    assert node.settled_dots() == [Dot(A, 1), Dot(A, 2)]
+    assert [d.message.body for d in subscription.in_flight.values()] == [b"3"]
+    check_accounts(node)
+
+
+def test_cumulative_ack_covers_its_own_subscription_only() -> None:
+    node = queue_with(b"1", b"2", b"3", b"4")
+    client = node.client()
+    client.subscribe(id="one", ack=Ack.CLIENT, credit=2)
+    client.subscribe(id="two", ack=Ack.CLIENT, credit=2)
+
+    client.ack(client.inbox[3])
+
+    assert node.settled_dots() == [Dot(A, 3), Dot(A, 4)]
+
+
+def test_ack_makes_room_for_the_next_message() -> None:
+    node = queue_with(b"1", b"2", b"3")
+    client = node.client()
+    client.subscribe(credit=1)
+
+    client.ack(client.inbox[0])
+    client.ack(client.inbox[1])
+
+    assert client.bodies == [b"1", b"2", b"3"]
+    check_accounts(node)
+
+
+def test_settles_of_one_decision_are_one_record_per_queue() -> None:
+    node = queue_with(b"1", b"2")
+    node.send(b"other", "/queue/other")
+    client = node.client()
+    client.subscribe(ack=Ack.AUTO)
+    client.subscribe("/queue/other", id="other", ack=Ack.AUTO)
+
+    out = node.decide(lambda out: [node.broker.written([delivery], out) for delivery in client.inbox])
+
+    assert [(record.queue, record.dots) for record in out.records] == [  # type: ignore[union-attr]
+        (JOBS, [Dot(A, 1), Dot(A, 2)]),
+        ("/queue/other", [Dot(A, 3)]),
+    ]
+    assert [record.sequence for record in out.records] == [4, 5]
+    assert node.broker.next_sequence == 6
+
+
+def test_memory_only_message_leaves_no_record() -> None:
+    node = queue_with(b"1", durable=False)
+    client = node.client()
+    client.subscribe()
+
+    client.ack(client.inbox[0])
+    client.leave()
+
+    assert node.journal == []
+    assert node.broker.next_sequence == 1
+    check_empty(node)
+
+
+def test_ack_twice_is_refused() -> None:
+    node = queue_with(b"1")
+    client = node.client()
+    client.subscribe()
+    client.ack(client.inbox[0])
+
+    with pytest.raises(Refused) as refused:
+        client.ack(client.inbox[0])
+
+    assert refused.value.code == "unknown-ack"
+
+
+def test_client_cannot_settle_what_another_has() -> None:
+    node = queue_with(b"1")
+    owner, thief = node.client(), node.client()
+    owner.subscribe()
+
+    with pytest.raises(Refused) as refused:
+        thief.ack(owner.inbox[0])
+
+    assert refused.value.code == "unknown-ack"
+    assert node.depth() == 1
+
+
+def test_refused_message_comes_again_with_its_attempts_counted() -> None:
+    node = queue_with(b"1", b"2")
+    client = node.client()
+    client.subscribe(credit=1)
+
+    client.nack(client.inbox[0])
+    client.nack(client.inbox[1])
+
+    assert client.bodies == [b"1", b"1", b"1"]
+    assert client.inbox[-1].message.attempts == 2
+    check_accounts(node)
+
+
+def test_refused_message_goes_to_whoever_is_next_in_line() -> None:
+    node = queue_with(b"1")
+    first, second = node.client(), node.client()
+    first.subscribe(credit=1)
+    second.subscribe()
+
+    first.nack(first.inbox[0])
+
+    assert second.bodies == [b"1"]
+
+
+def test_cumulative_nack_returns_all_up_to_it_in_order() -> None:
+    node = queue_with(b"1", b"2", b"3", b"4")
+    client = node.client()
+    client.subscribe(ack=Ack.CLIENT, credit=3)
+    client.node.queues.held = True
+
+    client.nack(client.inbox[1])
+
+    assert node.ready() == [b"1", b"2", b"4"]
+
+
+def test_messages_of_a_client_that_leaves_return_to_the_head_in_order() -> None:
+    node = queue_with(b"1", b"2", b"3", b"4")
+    leaver = node.client()
+    leaver.subscribe(credit=3)
+    leaver.ack(leaver.inbox[1])
+
+    leaver.leave()
+
+    assert node.ready() == [b"1", b"3", b"4"]
+    heir = node.client()
+    heir.subscribe()
+    assert list(zip(heir.bodies, heir.attempts, strict=True)) == [(b"1", 1), (b"3", 1), (b"4", 1)]
+    check_accounts(node)
+
+
+def test_messages_of_several_clients_that_leave_stand_in_their_old_order() -> None:
+    node = queue_with(b"1", b"2", b"3", b"4", b"5")
+    clients = [node.client(), node.client()]
+    for client in clients:
+        client.subscribe(credit=2)
+    node.queues.held = True
+
+    for client in clients:
+        client.leave()
+
+    assert node.ready() == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_what_a_dying_client_gives_back_does_not_go_to_its_other_subscriptions() -> None:
+    node = queue_with(b"1", b"2")
+    client = node.client()
+    client.subscribe(id="one", credit=1)
+    client.subscribe(id="two", credit=5)
+
+    client.leave()
+
+    assert client.bodies == [b"1", b"2"]
+    assert [message.attempts for message in node.queues.by_name[JOBS].ready] == [1, 1]
+    check_accounts(node)
+
+
+def test_message_of_an_ended_subscription_goes_to_another_one_of_the_same_client() -> None:
+    node = queue_with(b"1")
+    client = node.client()
+    client.subscribe(id="one")
+    client.subscribe(id="two")
+
+    client.unsubscribe("one")
+
+    assert [d.subscription.id for d in client.inbox] == ["one", "two"]
+    check_accounts(node)
+
+
+def test_consumers_that_come_and_go_leave_nothing_in_line() -> None:
+    node = Node()
+    stayer = node.client()
+    stayer.subscribe()
+
+    for _ in range(100):
+        client = node.client()
+        client.subscribe()
+        client.leave()
+
+    assert len(node.queues.by_name[JOBS].in_line) == 1
+    check_accounts(node)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_queue_without_messages_and_consumers_is_forgotten(durable: bool) -> None:
+    node = queue_with(b"1", durable=durable)
+    client = node.client()
+    client.subscribe()
+    client.ack(client.inbox[0])
+    assert JOBS in node.queues.by_name
+
+    client.leave()
+
+    check_empty(node)
+
+
+def test_bounds_come_with_the_queue() -> None:
+    node = Node(bounds=lambda name: (5, 50) if name == JOBS else (0, 0))
+
+    assert (node.queues.get(JOBS).messages_max, node.queues.get(JOBS).bytes_max) == (5, 50)
+    assert (node.queues.get("/queue/x").messages_max, node.queues.get("/queue/x").bytes_max) == (0, 0)
+
+
+# Settles from elsewhere: another node's consumer, or this node's own before it lost its disk.
+
+
+def test_message_settled_elsewhere_while_ready_is_never_delivered() -> None:
+    node = queue_with(b"1", b"2")
+
+    node.broker.accept_settles([Dot(A, 1)], {A: 2})
+
+    assert node.depth() == 1
+    client = node.client()
+    client.subscribe()
+    assert client.bodies == [b"2"]
+    check_accounts(node)
+
+
+def test_queue_is_forgotten_when_its_last_message_is_settled_elsewhere() -> None:
+    node = queue_with(b"1")
+
+    node.broker.accept_settles([Dot(A, 1)], {A: 1})
+
+    check_empty(node)
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "leave"])
+def test_message_settled_elsewhere_while_in_flight_is_neither_recorded_nor_returned(verb: str) -> None:
+    node = queue_with(b"1")
+    client = node.client()
+    client.subscribe()
+
+    node.broker.accept_settles([Dot(A, 1)], {A: 1})
+    check_accounts(node)
+    if verb == "ack":
+        client.ack(client.inbox[0])
+    elif verb == "nack":
+        client.nack(client.inbox[0])
+    check_accounts(node)
+    client.leave()
+
+    assert node.settled_dots() == []
+    assert client.bodies == [b"1"]
+    check_empty(node)
+
+
+def test_settle_told_twice_counts_once() -> None:
+    node = queue_with(b"1", b"2")
+
+    node.broker.accept_settles([Dot(A, 1), Dot(A, 1)], {A: 2})
+
+    assert node.depth() == 1
+
+
+def test_settle_of_another_nodes_message_is_none_of_our_business() -> None:
+    node = queue_with(b"1")
+
+    node.broker.accept_settles([Dot(Origin("b", 1), 1), Dot(Origin("b", 1), 100)], {})
+
+    assert node.depth() == 1
+    assert not node.queues.settled_early
+
+
+def test_settle_that_came_before_its_message_settles_it_on_arrival() -> None:
+    node = Node()
+    node.broker.accept_settles([Dot(OLD, 3)], {OLD: 2})
+
+    node.decide(lambda out: node.broker.accept(message_of(OLD, 3), out))
+
+    check_empty(node)
+
+
+def test_settle_of_a_message_that_is_known_and_gone_is_not_remembered() -> None:
+    node = Node()
+
+    node.broker.accept_settles([Dot(OLD, 3)], {OLD: 3})
+
+    assert not node.queues.settled_early
+
+
+# After a restart
+
+
+def test_restored_messages_wait_until_the_hold_is_released() -> None:
+    node = Node()
+    node.queues.held = True
+    for sequence in (1, 2):
+        node.queues.restore(message_of(OLD, sequence, b"old"))
+    client = node.client()
+    client.subscribe(credit=3)
+    node.send(b"new")
+    assert client.bodies == []
+    check_accounts(node)
+
+    node.decide(node.queues.release_hold)
+
+    assert client.bodies == [b"old", b"old", b"new"]
+    check_accounts(node)
+
+
+def test_nothing_leaves_a_held_node_by_ack_nack_return_or_credit() -> None:
+    node = queue_with(b"1", b"2", b"3", b"4")
+    client = node.client()
+    client.subscribe(credit=2)
+    node.queues.held = True
+    node.lending.borrower_connected("b")
+
+    client.ack(client.inbox[0])
+    client.nack(client.inbox[1])
+    out = node.offer("b", 5)
+
+    assert client.bodies == [b"1", b"2"]
+    assert not out.peer_deliveries
+    assert node.ready() == [b"2", b"3", b"4"]
+
+
+def test_release_lends_to_peers_that_offered_meanwhile() -> None:
+    node = Node()
+    node.queues.held = True
+    node.queues.restore(message_of(OLD, 1))
+    node.lending.borrower_connected("b")
+    node.offer("b", 1)
+
+    out = node.decide(node.queues.release_hold)
+
+    assert [message.dot for message in out.peer_deliveries["b"]] == [Dot(OLD, 1)]
+
+
+def test_restored_message_is_settled_with_the_dot_of_its_old_origin() -> None:
+    node = Node()
+    node.queues.restore(message_of(OLD, 9))
+    node.decide(node.queues.release_hold)
+    client = node.client()
+    client.subscribe()
+
+    client.ack(client.inbox[0])
+    client.leave()
+
+    assert node.settled_dots() == [Dot(OLD, 9)]
+    check_empty(node)
+
+
+def test_message_settled_elsewhere_during_the_hold_is_not_delivered_after_it() -> None:
+    node = Node()
+    node.queues.held = True
+    node.queues.restore(message_of(OLD, 1, b"1"))
+    node.queues.restore(message_of(OLD, 2, b"2"))
+    client = node.client()
+    client.subscribe()
+
+    node.broker.accept_settles([Dot(OLD, 1)], {OLD: 2})
+    node.decide(node.queues.release_hold)
+
+    assert client.bodies == [b"2"]
