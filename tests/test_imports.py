@@ -22,7 +22,20 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "gateways": {"errors", "dots", "wire", "broker"},
     "replication": {"errors", "dots", "world", "wire", "broker", "storage", "journal"},
     "server": {"errors", "dots", "world", "config", "wire", "broker", "storage", "journal", "gateways", "replication"},
-    "cli": {"errors", "dots", "config", "wire", "broker", "storage", "journal", "gateways", "replication", "server"},
+    "bench": {"errors", "config", "wire"},
+    "cli": {
+        "errors",
+        "dots",
+        "config",
+        "wire",
+        "broker",
+        "storage",
+        "journal",
+        "gateways",
+        "replication",
+        "server",
+        "bench",
+    },
     "__main__": {"cli"},
 }
 

@@ -1,0 +1,11 @@
+"""The load generator of `qmq bench`: plain sockets, frames made beforehand, answers counted and not parsed.
+
+    frames      bytes to send round and round, and counters for the bytes that come back
+    line        one connection: log in, subscribe, write without blocking, take leave
+    exchange    a sender, its receivers, and the brake between them
+    paced       messages at a fixed rate, and how long each took
+    process     what the system knows of a process: CPU time, memory, wake-ups
+    workloads   what is measured, put together from the above; gives a Report
+
+It may cost less than a tenth of what it measures, so nothing here works per message where it can work per read.
+"""

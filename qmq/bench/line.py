@@ -1,0 +1,153 @@
+"""One connection of the generator: log in and subscribe politely, then bytes in and out without ever blocking.
+
+The polite part goes through the codec and blocks. The fast part hands whatever is read to a counter and never looks
+at a frame; when the node closes the connection, its last words are found in what was read last.
+"""
+
+import contextlib
+import re
+import socket
+from typing import Protocol
+
+from qmq.config import Address
+from qmq.wire.stomp import Connection, Frame, Role, encode_frame
+
+READ_BYTES_MAX = 1 << 18
+LAST_WORDS_BYTES = 4096
+ANSWER_SECONDS = 10.0
+
+SOCKET_BUFFER_BYTES = 1 << 20
+"""Room in the kernel in both directions, so that neither side stands still while the other has its turn."""
+
+ERROR_MESSAGE = re.compile(rb"(?:^|\0\n?)ERROR\n(?:[^\n\0]+\n)*?message:([^\n]*)\n")
+
+
+class Counter(Protocol):
+    """What a line does with the bytes that it reads."""
+
+    def take(self, data: bytes) -> tuple[int, bytes]:
+        """(How many more messages have come, what to write back)."""
+
+
+class Ignore:
+    """For connections to which nothing is sent that counts."""
+
+    def take(self, data: bytes) -> tuple[int, bytes]:
+        return 0, b""
+
+
+class Line:
+    """A logged-in connection. `received` counts what `counter` found.
+
+    Every method raises ConnectionError with the node's reason when the node ends the connection or refuses, and
+    TimeoutError when it does not answer.
+    """
+
+    def __init__(self, address: Address, counter: Counter, *, login: str | None = None, passcode: str | None = None):
+        self.socket = socket.create_connection(address, ANSWER_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received = 0
+        self.waiting = b""
+        """To be written back as soon as the kernel takes it."""
+        self._counter = counter
+        self._address = address
+        self._last_read = b""
+        self._subscriptions = 0
+        self._codec = Connection(Role.CLIENT)
+        headers = [("accept-version", "1.2"), ("host", address.host), ("heart-beat", "0,0")]
+        if login is not None:
+            headers += [("login", login), ("passcode", passcode or "")]
+        try:
+            self._ask("CONNECT", headers, "CONNECTED")
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def subscribe(self, destination: str, ack: str, *headers: tuple[str, str]) -> None:
+        """Subscribe and wait until the node has taken it. Nothing may be on its way to the destination yet."""
+        self._subscriptions += 1
+        name = str(self._subscriptions)
+        asked = [("destination", destination), ("id", name), ("ack", ack), *headers, ("receipt", f"subscribed-{name}")]
+        self._ask("SUBSCRIBE", asked, "RECEIPT")
+
+    def begin(self) -> None:
+        """From now on nothing blocks, and what comes goes to the counter."""
+        self.socket.setblocking(False)
+
+    def read(self) -> int:
+        """Take what is there; returns how many messages it completed, 0 when nothing is there."""
+        try:
+            data = self.socket.recv(READ_BYTES_MAX)
+        except BlockingIOError:
+            return 0
+        return self._count(data)
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Hand over what fits; returns how much that was."""
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ConnectionError(self._why(error)) from error
+
+    def write_waiting(self) -> None:
+        """Hand over what fits of `waiting`."""
+        if self.waiting:
+            self.waiting = self.waiting[self.write(self.waiting) :]
+
+    def leave(self, unfinished: bytes | memoryview = b"") -> None:
+        """Say goodbye and wait for its receipt, counting what still comes before it.
+
+        `unfinished` is the rest of a frame of which a part was sent.
+        """
+        self.socket.settimeout(ANSWER_SECONDS)
+        goodbye = encode_frame("DISCONNECT", [("receipt", "goodbye")])
+        self.socket.sendall(b"".join((unfinished, self.waiting, goodbye)))
+        self.waiting = b""
+        seen = b""
+        while b"receipt-id:goodbye" not in seen:
+            data = self.socket.recv(READ_BYTES_MAX)
+            self._count(data)
+            seen = seen[-64:] + data
+
+    def close(self) -> None:
+        """Let go without a word. Idempotent."""
+        self.socket.close()
+
+    def _count(self, data: bytes) -> int:
+        if not data:
+            raise ConnectionError(self._why(None))
+        self._last_read = data
+        count, answer = self._counter.take(data)
+        self.received += count
+        if answer:
+            self.waiting += answer
+            if self.socket.gettimeout() == 0:
+                self.write_waiting()
+        return count
+
+    def _ask(self, command: str, headers: list[tuple[str, str]], wanted: str) -> None:
+        self.socket.sendall(encode_frame(command, headers))
+        frames: list[Frame] = []
+        while not frames:
+            data = self.socket.recv(READ_BYTES_MAX)
+            self._last_read = data
+            if not data:
+                raise ConnectionError(self._why(None))
+            frames = self._codec.receive(data)
+            if self._codec.error is not None:
+                raise ConnectionError(f"{self._address}: not STOMP: {self._codec.error.message}")
+        head = frames[0].head
+        if head.command != wanted:
+            said = head.headers.get("message", head.command)
+            raise ConnectionError(f"{self._address}: answered {command} with: {said}")
+
+    def _why(self, error: OSError | None) -> str:
+        """The node's own reason where it gave one, which may still be unread when a write fails."""
+        with contextlib.suppress(OSError):
+            while error is not None and (data := self.socket.recv(READ_BYTES_MAX)):
+                self._last_read = data
+        found = ERROR_MESSAGE.search(self._last_read[-LAST_WORDS_BYTES:])
+        reason = found[1].decode("utf-8", "backslashreplace") if found else str(error or "closed without a reason")
+        return f"{self._address}: the node ended the connection: {reason}"

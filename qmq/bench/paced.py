@@ -1,0 +1,120 @@
+"""Messages at a fixed rate, and how long each took.
+
+A message's time begins when it was *due*, not when it was sent: a generator that waited for a slow broker would
+otherwise leave out exactly the moments that were slow (coordinated omission). How late the generator itself was is
+measured apart; read it before blaming the broker for a tail.
+"""
+
+import select
+import time
+from collections.abc import Sequence
+
+from qmq.bench.exchange import GIVE_UP_SECONDS, LOOK_SECONDS
+from qmq.bench.frames import NumberReader
+from qmq.bench.line import Line
+
+
+class Schedule:
+    """When each message is due, in seconds of the monotonic clock. Starts when it is made."""
+
+    __slots__ = ("interval", "start")
+
+    def __init__(self, rate: float) -> None:
+        self.interval = 1 / rate
+        self.start = time.monotonic()
+
+    def due(self, number: int) -> float:
+        return self.start + number * self.interval
+
+
+class Stopwatch:
+    """A counter that times numbered messages against their schedule. `seconds` has one entry per message."""
+
+    __slots__ = ("_reader", "_schedule", "_seen", "repeated", "seconds")
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.seconds: list[float] = []
+        self.repeated = 0
+        self._schedule = schedule
+        self._reader = NumberReader()
+        self._seen: set[int] = set()
+
+    def take(self, data: bytes) -> tuple[int, bytes]:
+        now = time.monotonic()
+        numbers = self._reader.take(data)
+        for number in numbers:
+            if number in self._seen:
+                self.repeated += 1
+            self._seen.add(number)
+            self.seconds.append(now - self._schedule.due(number))
+        return len(numbers), b""
+
+
+class Paced:
+    """Sends message k of `schedule` over `sender`; it comes back to `receiver`, whose counter is the stopwatch."""
+
+    def __init__(self, sender: Line, receiver: Line, frame: tuple[bytes, bytes], schedule: Schedule) -> None:
+        self.sent = 0
+        self.lags: list[float] = []
+        """For each message, how late the generator was with it (waiting for room in the kernel included)."""
+        self._sender = sender
+        self._receiver = receiver
+        self._before, self._after = frame
+        self._schedule = schedule
+        sender.begin()
+        receiver.begin()
+
+    def run(self, seconds: float) -> None:
+        """Keep to the schedule for so long."""
+        schedule = self._schedule
+        deadline = time.monotonic() + seconds
+        while (now := time.monotonic()) < deadline:
+            if schedule.due(self.sent) <= now:
+                self._send_due(now)
+            self._serve(min(schedule.due(self.sent), deadline) - time.monotonic())
+
+    def finish(self) -> None:
+        """Wait until everything came back, or nothing more comes for GIVE_UP_SECONDS; then leave."""
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        while (self._receiver.received < self.sent or self._sender.waiting) and time.monotonic() < deadline:
+            before = self._receiver.received
+            self._serve(LOOK_SECONDS)
+            if self._receiver.received > before:
+                deadline = time.monotonic() + GIVE_UP_SECONDS
+        self._sender.leave()
+        self._receiver.leave()
+
+    def close(self) -> None:
+        """Let go of both connections. Idempotent."""
+        self._sender.close()
+        self._receiver.close()
+
+    def _send_due(self, now: float) -> None:
+        schedule = self._schedule
+        frames = []
+        while schedule.due(self.sent) <= now:
+            frames.append(b"%b%010d%b" % (self._before, self.sent, self._after))
+            self.lags.append(now - schedule.due(self.sent))
+            self.sent += 1
+        self._sender.waiting += b"".join(frames)
+        self._sender.write_waiting()
+
+    def _serve(self, seconds: float) -> None:
+        # Not a selector over epoll: its time limit has whole milliseconds, which would be most of what is measured.
+        wants_room = [self._sender.socket] if self._sender.waiting else []
+        sockets = [self._receiver.socket, self._sender.socket]
+        readable, writable, _ = select.select(sockets, wants_room, [], max(seconds, 0))
+        if self._receiver.socket in readable:
+            self._receiver.read()
+        if self._sender.socket in readable:
+            self._sender.read()
+        if writable:
+            self._sender.write_waiting()
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` (0 to 1) of `ordered` do not exceed; 0 when there are none."""
+    if not ordered:
+        return 0.0
+    rank = -(-len(ordered) * share // 1)
+    return ordered[max(int(rank) - 1, 0)]
