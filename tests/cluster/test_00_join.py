@@ -1,0 +1,77 @@
+"""Nodes find each other: links come up by themselves, and the command line shows them."""
+
+import json
+
+from click.testing import CliRunner
+
+from qmq.cli import main
+
+from ..support.cluster_client import Client
+from ..support.cluster_mesh import Cluster
+from ..support.cluster_wait import eventually
+
+
+def test_every_node_is_linked_with_every_other_both_ways(mesh: Cluster) -> None:
+    links = {name: mesh.links(name) for name in mesh.names}
+
+    up = ("up", "up")
+    assert links == {"a": {"b": up, "c": up}, "b": {"a": up, "c": up}, "c": {"a": up, "b": up}}
+
+
+def test_qmq_status_tells_who_a_node_is_and_that_nothing_is_wrong(mesh: Cluster) -> None:
+    result = CliRunner().invoke(main, ["status", "--at", mesh.at("b"), "--json"])
+
+    facts = json.loads(result.output)
+    assert result.exit_code == 0
+    assert facts["node"] == "b"
+    assert [(peer["name"], peer["out"], peer["in"]) for peer in facts["peers"]] == [
+        ("a", "up", "up"),
+        ("c", "up", "up"),
+    ]
+    assert facts["alarms"] == []
+
+
+def test_qmq_mesh_status_shows_all_nodes_ready_with_all_links(mesh: Cluster) -> None:
+    command = ["mesh", "status", str(mesh.peers_path), "--data", str(mesh.fleet.data), "--json"]
+
+    result = CliRunner().invoke(main, command)
+
+    nodes = json.loads(result.output)["nodes"]
+    assert result.exit_code == 0
+    assert [(node["node"], node["state"], node["links_up"], node["links"]) for node in nodes] == [
+        (name, "ready", 4, 4) for name in mesh.names
+    ]
+    assert [node["pid"] for node in nodes] == [node.process.pid for node in mesh.fleet.nodes.values() if node.process]
+
+
+def test_a_node_that_ends_is_missed_by_the_others_and_linked_again_when_it_returns(mesh: Cluster) -> None:
+    mesh.kill("c")
+    eventually(lambda: "up" not in mesh.links("a")["c"], "a still calls its links with c up after c was killed")
+    result = CliRunner().invoke(main, ["mesh", "status", str(mesh.peers_path), "--data", str(mesh.fleet.data)])
+    assert result.exit_code == 1
+
+    mesh.start("c")
+
+    mesh.wait_for_links()
+
+
+def test_a_node_whose_peers_are_all_down_serves_its_own_clients(mesh: Cluster) -> None:
+    mesh.kill("b", "c")
+    client = mesh.client("a")
+    client.publish("/queue/join.alone", b"one", b"two")
+
+    got = client.consume("/queue/join.alone")
+
+    eventually(lambda: [message.body for message in got] == [b"one", b"two"], lambda: f"a alone delivered {got}")
+
+
+def test_clients_of_every_version_of_stomp_are_served_on_every_node(mesh: Cluster) -> None:
+    for name in mesh.names:
+        for version in ("1.0", "1.1", "1.2"):
+            destination = f"/queue/join.version.{name}.{version}"
+            client = mesh.client(name, version)
+            subscription = client.subscribe(destination, ack="client", on_message=Client.acknowledge)
+            client.publish(destination, f"to {name} by STOMP {version}".encode())
+
+            eventually(lambda got=subscription: got, f"nothing from {name} by STOMP {version}")
+            assert subscription[0].body == f"to {name} by STOMP {version}".encode()

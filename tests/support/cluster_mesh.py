@@ -1,0 +1,237 @@
+"""A mesh of real node processes on loopback, with addresses of its own, that a test may kill, stop, wipe and cut.
+
+The processes are `qmq.cli.launch`'s; here are the peers files (written from those in cluster/, with free ports in
+place of the fixed ones), the lines between nodes that go through proxies, and "healthy": every node runs and every
+link is up, which is where each test begins. Nodes are started from the main thread only, because the leash
+(cluster_leash.py) is held by the thread that starts them.
+"""
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from qmq.cli.launch import Mesh
+
+from .cluster_client import Client, LostError
+from .cluster_proxy import Proxy
+from .cluster_wait import eventually
+
+ROOT = Path(__file__).parents[2]
+LEASHED = (sys.executable, str(Path(__file__).with_name("cluster_leash.py")), str(os.getpid()))
+"""Stands in for `launch.PROGRAM`."""
+
+# Below what the system hands out to dialling sockets: a node that is down for a while keeps its port free of them.
+# A port of that range could also be dialled by a socket that was given the very same port, and answer itself.
+PORTS = range(20000, 30000)
+
+# Quicker than the defaults, so that tests wait less; what is promised is the same.
+NODE_FILE = """\
+[mesh]
+redial_seconds_max = 0.5
+beat_seconds = 0.5
+suspicion_seconds = 2.0
+redeliver_after_seconds = 3.0
+"""
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports on which nothing listens now; several test runs at once draw different ones, most likely."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == number:
+            return found
+    raise AssertionError(f"no {number} free ports in {PORTS}")
+
+
+class Cluster:
+    """Nodes of one file in cluster/. Used in a `with`: at its end every process is gone."""
+
+    def __init__(self, folder: Path, template: str = "three.toml", *, cuttable: Iterable[tuple[str, str]] = ()) -> None:
+        """`cuttable` are pairs of nodes whose links, both ways, go through proxies."""
+        self.folder = folder
+        text = (ROOT / "cluster" / template).read_text("utf-8")
+        addresses = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
+        for address, port in zip(addresses, free_ports(len(addresses)), strict=True):
+            text = text.replace(address, f"127.0.0.1:{port}")
+        self.peers_text = text
+        self.peers_path = self._write("peers.toml", text)
+        self.fleet = Mesh(self.peers_path, folder / "data", config_file=self._write("node.toml", NODE_FILE))
+        self.proxies: dict[tuple[str, str], Proxy] = {}
+        for one, other in cuttable:
+            self._put_proxy(one, other)
+            self._put_proxy(other, one)
+        self._clients: list[Client] = []
+        self._probes: dict[str, Client] = {}
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_clients()
+        for probe in self._probes.values():
+            probe.drop()
+        self.fleet.stop_all()
+        for proxy in self.proxies.values():
+            proxy.close()
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.fleet.nodes)
+
+    def address(self, name: str) -> tuple[str, int]:
+        """Where clients of that node go."""
+        host, port = self.fleet.nodes[name].address
+        return host, port
+
+    def mesh_address(self, name: str) -> tuple[str, int]:
+        """Where the other nodes go."""
+        peer = self.fleet.peers.peer(name)
+        assert peer is not None
+        host, port = peer.mesh
+        return host, port
+
+    def at(self, name: str) -> str:
+        """`--at` of the command line."""
+        return str(self.fleet.nodes[name].address)
+
+    # Clients
+
+    def client(self, name: str, version: str = "1.2", **options: Any) -> Client:
+        """A stomp.py connection to a node; closed at the end of the test."""
+        client = Client(self.address(name), version, **options)
+        self._clients.append(client)
+        return client
+
+    def close_clients(self) -> None:
+        clients, self._clients = self._clients, []
+        for client in clients:
+            client.drop()
+
+    # Nodes
+
+    def start(self, *names: str) -> None:
+        """Start nodes and wait until they answer."""
+        for name in names:
+            self.fleet.start(name)
+        self.fleet.wait_until_ready(names)
+
+    def kill(self, *names: str) -> None:
+        """`kill -9`."""
+        for name in names:
+            self.fleet.kill(name)
+
+    def stop(self, name: str) -> int | None:
+        """SIGTERM; the exit code."""
+        return self.fleet.stop(name)
+
+    def pause(self, name: str) -> None:
+        self.fleet.pause(name)
+
+    def resume(self, name: str) -> None:
+        self.fleet.resume(name)
+
+    def wipe(self, name: str) -> None:
+        """Take away the data of a node that does not run, as a burnt disk would."""
+        assert not self.fleet.nodes[name].is_alive
+        shutil.rmtree(self.fleet.nodes[name].data)
+
+    def cut(self, one: str, other: str) -> None:
+        """Nothing passes between the two, in either direction."""
+        self.proxies[one, other].cut()
+        self.proxies[other, one].cut()
+
+    def heal(self, one: str, other: str) -> None:
+        self.proxies[one, other].heal()
+        self.proxies[other, one].heal()
+
+    def make_healthy(self) -> None:
+        """Every node runs, every line is whole, every link is up."""
+        for proxy in self.proxies.values():
+            proxy.heal()
+        for name, node in self.fleet.nodes.items():
+            if node.is_alive:
+                self.fleet.resume(name)
+            else:
+                self.fleet.start(name)
+        self.fleet.wait_until_ready()
+        self.wait_for_links()
+
+    # What nodes say
+
+    def status(self, name: str) -> dict[str, Any]:
+        """The node's status; {} when it does not answer."""
+        try:
+            probe = self._probes.get(name)
+            if probe is None or probe.ended.is_set():
+                probe = self._probes[name] = Client(self.address(name))
+            return probe.status(seconds=5.0)
+        except LostError:
+            lost = self._probes.pop(name, None)
+            if lost is not None:
+                lost.drop()
+            return {}
+
+    def links(self, name: str) -> dict[str, tuple[str, str]]:
+        """Peer → how the links to it and from it are."""
+        return {peer["name"]: (peer["out"], peer["in"]) for peer in self.status(name).get("peers", ())}
+
+    def alarms(self, name: str) -> set[str]:
+        """Codes of the node's alarms."""
+        return {alarm["code"] for alarm in self.status(name).get("alarms", ())}
+
+    def depth(self, name: str, queue: str) -> int:
+        """Unsettled messages of `queue` that the node owns."""
+        rows = self.status(name)["queues"]
+        return sum(row["messages"] for row in rows if row["destination"] == queue)
+
+    def wait_for_links(self, names: Sequence[str] | None = None) -> None:
+        """Return once `names` (all) are linked with each other both ways."""
+        wanted = list(names or self.names)
+
+        def all_up() -> bool:
+            return all(
+                self.links(name).get(other) == ("up", "up") for name in wanted for other in wanted if other != name
+            )
+
+        eventually(all_up, lambda: f"links are not up: { {name: self.links(name) for name in wanted} }")
+
+    def wait_until_same(self, names: Sequence[str] | None = None) -> None:
+        """Return once `names` (all) have the same vector: what one node holds, all hold."""
+        wanted = list(names or self.names)
+
+        def vectors() -> list[dict[str, int]]:
+            return [self.status(name).get("vector", {}) for name in wanted]
+
+        def same() -> bool:
+            first, *others = vectors()
+            return bool(first) and all(other == first for other in others)
+
+        eventually(same, lambda: f"nodes {wanted} do not hold the same records: {vectors()}")
+
+    def log_tails(self) -> list[tuple[str, str]]:
+        """The end of every node's log."""
+        return [(name, self.fleet.log_tail(name)) for name in self.names]
+
+    def _put_proxy(self, caller: str, callee: str) -> None:
+        """Let `caller` reach `callee` through a proxy: its peers file gives the proxy's address for it."""
+        (port,) = free_ports(1)
+        self.proxies[caller, callee] = Proxy(port, self.mesh_address(callee))
+        path = self.fleet.peers_files.get(caller, self.peers_path)
+        host, real = self.mesh_address(callee)
+        text = path.read_text("utf-8").replace(f'mesh = "{host}:{real}"', f'mesh = "{host}:{port}"')
+        self.fleet.peers_files[caller] = self._write(f"peers-{caller}.toml", text)
+
+    def _write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text, "utf-8")
+        return path
