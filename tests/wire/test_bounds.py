@@ -178,3 +178,23 @@ def test_command_line_is_bounded(command: bytes) -> None:
     connection.receive(command)
 
     assert code(connection) == "unknown-command"
+
+
+def test_shortest_possible_headers_are_counted_too() -> None:
+    fits = logged_in()
+    assert len(fits.receive(b"SEND\n" + b"a:\n" * 100 + b"\n\0")) == 1
+
+    over = logged_in()
+    assert over.receive(b"SEND\n" + b"a:\n" * 101 + b"\n\0") == []
+    assert code(over) == "too-many-headers"
+
+
+@pytest.mark.parametrize("start", [b"SEND\nd:1\nreceipt:", b"ACK\nsubscription:0\nid:"])
+def test_long_value_among_usual_ones_is_refused(start: bytes) -> None:
+    connection = logged_in()
+
+    frames = connection.receive(b"".join(start + b"%d\n\n\0\n" % number for number in range(5)))
+    assert len(frames) == 5
+
+    assert connection.receive(b"\n" + start + b"x" * 8193 + b"\n\n\0\n") == []
+    assert code(connection) == "header-line-too-long"

@@ -270,6 +270,18 @@ def test_body_of_an_ack_is_refused_also_among_usual_ones() -> None:
     assert code(connection) == "body-not-allowed"
 
 
+@pytest.mark.parametrize("known", [1, 2, 5])
+def test_body_longer_than_declared_is_refused_also_among_usual_ones(known: int) -> None:
+    connection = logged_in()
+
+    frames = connection.receive(
+        b"SEND\nd:1\ncontent-length:2\n\nxy\0\n" * known + b"SEND\nd:1\ncontent-length:2\n\nxyz\0\n"
+    )
+
+    assert len(frames) == known
+    assert code(connection) == "missing-nul"
+
+
 def test_version_1_0_keeps_backslashes_also_among_usual_acks() -> None:
     connection = logged_in(Version.V10)
 
