@@ -125,10 +125,7 @@ class MemoryDisk:
         self._end_life()
 
     def stop(self) -> None:
-        """Kill the process but not the machine: all that was written stays, open handles die."""
-        for node in self._files.values():
-            node.synced = len(node.data)
-        self._unsynced.clear()
+        """Kill the process but not the machine: all that was written stays, synced or not; open handles die."""
         self._end_life()
 
     def wipe(self) -> None:

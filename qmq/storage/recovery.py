@@ -75,9 +75,18 @@ def _recover(
     disk: Disk, node: str, settings: StorageSettings, checkpoint: CheckpointState, base: CheckpointState
 ) -> tuple[Journal, JournalRecovery]:
     chain, bad_heads = open_chain(disk, JOURNAL_DIRECTORY, JOURNAL, node)
-    removed = [path for path in bad_heads if not _adopt_without_head(chain, path, base)]
-    for path in removed:
-        disk.remove(path)
+    holes = load_holes(disk)
+    found: list[Quarantined] = []
+    raw: list[bytes] = []
+    removed: list[str] = []
+    for path in bad_heads:
+        adopted = _adopt_without_head(chain, path, base)
+        if adopted is None:
+            disk.remove(path)
+            removed.append(path)
+        elif (adopted.base, adopted.first) not in holes:
+            found.append(_quarantined(adopted.base, adopted.first, None))
+            raw.append(adopted.bytes_between(adopted.base, adopted.first))
     chain.drop_before(base.position)
 
     start = max(checkpoint.position, base.position)
@@ -87,9 +96,6 @@ def _recover(
         start, vector = chain.start, dict(chain.segments[0].head.vector)
     marks: list[Mark] = [(segment.base, segment.head.vector) for segment in chain.segments if segment.base < start]
     marks.append((start, dict(vector)))
-    holes = load_holes(disk)
-    found: list[Quarantined] = []
-    raw: list[bytes] = []
     torn_bytes = 0
     for segment in chain.segments[find_segment(chain.segments, start) :]:
         is_last = segment is chain.segments[-1]
@@ -157,8 +163,8 @@ def _cut(disk: Disk, segment: Segment) -> None:
     segment.file = replace_file(disk, segment.path, data)
 
 
-def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> bool:
-    """Put a segment whose head is unreadable in its place, if any batch of it can be read; whether one could."""
+def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> Segment | None:
+    """Put a segment whose head is unreadable in its place; None when no batch of it can be read either."""
     file = chain.disk.open(path)
     start = segment_base(path.rpartition("/")[2])
     assert start is not None, "open_chain reports only segment files"
@@ -166,7 +172,7 @@ def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> bool:
     first = next((stretch for stretch in scan(data) if stretch.head is not None), None)
     if first is None or first.head is None:
         file.close()
-        return False
+        return None
     vector = dict(base.vector)
     before = [segment for segment in chain.segments if segment.base < start]
     after = [segment for segment in chain.segments if segment.base > start]
@@ -179,8 +185,9 @@ def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> bool:
                 vector[stretch.head.origin] = stretch.head.last
     head = SegmentHead(start, chain.content, chain.node, first.head.first_us, vector, first.start)
     end = min(start + len(data), after[0].base) if after else start + len(data)
-    chain.segments = [*before, Segment(head, path, file, end), *after]
-    return True
+    segment = Segment(head, path, file, end)
+    chain.segments = [*before, segment, *after]
+    return segment
 
 
 def _put_aside(disk: Disk, found: list[Quarantined], raw: list[bytes]) -> None:

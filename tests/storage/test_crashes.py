@@ -29,6 +29,7 @@ class History:
         self.store = open_small(self.disk)
         vector = self.store.recovered.vector
         assert covers(vector, self.acknowledged)
+        self.acknowledged = vector  # What recovery reports counts as durable from then on.
         self.log = [data for data in self.log if self.survived(data, vector)]
         self.compare(self.store)
         self.incarnation += 1
@@ -90,7 +91,10 @@ class History:
                 self.step()
         except LogBroken:
             pass
-        self.disk.crash(self.random)
+        if self.random.randint(0, 2):
+            self.disk.crash(self.random)
+        else:
+            self.disk.stop()
         # Recovery itself is cut too, at a place of its own, and then left to finish.
         self.disk.fail_at(self.random.randint(0, 12))
         try:
