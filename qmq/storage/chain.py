@@ -131,6 +131,8 @@ class Chain:
             data = segment.bytes_between(position, min(hole_start, position + max(left, HEAD_BYTES)))
             size = _whole_batches(data, position, found)
             if size == 0:
+                if found and position + len(data) < hole_start:
+                    break  # The next one is larger than what is left; the next read begins with it.
                 size = self._read_one(segment, position, hole_start, found, damage)
             position += size
             left -= size

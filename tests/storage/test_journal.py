@@ -1,0 +1,262 @@
+import threading
+from errno import ENOSPC
+
+import pytest
+
+from qmq.errors import DiskFull, LogBroken
+from qmq.storage.batch import GAPS, MEMORY, SPARSE
+from qmq.storage.memory import MemoryDisk
+from qmq.storage.ports import StorageSettings
+from qmq.storage.record import Kind, pack_gap
+from qmq.storage.segment import read_footer
+
+from .rig import NOW, SMALL, A, B, C, Writer, journal_batches, open_small
+
+
+def test_an_append_returns_the_end_and_costs_one_write_and_one_sync() -> None:
+    disk = MemoryDisk()
+    journal = open_small(disk).journal
+    before = dict(disk.calls)
+
+    end = journal.append([Writer(A).published("/queue/q", b"1"), Writer(B).published("/queue/q", b"2")])
+
+    assert end == journal.end == journal.synced_end
+    assert disk.calls["write"] - before["write"] == 1
+    assert disk.calls["sync"] - before["sync"] == 1
+    assert journal.vector() == {A: 1, B: 1}
+
+
+@pytest.mark.parametrize("sync", ["interval", "never"])
+def test_without_always_nothing_is_synced_until_the_owner_asks(sync: str) -> None:
+    disk = MemoryDisk()
+    journal = open_small(disk, StorageSettings(sync=sync, reserve_bytes=0)).journal  # type: ignore[arg-type]
+    synced, before = journal.synced_end, disk.calls["sync"]
+
+    journal.append([Writer(A).published("/queue/q", b"1")])
+
+    assert (journal.synced_end, disk.calls["sync"]) == (synced, before)
+    journal.sync()
+    assert (journal.synced_end, disk.calls["sync"]) == (journal.end, before + 1)
+    journal.sync()
+    assert disk.calls["sync"] == before + 1
+
+
+@pytest.mark.parametrize("have", [1, 3])
+def test_a_batch_that_does_not_continue_its_origin_is_refused_and_nothing_is_written(have: int) -> None:
+    disk = MemoryDisk()
+    journal = open_small(disk).journal
+    journal.append([Writer(A).published("/queue/q", b"1", b"2")])
+    before = disk.contents()
+
+    with pytest.raises(ValueError, match="does not continue"):
+        journal.append([Writer(B).published("/queue/q", b"fine"), Writer(A, have).published("/queue/q", b"x")])
+
+    assert disk.contents() == before
+    assert journal.vector() == {A: 2}
+
+
+@pytest.mark.parametrize("attributes", [SPARSE, MEMORY])
+def test_batches_that_belong_elsewhere_are_refused(attributes: int) -> None:
+    journal = open_small(MemoryDisk()).journal
+    writer = Writer(A)
+    writer.publish("/queue/q", b"x")
+
+    with pytest.raises(ValueError, match="may not be journalled"):
+        journal.append([writer.batch(attributes)])
+
+
+def test_bytes_that_are_not_one_batch_are_refused() -> None:
+    journal = open_small(MemoryDisk()).journal
+    data = Writer(A).published("/queue/q", b"x")
+
+    with pytest.raises(ValueError):
+        journal.append([data + data])
+    with pytest.raises(ValueError):
+        journal.append([data[:50]])
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_after_a_failed_write_or_sync_every_later_append_is_refused(call: int) -> None:
+    disk = MemoryDisk()
+    journal = open_small(disk).journal
+    disk.fail_at(call)
+
+    with pytest.raises(LogBroken, match="told to fail"):
+        journal.append([Writer(A).published("/queue/q", b"1")])
+    disk.heal()
+
+    with pytest.raises(LogBroken):
+        journal.append([Writer(A).published("/queue/q", b"1")])
+    with pytest.raises(LogBroken):
+        journal.sync()
+    assert journal.vector() == {}
+    assert journal.read(0, 100) == []
+
+
+def test_a_full_disk_refuses_messages_while_settles_still_fit() -> None:
+    disk = MemoryDisk(capacity_bytes=4000)
+    journal = open_small(disk, StorageSettings(reserve_bytes=2000)).journal
+    a = Writer(A)
+    dot = a.publish("/queue/q", b"x")
+    journal.append([a.batch()])
+
+    with pytest.raises(DiskFull):
+        journal.append([Writer(B).published("/queue/q", b"x" * 3000)])
+    a.settle("/queue/q", [dot])
+    journal.append([a.batch()], settle_only=True)
+    with pytest.raises(DiskFull):
+        journal.append([Writer(B).published("/queue/q", b"x" * 1900)])
+
+    assert journal.vector() == {A: 2}
+
+
+def test_no_space_in_the_middle_of_a_write_breaks_the_journal() -> None:
+    disk = MemoryDisk(capacity_bytes=4000)
+    journal = open_small(disk, StorageSettings(reserve_bytes=0)).journal
+
+    with pytest.raises(LogBroken) as caught:
+        journal.append([Writer(A).published("/queue/q", b"x" * 5000)], settle_only=True)
+
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == ENOSPC
+
+
+def test_reading_goes_over_segments_in_whole_batches_and_any_chunk_size() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    batches = [a.published("/queue/q", b"x" * (n * 37 % 500)) for n in range(30)]
+    for data in batches:
+        store.journal.append([data])
+    assert store.journal.segments() > 5
+
+    for size in (1, 100, 333, 5000, 10**6):
+        found, position = [], store.journal.start
+        while chunk := store.journal.read(position, size):
+            assert len(chunk) == 1 or sum(head.size for _, head, _ in chunk) <= size
+            found.extend(data for _, _, data in chunk)
+            position = chunk[-1][0] + chunk[-1][1].size
+        assert found == batches
+    assert store.journal.read(store.journal.end, 100) == []
+
+
+def test_positions_only_grow_over_segments_and_restarts() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    positions = [store.journal.append([a.published("/queue/q", b"x" * 400)]) for _ in range(8)]
+    store.close()
+    store = open_small(disk)
+    positions.append(store.journal.append([a.published("/queue/q", b"x")]))
+
+    assert positions == sorted(set(positions))
+
+
+def test_seek_never_goes_past_a_batch_that_is_not_covered() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    writers = [Writer(A), Writer(B), Writer(C)]
+    for n in range(40):
+        store.journal.append([writers[n * 7 % 3].published("/queue/q", b"x" * 200)])
+    for reopened in (False, True):
+        if reopened:
+            disk.stop()
+        journal = open_small(disk).journal if reopened else store.journal
+        everything = journal.read(0, 10**6)
+        for position, _, _ in everything[::3]:
+            vector = journal.vector_at(position)
+            sought = journal.seek(vector)
+            assert sought <= position
+            assert all(head.last <= vector.get(head.origin, 0) for at, head, _ in everything if at < sought)
+        assert journal.seek(journal.vector()) == journal.end
+        assert journal.seek({}) == journal.start
+
+
+def test_a_seek_starts_near_what_is_missing() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    for _ in range(40):
+        store.journal.append([a.published("/queue/q", b"x" * 200)])
+
+    sought = store.journal.seek({A: 39})
+
+    assert store.journal.end - sought < 2 * SMALL.segment_bytes_max
+
+
+def test_what_this_node_gave_up_counts_in_its_vector_and_what_others_gave_up_does_not() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    own, other = Writer(A), Writer(B)
+    own.record(Kind.GAP, pack_gap(C, 10))
+    other.record(Kind.GAP, pack_gap(C, 99))
+
+    store.journal.append([own.batch(GAPS), other.batch(GAPS), Writer(C, have=10).published("/queue/q", b"x")])
+
+    assert store.journal.vector() == {A: 1, B: 1, C: 11}
+    disk.stop()
+    assert open_small(disk).recovered.vector == {A: 1, B: 1, C: 11}
+
+
+def test_full_segments_get_an_index_that_lists_what_they_hold() -> None:
+    store = open_small(MemoryDisk())
+    a, b = Writer(A), Writer(B)
+    for _ in range(4):
+        store.journal.append([a.published("/queue/q", b"x" * 300), b.published("/fanout/f", b"y" * 10, b"z")])
+
+    sealed = store.journal.seal_full()
+
+    assert sealed == store.journal.segments() - 1 > 0
+    assert store.journal.seal_full() == 0
+    footer = read_footer(store.journal._chain.segments[0].file)
+    assert footer is not None
+    assert footer.ranges[B][0][0] == 1
+    assert footer.kinds[(B, 1)] == 2 * len([entry for entry in footer.batches if entry.origin == B])
+    assert footer.destinations["/fanout/f"][1] == 11 * footer.destinations["/fanout/f"][0] // 2
+    assert journal_batches(store)[-1] == store.journal.read(0, 10**6)[-1][2]
+
+
+def test_damage_met_by_a_reader_is_passed_over_and_noted() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    batches = [a.published("/queue/q", b"body%d" % n * 20) for n in range(3)]
+    store.journal.append(batches)
+    store.checkpoint(store.journal.end, NOW, {"b": {}})
+    store.close()
+    path = next(iter(disk.contents()))
+    data = bytearray(disk.contents()[path])
+    data[data.index(b"body1")] ^= 1
+    disk.put(path, bytes(data))
+
+    journal = open_small(disk).journal
+
+    assert [data for _, _, data in journal.read(0, 10**6)] == [batches[0], batches[2]]
+    assert len(journal.damage) == 1
+
+
+def test_readers_beside_an_appender_see_a_prefix_and_nothing_torn() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    batches = [a.published("/queue/q", b"x" * (n % 90)) for n in range(300)]
+    failures: list[object] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while True:
+            last_round = done.is_set()
+            found = journal_batches(store)
+            if found != batches[: len(found)] or store.journal.damage:
+                failures.append(len(found))
+            if last_round:
+                return
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for data in batches:
+        store.journal.append([data])
+    done.set()
+    for reader in readers:
+        reader.join()
+
+    assert failures == []
+    assert journal_batches(store) == batches
