@@ -95,6 +95,9 @@ class Conversation:
         self._journal_frames = 0
         self.state = LinkState.CONNECTING
         self.partner: Partner | None = None
+        """Who the other side says it is; a server must not believe it before `is_proven`."""
+        self.is_proven = False
+        """The other side has shown who it is, by all the proofs it owes us."""
         self.error: MeshError | None = None
         self.reply = b""
 
@@ -109,7 +112,7 @@ class Conversation:
             broken = self._codec.error
             if broken is not None:
                 raise MeshError(broken.code, broken.message)
-            if self.partner is None or self.state is LinkState.PROVING:
+            if not self.is_proven:
                 self._unproven_bytes += len(data)
                 if self._unproven_bytes > UNPROVEN_BYTES_MAX:
                     raise MeshError("login-too-large", f"over {UNPROVEN_BYTES_MAX} bytes before the link was open")
@@ -138,9 +141,11 @@ class Conversation:
         handshake = self._handshake
         if isinstance(handshake, Dialling):
             self.partner, answer = handshake.connected(frame)
+            self.is_proven = True
             self.reply += answer
         elif command == "SUBSCRIBE":
             handshake.subscribe(frame)
+            self.is_proven = True
         elif command != "DISCONNECT":
             self.partner, answer = handshake.connect(frame)
             self.reply += answer

@@ -2,7 +2,8 @@
 
 The feed knows what the peer has (what it told, plus what was sent to it) and walks the journal. A batch that the peer
 has is passed over; one that continues what it has is sent; one beyond a hole is sent only after a gap notice, if
-retention made the hole, and otherwise left to others, because a damaged node says "unknown", never "no".
+retention made the hole. A hole that damage made is told as such, once, and left to others to fill, because a damaged
+node says "unknown", never "no"; what comes after it is sent when the peer has got past it.
 
 Surprising: origins that the peer follows at their own node (`direct`) are passed over without counting as known, so
 that in a healthy mesh a record crosses each link once, not once per relay. When such a direct link ends, the peer
@@ -16,7 +17,7 @@ from collections import deque
 from typing import Final
 
 from qmq.dots import Origin, Vector, merge
-from qmq.replication.frames import Ack, Batches, Gap
+from qmq.replication.frames import Ack, Batches, Gap, Hole
 from qmq.storage.batch import BatchHead
 
 WINDOW_BYTES: Final = 1 << 20
@@ -42,6 +43,7 @@ class Feed:
         self.bytes_sent = 0
         self._told: Vector = {}
         self._direct: frozenset[Origin] = frozenset()
+        self._holes: set[Origin] = set()
         self._frames = 0
         self._waiting: deque[tuple[int, int, int]] = deque()
         self._waiting_bytes = 0
@@ -79,9 +81,10 @@ class Feed:
         merge(self.peer, dict(gaps))
         return Gap(gaps) if gaps else None
 
-    def select(self, read: Read, durable_end: int, base: Vector) -> tuple[list[Gap | Batches], int | None]:
+    def select(self, read: Read, durable_end: int, base: Vector) -> tuple[list[Gap | Hole | Batches], int | None]:
         """What of `read` is sent, in order, and the position to go on from (None: none of it was durable)."""
-        frames: list[Gap | Batches] = []
+        frames: list[Gap | Hole | Batches] = []
+        holes: list[Origin] = []
         chosen: list[bytes] = []
         position: int | None = None
         for begin, head, data in read:
@@ -93,6 +96,9 @@ class Feed:
                 continue
             if head.first != known + 1:
                 if base.get(head.origin, 0) < head.first - 1 or head.first <= known:
+                    if head.origin not in self._holes:
+                        holes.append(head.origin)
+                        self._holes.add(head.origin)
                     continue
                 self._close(frames, chosen)
                 chosen = []
@@ -100,6 +106,8 @@ class Feed:
             chosen.append(data)
             self.peer[head.origin] = head.last
         self._close(frames, chosen)
+        if holes:
+            frames.append(Hole(tuple(holes)))
         return frames, position
 
     def lag(self, have: Vector) -> dict[Origin, int]:
@@ -110,7 +118,7 @@ class Feed:
             if last > self._told.get(origin, 0)
         }
 
-    def _close(self, frames: list[Gap | Batches], chosen: list[bytes]) -> None:
+    def _close(self, frames: list[Gap | Hole | Batches], chosen: list[bytes]) -> None:
         if not chosen:
             return
         self._frames += 1

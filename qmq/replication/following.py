@@ -10,7 +10,7 @@ from typing import Final
 from qmq.broker.outcome import Outcome
 from qmq.dots import Origin, Vector
 from qmq.replication.acceptance import Acceptance
-from qmq.replication.frames import Ack, Batches, Gap, Held, Interest, Lend, Serves, Topics, Welcome
+from qmq.replication.frames import Ack, Batches, Gap, Held, Hole, Interest, Lend, Serves, Topics, Welcome
 from qmq.replication.handshake import Partner
 from qmq.replication.host import Host
 from qmq.replication.outbox import Outbox
@@ -28,6 +28,8 @@ class Following:
         self.open = False
         self.welcomed = False
         self.caught_up = False
+        self.holed = False
+        """The peer cannot give all records of its own origin: others should relay them."""
         self.bytes_received = 0
         self._host = host
         self._acceptance = acceptance
@@ -80,6 +82,9 @@ class Following:
                     broker.lending.borrow(message, out)
             case Gap(gaps):
                 return self._accept_gaps(gaps)
+            case Hole(origins):
+                if self.partner.origin in origins:
+                    self.holed = True
             case Welcome(vector):
                 self.welcomed = True
                 self._missing = {origin: last for origin, last in vector.items() if origin != self._host.origin}

@@ -108,6 +108,13 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class Hole:
+    """Records of these origins are damaged here and cannot be sent now: the follower must get them elsewhere."""
+
+    origins: tuple[Origin, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Batches:
     """Whole journal batches, one after the other. Frames are numbered from 1 over the life of the link."""
 
@@ -130,7 +137,7 @@ class Lend:
 
 
 Follows = Ack | Interest | Credit | Settled | Returned | Held
-Serves = Welcome | Gap | Batches | Topics | Lend
+Serves = Welcome | Gap | Hole | Batches | Topics | Lend
 MeshFrame = Follows | Serves
 
 
@@ -369,6 +376,10 @@ def _gap(fields: list[object], sender: Sender) -> MeshFrame:
     return Gap(list(_vector(fields[0]).items()))
 
 
+def _hole(fields: list[object], sender: Sender) -> MeshFrame:
+    return Hole(_origins(fields[0]))
+
+
 def _topics(fields: list[object], sender: Sender) -> MeshFrame:
     return Topics(_messages(fields[0], sender, Kind.TOPIC))
 
@@ -394,6 +405,7 @@ FROM_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
 TO_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/welcome": (1, _welcome),
     "/mesh/gap": (1, _gap),
+    "/mesh/hole": (1, _hole),
     "/mesh/topics": (1, _topics),
     "/mesh/lend": (1, _lend),
 }
@@ -408,7 +420,7 @@ def pack(frame: MeshFrame) -> tuple[str, bytes]:
     return destination, body
 
 
-def _fields(frame: Follows | Welcome | Gap | Topics | Lend) -> tuple[str, list[object]]:
+def _fields(frame: Follows | Welcome | Gap | Hole | Topics | Lend) -> tuple[str, list[object]]:
     match frame:
         case Ack(frames, received, durable, direct):
             named = None if direct is None else [value for origin in direct for value in origin]
@@ -427,6 +439,8 @@ def _fields(frame: Follows | Welcome | Gap | Topics | Lend) -> tuple[str, list[o
             return "/mesh/welcome", [pack_vector(vector)]
         case Gap(gaps):
             return "/mesh/gap", [pack_vector(dict(gaps))]
+        case Hole(origins):
+            return "/mesh/hole", [[value for origin in origins for value in origin]]
         case Topics(messages):
             return "/mesh/topics", [pack_messages(messages)]
         case Lend(messages):

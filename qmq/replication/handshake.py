@@ -122,7 +122,7 @@ class Answering:
             raise MeshError("own-name", f"another node calls itself {node}, which is this node's name")
         to = headers.get("to", "")
         if to != mine.origin.node:
-            raise MeshError("wrong-node", f"{node} meant to reach {to!r}; this is {mine.origin.node}")
+            raise MeshError("wrong-node", f"{node} meant to reach {to[:40]!r}; this is {mine.origin.node}")
         if mine.secret is None and self._certificate_name is None:
             raise MeshError("no-proof", "this mesh has no secret, so a link needs TLS with a certificate")
         if self._certificate_name is not None and self._certificate_name != node:

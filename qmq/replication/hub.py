@@ -22,7 +22,7 @@ ALARM_SECONDS: Final = 60.0
 
 ALARMS_REMEMBERED_MAX: Final = 1000
 
-QUIET: Final = frozenset({NOT_HERE, "silent", "not-reading", "replaced"})
+QUIET: Final = frozenset({NOT_HERE, "silent", "not-reading", "replaced", "login-too-slow"})
 """Codes that are no mistrust: the link ends and is dialled again."""
 
 
@@ -44,7 +44,11 @@ class Hub:
 
         Only present incarnations: records of an earlier one may be anywhere, its own node may have lost them.
         """
-        others = [link.partner.origin for link in self.followings.values() if link.welcomed and link.peer != peer]
+        others = [
+            link.partner.origin
+            for link in self.followings.values()
+            if link.welcomed and not link.holed and link.peer != peer
+        ]
         return (self.host.origin, *sorted(others))
 
     def direct_changed(self) -> None:

@@ -102,11 +102,10 @@ class Line:
             if not data:
                 with trio.move_on_after(self._beat_seconds()) as beat:
                     await self._waiting.wait()
-                if not beat.cancelled_caught:
+                if not beat.cancelled_caught or self.conversation.partner is None:
                     continue
-                if self.conversation.partner is None:
-                    continue
-                data = HEARTBEAT
+                self._before_write()
+                data = self.outbox.take() or HEARTBEAT
             self.mid_frame = True
             await self.pipe.send_all(data)
             self.mid_frame = False
@@ -133,8 +132,8 @@ class Line:
 
     async def _hurry_login(self) -> None:
         await trio.sleep(LOGIN_SECONDS)
-        if self.conversation.state in (LinkState.CONNECTING, LinkState.PROVING):
-            raise MeshError("login-too-slow", f"the link was not open after {LOGIN_SECONDS:g} s")
+        if not self.conversation.is_proven:
+            raise MeshError("login-too-slow", f"the other side had not proven itself after {LOGIN_SECONDS:g} s")
 
 
 def fresh_nonce(world: World) -> str:
@@ -180,6 +179,7 @@ class Link:
         self._address = peer.mesh
         self._settings = settings
         self._tls = tls
+        self._acked_at = 0.0
 
     @property
     def state(self) -> str:
@@ -255,18 +255,17 @@ class Link:
     async def _take_frames(self, frames: list[MeshFrame]) -> None:
         line = self.line
         assert line is not None
-        if line.conversation.partner is None:
+        if line.conversation.partner is None or not (frames or self.following is None):
             return
         host = self._host
         await host.commit_slot()
         out = Outcome()
         following = self.following
-        welcomed = False
         grew = False
         try:
             if following is None:
                 following = self._begin(line)
-            welcomed = following.welcomed
+            was_direct = following.welcomed and not following.holed
             for frame in frames:
                 assert not isinstance(frame, Follows)  # the conversation's table lets none through
                 if isinstance(frame, Gap):
@@ -278,14 +277,19 @@ class Link:
             if grew:
                 self._hub.received_grew(out)
             host.submit(out)
-        if following.welcomed and not welcomed:
+        if was_direct != (following.welcomed and not following.holed):
             self._hub.direct_changed()
         if grew or following.welcomed and not following.caught_up:
             self._hub.report_caught_up()
 
     def _before_write(self) -> None:
         following = self.following
-        if following is not None and following.ack_due:
+        if following is None:
+            return
+        # What the peer does not wait for, such as what we have from others, is told once per beat.
+        now = trio.current_time()
+        if following.ack_due or now - self._acked_at >= self._settings.beat_seconds:
+            self._acked_at = now
             following.tell_ack(self._hub.direct_for(self.peer))
 
     async def _tell_durable(self) -> NoReturn:

@@ -19,7 +19,7 @@ import trio
 from qmq.broker.outcome import Outcome
 from qmq.dots import Vector
 from qmq.errors import MeshError
-from qmq.replication.conversation import Conversation, LinkState
+from qmq.replication.conversation import Conversation
 from qmq.replication.feed import Read
 from qmq.replication.frames import Follows, MeshFrame
 from qmq.replication.handshake import Answering
@@ -168,16 +168,22 @@ class MeshListener:
 
     async def _take_frames(self, served: Served, frames: list[MeshFrame]) -> None:
         line = served.line
-        if line.conversation.state not in (LinkState.OPEN, LinkState.ENDED):
-            return
         host = self._host
         serving = served.serving
+        if not line.conversation.is_proven:
+            return
+        if serving is not None and not frames:
+            return
         if serving is None:
-            if not frames and line.conversation.state is LinkState.ENDED:
-                return
             self._make_room_for(served)
-            await host.all_told()
-        await host.commit_slot()
+            while True:
+                # What was lent against the credit of the connection before is told to nobody, and goes back.
+                await host.all_told()
+                await host.commit_slot()
+                if not self._make_room_for(served):
+                    break
+        else:
+            await host.commit_slot()
         out = Outcome()
         try:
             if serving is None:
@@ -191,13 +197,13 @@ class MeshListener:
             host.submit(out)
         served.wake_feed()
 
-    def _make_room_for(self, served: Served) -> None:
-        """End an older connection of the same node, or refuse this one."""
+    def _make_room_for(self, served: Served) -> bool:
+        """End an older connection of the same node, or refuse this one. True when one was ended."""
         partner = served.line.conversation.partner
         assert partner is not None
         old = self.served.get(partner.origin.node)
         if old is None:
-            return
+            return False
         assert old.serving is not None
         silent = trio.current_time() - old.line.heard_at
         if old.serving.partner.origin != partner.origin and silent <= 2 * self._settings.beat_seconds:
@@ -206,12 +212,12 @@ class MeshListener:
             )
         self._close_serving(old)
         old.pipe.close()
+        return True
 
     def _begin(self, served: Served, out: Outcome) -> Serving:
         hub = self._hub
         partner = served.line.conversation.partner
         assert partner is not None
-        self._make_room_for(served)  # another one may have come while this one waited
         self._pending -= 1
         serving = Serving(self._host, partner, served.line.outbox)
         served.serving = serving

@@ -2,10 +2,12 @@
 
 `run` is one nursery for all of it. The tell methods never wait and never fail; when the link in question is down:
 
-    send_topics, settled, offer, interest_changed   dropped (a settle also travels in the journal; the rest is told
-                                                    anew, as a whole, when the link begins)
-    give_back                                       dropped; the owner sees it missing from the next `Held`
-    lend                                            the messages return to their queues, unseen, and are dispatched anew
+    send_topics                dropped and counted: topics promise no delivery
+    offer, interest_changed    dropped: both are told anew, as a whole, when the link begins
+    settled                    dropped: a durable settle also travels in the journal; a memory-only message that was
+                               settled is delivered once more, because its owner cannot know
+    give_back                  dropped: the owner sees it missing from the next `Held`
+    lend                       the messages return to their queues, unseen, and are dispatched anew
 """
 
 import ssl
@@ -40,6 +42,8 @@ class PeerStatistics:
     in_since_us: int
     dialled: int
     """How often we dialled it."""
+    peers_version: int
+    """Of its peers file; 0 when no link is up."""
     origin: Origin | None
     """Its present incarnation, when any link is up."""
     lag: dict[Origin, int]
@@ -172,6 +176,7 @@ class Mesh:
             out_since_us=link.since_us,
             in_since_us=0 if served is None else served.since_us,
             dialled=link.dialled,
+            peers_version=0 if partner is None else partner.peers_version,
             origin=None if partner is None else partner.origin,
             lag={} if serving is None else serving.feed.lag(self._hub.host.durable_vector()),
             record_bytes_in=0 if following is None else following.bytes_received,

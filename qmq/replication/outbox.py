@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from qmq.broker.message import Message
-from qmq.replication.frames import BATCH_TYPE, MSGPACK_TYPE, Batches, Gap, Lend, MeshFrame, Topics, pack
+from qmq.replication.frames import BATCH_TYPE, MSGPACK_TYPE, Batches, Gap, Hole, Lend, MeshFrame, Topics, pack
+from qmq.wire.stomp.limits import BODY_BYTES_CEILING
 from qmq.wire.stomp.writer import encode_frame
 
 TOPIC_BYTES_MAX: Final = 4 << 20
@@ -21,6 +22,9 @@ TOPIC_BYTES_MAX: Final = 4 << 20
 
 SMALL_BYTES_MAX: Final = 16 << 20
 """Acks, credit, interest, settles and the like waiting for one link."""
+
+SINGLE_BYTES_MAX: Final = BODY_BYTES_CEILING - (64 << 10)
+"""Of one topic message: what still fits into a frame together with its envelope."""
 
 TURN_BYTES: Final = 256 << 10
 """About how much of each kind goes out in one turn."""
@@ -56,8 +60,8 @@ class Outbox:
         self._small.append(data)
         self.wake()
 
-    def put_journal(self, frame: Batches | Gap) -> None:
-        """Add journal batches, or the notice of a gap before them: these keep their order."""
+    def put_journal(self, frame: Batches | Gap | Hole) -> None:
+        """Add journal batches, or the notice of a gap or hole: these keep their order."""
         self._journal.append(self._encode(frame))
         self.wake()
 
@@ -70,7 +74,8 @@ class Outbox:
         """Add topic messages, or drop and count them when too many wait."""
         for message in messages:
             size = _size(message)
-            if self._topic_bytes + size > TOPIC_BYTES_MAX:
+            # One that is over the bound by itself may pass while nothing else waits.
+            if (self._topics and self._topic_bytes + size > TOPIC_BYTES_MAX) or size > SINGLE_BYTES_MAX:
                 self.topics_dropped += 1
                 continue
             self._topic_bytes += size
