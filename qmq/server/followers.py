@@ -13,7 +13,7 @@ from typing import Protocol
 
 from qmq.broker.message import Message
 from qmq.broker.subscription import Subscription
-from qmq.dots import Origin
+from qmq.dots import Origin, Vector
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.server.session import Session
 from qmq.storage.fanout_reader import FanoutPosition
@@ -54,11 +54,15 @@ class Followers:
         self._buffer_bytes = buffer_bytes
         self._live: dict[str, dict[Subscription, None]] = {}
         self._told_group: dict[Subscription, int] = {}
+        # What a resuming client has seen elsewhere and this node may yet receive: it must not be told again.
+        self._ahead: dict[Subscription, Vector] = {}
         self.touched: dict[Session, None] = {}
         self.reading = 0
 
     def join(self, subscription: Subscription) -> None:
         """Begin at `subscription.start`."""
+        if isinstance(subscription.start, dict):
+            self._ahead[subscription] = dict(subscription.start)
         if subscription.start == "next":
             self._go_live(subscription)
         else:
@@ -77,6 +81,7 @@ class Followers:
             session = self._desk.sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
                 self._leave(subscription)
+                self._ahead.pop(subscription, None)
                 continue
             outbox = session.outbox
             if outbox.size > self._buffer_bytes and self._told_group.get(subscription) != begin:
@@ -84,14 +89,41 @@ class Followers:
                 self._leave(subscription)
                 self._read_from(subscription, begin)
                 continue
+            self._told_group[subscription] = begin
+            self.touched[session] = None
+            if subscription in self._ahead:
+                tails = [
+                    tail_for(message, session.version)
+                    for message in messages
+                    if self._is_news(subscription, message.origin, message.sequence)
+                ]
+                if tails:
+                    outbox.put(encode_run(subscription.prefix, tails))
+                continue
             key = (subscription.prefix, session.version)
             data = encoded.get(key)
             if data is None:
                 tails = [tail_for(message, session.version) for message in messages]
                 data = encoded[key] = encode_run(subscription.prefix, tails)
             outbox.put(data)
-            self._told_group[subscription] = begin
-            self.touched[session] = None
+
+    def _is_news(self, subscription: Subscription, origin: Origin, sequence: int) -> bool:
+        """Whether a resuming client has not seen this. Forgets the origins that have got beyond what it had seen."""
+        ahead = self._ahead.get(subscription)
+        if ahead is None:
+            return True
+        if sequence <= ahead.get(origin, 0):
+            return False
+        ahead.pop(origin, None)
+        if not ahead:
+            del self._ahead[subscription]
+        return True
+
+    def _forget_reached(self, subscription: Subscription, have: Vector) -> None:
+        """All of `have` has been read past: only what lies beyond it may still come live."""
+        left = {o: last for o, last in self._ahead.pop(subscription, {}).items() if last > have.get(o, 0)}
+        if left:
+            self._ahead[subscription] = left
 
     def _leave(self, subscription: Subscription) -> None:
         self._told_group.pop(subscription, None)
@@ -113,12 +145,15 @@ class Followers:
             while True:
                 session = desk.sessions.get(subscription.session)
                 if session is None or subscription.closed or session.finishing:
+                    self._ahead.pop(subscription, None)
                     return
+                have = store.journal.vector()
                 rows, position, at_end = await desk.world.run_blocking(
                     partial(store.read_fanout, name, position, READ_BYTES)
                 )
                 self._tell_rows(subscription, session, rows)
                 if at_end and position.journal_position == desk.told_end():
+                    self._forget_reached(subscription, have)
                     self._go_live(subscription)
                     return
                 await session.outbox.drained()
@@ -131,6 +166,8 @@ class Followers:
     def _tell_rows(self, subscription: Subscription, session: Session, rows: list[tuple[Origin, Record]]) -> None:
         tails: list[bytes] = []
         for origin, record in rows:
+            if not self._is_news(subscription, origin, record.sequence):
+                continue
             message = self._desk.message_of(origin, record)
             if message is not None:
                 tails.append(tail_for(message, session.version))
