@@ -16,9 +16,6 @@ READ_BYTES_MAX = 1 << 18
 LAST_WORDS_BYTES = 4096
 ANSWER_SECONDS = 10.0
 
-SOCKET_BUFFER_BYTES = 1 << 20
-"""Room in the kernel in both directions, so that neither side stands still while the other has its turn."""
-
 ERROR_MESSAGE = re.compile(rb"(?:^|\0\n?)ERROR\n(?:[^\n\0]+\n)*?message:([^\n]*)\n")
 
 
@@ -44,7 +41,10 @@ class Line:
     """
 
     def __init__(self, address: Address, counter: Counter, *, login: str | None = None, passcode: str | None = None):
-        self.socket = socket.create_connection(address, ANSWER_SECONDS)
+        try:
+            self.socket = socket.create_connection(address, ANSWER_SECONDS)
+        except OSError as error:
+            raise ConnectionError(f"{address}: {error.strerror or error}; is a node running there?") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.received = 0
         self.waiting = b""
@@ -80,6 +80,8 @@ class Line:
             data = self.socket.recv(READ_BYTES_MAX)
         except BlockingIOError:
             return 0
+        except OSError as error:
+            raise ConnectionError(self._why(error)) from error
         return self._count(data)
 
     def write(self, data: bytes | memoryview) -> int:
@@ -96,14 +98,11 @@ class Line:
         if self.waiting:
             self.waiting = self.waiting[self.write(self.waiting) :]
 
-    def leave(self, unfinished: bytes | memoryview = b"") -> None:
-        """Say goodbye and wait for its receipt, counting what still comes before it.
-
-        `unfinished` is the rest of a frame of which a part was sent.
-        """
+    def leave(self) -> None:
+        """Say goodbye and wait for its receipt, counting what still comes before it. Blocks."""
         self.socket.settimeout(ANSWER_SECONDS)
         goodbye = encode_frame("DISCONNECT", [("receipt", "goodbye")])
-        self.socket.sendall(b"".join((unfinished, self.waiting, goodbye)))
+        self.socket.sendall(self.waiting + goodbye)
         self.waiting = b""
         seen = b""
         while b"receipt-id:goodbye" not in seen:

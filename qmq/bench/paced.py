@@ -84,11 +84,6 @@ class Paced:
         self._sender.leave()
         self._receiver.leave()
 
-    def close(self) -> None:
-        """Let go of both connections. Idempotent."""
-        self._sender.close()
-        self._receiver.close()
-
     def _send_due(self, now: float) -> None:
         schedule = self._schedule
         frames = []

@@ -29,7 +29,7 @@ from qmq.bench.frames import (
     receipted_sends,
     sends,
 )
-from qmq.bench.line import Ignore, Line
+from qmq.bench.line import Counter, Ignore, Line
 from qmq.bench.paced import Paced, Schedule, Stopwatch, percentile
 from qmq.bench.process import Usage, usage
 from qmq.config import Address
@@ -38,7 +38,10 @@ BODY_BYTES_MIN = NUMBERED_BODY_BYTES_MIN
 WINDOW_MAX = RECEIPT_IDS
 
 SETTLE_SECONDS = 2.0
-"""After start or after connecting, until a node counts as idle."""
+"""After its start, until a node counts as idle."""
+
+LOGIN_SECONDS = 6.0
+"""After connecting: until then the node may wake up once for each connection, to see that it has logged in."""
 
 MEMORY_ONLY = ("persistent", "false")
 
@@ -68,9 +71,6 @@ class Plan:
     pid: int | None = None
     """The node's process, where it runs on this machine."""
 
-    def line(self, counter: MarkCounter | AckCutter | Stopwatch | Ignore) -> Line:
-        return Line(self.at, counter, login=self.login, passcode=self.passcode)
-
     def destination_of(self, kind: str) -> str:
         return self.destination or f"/{kind}/bench-{secrets.token_hex(4)}"
 
@@ -78,6 +78,28 @@ class Plan:
     def durability(self) -> tuple[tuple[str, str], ...]:
         """Headers for SEND."""
         return (MEMORY_ONLY,) if self.memory else ()
+
+
+class Lines:
+    """The connections of one run; all are closed at the end of its `with`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._open: list[Line] = []
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for line in self._open:
+            line.close()
+
+    def add(self, counter: Counter) -> Line:
+        """One more, logged in."""
+        plan = self._plan
+        line = Line(plan.at, counter, login=plan.login, passcode=plan.passcode)
+        self._open.append(line)
+        return line
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,7 +160,7 @@ class Meter:
         return figures
 
 
-def topic(plan: Plan) -> Report:
+def topic(plan: Plan, lines: Lines) -> Report:
     """One sender, every subscriber gets every message."""
     destination = plan.destination_of("topic")
     report = Report(
@@ -148,16 +170,16 @@ def topic(plan: Plan) -> Report:
             "outstanding": plan.outstanding,
         }
     )
-    lines = [plan.line(MarkCounter(BODY_MARK)) for _ in range(plan.subscribers)]
-    for line in lines:
-        line.subscribe(destination, "auto")
+    subscribers = [lines.add(MarkCounter(BODY_MARK)) for _ in range(plan.subscribers)]
+    for subscriber in subscribers:
+        subscriber.subscribe(destination, "auto")
     ring = sends(destination, plan.body_bytes, *plan.durability)
     outstanding = max(plan.outstanding, plan.subscribers)
-    exchange = Exchange(plan.line(Ignore()), ring, lines, copies=plan.subscribers, outstanding=outstanding)
+    exchange = Exchange(lines.add(Ignore()), ring, subscribers, copies=plan.subscribers, outstanding=outstanding)
     return _measure(plan, report, exchange)
 
 
-def queue(plan: Plan) -> Report:
+def queue(plan: Plan, lines: Lines) -> Report:
     """One sender, one consumer that acknowledges each message for itself."""
     destination = plan.destination_of("queue")
     report = Report(
@@ -168,19 +190,19 @@ def queue(plan: Plan) -> Report:
             "memory": plan.memory,
         }
     )
-    consumer = plan.line(AckCutter())
+    consumer = lines.add(AckCutter())
     consumer.subscribe(destination, "client-individual", ("prefetch-count", str(plan.prefetch)))
     ring = sends(destination, plan.body_bytes, *plan.durability)
-    exchange = Exchange(plan.line(Ignore()), ring, [consumer], copies=1, outstanding=plan.outstanding)
+    exchange = Exchange(lines.add(Ignore()), ring, [consumer], copies=1, outstanding=plan.outstanding)
     return _measure(plan, report, exchange)
 
 
-def send(plan: Plan) -> Report:
+def send(plan: Plan, lines: Lines) -> Report:
     """SENDs with a receipt each; the messages stay in their queue."""
     destination = plan.destination_of("queue")
     report = Report(parameters={"body_bytes": plan.body_bytes, "window": plan.window, "memory": plan.memory})
     ring = receipted_sends(destination, plan.body_bytes, *plan.durability)
-    sender = plan.line(MarkCounter(RECEIPT_MARK))
+    sender = lines.add(MarkCounter(RECEIPT_MARK))
     exchange = Exchange(sender, ring, [sender], copies=1, outstanding=plan.window)
     return _measure(plan, report, exchange)
 
@@ -202,7 +224,7 @@ def _measure(plan: Plan, report: Report, exchange: Exchange) -> Report:
     return report
 
 
-def latency(plan: Plan) -> Report:
+def latency(plan: Plan, lines: Lines) -> Report:
     """Microseconds from the moment when a message was due until it was read."""
     destination = plan.destination_of("topic")
     report = Report(
@@ -210,11 +232,11 @@ def latency(plan: Plan) -> Report:
     )
     schedule = Schedule(plan.rate)
     watch = Stopwatch(schedule)
-    receiver = plan.line(watch)
+    receiver = lines.add(watch)
     receiver.subscribe(destination, "auto")
     frame = numbered_send(destination, plan.body_bytes, plan.durability)
     schedule.start = time.monotonic()
-    paced = Paced(plan.line(Ignore()), receiver, frame, schedule)
+    paced = Paced(lines.add(Ignore()), receiver, frame, schedule)
     meter = Meter(plan.pid)
     try:
         paced.run(plan.warmup_seconds)
@@ -227,8 +249,6 @@ def latency(plan: Plan) -> Report:
         report.figures.update(_micros("generator_lag_", paced.lags[sent:]))
     except OSError as error:
         report.failed(error)
-    finally:
-        paced.close()
     report.compare(paced.sent, receiver.received - watch.repeated)
     report.extra += watch.repeated
     return report
@@ -240,7 +260,7 @@ def _micros(name: str, seconds: list[float]) -> dict[str, Value]:
     return {f"{name}{word}_us": round(percentile(ordered, share) * 1e6) for word, share in shares.items()}
 
 
-def idle(plan: Plan) -> Report:
+def idle(plan: Plan, lines: Lines) -> Report:
     """A node without clients, then with `connections` that do nothing. Needs the node's process."""
     assert plan.pid is not None, "the command line asks for it"
     report = Report(parameters={"connections": plan.connections})
@@ -248,22 +268,18 @@ def idle(plan: Plan) -> Report:
     alone = usage(plan.pid)
     report.figures["server_rss_mib"] = round(alone.rss_bytes / (1 << 20), 1)
     report.figures.update(_quiet("", plan.pid, plan.seconds))
-    lines: list[Line] = []
     try:
         if plan.connections:
             started = time.monotonic()
             for _ in range(plan.connections):
-                lines.append(plan.line(Ignore()))
+                lines.add(Ignore())
             report.figures["connects_per_second"] = round(plan.connections / (time.monotonic() - started))
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(LOGIN_SECONDS)
             more = usage(plan.pid).rss_bytes - alone.rss_bytes
             report.figures["bytes_per_connection"] = round(more / plan.connections)
             report.figures.update(_quiet("connected_", plan.pid, plan.seconds))
     except OSError as error:
         report.failed(error)
-    finally:
-        for line in lines:
-            line.close()
     return report
 
 
@@ -277,7 +293,7 @@ def _quiet(name: str, pid: int, seconds: float) -> dict[str, Value]:
     }
 
 
-WORKLOADS: Mapping[str, Callable[[Plan], Report]] = {
+WORKLOADS: Mapping[str, Callable[[Plan, Lines], Report]] = {
     "topic": topic,
     "fan-out": topic,
     "queue": queue,
@@ -285,3 +301,9 @@ WORKLOADS: Mapping[str, Callable[[Plan], Report]] = {
     "latency": latency,
     "idle": idle,
 }
+
+
+def measure(plan: Plan) -> Report:
+    """Run the workload. Raises OSError when it could not begin: nobody answers, or the node refuses."""
+    with Lines(plan) as lines:
+        return WORKLOADS[plan.workload](plan, lines)

@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from .. import __version__
-from ..bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, Plan, Report, Value
+from ..bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, Plan, Report, Value, measure
 from ..config.address import Address
 from .launch import POLL_SECONDS, PROGRAM, READY_SECONDS, STOP_SECONDS, answers, exit_text, tail
 from .options import DEFAULT_AT, FOLDER, read_address
@@ -138,7 +138,7 @@ class Target:
     show_default=True,
     help="idle: connections to open after the node was measured alone.",
 )
-@click.option("--destination", help="Where to send; by default a new destination. latency: a queue instead of a topic.")
+@click.option("--destination", help="Where to send; by default a new destination. latency takes a queue, too.")
 @click.option("--pin/--no-pin", default=None, help="Give node and generator a core each; done by itself with --serve.")
 @click.option("--json/--table", "as_json", default=True, show_default=True, help="One line of JSON, or a table.")
 @click.pass_context
@@ -215,7 +215,7 @@ def bench(
             memory=memory,
         )
         try:
-            report = WORKLOADS[workload](plan)
+            report = measure(plan)
         except OSError as error:
             raise Failed(str(error)) from error
     _print(facts(plan, report, pins is not None), as_json)

@@ -1,0 +1,127 @@
+"""A small broker in a thread, for what measures brokers: it can lose, repeat, hold back and refuse messages.
+
+Every subscriber of a destination gets every message, which is right for a queue with one consumer too.
+"""
+
+import socket
+import threading
+from collections import Counter
+
+from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame
+
+
+def answer(command: str, headers: list[tuple[str, str]], body: bytes = b"") -> bytes:
+    return encode_frame(command, headers, body, version=Version.V12)
+
+
+class Relay:
+    """Listens while its `with` lasts. Set a fault before a client comes; all count messages from 1.
+
+    `lose` and `repeat` name one message; `refuse` answers that one with ERROR and closes; `hold` delivers nothing
+    from that one on.
+    """
+
+    def __init__(self, *, lose: int = 0, repeat: int = 0, refuse: int = 0, hold: int = 0) -> None:
+        self.lose, self.repeat, self.refuse, self.hold = lose, repeat, refuse, hold
+        self.sent = 0
+        self.bodies: set[bytes] = set()
+        self.headers: list[dict[str, str]] = []
+        """Of SUBSCRIBEs, and of one SEND for each different header block."""
+        self.delivered: set[str] = set()
+        self.acked: Counter[str] = Counter()
+        self.longest_run = 0
+        """Most messages taken and not delivered."""
+        self._heads: set[int] = set()
+        self._lock = threading.Lock()
+        self._subscribers: list[tuple[socket.socket, dict[str, str]]] = []
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.at = "{}:{}".format(*self._listener.getsockname())
+
+    def __enter__(self) -> "Relay":
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive(), "the generator left a connection open"
+        self._listener.close()
+
+    def _start(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]  # any callable
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        codec = Connection(Role.SERVER)
+        with connection:
+            try:
+                while data := connection.recv(65536):
+                    for frame in codec.receive(data):
+                        with self._lock:
+                            if not self._obey(connection, frame):
+                                # Closing with unread bytes would take the ERROR from the client.
+                                connection.shutdown(socket.SHUT_WR)
+                                while connection.recv(65536):
+                                    continue
+                                return
+                    assert codec.error is None, codec.error
+            except ConnectionError:
+                return
+
+    def _obey(self, connection: socket.socket, frame: Frame) -> bool:
+        command, headers = frame.head.command, frame.head.headers
+        if command == "CONNECT":
+            connection.sendall(answer("CONNECTED", [("version", "1.2")]))
+        elif command == "SUBSCRIBE":
+            self._subscribers.append((connection, headers))
+            self.headers.append(headers)
+        elif command == "ACK":
+            self.acked[headers["id"]] += 1
+        elif command == "SEND" and not self._take(connection, frame):
+            return False
+        if frame.receipt is not None:
+            connection.sendall(answer("RECEIPT", [("receipt-id", frame.receipt)]))
+        return True
+
+    def _take(self, connection: socket.socket, frame: Frame) -> bool:
+        self.sent += 1
+        self.bodies.add(frame.body)
+        if id(frame.head) not in self._heads:
+            self._heads.add(id(frame.head))
+            self.headers.append(frame.head.headers)
+        if self.sent == self.refuse:
+            connection.sendall(answer("ERROR", [("message", "enough of you")]))
+            return False
+        if self.sent == self.lose:
+            if frame.receipt is not None:
+                frame.receipt = None
+            return True
+        if self.hold and self.sent >= self.hold:
+            return True
+        for _ in range(2 if self.sent == self.repeat else 1):
+            self._deliver(frame)
+        return True
+
+    def _deliver(self, frame: Frame) -> None:
+        for number, (subscriber, wanted) in enumerate(self._subscribers):
+            if wanted["destination"] != frame.head.headers["destination"]:
+                continue
+            name = f"{number}-{self.sent}"
+            headers = [("subscription", wanted["id"]), ("message-id", name)]
+            headers.append(("destination", wanted["destination"]))
+            if wanted["ack"] != "auto":
+                headers.append(("ack", name))
+            self.delivered.add(name)
+            subscriber.sendall(answer("MESSAGE", headers, frame.body))

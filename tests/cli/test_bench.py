@@ -1,0 +1,231 @@
+"""`qmq bench`: what it says of a broker that is right, and of one that is not."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qmq.bench import exchange, paced, workloads
+
+from .conftest import Run
+from .relay import Relay
+
+QUICK = ("--seconds", "0.1", "--warmup", "0")
+
+
+@pytest.fixture
+def measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Run `qmq bench` against a relay; its line of JSON, with the exit code as `exit`."""
+    for module in (exchange, paced):
+        monkeypatch.setattr(module, "GIVE_UP_SECONDS", 0.2)
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+
+    def bench(relay: Relay, *arguments: str) -> dict[str, Any]:
+        result = run("bench", *arguments, *QUICK, "--at", relay.at)
+        facts = json.loads(result.stdout.splitlines()[0])
+        return {**facts, "exit": result.exit_code, "said": result.stderr}
+
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("workload", "counted"),
+    [("topic", 1), ("fan-out", 10), ("queue", 1), ("send", 1)],
+)
+def test_a_broker_that_loses_nothing_is_measured(
+    measured: Callable[..., dict[str, Any]], workload: str, counted: int
+) -> None:
+    with Relay() as relay:
+        facts = measured(relay, workload)
+
+    assert (facts["missing"], facts["extra"], facts["errors"], facts["exit"]) == (0, 0, 0, 0), facts
+    assert facts["workload"] == workload
+    assert facts["per_second"] > 0
+    assert relay.sent > 0
+    if workload != "send":
+        assert len(relay.delivered) == relay.sent * counted
+    assert {len(body) for body in relay.bodies} == {100}
+
+
+@pytest.mark.parametrize("workload", ["topic", "fan-out", "queue", "send", "latency"])
+def test_a_lost_message_is_missed(measured: Callable[..., dict[str, Any]], workload: str) -> None:
+    with Relay(lose=3) as relay:
+        facts = measured(relay, workload)
+
+    assert facts["missing"] == (10 if workload == "fan-out" else 1)
+    assert facts["exit"] == 1
+    assert "missing" in facts["said"]
+
+
+@pytest.mark.parametrize("workload", ["topic", "queue", "latency"])
+def test_a_message_that_comes_twice_is_counted(measured: Callable[..., dict[str, Any]], workload: str) -> None:
+    with Relay(repeat=3) as relay:
+        facts = measured(relay, workload)
+
+    assert (facts["missing"], facts["extra"], facts["exit"]) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("workload", ["topic", "queue", "send", "latency"])
+def test_what_the_node_says_before_it_closes_is_told(measured: Callable[..., dict[str, Any]], workload: str) -> None:
+    with Relay(refuse=5) as relay:
+        facts = measured(relay, workload)
+
+    assert (facts["errors"], facts["exit"]) == (1, 1)
+    assert "enough of you" in facts["error"]
+
+
+def test_every_message_of_a_queue_is_acknowledged_once(measured: Callable[..., dict[str, Any]]) -> None:
+    with Relay() as relay:
+        measured(relay, "queue", "--prefetch", "7")
+
+    assert set(relay.acked) == relay.delivered
+    assert set(relay.acked.values()) == {1}
+    assert relay.headers[0]["ack"] == "client-individual"
+    assert relay.headers[0]["prefetch-count"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "most"),
+    [
+        (("topic", "--outstanding", "50"), 50),
+        (("fan-out", "--outstanding", "50", "--subscribers", "5"), 10),
+        (("queue", "--outstanding", "50"), 50),
+    ],
+)
+def test_the_brake_stops_the_sender_when_nothing_comes_back(
+    measured: Callable[..., dict[str, Any]], arguments: tuple[str, ...], most: int
+) -> None:
+    with Relay(hold=1) as relay:
+        measured(relay, *arguments)
+
+    assert relay.sent == most
+
+
+def test_the_window_stops_the_sender_when_receipts_are_missing(measured: Callable[..., dict[str, Any]]) -> None:
+    with Relay(lose=1) as relay:
+        facts = measured(relay, "send", "--window", "1")
+
+    assert relay.sent == 1
+    assert facts["missing"] == 1
+
+
+def test_latency_is_told_in_microseconds_with_the_lag_of_the_generator(
+    measured: Callable[..., dict[str, Any]],
+) -> None:
+    with Relay() as relay:
+        facts = measured(relay, "latency", "--rate", "200")
+
+    assert 0 < facts["p50_us"] <= facts["p99_us"] <= facts["p999_us"] <= facts["max_us"]
+    assert facts["generator_lag_p50_us"] <= facts["generator_lag_max_us"]
+    assert facts["kind"] == "topic"
+    assert 1 <= relay.sent <= 30
+
+
+@pytest.mark.parametrize(("option", "value"), [((), None), (("--memory",), "false")])
+def test_memory_only_messages_say_so(
+    measured: Callable[..., dict[str, Any]], option: tuple[str, ...], value: str | None
+) -> None:
+    with Relay() as relay:
+        facts = measured(relay, "send", *option)
+
+    assert relay.headers[0].get("persistent") == value
+    assert facts["memory"] == bool(option)
+
+
+def test_body_and_destination_are_as_asked(measured: Callable[..., dict[str, Any]]) -> None:
+    with Relay() as relay:
+        measured(relay, "topic", "--body", "1000", "--destination", "/topic/mine")
+
+    assert {len(body) for body in relay.bodies} == {1000}
+    assert {headers["destination"] for headers in relay.headers} == {"/topic/mine"}
+
+
+def test_two_runs_do_not_meet_in_one_destination(measured: Callable[..., dict[str, Any]]) -> None:
+    with Relay() as relay:
+        measured(relay, "topic")
+        measured(relay, "topic")
+
+    assert len({headers["destination"] for headers in relay.headers}) == 2
+
+
+def test_idle_tells_memory_and_wakeups_of_the_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(workloads, "LOGIN_SECONDS", 0)
+
+    with Relay() as relay:
+        arguments = ("--pid", str(os.getpid()), "--connections", "3", "--seconds", "0.1")
+        result = run("bench", "idle", *arguments, "--at", relay.at)
+
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["server_rss_mib"] > 1
+    assert facts["wakeups_per_second"] >= 0
+    assert facts["connected_wakeups_per_second"] >= 0
+    assert isinstance(facts["bytes_per_connection"], int)
+
+
+def test_a_table_shows_the_same(run: Run) -> None:
+    with Relay() as relay:
+        result = run("bench", "topic", *QUICK, "--table", "--at", relay.at)
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("figure")
+    assert "per_second" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("topic", "--rate", "5"), "--rate means nothing to topic"),
+        (("send", "--subscribers", "2"), "--subscribers means nothing to send"),
+        (("idle",), "give --pid or --serve"),
+        (("topic", "--serve", "--at", "127.0.0.1:1"), "leave out --at"),
+        (("topic", "--serve-in", "/tmp"), "goes with --serve"),
+        (("topic", "--body", "3"), "--body"),
+        (("walk",), "walk"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    result = run("bench", *arguments)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_nobody_there_is_one_line(run: Run) -> None:
+    with Relay() as relay:
+        at = relay.at
+
+    result = run("bench", "topic", *QUICK, "--at", at)
+
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert at in result.stderr
+
+
+def test_a_throwaway_node_that_does_not_start_says_why(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("qmq.cli.bench.PROGRAM", (sys.executable, "-c", "raise SystemExit('no luck today')"))
+
+    result = run("bench", "topic", "--serve", "--serve-in", str(tmp_path))
+
+    assert result.exit_code == 1
+    assert "exit code 1" in result.stderr
+    assert "no luck today" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("workload", ["topic", "queue", "send"])
+def test_a_real_throwaway_node_is_measured_and_gone(run: Run, tmp_path: Path, workload: str) -> None:
+    result = run("bench", workload, *QUICK, "--serve", "--serve-in", str(tmp_path))
+
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["server_rss_mib"] > 1
+    assert facts["server_cpu_share"] >= 0
+    assert list(tmp_path.iterdir()) == []

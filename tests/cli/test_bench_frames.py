@@ -1,0 +1,121 @@
+"""What the generator counts, wherever the reads cut the stream, and what it sends round and round."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qmq.bench.frames import (
+    BODY_MARK,
+    RECEIPT_MARK,
+    AckCutter,
+    MarkCounter,
+    NumberReader,
+    body_of,
+    numbered_send,
+    receipted_sends,
+    sends,
+)
+from qmq.bench.paced import percentile
+from qmq.bench.process import usage
+from qmq.wire.stomp import Connection, Frame, Role, encode_frame
+
+CONNECT = encode_frame("CONNECT", [("accept-version", "1.2"), ("host", "here")])
+
+
+def decoded(data: bytes) -> list[Frame]:
+    codec = Connection(Role.SERVER)
+    frames = codec.receive(CONNECT + data)
+    assert codec.error is None
+    return frames[1:]
+
+
+def message(number: int, body: bytes = b"x") -> bytes:
+    return encode_frame("MESSAGE", [("subscription", "1"), ("message-id", f"m{number}"), ("ack", str(number))], body)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    ends = [0, *sorted(places), len(data)]
+    return [data[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+
+
+def test_marks_are_counted_at_every_cut() -> None:
+    data = message(1, body_of(30)) + message(2, body_of(16))
+
+    for place in range(len(data)):
+        counter = MarkCounter(BODY_MARK)
+        assert sum(counter.take(piece)[0] for piece in cut(data, [place])) == 2, place
+
+
+@given(places=st.lists(st.integers(0, 400), max_size=60))
+def test_marks_are_counted_in_any_pieces(places: list[int]) -> None:
+    data = b"".join(message(number, body_of(40)) for number in range(4))
+    counter = MarkCounter(BODY_MARK)
+
+    assert sum(counter.take(piece)[0] for piece in cut(data, [min(place, len(data)) for place in places])) == 4
+
+
+@given(places=st.lists(st.integers(0, 400), max_size=60))
+def test_every_message_is_acknowledged_in_any_pieces(places: list[int]) -> None:
+    data = b"".join(message(number) for number in range(5))
+    cutter = AckCutter()
+
+    taken = [cutter.take(piece) for piece in cut(data, [min(place, len(data)) for place in places])]
+
+    assert sum(count for count, _ in taken) == 5
+    acks = decoded(b"".join(answer for _, answer in taken))
+    assert [(frame.head.command, frame.head.headers["id"]) for frame in acks] == [("ACK", str(n)) for n in range(5)]
+
+
+def test_numbers_come_back_at_every_cut() -> None:
+    before, after = numbered_send("/topic/t", 100, [])
+    data = b"".join(b"%b%010d%b" % (before, number, after) for number in (7, 4_000_000_000))
+
+    for place in range(len(data)):
+        reader = NumberReader()
+        assert [n for piece in cut(data, [place]) for n in reader.take(piece)] == [7, 4_000_000_000], place
+    assert [len(frame.body) for frame in decoded(data)] == [100, 100]
+
+
+def test_a_ring_is_whole_frames_again_and_again() -> None:
+    ring = sends("/topic/t", 100)
+    sent = bytearray()
+    while piece := ring.next_piece(5000)[:77_777]:
+        sent += piece
+        ring.sent_bytes += len(piece)
+
+    frames = decoded(bytes(sent))
+    assert len(frames) == ring.begun == 5000
+    assert {frame.body for frame in frames} == {body_of(100)}
+
+
+def test_a_ring_counts_a_frame_that_was_begun() -> None:
+    ring = sends("/topic/t", 100)
+    ring.sent_bytes = ring.frame_bytes + 1
+
+    assert ring.begun == 2
+    assert len(ring.next_piece(2)) == ring.frame_bytes - 1
+    assert not ring.next_piece(1)
+
+
+def test_receipts_differ_and_are_counted_apart_from_others() -> None:
+    ring = receipted_sends("/queue/q", 50)
+
+    receipts = [frame.receipt for frame in decoded(bytes(ring.next_piece(10_000)))]
+
+    assert len(set(receipts)) == 10_000
+    answers = b"".join(encode_frame("RECEIPT", [("receipt-id", str(name))]) for name in [*receipts[:3], "goodbye"])
+    assert MarkCounter(RECEIPT_MARK).take(answers) == (3, b"")
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (0.999, 100.0), (1.0, 100.0), (0.0, 1.0)])
+def test_a_percentile_is_a_value_that_was_measured(share: float, value: float) -> None:
+    assert percentile([float(number) for number in range(1, 101)], share) == value
+
+
+def test_no_values_have_no_percentile() -> None:
+    assert percentile([], 0.99) == 0
+
+
+def test_a_process_that_is_gone_is_an_error() -> None:
+    with pytest.raises(OSError, match="No such"):
+        usage(1 << 22 | 1)
