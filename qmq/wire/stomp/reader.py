@@ -306,19 +306,18 @@ class Reader:
                 known = CachedBlock(known.head, length)
                 self._remember(rest, known)
                 return known
-        command = self._check_command(stem)
+        version = self._head_version
+        # Where heads are looked up at all, SEND may come; about the others the dialogue is asked.
+        command = "SEND" if self._lookup_bytes_max > 0 and stem.startswith(b"SEND\n") else self._check_command(stem)
         try:
             text = stem.decode()
         except UnicodeDecodeError:
             raise bad_utf8() from None
-        head = Head(command, parse_headers(text, self._head_version), self._head_version)
-        known = CachedBlock(head, length)
+        head = Head(command, parse_headers(text, version), version)
         # Of repeated headers only the first was cut out, and a remembered block must mean the same on its own.
-        if command == "SEND" and b"\nreceipt:" not in stem and b"\ncontent-length:" not in stem:
-            self._remember(rest, known)
-            if length >= 0:
-                self._remember(stem, CachedBlock(head, -1))
-        return known
+        if command == "SEND" and "\nreceipt:" not in text and "\ncontent-length:" not in text:
+            self._remember(stem, CachedBlock(head, -1))
+        return CachedBlock(head, length)
 
     def _remember(self, block: bytes, known: CachedBlock) -> None:
         if len(block) <= self._lookup_bytes_max and known.length <= self._limits.body_bytes_max:
