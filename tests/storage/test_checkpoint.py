@@ -1,0 +1,256 @@
+import pytest
+
+from qmq.dots import Dot
+from qmq.errors import CorruptLog, DiskFull, LogBroken
+from qmq.storage.batch import GAPS
+from qmq.storage.memory import MemoryDisk
+from qmq.storage.ports import StorageSettings
+from qmq.storage.record import Kind, pack_gap, with_priority
+
+from .rig import NOW, SMALL, A, B, C, Expected, Writer, all_rows, fanout_all, journal_batches, open_small
+
+DAY_US = 86400 * 1_000_000
+
+
+def test_a_message_settled_before_the_checkpoint_never_touches_the_queue_store() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    first, second = a.publish("/queue/q", b"1"), a.publish("/queue/q", b"2")
+    a.settle("/queue/q", [first])
+    store.journal.append([a.batch()])
+
+    report = store.checkpoint(store.journal.end, NOW, {})
+
+    assert (report.queue_rows_added, report.queue_rows_deleted) == (1, 0)
+    assert all_rows(store) == {second: b"2"}
+
+
+def test_a_later_settle_deletes_the_row() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    dot = a.publish("/queue/q", b"1", flags=with_priority(0, 9))
+    store.journal.append([a.batch()])
+    store.checkpoint(store.journal.end, NOW, {})
+    assert store.queues.get([dot])[dot].priority == 9
+
+    a.settle("/queue/q", [dot])
+    store.journal.append([a.batch()])
+    report = store.checkpoint(store.journal.end, NOW, {})
+
+    assert report.queue_rows_deleted == 1
+    assert all_rows(store) == {}
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_settle_that_comes_before_its_message_kills_it(between: bool) -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    b, c = Writer(B), Writer(C)
+    b.settle("/queue/q", [Dot(C, 1)])
+    store.journal.append([b.batch()])
+    assert not between or store.checkpoint(store.journal.end, NOW, {})
+    disk.stop()
+    store = open_small(disk)
+    assert store.recovered.tombstones == {Dot(C, 1)}
+
+    store.journal.append([c.published("/queue/q", b"dead", b"alive")])
+    store.checkpoint(store.journal.end, NOW, {})
+
+    assert all_rows(store) == {Dot(C, 2): b"alive"}
+    assert store.queues.tombstones() == set()
+
+
+def test_giving_up_records_frees_their_tombstones() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    a.settle("/queue/q", [Dot(C, 3), Dot(C, 30)])
+    store.journal.append([a.batch()])
+    store.checkpoint(store.journal.end, NOW, {})
+    assert store.queues.tombstones() == {Dot(C, 3), Dot(C, 30)}
+
+    a.record(Kind.GAP, pack_gap(C, 10))
+    store.journal.append([a.batch(GAPS)])
+    store.checkpoint(store.journal.end, NOW, {})
+
+    assert store.queues.tombstones() == {Dot(C, 30)}
+
+
+def test_a_checkpoint_torn_at_any_call_is_repeated_without_a_trace() -> None:
+    def history(disk: MemoryDisk, calls: int) -> list[bytes]:
+        store = open_small(disk)
+        a, b = Writer(A), Writer(B)
+        dots = [a.publish("/queue/q", b"q%d" % n) for n in range(4)]
+        a.publish("/fanout/f", b"f1")
+        batches = [a.batch(), b.published("/fanout/f", b"f2" * 300, b"f3" * 300)]
+        store.journal.append(batches)
+        store.checkpoint(store.journal.end, NOW, {})
+        a.settle("/queue/q", dots[:2])
+        b.settle("/queue/q", [Dot(A, 99)])
+        later = [a.batch(), b.batch(), b.published("/fanout/f", b"f4" * 400), b.published("/fanout/g", b"g")]
+        store.journal.append(later)
+        before = disk.calls.copy()
+        disk.fail_at(calls)
+        try:
+            store.checkpoint(store.journal.end, NOW, {})
+        except LogBroken:
+            with pytest.raises(LogBroken, match="before"):
+                store.checkpoint(store.journal.end, NOW, {})
+        else:
+            assert calls > sum(disk.calls.values()) - sum(before.values()) - 1
+        disk.heal()
+        disk.stop()
+        return batches + later
+
+    torn = 0
+    for calls in range(60):
+        disk = MemoryDisk()
+        expected = Expected(history(disk, calls))
+
+        store = open_small(disk)
+        torn += store.checkpoint_position < store.journal.end
+        assert {dot: record.body for dot, record in store.recovered.messages} == expected.live
+        store.checkpoint(store.journal.end, NOW, {})
+
+        assert all_rows(store) == expected.live
+        assert store.queues.tombstones() == expected.tombstones
+        for destination, records in expected.fanout.items():
+            assert fanout_all(store, destination) == records
+    assert 5 < torn < 60
+
+
+def test_segments_stay_until_every_member_has_them() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    for _ in range(12):
+        store.journal.append([a.published("/queue/q", b"x" * 400)])
+
+    store.checkpoint(store.journal.end, NOW, {"b": {A: 12}, "c": {}})
+    assert store.journal.start == 0
+    report = store.checkpoint(store.journal.end, NOW, {"b": {A: 12}, "c": {A: 6}})
+
+    assert report.dropped_bytes > 0
+    assert 0 < store.journal.base()[A] <= 6
+    assert store.journal.vector() == {A: 12}
+    store.checkpoint(store.journal.end, NOW, {"b": {A: 12}, "c": {A: 12}})
+    assert store.journal.segments() == 1
+
+
+def test_enough_journal_is_kept_for_those_who_come_back() -> None:
+    settings = StorageSettings(segment_bytes_max=1500, journal_keep_bytes=4000, reserve_bytes=0)
+    store = open_small(MemoryDisk(), settings)
+    a = Writer(A)
+    for _ in range(30):
+        store.journal.append([a.published("/queue/q", b"x" * 400)])
+
+    store.checkpoint(store.journal.end, NOW, {})
+
+    assert 4000 - 1500 <= store.journal.end - store.journal.start <= 4000 + 1500
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        StorageSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0, journal_bytes_max=4000),
+        StorageSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0, journal_age_seconds_max=60),
+    ],
+)
+def test_bounds_of_bytes_and_age_hold_whatever_members_lack(settings: StorageSettings) -> None:
+    store = open_small(MemoryDisk(), settings)
+    a = Writer(A)
+    for _ in range(30):
+        store.journal.append([a.published("/queue/q", b"x" * 400)])
+
+    store.checkpoint(store.journal.end, NOW + DAY_US, {"b": {}})
+
+    assert store.journal.start > 0
+    assert store.journal.end - store.journal.start <= 4000 + 1500
+
+
+def test_nothing_above_the_checkpoint_is_dropped() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    batches = [a.published("/queue/q", b"x" * 400) for _ in range(12)]
+    ends = [store.journal.append([data]) for data in batches]
+
+    store.checkpoint(ends[4], NOW, {})
+
+    assert store.checkpoint_position == ends[4]
+    assert journal_batches(store)[-7:] == batches[-7:]
+    assert store.journal.start <= ends[4]
+
+
+def test_a_crash_between_noting_the_new_base_and_removing_files_is_finished_later() -> None:
+    for calls in range(12):
+        disk = MemoryDisk()
+        store = open_small(disk)
+        a = Writer(A)
+        for _ in range(12):
+            store.journal.append([a.published("/queue/q", b"x" * 400)])
+        store.checkpoint(store.journal.end, NOW, {"b": {}})
+        disk.fail_at(calls)
+        try:
+            store.checkpoint(store.journal.end, NOW, {})
+        except LogBroken:
+            pass
+        disk.heal()
+        disk.stop()
+
+        again = open_small(disk)
+
+        assert again.recovered.vector == {A: 12}
+        assert again.journal.start == again.catalog.base().position
+        assert len(again.recovered.messages) == 12
+
+
+def test_a_checkpoint_without_room_changes_nothing_and_can_be_tried_again() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    store.journal.append([Writer(A).published("/fanout/f", *[b"x" * 1_000_000] * 8)])
+    store.journal.append([Writer(B).published("/fanout/f", *[b"x" * 1_000_000] * 8)])
+    disk.capacity_bytes = disk.used_bytes() + 1_000_000
+
+    with pytest.raises(DiskFull):
+        store.checkpoint(store.journal.end, NOW, {})
+    assert store.checkpoint_position == 0
+    disk.capacity_bytes *= 10
+
+    assert store.checkpoint(store.journal.end, NOW, {}).fanout_records == 16
+
+
+def test_a_journal_damaged_under_a_running_node_is_never_carried_into_the_stores() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    store.journal.append([a.published("/queue/q", b"one"), a.published("/queue/q", b"two")])
+    node = disk._files["journal/0000000000000000.qmq"]
+    node.data[node.data.index(b"one")] ^= 1
+
+    with pytest.raises(CorruptLog):
+        store.checkpoint(store.journal.end, NOW, {})
+
+    assert all_rows(store) == {}
+    with pytest.raises(LogBroken):
+        store.checkpoint(store.journal.end, NOW, {})
+
+
+def test_unsynced_records_are_synced_before_a_store_takes_them() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, StorageSettings(sync="never", reserve_bytes=0))
+    store.journal.append([Writer(A).published("/queue/q", b"x")])
+
+    store.checkpoint(store.journal.end, NOW, {})
+
+    assert store.journal.synced_end == store.journal.end
+
+
+def test_the_settings_bound_what_a_segment_holds() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    for _ in range(50):
+        store.journal.append([a.published("/queue/q", b"x" * 200)])
+
+    bounds = [end for end, _, _ in store.journal.segment_bounds()]
+
+    assert all(
+        after - before <= SMALL.segment_bytes_max + 200 for before, after in zip(bounds, bounds[1:], strict=False)
+    )

@@ -1,0 +1,222 @@
+import threading
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qmq.dots import Dot
+from qmq.storage.fanout import OPEN_LOGS_MAX, directory_name
+from qmq.storage.memory import MemoryDisk
+from qmq.storage.ports import Retention, StorageSettings
+from qmq.storage.store import Store
+
+from .rig import NOW, A, B, Writer, fanout_all, open_small
+
+F = "/fanout/f"
+DAY_US = 86400 * 1_000_000
+
+
+def bodies(store: Store, destination: str = F) -> list[bytes]:
+    return [body for _, body in fanout_all(store, destination)]
+
+
+def checkpoint(store: Store, now_us: int = NOW) -> None:
+    store.checkpoint(store.journal.end, now_us, {})
+
+
+def test_one_reading_covers_the_fanout_log_and_the_journal_after_it() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    store.journal.append([a.published(F, b"1", b"2")])
+    checkpoint(store)
+    store.journal.append([a.published(F, b"3")])
+
+    assert bodies(store) == [b"1", b"2", b"3"]
+    info = store.fanout_info(F)
+    assert (info.records, info.first_us, info.last_us) == (3, NOW + 1, NOW + 3)
+    assert store.fanouts() == [F]
+
+
+def test_at_end_says_up_to_where_the_journal_was_read() -> None:
+    store = open_small(MemoryDisk())
+    store.journal.append([Writer(A).published("/queue/q", b"no fanout")])
+
+    records, position, at_end = store.read_fanout(F, store.fanout_start(F), 100)
+
+    assert (records, at_end, position.journal_position) == ([], True, store.journal.end)
+
+
+def test_a_fanout_nobody_ever_wrote_to_is_empty() -> None:
+    store = open_small(MemoryDisk())
+
+    assert bodies(store, "/fanout/none") == []
+    assert store.fanout_info("/fanout/none").records == 0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_record_is_skipped_or_repeated_whatever_checkpoints_and_drops_come_between(seed: int) -> None:
+    random = Random(seed)
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a, b = Writer(A), Writer(B)
+    written: list[tuple[Dot, bytes]] = []
+    starts: list[tuple[int, int]] = []
+    readers = [(store.fanout_start(F), list[tuple[Dot, bytes]](), 0)]
+    for _ in range(60):
+        what = random.randint(0, 9)
+        if what < 4:
+            writer = random.choice([a, b])
+            begin, count = store.journal.end, len(written)
+            for _ in range(random.randint(1, 3)):
+                body = b"%d" % len(written) * random.randint(1, 30)
+                if random.randint(0, 2):
+                    written.append((writer.publish(F, body), body))
+                else:
+                    writer.publish("/fanout/other", b"x")
+            starts.append((begin, count))
+            store.journal.append([writer.batch()])
+        elif what < 6:
+            checkpoint(store)
+        elif what == 6 and starts:
+            begin, count = random.choice(starts)
+            if begin >= store.journal.start:
+                readers.append((store.fanout_at(F, begin), [], count))
+        elif what == 7:
+            store.close()
+            store = open_small(disk)
+        else:
+            index = random.randint(0, len(readers) - 1)
+            position, found, count = readers[index]
+            records, position, _ = store.read_fanout(F, position, random.randint(1, 400))
+            found.extend((Dot(origin, record.sequence), record.body) for origin, record in records)
+            readers[index] = (position, found, count)
+
+    for position, found, count in readers:
+        at_end = False
+        while not at_end:
+            records, position, at_end = store.read_fanout(F, position, 200)
+            found.extend((Dot(origin, record.sequence), record.body) for origin, record in records)
+        assert found == written[count:]
+
+
+def test_a_reader_resumes_with_what_it_has() -> None:
+    store = open_small(MemoryDisk())
+    a, b = Writer(A), Writer(B)
+    store.journal.append([a.published(F, b"a1", b"a2"), b.published(F, b"b1")])
+    checkpoint(store)
+    store.journal.append([a.published(F, b"a3"), b.published(F, b"b2")])
+
+    records, _, _ = store.read_fanout(F, store.fanout_after(F, {A: 3, B: 1}), 10**6)
+
+    assert [record.body for _, record in records] == [b"b2"]
+
+
+def test_a_reader_of_a_dropped_journal_position_gets_records_twice_rather_than_never() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    store.journal.append([a.published(F, b"x" * 700)])
+    begin = store.journal.end
+    for _ in range(6):
+        store.journal.append([a.published(F, b"y" * 700)])
+    checkpoint(store)
+    assert store.journal.start > begin
+
+    records, _, _ = store.read_fanout(F, store.fanout_at(F, begin), 10**6)
+
+    assert len(records) >= 6
+
+
+def test_retention_drops_old_segments_and_a_reader_goes_on_with_what_is_kept() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    for n in range(10):
+        store.journal.append([a.published(F, b"%d" % n * 500)])
+        checkpoint(store)
+    before = store.fanout_info(F)
+    start = store.fanout_start(F)
+
+    store.checkpoint(store.journal.end, NOW + 1, {}, {F: Retention(bytes_max=2000)})
+
+    kept = bodies(store)
+    assert 0 < len(kept) < 10
+    assert kept[-1] == b"9" * 500
+    info = store.fanout_info(F)
+    assert (info.records, info.bytes) == (len(kept), info.bytes)
+    assert info.bytes <= 2000 < before.bytes
+    assert len(store.read_fanout(F, start, 10**6)[0]) == len(kept)
+    store.close()
+    assert bodies(open_small(disk)) == kept
+
+
+def test_retention_by_age_keeps_the_last_segment() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    for n in range(8):
+        store.journal.append([a.published(F, b"%d" % n * 500)])
+        checkpoint(store)
+
+    checkpoint(store, NOW + 8 * DAY_US)
+
+    assert 0 < len(bodies(store)) < 3
+    assert store.statistics().fanout_bytes < 3000
+
+
+def test_more_fanouts_than_may_be_open_at_once_all_keep_their_records() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    count = OPEN_LOGS_MAX + 20
+    for _ in range(2):
+        for n in range(count):
+            a.publish(f"/fanout/{n}", b"%d" % n)
+        store.journal.append([a.batch()])
+        checkpoint(store)
+    store.close()
+    store = open_small(disk)
+
+    assert all(bodies(store, f"/fanout/{n}") == [b"%d" % n] * 2 for n in range(count))
+
+
+def test_a_reader_beside_appends_and_checkpoints_misses_nothing() -> None:
+    store = open_small(MemoryDisk(), StorageSettings(segment_bytes_max=3000, journal_keep_bytes=0, reserve_bytes=0))
+    a = Writer(A)
+    found: list[bytes] = []
+    done = threading.Event()
+
+    def read() -> None:
+        position = store.fanout_start(F)
+        while True:
+            last_round = done.is_set()
+            at_end = False
+            while not at_end:
+                records, position, at_end = store.read_fanout(F, position, 500)
+                found.extend(record.body for _, record in records)
+            if last_round:
+                return
+
+    def carry() -> None:
+        while not done.is_set():
+            checkpoint(store)
+
+    threads = [threading.Thread(target=read), threading.Thread(target=carry)]
+    for thread in threads:
+        thread.start()
+    for n in range(300):
+        store.journal.append([a.published(F, b"%d" % n)])
+    done.set()
+    for thread in threads:
+        thread.join()
+
+    assert found == [b"%d" % n for n in range(300)]
+
+
+@given(st.text(max_size=400), st.text(max_size=400))
+def test_any_destination_has_a_safe_file_name_of_its_own(one: str, other: str) -> None:
+    name = directory_name(one)
+
+    assert len(name) <= 80
+    assert not set(name) - set("abcdefghijklmnopqrstuvwxyz0123456789-_")
+    assert name not in (".", "..", "")
+    assert (name == directory_name(other)) == (one == other)
