@@ -57,7 +57,7 @@ class Cluster:
     """Nodes of one file in cluster/. Used in a `with`: at its end every process is gone."""
 
     def __init__(self, folder: Path, template: str = "three.toml", *, cuttable: Iterable[tuple[str, str]] = ()) -> None:
-        """`cuttable` are pairs of nodes whose links, both ways, go through proxies."""
+        """`cuttable` are pairs of nodes whose links, both ways, go through proxies that can cut, and count."""
         self.folder = folder
         text = (ROOT / "cluster" / template).read_text("utf-8")
         addresses = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
@@ -153,6 +153,10 @@ class Cluster:
     def heal(self, one: str, other: str) -> None:
         self.proxies[one, other].heal()
         self.proxies[other, one].heal()
+
+    def bytes_between(self, one: str, other: str) -> int:
+        """What has crossed the line between the two so far, both ways."""
+        return self.proxies[one, other].bytes_passed + self.proxies[other, one].bytes_passed
 
     def make_healthy(self) -> None:
         """Every node runs, every line is whole, every link is up."""

@@ -22,6 +22,7 @@ class Proxy:
         self._cut = False
         self._sockets: set[socket.socket] = set()
         self._broken: set[socket.socket] = set()
+        self.bytes_passed = 0
         self._listener = socket.create_server(self.address)
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -83,6 +84,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(READ_BYTES):
                 if source not in self._broken:
+                    with self._lock:
+                        self.bytes_passed += len(data)
                     sink.sendall(data)
         if source not in self._broken:  # an end does not pass through a cut either
             _end(sink)

@@ -1,0 +1,74 @@
+"""SIGTERM: a node tells what it has decided, closes its clients, and ends with exit code 0; nothing is lost by it."""
+
+from ..support.cluster_client import Message
+from ..support.cluster_mesh import Cluster
+from ..support.cluster_wait import eventually
+from ..support.cluster_work import Publisher
+
+
+def numbered(text: str, count: int) -> list[bytes]:
+    return [f"{text} {number}".encode() for number in range(count)]
+
+
+def bodies(messages: list[Message]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def test_a_node_that_is_asked_to_stop_ends_in_order_and_its_publishers_go_elsewhere(mesh: Cluster) -> None:
+    sent = numbered("drained", 3000)
+    publisher = Publisher([mesh.address("a"), mesh.address("b")], "/fanout/drain", sent)
+    publisher.start()
+    eventually(lambda: len(publisher.receipted) > 500, lambda: f"{len(publisher.receipted)} receipts")
+
+    code = mesh.stop("a")
+    publisher.wait()
+
+    assert code == 0
+    assert publisher.connections > 1, "the node stopped too late for this test to mean anything"
+    got = mesh.client("c").subscribe("/fanout/drain")
+    mesh.start("a")
+    eventually(lambda: set(bodies(got)) >= set(sent), lambda: f"c lacks {len(set(sent) - set(bodies(got)))} messages")
+
+
+def test_clients_of_a_stopping_node_are_closed(mesh: Cluster) -> None:
+    client = mesh.client("a")
+    client.subscribe("/topic/stop")
+
+    assert mesh.stop("a") == 0
+
+    eventually(client.ended.is_set, "the client's connection still stands")
+
+
+def test_a_mesh_that_was_stopped_whole_has_everything_when_it_starts_again(mesh: Cluster) -> None:
+    fanned, queued = numbered("fanned", 300), numbered("queued", 300)
+    mesh.client("a").publish("/fanout/whole", *fanned)
+    mesh.client("b").publish("/queue/whole", *queued)
+    consumer = mesh.client("c")
+    held = consumer.subscribe("/queue/whole", ack="client-individual", headers={"prefetch-count": "100"})
+    eventually(lambda: len(held) >= 100, lambda: f"c has {len(held)} of 100")
+    consumer.wait_receipts([consumer.acknowledge(message, receipt=True) for message in held[:50]])
+
+    assert [mesh.stop(name) for name in mesh.names] == [0, 0, 0]
+    mesh.start(*mesh.names)
+
+    for name in mesh.names:
+        got = mesh.client(name).subscribe("/fanout/whole")
+        eventually(lambda g=got: len(g) >= 300, lambda n=name, g=got: f"{n} has {len(g)} of 300")
+        assert bodies(got) == fanned
+    rest = mesh.client("a").consume("/queue/whole")
+    eventually(lambda: len(rest) >= 250, lambda: f"a has {len(rest)} of 250 jobs")
+    eventually(lambda: mesh.depth("b", "/queue/whole") == 0, "b still counts jobs")
+    assert sorted(bodies(rest)) == sorted({*queued} - {message.body for message in held[:50]})
+
+
+def test_a_node_killed_whole_with_all_others_has_everything_receipted_too(mesh: Cluster) -> None:
+    sent = numbered("dark", 500)
+    mesh.client("a").publish("/fanout/dark", *sent)
+
+    mesh.kill(*mesh.names)
+    mesh.start(*mesh.names)
+
+    for name in mesh.names:
+        got = mesh.client(name).subscribe("/fanout/dark")
+        eventually(lambda g=got: len(g) >= 500, lambda n=name, g=got: f"{n} has {len(g)} of 500")
+        assert bodies(got) == sent
