@@ -93,13 +93,13 @@ def show(frame: Frame, *, body_only: bool, as_json: bool) -> None:
         sys.stdout.buffer.flush()
     elif as_json:
         destination = headers.pop("destination", "")
-        print_json({"destination": destination, "headers": headers, **_json_body(frame.body)})
+        print_json({"destination": destination, "headers": headers, **json_body(frame.body)})
     else:
         again = "  (redelivered)" if headers.get("redelivered") == "true" else ""
         click.echo(f"{printable(headers.get('destination', ''))}{again}  {body_text(frame.body)}")
 
 
-def _json_body(body: bytes) -> dict[str, str]:
+def json_body(body: bytes) -> dict[str, str]:
     """`body` as text where it is UTF-8, else `body-base64`: never something that cannot be turned back."""
     try:
         return {"body": body.decode("utf-8")}

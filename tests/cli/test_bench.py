@@ -144,6 +144,15 @@ def test_body_and_destination_are_as_asked(measured: Callable[..., dict[str, Any
     assert {headers["destination"] for headers in relay.headers} == {"/topic/mine"}
 
 
+def test_a_frame_that_was_begun_is_finished_before_the_goodbye(measured: Callable[..., dict[str, Any]]) -> None:
+    with Relay() as relay:
+        # So much more than the kernel holds that the end finds the sender in the middle of a frame.
+        facts = measured(relay, "topic", "--body", "1000000", "--outstanding", "50")
+
+    assert (facts["missing"], facts["errors"]) == (0, 0), facts
+    assert {len(body) for body in relay.bodies} == {1_000_000}
+
+
 def test_two_runs_do_not_meet_in_one_destination(measured: Callable[..., dict[str, Any]]) -> None:
     with Relay() as relay:
         measured(relay, "topic")

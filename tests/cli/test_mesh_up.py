@@ -1,6 +1,7 @@
 """`qmq mesh up` as a person has it: a process that shows nodes and stops them all at its end."""
 
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -27,7 +28,9 @@ def mesh_up(tmp_path: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
     """The command with stand-in nodes, its output in a pipe; stopped in any case."""
     peers = write_peers(tmp_path / "peers.toml", names)
     command = [sys.executable, "-c", UP, str(peers), "--data", str(tmp_path / "data")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     try:
         yield process
     finally:
@@ -54,7 +57,8 @@ def test_all_nodes_come_up_and_go_down_with_the_command(tmp_path: Path, number: 
         lines = read_until(process, "Ctrl-C stops all")
         running = recorded(tmp_path / "data")
 
-        process.send_signal(number)
+        # Ctrl-C in a terminal reaches every process of the group; a service manager's SIGTERM only the first.
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
         rest = read_until(process, "node b ended")
 
         assert process.wait() == 0

@@ -1,12 +1,13 @@
 """`qmq send`: what goes out, and what is said when something goes wrong."""
 
 import json
+from collections import deque
 from pathlib import Path
 
 import pytest
 
-from qmq.cli.send import RECEIPT_WINDOW
-from qmq.wire.stomp import Frame
+from qmq.cli.send import RECEIPT_WINDOW, Window
+from qmq.wire.stomp import Connection, Frame, Role
 
 from .conftest import Run
 from .stub import StubNode, frame, polite
@@ -49,11 +50,11 @@ def test_without_body_an_empty_one_is_sent(run: Run, node: StubNode) -> None:
 
 def test_each_line_of_a_file_is_a_message_without_its_end(run: Run, node: StubNode, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
-    lines.write_bytes(b"one\r\ntwo\n\n\xff\x00three\rmore\nlast")
+    lines.write_bytes(b"one\r\n two \n\n\xff\x00three\rmore\nlast")
 
     result = run("send", "/queue/jobs", "--lines", str(lines), "--at", node.at)
 
-    assert [told.body for told in sent(node)] == [b"one", b"two", b"", b"\xff\x00three\rmore", b"last"]
+    assert [told.body for told in sent(node)] == [b"one", b" two ", b"", b"\xff\x00three\rmore", b"last"]
     assert "sent 5 messages" in result.output
 
 
@@ -65,29 +66,50 @@ def test_more_messages_than_the_window_all_arrive(run: Run, node: StubNode) -> N
     assert len(sent(node)) == 3 * RECEIPT_WINDOW + 7
 
 
-def test_at_most_a_window_of_messages_is_out_without_receipt(run: Run) -> None:
-    unanswered_most = unanswered = 0
+class Slow:
+    """A client whose node gives a receipt only when it is waited for."""
 
-    def answer(node: StubNode, told: Frame) -> bytes | None:
-        nonlocal unanswered, unanswered_most
-        if told.head.command != "SEND":
-            return polite(node, told)
-        unanswered += 1
-        unanswered_most = max(unanswered_most, unanswered)
-        held.append(polite(node, told) or b"")
-        if unanswered < RECEIPT_WINDOW:
-            return b""
-        answers = b"".join(held)
-        held.clear()
-        unanswered = 0
-        return answers
+    timeout_seconds = 1.0
+    address = "slow"
 
-    held: list[bytes] = []
-    with StubNode(answer) as node:
-        result = run("send", "/queue/jobs", "x", "--count", str(2 * RECEIPT_WINDOW), "--at", node.at)
+    def __init__(self) -> None:
+        self.codec = Connection(Role.SERVER)
+        self.codec.receive(frame("CONNECT", [("accept-version", "1.2"), ("host", "x")]))
+        self.receipts = 0
+        self.unanswered: deque[str] = deque()
+        self.unanswered_most = 0
 
-    assert result.exit_code == 0, result.output
-    assert unanswered_most == RECEIPT_WINDOW
+    def next_receipt(self) -> str:
+        self.receipts += 1
+        return str(self.receipts)
+
+    def frame(self, command: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
+        return frame(command, headers, body)
+
+    def write(self, data: bytes) -> None:
+        self.unanswered += [told.receipt or "" for told in self.codec.receive(data)]
+        self.unanswered_most = max(self.unanswered_most, len(self.unanswered))
+
+    def receive(self, timeout_seconds: float) -> Frame:
+        receipt = frame("RECEIPT", [("receipt-id", self.unanswered.popleft())])
+        client = Connection(Role.CLIENT)
+        client.receive(frame("CONNECTED", [("version", "1.2")]))
+        return client.receive(receipt)[0]
+
+    def leave(self) -> None:
+        assert not self.unanswered
+
+
+def test_at_most_a_window_of_messages_is_out_without_receipt() -> None:
+    client = Slow()
+    window = Window("/queue/jobs", [], wants_receipts=True)
+
+    for _ in range(3 * RECEIPT_WINDOW):
+        window.send(client, b"x" * 1000)  # type: ignore[arg-type]
+    window.finish(client)  # type: ignore[arg-type]
+
+    assert client.unanswered_most == RECEIPT_WINDOW
+    assert (window.sent, window.receipted) == (3 * RECEIPT_WINDOW,) * 2
 
 
 def test_no_receipt_asks_for_none_but_takes_leave(run: Run, node: StubNode) -> None:

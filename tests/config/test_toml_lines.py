@@ -41,6 +41,11 @@ key = 9
 key = 10
 [[ spaced . out ]]
 key = 11
+nested = [
+[1, 2],
+["x"]]
+last = { a = [
+1] }
 '''
 
 EXPECTED: list[tuple[Path, int | None]] = [
@@ -63,6 +68,8 @@ EXPECTED: list[tuple[Path, int | None]] = [
     (("array of", 1, "key"), 28),
     (("array of", 1, "sub", "key"), 30),
     (("spaced", "out", 0, "key"), 32),
+    (("spaced", "out", 0, "nested"), 33),
+    (("spaced", "out", 0, "last"), 36),
     (("section", "missing"), 21),
     (("fake",), None),
     ((), None),

@@ -1,0 +1,120 @@
+"""`qmq log`: what is in the commit log of a data directory, with the node running or not."""
+
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .listen import json_body
+from .options import FOLDER, json_option
+from .output import Failed, body_text, byte_size, print_json, table
+
+SUMMARY_CHARACTERS_MAX = 80
+
+
+@click.group
+def log() -> None:
+    """Verify and print the commit log of a data directory."""
+
+
+@log.command
+@click.argument("directory", type=FOLDER)
+@json_option
+def verify(directory: Path, as_json: bool) -> None:
+    """Check every batch of the journal and of the fanout logs.
+
+    Exit code 1 when something is damaged. What a crash left behind the last whole batch (a torn tail) is no damage:
+    nothing of it was receipted. Reads only; nothing is repaired, and the node may be running.
+    """
+    from ..storage.verify import verify as check
+
+    try:
+        report = check(directory)
+    except OSError as error:
+        raise Failed(str(error)) from error
+    if as_json:
+        print_json({**_plain(asdict(report)), "damaged": report.damaged})
+    else:
+        rows = [
+            [one.path, one.base, one.batches, one.records, byte_size(one.bytes), byte_size(one.tail_bytes)]
+            + ["sealed" if one.sealed else "open"]
+            for one in report.segments
+        ]
+        click.echo("\n".join(table(["SEGMENT", "BASE", "BATCHES", "RECORDS", "SIZE", "TAIL", "STATE"], rows)))
+        for segment in report.segments:
+            for start, end in segment.bad:
+                click.echo(f"DAMAGED {segment.path}: no batch can be read from {start} to {end}")
+            for gap in segment.violations:
+                click.echo(
+                    f"DAMAGED {segment.path}: {gap.origin} goes on with {gap.found} instead of {gap.expected}, "
+                    f"at {gap.position}"
+                )
+            if segment.error is not None:
+                click.echo(f"DAMAGED {segment.path}: {segment.error}")
+        for entry in report.quarantined:
+            click.echo(f"put aside at an earlier start: {entry.start} to {entry.end}")
+        click.echo("damaged" if report.damaged else "ok")
+    if report.damaged:
+        sys.exit(1)
+
+
+@log.command
+@click.argument("directory", type=FOLDER)
+@click.option("--destination", metavar="NAME", help="Only the records of this destination.")
+@json_option
+def dump(directory: Path, destination: str | None, as_json: bool) -> None:
+    """Print the records of the journal, in its order.
+
+    A line each: position, origin and sequence, time (UTC), kind, destination, and the beginning of the body. --json
+    prints whole records, an object per line. Reads only; the node may be running.
+    """
+    from ..storage.verify import dump as records
+
+    try:
+        for one in records(directory, destination=destination, whole=as_json):
+            time = datetime.fromtimestamp(one.timestamp_us / 1e6, UTC).isoformat(timespec="milliseconds")
+            if as_json:
+                facts: dict[str, Any] = {
+                    "position": one.position,
+                    "origin": str(one.origin),
+                    "sequence": one.sequence,
+                    "timestamp_us": one.timestamp_us,
+                    "kind": one.kind,
+                    "flags": one.flags,
+                    "destination": one.destination,
+                    "headers": one.headers.decode("utf-8", "backslashreplace"),
+                }
+                print_json({**facts, **json_body(one.body)})
+            else:
+                # Only a message has a body that means something to people; the others are the node's own notes.
+                body = body_text(one.body).replace("\n", "\\n") if one.kind == "PUBLISH" else f"{len(one.body)} bytes"
+                click.echo(
+                    f"{one.position}  {one.origin}:{one.sequence}  {time}  {one.kind}  "
+                    f"{body_text(one.destination.encode())}  {_cut(body)}"
+                )
+    except OSError as error:
+        raise Failed(str(error)) from error
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SUMMARY_CHARACTERS_MAX else text[:SUMMARY_CHARACTERS_MAX] + "…"
+
+
+def _plain(value: Any) -> Any:
+    """Bytes as text, origins as they are printed, the rest as JSON has it."""
+    from ..dots import Origin
+
+    if isinstance(value, Origin):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value

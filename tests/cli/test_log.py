@@ -1,0 +1,130 @@
+"""`qmq log`: an operator's look into a data directory."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qmq.dots import Origin
+from qmq.storage.batch import encode_batch
+from qmq.storage.record import Kind, pack_envelope, pack_record
+from qmq.storage.store import open_store
+
+from .conftest import Run
+
+ORIGIN = Origin("a", 0xAA)
+TIME_US = 1_700_000_000_000_000
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory with a START and three messages in two batches."""
+    store = open_store(tmp_path / "data", node="a")
+    origin = store.begin_incarnation(0xAA, TIME_US)
+    store.journal.append([batch(origin, 2, ["/queue/jobs", "/fanout/log"], [b"one\x1b\n", b"\xff"])])
+    store.journal.append([batch(origin, 4, ["/queue/jobs"], [b"x" * 500])])
+    store.close()
+    return tmp_path / "data"
+
+
+def batch(origin: Origin, first: int, destinations: list[str], bodies: list[bytes]) -> bytes:
+    records = [
+        pack_record(first + at, TIME_US, Kind.PUBLISH, 0, pack_envelope(destination, b"kind:test\n"), body)
+        for at, (destination, body) in enumerate(zip(destinations, bodies, strict=True))
+    ]
+    return encode_batch(origin, records, first, first + len(records) - 1, TIME_US, TIME_US)
+
+
+def damage(data: Path, needle: bytes) -> None:
+    (segment,) = (data / "journal").iterdir()
+    content = bytearray(segment.read_bytes())
+    content[content.index(needle)] ^= 0x01
+    segment.write_bytes(content)
+
+
+def test_a_whole_log_is_called_ok(run: Run, data: Path) -> None:
+    result = run("log", "verify", str(data))
+
+    assert result.exit_code == 0, result.output
+    head, segment, verdict = [line.split() for line in result.output.splitlines()]
+    assert head == ["SEGMENT", "BASE", "BATCHES", "RECORDS", "SIZE", "TAIL", "STATE"]
+    assert segment[2:4] == ["3", "4"]
+    assert verdict == ["ok"]
+
+
+def test_damage_is_told_with_code_1(run: Run, data: Path) -> None:
+    damage(data, b"one\x1b")
+
+    result = run("log", "verify", str(data))
+
+    assert result.exit_code == 1
+    assert "no batch can be read from" in result.output
+    assert result.output.splitlines()[-1] == "damaged"
+
+
+def test_a_torn_tail_is_no_damage(run: Run, data: Path) -> None:
+    (segment,) = (data / "journal").iterdir()
+    segment.write_bytes(segment.read_bytes()[:-5])
+
+    result = run("log", "verify", str(data), "--json")
+
+    facts = json.loads(result.output)
+    assert result.exit_code == 0
+    assert facts["damaged"] is False
+    assert facts["segments"][0]["batches"] == 2
+    assert facts["segments"][0]["tail_bytes"] > 0
+
+
+def test_json_tells_what_is_damaged(run: Run, data: Path) -> None:
+    damage(data, b"one\x1b")
+
+    facts = json.loads(run("log", "verify", str(data), "--json").output)
+
+    (bad,) = facts["segments"][0]["bad"]
+    assert bad[0] < bad[1]
+    assert facts["segments"][0]["violations"][0]["origin"] == str(ORIGIN)
+    assert facts["damaged"] is True
+
+
+def test_dump_prints_a_line_for_each_record(run: Run, data: Path) -> None:
+    result = run("log", "dump", str(data))
+
+    lines = [line.split("  ") for line in result.output.splitlines()]
+    assert [line[1] for line in lines] == [f"{ORIGIN}:{sequence}" for sequence in (1, 2, 3, 4)]
+    assert [line[3] for line in lines] == ["START", "PUBLISH", "PUBLISH", "PUBLISH"]
+    assert lines[1][2:] == ["2023-11-14T22:13:20.000+00:00", "PUBLISH", "/queue/jobs", "one\\x1b\\n"]
+    assert lines[2][5] == "\\xff"
+    assert lines[3][5] == "x" * 80 + "…"
+
+
+def test_dump_can_show_one_destination(run: Run, data: Path) -> None:
+    result = run("log", "dump", str(data), "--destination", "/fanout/log")
+
+    assert [line.split("  ")[4] for line in result.output.splitlines()] == ["/fanout/log"]
+
+
+def test_dump_as_json_has_whole_records(run: Run, data: Path) -> None:
+    result = run("log", "dump", str(data), "--json", "--destination", "/queue/jobs")
+
+    first, second = map(json.loads, result.output.splitlines())
+    assert first["body"] == "one\x1b\n"
+    assert first["headers"] == "kind:test\n"
+    assert (first["origin"], first["sequence"], first["kind"]) == (str(ORIGIN), 2, "PUBLISH")
+    assert second["body"] == "x" * 500
+
+
+def test_looking_changes_nothing(run: Run, data: Path) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+
+    run("log", "verify", str(data))
+    run("log", "dump", str(data))
+
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("command", ["verify", "dump"])
+def test_a_folder_that_holds_no_log_is_told(run: Run, tmp_path: Path, command: str) -> None:
+    result = run("log", command, str(tmp_path))
+
+    assert result.exit_code == 1
+    assert "is not the data directory of a node" in result.stderr
