@@ -59,8 +59,8 @@ simulate: venv ## Many seeds, for the night (SEEDS=10000 START=0)
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START) --jobs $(JOBS)
 
 .PHONY: bench
-bench: venv ## Measure a node on this machine
-	@$(BIN)/qmq bench
+bench: venv ## Measure a node on this machine, write docs/benchmarks.md (several minutes)
+	@$(BIN)/python -m benchmarks.run
 
 .PHONY: style
 style: venv ## Lint and format check

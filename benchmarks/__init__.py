@@ -1,0 +1,1 @@
+"""Measurements of a node: `python -m benchmarks.run` writes docs/benchmarks.md."""
