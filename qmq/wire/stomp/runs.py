@@ -18,7 +18,11 @@ ACK_HEADERS_MAX = 3
 LF = 10
 
 NEVER = b"\0\0"
-"""No frame begins like this: the lead of a run that was not learned yet."""
+"""No frame begins like this: the lead of a run that was not learned yet. A stranger may well send it, so what stands
+beside it sends such bytes the long way too, where they are refused."""
+
+ENDLESS = 1 << 62
+"""Length of a body that is in no chunk."""
 
 
 class SendRun:
@@ -44,8 +48,9 @@ class AckRun:
         self.head = head
 
 
-NO_SEND_RUN = SendRun(NEVER, b"", CachedBlock(Head("SEND", {}, Version.V10), -1))
-NO_ACK_RUN = AckRun(NEVER, b"", "id", Head("ACK", {}, Version.V10))
+NO_SEND_RUN = SendRun(NEVER, b"", CachedBlock(Head("SEND", {}, Version.V10), ENDLESS))
+# The trail is compared where the LF after the value is, so one that begins with NUL is never there.
+NO_ACK_RUN = AckRun(NEVER, NEVER, "id", Head("ACK", {}, Version.V10))
 
 
 def learn_send(chunk: bytes, start: int, body_at: int, known: CachedBlock, has_receipt: bool) -> SendRun:
