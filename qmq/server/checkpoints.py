@@ -83,9 +83,14 @@ class Checkpoints:
         desk = self._desk
         while True:
             position = desk.commits.told_end
-            free = (await desk.world.run_blocking(desk.store.statistics)).free_bytes
-            full = free < self._settings.disk_reserve_bytes + desk.commits.pending_bytes
-            if full and not desk.broker.disk_full:
-                desk.alarm("disk-full", f"only {free} bytes are free: new messages are refused, consuming goes on")
-            desk.broker.disk_full = full
-            await desk.commits.grew(position + (0 if full else SPACE_CHECK_BYTES))
+            await self.look_at_space()
+            await desk.commits.grew(position + (0 if desk.broker.disk_full else SPACE_CHECK_BYTES))
+
+    async def look_at_space(self) -> None:
+        """Decide whether new durable messages are refused, from what is free now."""
+        desk = self._desk
+        free = (await desk.world.run_blocking(desk.store.statistics)).free_bytes
+        full = free < self._settings.disk_reserve_bytes + desk.commits.pending_bytes
+        if full and not desk.broker.disk_full:
+            desk.alarm("disk-full", f"only {free} bytes are free: new messages are refused, consuming goes on")
+        desk.broker.disk_full = full

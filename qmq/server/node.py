@@ -118,6 +118,8 @@ class Node:
         self._received = journal.vector()
         self._caught_up: set[str] = set()
         self._peer_names = [peer.name for peer in peers.nodes if peer.name != settings.name] if peers else []
+        # Until a member has told what it has, it has nothing: what only this node holds must not be dropped.
+        self.checkpoints.members.update({name: {} for name in self._peer_names})
         self._session_ids = 0
         self._nursery: trio.Nursery | None = None
         self._stop = trio.Event()
@@ -200,6 +202,7 @@ class Node:
     def submit(self, out: Outcome) -> None:
         """Hand a decision to the commit path and offer peers the credit that it freed. Never waits."""
         self.broker.finish(out, self.world.now_us())
+        self._received[self.origin] = self.broker.next_sequence - 1
         self.commits.submit(out)
         if self.mesh is not None:
             if self.broker.wanted_changes:

@@ -65,8 +65,12 @@ def status_of(node: "Node") -> dict[str, Any]:
             for queue in deepest
         ],
         "fanouts": [
-            {"destination": name, "messages": node.store.fanout_info(name).records, "followers": len(followers)}
-            for name, followers in list(node.broker.fanouts.items())[:DESTINATIONS_SHOWN]
+            {
+                "destination": name,
+                "messages": node.store.fanout_info(name).records,
+                "followers": len(broker.fanouts.get(name, ())),
+            }
+            for name in sorted({*node.store.fanouts(), *broker.fanouts})[:DESTINATIONS_SHOWN]
         ],
         "peers": peers_of(node),
         "vector": {str(origin): sequence for origin, sequence in node.received_vector().items()},
