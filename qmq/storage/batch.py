@@ -219,6 +219,18 @@ def record_slices(data: bytes | memoryview) -> list[bytes]:
     return slices
 
 
+def claimed_end(data: bytes, offset: int) -> int:
+    """Where the batch at `offset` says it ends, damaged or not; `offset` itself when head and lengths disagree."""
+    try:
+        head = read_head(data, offset)
+    except CorruptLog:
+        return offset
+    if head is None or offset + HEAD_BYTES + 4 * head.count > len(data):
+        return offset
+    lengths = sum(_lengths(memoryview(data)[offset:], head.count))
+    return offset + head.size if HEAD_BYTES + 4 * head.count + lengths == head.size else offset
+
+
 def published_destinations(data: bytes) -> dict[str, int]:
     """Destination → PUBLISH records of one batch, without decoding anything else. Trusts the checksum."""
     head = read_head(data)

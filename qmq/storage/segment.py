@@ -18,7 +18,7 @@ import msgpack
 
 from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog, FutureVersion
-from qmq.storage.batch import BATCH_MAGIC, BatchHead, batch_records, read_head, verify_batch
+from qmq.storage.batch import BATCH_MAGIC, BatchHead, batch_records, claimed_end, read_head, verify_batch
 from qmq.storage.ports import File
 
 SEGMENT_VERSION: Final = 1
@@ -168,14 +168,13 @@ def _batch_at(data: bytes, place: int) -> BatchHead | None:
 
 
 def _resync(data: bytes, place: int) -> int:
-    try:
-        head = read_head(data, place)
-    except CorruptLog:
-        head = None
-    # Bodies inside the damaged batch may hold whole batches (logs sent as messages), so look behind it first.
-    if head is not None and _batch_at(data, place + head.size) is not None:
-        return place + head.size
-    candidate = data.find(BATCH_MAGIC, place + 1)
+    """Where the next whole batch begins, or the end.
+
+    Bodies may hold whole batches (a log sent as messages, or forged by a client), and nothing inside a damaged batch
+    may pass for one. So when its head and record lengths agree on where it ends, the search begins there; beyond the
+    end of the file that is a torn append, and nothing of it counts.
+    """
+    candidate = data.find(BATCH_MAGIC, max(place + 1, claimed_end(data, place)))
     while candidate >= 0:
         if _batch_at(data, candidate) is not None:
             return candidate

@@ -285,7 +285,7 @@ def test_unsynced_appends_may_go_with_the_power_but_never_tear_the_rest() -> Non
         assert [dot for dot, _ in again.recovered.messages] == [Dot(A, n + 1) for n in range(kept)]
 
 
-def test_an_embedded_log_in_a_torn_message_is_not_taken_for_the_nodes_own() -> None:
+def test_a_batch_inside_a_damaged_message_is_not_taken_for_the_nodes_own() -> None:
     disk, batches = three_batches()
     smuggled = Writer(C).published("/queue/q", b"forged")
     carrier = Writer(B, have=1)
@@ -301,3 +301,18 @@ def test_an_embedded_log_in_a_torn_message_is_not_taken_for_the_nodes_own() -> N
 
     assert C not in store.recovered.vector
     assert journal_batches(store) == [*batches, after]
+
+
+def test_a_batch_inside_a_torn_message_is_not_taken_for_the_nodes_own() -> None:
+    disk, batches = three_batches()
+    carrier = Writer(B, have=1)
+    carrier.publish("/queue/q", Writer(C).published("/queue/q", b"forged") + b"more")
+    data = carrier.batch()
+
+    for cut in range(1, 10):
+        store = open_small(with_tail(disk, disk.contents()[TAIL] + data[:-cut]))
+
+        assert C not in store.recovered.vector
+        assert journal_batches(store) == batches
+        assert store.recovered.torn_bytes == len(data) - cut
+        assert store.recovered.quarantined == []
