@@ -9,6 +9,7 @@ that for a dead peer.
 """
 
 import logging
+import math
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
@@ -30,6 +31,9 @@ from qmq.world import Pipe, World
 READ_BYTES: Final = 64 << 10
 LOGIN_SECONDS: Final = 5.0
 """From the first byte to an open link; dialling, TLS included, has as long again."""
+
+FAREWELL_SECONDS: Final = 1.0
+"""For the frame that is being written, and again for the ERROR that says why a link ends."""
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +61,13 @@ class Line:
         self.bytes_in = 0
         self.bytes_out = 0
         self.mid_frame = False
-        """A write is under way; cancelled now, the other side has half a frame."""
+        """A write is under way, or was given up: the other side has half a frame."""
         self._take_frames = take_frames
         self._before_write = before_write
         self._settings = settings
         self._waiting = trio.Event()
+        self._sending = trio.CancelScope()
+        self._write_until = math.inf
         self._reading = False
 
     async def run(self) -> None:
@@ -70,7 +76,11 @@ class Line:
             nursery.start_soon(self._write)
             nursery.start_soon(self._watch)
             nursery.start_soon(self._hurry_login)
-            await self._read()
+            try:
+                await self._read()
+            finally:
+                # Half a frame would spoil the farewell, so the writer is not cancelled but hurried.
+                self._sending.deadline = self._write_until = trio.current_time() + FAREWELL_SECONDS
             nursery.cancel_scope.cancel()
 
     async def _read(self) -> None:
@@ -107,8 +117,11 @@ class Line:
                 self._before_write()
                 data = self.outbox.take() or HEARTBEAT
             self.mid_frame = True
-            await self.pipe.send_all(data)
-            self.mid_frame = False
+            with trio.CancelScope(shield=True, deadline=self._write_until) as self._sending:
+                await self.pipe.send_all(data)
+                self.mid_frame = False
+            if self.mid_frame:
+                return
             self.bytes_out += len(data)
 
     def _wake(self) -> None:

@@ -25,7 +25,7 @@ from qmq.replication.frames import Follows, MeshFrame
 from qmq.replication.handshake import Answering
 from qmq.replication.host import Address, Settings
 from qmq.replication.hub import Hub
-from qmq.replication.link import LOST, Line, fresh_nonce, reasons, report_end
+from qmq.replication.link import FAREWELL_SECONDS, LOST, Line, fresh_nonce, reasons, report_end
 from qmq.replication.outbox import encode_message
 from qmq.replication.serving import Serving
 from qmq.wire.stomp.writer import encode_frame
@@ -37,7 +37,6 @@ PENDING_MAX: Final = 32
 FEED_BYTES: Final = 1 << 20
 """Read from the journal at once, for one follower."""
 
-FAREWELL_SECONDS: Final = 1.0
 ACCEPT_AGAIN_SECONDS: Final = 0.1
 
 log = logging.getLogger(__name__)

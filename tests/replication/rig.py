@@ -19,11 +19,11 @@ from qmq.broker.destination import kind_of
 from qmq.broker.message import Envelope
 from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Ack, Delivery, Subscription
-from qmq.dots import Origin, Vector, covers, merge
+from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.journal import Replay, encode_group
 from qmq.replication.mesh import Mesh
-from qmq.storage.batch import BatchHead, encode_batch, read_head
-from qmq.storage.record import Kind, pack_envelope, pack_record
+from qmq.storage.batch import BatchHead, batch_records, encode_batch, read_head
+from qmq.storage.record import Kind, Record, pack_envelope, pack_record, unpack_dots
 from qmq.world import World
 
 T = TypeVar("T")
@@ -302,6 +302,23 @@ class Node:
         self._tags = count(1)
         self.session = self._broker.open_session(1)
         self.cancel = trio.CancelScope()
+        self._restore()
+
+    def _restore(self) -> None:
+        """What an earlier life of this node had accepted and nobody has settled."""
+        owned: dict[Dot, Record] = {}
+        settled: set[Dot] = set()
+        for _, head, data in self.journal.batches:
+            for record in batch_records(data):
+                if record.kind == Kind.SETTLE:
+                    settled.update(unpack_dots(record.body))
+                elif head.origin.node == self.name and record.destination.startswith("/queue/"):
+                    owned[Dot(head.origin, record.sequence)] = record
+        for dot, record in owned.items():
+            if dot not in settled:
+                self._replay.restore(dot.origin, record)
+        self._broker.queues.settled_early = {dot for dot in settled - owned.keys() if dot.origin.node == self.name}
+        self._broker.queues.held = bool(self.journal.batches)
 
     async def _run_blocking(self, call: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()
@@ -384,6 +401,10 @@ class Node:
 
     def link_caught_up(self, peer: str) -> None:
         self.caught_up.append(peer)
+        if self.broker.queues.held and set(self.caught_up) >= set(self.link_states()):
+            out = Outcome()
+            self.broker.queues.release_hold(out)
+            self.submit(out)
 
     def peer_durable(self, peer: str, vector: Vector) -> None:
         self.peer_vectors[peer] = vector
@@ -478,11 +499,11 @@ async def running(*nodes: Node, linked: bool = True) -> AsyncIterator[trio.Nurse
         nursery.cancel_scope.cancel()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 120.0, *, step: float = 0.01) -> None:
     """Let virtual time pass until `condition` holds; fails when it does not within `seconds`."""
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110 (any state may be waited for, and not all of it has an event)
-            await trio.sleep(0.01)
+            await trio.sleep(step)
 
 
 def batch_of(origin: Origin, first: int, last: int, *, body: bytes = b"x", kind: int = Kind.PUBLISH) -> bytes:
