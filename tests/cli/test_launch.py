@@ -200,6 +200,18 @@ def test_another_shell_can_stop_what_is_recorded(make_mesh: MakeMesh, run: Run, 
     assert mesh.nodes["b"].exit_code == 0
 
 
+def test_another_shell_kills_what_does_not_stop_in_time(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh("a", "stubborn")
+    mesh.start_all()
+    mesh.wait_until_ready()
+
+    killed = stop_recorded(recorded(mesh.data), timeout_seconds=0.5)
+
+    assert "stubborn" in killed
+    process = mesh.nodes["stubborn"].process
+    assert process is not None and process.wait() == -signal.SIGKILL
+
+
 def test_stopping_when_nothing_runs_is_told(run: Run, tmp_path: Path) -> None:
     peers = write_peers(tmp_path / "peers.toml", ("a",))
 
