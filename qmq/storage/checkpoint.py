@@ -45,7 +45,7 @@ class CheckpointReport(NamedTuple):
 
 
 class Checkpointer:
-    """Owns the checkpoint's position. `lock` is held while anything changes that a reader of fanouts looks at."""
+    """One at a time. `lock` is held while a fanout log is opened or closed, as readers do it too."""
 
     def __init__(
         self,
@@ -57,14 +57,11 @@ class Checkpointer:
         logs: FanoutLogs,
         settings: StorageSettings,
         node: str,
-        state: CheckpointState,
         tombstones: set[Dot],
         lock: threading.RLock,
     ) -> None:
-        self.state = state
         self.tombstones = tombstones
         """Of the queue store, at its position."""
-        self.running = False
         self._disk = disk
         self._catalog = catalog
         self._queues = queues
@@ -76,6 +73,11 @@ class Checkpointer:
         self._one_at_a_time = threading.Lock()
         self._broken = False
 
+    @property
+    def state(self) -> CheckpointState:
+        """The last committed checkpoint."""
+        return self._logs.state
+
     def run(
         self, end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
     ) -> CheckpointReport:
@@ -84,8 +86,6 @@ class Checkpointer:
             if self._broken:
                 raise LogBroken("a checkpoint failed before; restart to recover")
             try:
-                with self._lock:
-                    self.running = True
                 return self._run(end, now_us, members, retention)
             except DiskFull:
                 raise
@@ -96,9 +96,6 @@ class Checkpointer:
                 # How far the stores got is only known again after recovery.
                 self._broken = True
                 raise
-            finally:
-                with self._lock:
-                    self.running = False
 
     def _run(
         self, end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
@@ -166,10 +163,8 @@ class Checkpointer:
             )
             self.tombstones = reduction.tombstones()
         state = CheckpointState(position, reduction.vector)
-        with self._lock:
-            self._catalog.commit_checkpoint(state, extents)
-            self._logs.commit(extents)
-            self.state = state
+        self._catalog.commit_checkpoint(state, extents)
+        self._logs.commit(state, extents)
         for destination in extents:
             with self._lock:
                 log = self._logs.get(destination)
@@ -198,22 +193,20 @@ class Checkpointer:
             base = CheckpointState(end, vector)
         if base is None:
             return 0
-        with self._lock:
-            self._catalog.set_base(base)
-            return journal.drop_before(base.position)
+        self._catalog.set_base(base)
+        return journal.drop_before(base.position)
 
     def _drop_fanouts(self, now_us: int, retention: Mapping[str, Retention]) -> None:
         for destination in list(self._logs.extents):
             bounds = retention.get(destination, self._settings.fanout_retention)
+            extent = self._logs.extents[destination]
+            young = now_us - extent.first_us <= bounds.age_seconds_max * _SECOND_US
+            if young and extent.end - extent.start <= bounds.bytes_max:
+                continue  # Nothing can be due, so an idle log need not even be opened.
             with self._lock:
-                extent = self._logs.extents[destination]
-                young = now_us - extent.first_us <= bounds.age_seconds_max * _SECOND_US
-                if young and extent.end - extent.start <= bounds.bytes_max:
-                    continue  # Nothing can be due, so an idle log need not even be opened.
                 log = self._logs.get(destination)
-                kept = log.without_expired(now_us, bounds)
-                if kept.start == extent.start:
-                    continue
+            kept = log.without_expired(now_us, bounds)
+            if kept.start != extent.start:
                 self._catalog.commit_checkpoint(self.state, {destination: kept})
-                self._logs.commit({destination: kept})
+                self._logs.commit(self.state, {destination: kept})
                 log.drop()

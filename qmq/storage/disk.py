@@ -50,6 +50,10 @@ class DiskFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        # A dropped segment is closed when its last reader lets go of it; only then the disk gets its space back.
+        self.close()
+
 
 class RealDisk:
     """A directory of the file system. See `ports.Disk`."""

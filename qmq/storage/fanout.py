@@ -7,19 +7,23 @@ Surprising: logs are opened when they are first used and only so many stay open,
 """
 
 import hashlib
+import threading
+from bisect import bisect_right
 from typing import Final
 
 from qmq.dots import Origin
 from qmq.errors import LogBroken
 from qmq.storage.batch import BATCH_BYTES_TARGET, SPARSE, encode_batch
 from qmq.storage.chain import Chain, open_chain, replace_file
-from qmq.storage.ports import Disk, FanoutExtent, Retention, StorageSettings
+from qmq.storage.ports import CheckpointState, Disk, FanoutExtent, Retention, StorageSettings
 from qmq.storage.reduce import FanoutEntry
 from qmq.storage.segment import FANOUT, read_footer
 
 FANOUT_DIRECTORY: Final = "fanout"
 OPEN_LOGS_MAX: Final = 128
 """Each open log holds a descriptor per segment; the operating system allows about a thousand."""
+BOUNDARIES_MAX: Final = 64
+"""Checkpoints remembered per fanout, for readers that name an older journal position."""
 _READABLE_CHARACTERS: Final = 40
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
@@ -146,11 +150,22 @@ def _cut_to(chain: Chain, extent: FanoutExtent) -> None:
 
 
 class FanoutLogs:
-    """The open logs of a node, by destination. Guarded by its owner: one caller at a time."""
+    """The open logs of a node, by destination, and what of them counts since which checkpoint.
 
-    def __init__(self, disk: Disk, node: str, settings: StorageSettings, extents: dict[str, FanoutExtent]) -> None:
+    `get` and `close_idle` are guarded by the owner: one caller at a time. `commit` and `locate` never wait for a disk,
+    so the event loop may ask where a reader has to begin.
+    """
+
+    def __init__(
+        self, disk: Disk, node: str, settings: StorageSettings, state: CheckpointState, extents: dict[str, FanoutExtent]
+    ) -> None:
+        self.state = state
+        """The last committed checkpoint."""
         self.extents = extents
         """Destination → what counts, as committed."""
+        self._opened_position = state.position
+        self._boundaries: dict[str, list[tuple[int, int]]] = {}
+        self._swap = threading.Lock()
         self._disk = disk
         self._node = node
         self._settings = settings
@@ -168,13 +183,36 @@ class FanoutLogs:
         self._open[destination] = log
         return log
 
-    def commit(self, extents: dict[str, FanoutExtent]) -> None:
-        """The catalog has taken these."""
-        self.extents.update(extents)
-        for destination, extent in extents.items():
-            log = self._open.get(destination)
-            if log is not None:
-                log.extent = extent
+    def commit(self, state: CheckpointState, extents: dict[str, FanoutExtent]) -> None:
+        """The catalog has taken these; readers see both from now on, in one step."""
+        with self._swap:
+            for destination, extent in extents.items():
+                boundaries = self._boundaries.setdefault(destination, [])
+                if not boundaries:
+                    before = self.extents.get(destination)
+                    boundaries.append((self._opened_position, before.end if before else 0))
+                boundaries.append((state.position, extent.end))
+                del boundaries[:-BOUNDARIES_MAX]
+                self.extents[destination] = extent
+                log = self._open.get(destination)
+                if log is not None:
+                    log.extent = extent
+            self.state = state
+
+    def view(self, destination: str) -> tuple[CheckpointState, FanoutExtent | None]:
+        """The checkpoint, and what it covers of `destination`; of the same moment."""
+        with self._swap:
+            return self.state, self.extents.get(destination)
+
+    def locate(self, destination: str, journal_position: int) -> int:
+        """A position of the fanout log before which everything came from before `journal_position` of the journal."""
+        with self._swap:
+            if journal_position >= self.state.position:
+                extent = self.extents.get(destination)
+                return extent.end if extent else 0
+            boundaries = self._boundaries.get(destination, [])
+            index = bisect_right(boundaries, journal_position, key=_boundary_position) - 1
+            return boundaries[index][1] if index >= 0 else 0
 
     def close_idle(self) -> None:
         """Close the logs used longest ago, beyond `OPEN_LOGS_MAX`."""
@@ -186,3 +224,7 @@ class FanoutLogs:
         for log in self._open.values():
             log.close()
         self._open.clear()
+
+
+def _boundary_position(boundary: tuple[int, int]) -> int:
+    return boundary[0]

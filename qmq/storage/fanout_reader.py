@@ -13,14 +13,11 @@ from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector
 from qmq.storage.batch import batch_records, published_destinations
-from qmq.storage.checkpoint import Checkpointer
 from qmq.storage.fanout import FanoutLogs
 from qmq.storage.journal import Journal
 from qmq.storage.record import Kind, Record
 
 _INDEX_READ_BYTES: Final = 1024 * 1024
-BOUNDARIES_MAX: Final = 64
-"""Checkpoints remembered per fanout, for readers that name an older journal position."""
 
 
 class FanoutPosition(NamedTuple):
@@ -52,17 +49,15 @@ class _Entry(NamedTuple):
 
 
 class FanoutReader:
-    """See the module's opening. The owner calls it with the checkpointer's lock held."""
+    """See the module's opening. `read` and `info` are for one caller at a time; `start`, `after` and `at` for any."""
 
-    def __init__(self, journal: Journal, logs: FanoutLogs, checkpointer: Checkpointer, prefix: str) -> None:
+    def __init__(self, journal: Journal, logs: FanoutLogs, prefix: str) -> None:
         self._journal = journal
         self._logs = logs
-        self._checkpointer = checkpointer
         self._prefix = prefix
         self._index: dict[str, list[_Entry]] = {}
         self._indexed_from = 0
         self._indexed_to = 0
-        self._boundaries: dict[str, list[tuple[int, int]]] = {}
 
     def start(self) -> FanoutPosition:
         """Before everything that is kept."""
@@ -73,35 +68,28 @@ class FanoutReader:
         return FanoutPosition(0, 0, tuple(vector.items()))
 
     def at(self, destination: str, journal_position: int) -> FanoutPosition:
-        """Before the first record whose batch begins at `journal_position` or later."""
-        self._update()
-        checkpoint = self._checkpointer.state.position
-        extent = self._logs.extents.get(destination)
-        if journal_position >= checkpoint:
-            seen: Vector = {}
-            for entry in self._index.get(destination, []):
-                if entry.position < journal_position:
-                    seen[entry.origin] = entry.last
-            return FanoutPosition(extent.end if extent else 0, journal_position, tuple(seen.items()))
-        boundaries = self._boundaries.get(destination, [])
-        index = bisect_right(boundaries, journal_position, key=_boundary_position) - 1
-        log_position = boundaries[index][1] if index >= 0 else 0
+        """Before the first record whose batch begins at `journal_position` or later.
+
+        Reads at most `MARK_BYTES` of the journal's tail for a position that was appended by this process.
+        """
+        log_position = self._logs.locate(destination, journal_position)
+        seen = self._journal.vector_at(journal_position)
         if journal_position < self._journal.start:
-            # What lay before it is not known any more: from the last known boundary, rather twice than never.
+            # Nobody knows any more what came before it: rather twice than never. Asked last, as it may be dropped now.
             return FanoutPosition(log_position, 0, ())
-        return FanoutPosition(log_position, 0, tuple(self._journal.vector_at(journal_position).items()))
+        return FanoutPosition(log_position, journal_position, tuple(seen.items()))
 
     def read(
         self, destination: str, position: FanoutPosition, bytes_max: int
     ) -> tuple[list[tuple[Origin, Record]], FanoutPosition, bool]:
         """Records from `position` on, about `bytes_max` of log but at least one batch; the position after; at end?"""
-        self._update()
+        state, extent = self._logs.view(destination)
+        checkpoint = state.position
+        self._update(checkpoint)
         found: list[tuple[Origin, Record]] = []
         seen = dict(position.seen)
         left = bytes_max
         log_position = position.log_position
-        extent = self._logs.extents.get(destination)
-        checkpoint = self._checkpointer.state.position
         if extent is not None:
             log_position = max(log_position, extent.start)
             chain = self._logs.get(destination).chain
@@ -145,17 +133,16 @@ class FanoutReader:
 
     def info(self, destination: str) -> FanoutInfo:
         """Counts and times; times are those of batches, µs, 0 when there is nothing."""
-        self._update()
-        extent = self._logs.extents.get(destination)
+        state, extent = self._logs.view(destination)
+        self._update(state.position)
         entries = self._index.get(destination, [])
         records = (extent.records if extent else 0) + sum(entry.records for entry in entries)
         first_us = extent.first_us if extent and extent.records else (entries[0].first_us if entries else 0)
         last_us = entries[-1].last_us if entries else (extent.last_us if extent else 0)
         return FanoutInfo(records, extent.end - extent.start if extent else 0, first_us, last_us)
 
-    def _update(self) -> None:
-        """Bring the index to the journal's end, and forget what a checkpoint has taken over."""
-        checkpoint = self._checkpointer.state.position
+    def _update(self, checkpoint: int) -> None:
+        """Bring the index to the journal's end, and forget what the checkpoint there has taken over."""
         if self._indexed_from < checkpoint:
             for destination in list(self._index):
                 entries = self._index[destination]
@@ -166,10 +153,6 @@ class FanoutReader:
                     del self._index[destination]
             self._indexed_from = checkpoint
             self._indexed_to = max(self._indexed_to, checkpoint)
-            for destination, extent in self._logs.extents.items():
-                boundaries = self._boundaries.setdefault(destination, [])
-                boundaries.append((checkpoint, extent.end))
-                del boundaries[:-BOUNDARIES_MAX]
         end = self._journal.end
         while self._indexed_to < end:
             batches = self._journal.read(self._indexed_to, _INDEX_READ_BYTES)
@@ -189,7 +172,3 @@ class FanoutReader:
 
 def _entry_position(entry: _Entry) -> int:
     return entry.position
-
-
-def _boundary_position(boundary: tuple[int, int]) -> int:
-    return boundary[0]

@@ -105,7 +105,7 @@ class Store:
         self._checkpointer = checkpointer
         self._logs = logs
         self._lock = lock
-        self._reader = FanoutReader(journal, logs, checkpointer, settings.fanout_prefix)
+        self._reader = FanoutReader(journal, logs, settings.fanout_prefix)
 
     @classmethod
     def open(
@@ -155,7 +155,7 @@ class Store:
                 position = start + head.size
         recovered = _recovered(identity, fresh, journal, found, quarantined_before, queues, reduction)
         lock = threading.RLock()
-        logs = FanoutLogs(disk, node, settings, catalog.fanouts())
+        logs = FanoutLogs(disk, node, settings, state, catalog.fanouts())
         checkpointer = Checkpointer(
             disk=disk,
             catalog=catalog,
@@ -164,7 +164,6 @@ class Store:
             logs=logs,
             settings=settings,
             node=node,
-            state=state,
             tombstones=queues.tombstones(),
             lock=lock,
         )
@@ -228,12 +227,11 @@ class Store:
         return self._reader.after(vector)
 
     def fanout_at(self, destination: str, journal_position: int) -> FanoutPosition:
-        """Before everything of `destination` whose batch begins at `journal_position` or later.
+        """Before everything of `destination` whose batch begins at `journal_position` or later. Waits for no lock.
 
         For a journal position that was dropped meanwhile, records may come twice, but none is left out.
         """
-        with self._lock:
-            return self._reader.at(destination, journal_position)
+        return self._reader.at(destination, journal_position)
 
     def read_fanout(
         self, destination: str, position: FanoutPosition, bytes_max: int

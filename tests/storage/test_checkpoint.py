@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 
 from qmq.dots import Dot
@@ -6,6 +9,7 @@ from qmq.storage.batch import GAPS
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
 from qmq.storage.record import Kind, pack_gap, with_priority
+from qmq.storage.store import open_store
 
 from .rig import NOW, SMALL, A, B, C, Expected, Writer, all_rows, fanout_all, journal_batches, open_small
 
@@ -254,3 +258,18 @@ def test_the_settings_bound_what_a_segment_holds() -> None:
     assert all(
         after - before <= SMALL.segment_bytes_max + 200 for before, after in zip(bounds, bounds[1:], strict=False)
     )
+
+
+def test_dropped_segments_give_their_space_back(tmp_path: Path) -> None:
+    store = open_store(tmp_path, node="a", settings=SMALL)
+    a = Writer(A)
+    for _ in range(12):
+        store.journal.append([a.published("/queue/q", b"x" * 400)])
+
+    store.checkpoint(store.journal.end, NOW, {})
+
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    open_files = [os.readlink(link) for link in links if os.path.lexists(link)]
+    assert len(list((tmp_path / "journal").iterdir())) == 1
+    assert [name for name in open_files if name.startswith(str(tmp_path)) and name.endswith("(deleted)")] == []
+    store.close()
