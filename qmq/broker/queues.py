@@ -107,11 +107,14 @@ class Queues:
         in_flight = subscription.in_flight
         own = queue.name
         queue.free += len(deliveries)
+        message_ids = subscription.message_ids
         for delivery in deliveries:
             tag = delivery.tag
             del in_flight[tag]
             del self.deliveries[tag]
             message = delivery.message
+            if message_ids is not None:
+                message_ids.pop(message.message_id, None)
             if message.settled:
                 continue
             if message.owner is not None:
@@ -155,6 +158,8 @@ class Queues:
             del subscription.in_flight[delivery.tag]
             del self.deliveries[delivery.tag]
             message = delivery.message
+            if subscription.message_ids is not None:
+                subscription.message_ids.pop(message.message_id, None)
             if message.settled:
                 continue
             message.attempts += 1

@@ -580,3 +580,13 @@ def test_own_message_comes_before_a_borrowed_one_when_a_consumer_has_one_place()
 
     assert client.bodies == [b"theirs", b"own"]
     check_accounts(node)
+
+
+def test_offers_start_anew_when_an_owner_connects_again_before_its_old_link_was_missed() -> None:
+    node = borrower()
+    node.client().subscribe(credit=4)
+    node.lending.offers()
+
+    node.lending.owner_connected("b")
+
+    assert node.lending.offers() == [("b", JOBS, 4)]

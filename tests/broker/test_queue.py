@@ -241,6 +241,20 @@ def test_message_that_comes_back_looks_at_few_of_those_that_wait() -> None:
     assert 0 < CountedPlace.looks <= 12
 
 
+def test_message_that_comes_back_behind_many_others_looks_at_few_of_them() -> None:
+    queue = queue_of(*(b"m" for _ in range(10_000)))
+    for message in queue.ready:
+        message.place = CountedPlace(message.place)
+    taken = [queue.ready.popleft() for _ in range(5_000)]
+    queue.push_back(taken[:-1])
+
+    CountedPlace.looks = 0
+    queue.push_back(taken[-1:])
+
+    assert 0 < CountedPlace.looks <= 40
+    assert queue.ready[4_999] is taken[-1]
+
+
 def test_tags_are_never_used_again() -> None:
     deliveries: dict[int, Delivery] = {}
     queue = Queue(JOBS, deliveries, count(1).__next__)

@@ -401,3 +401,16 @@ def test_message_settled_elsewhere_during_the_hold_is_not_delivered_after_it() -
     node.decide(node.queues.release_hold)
 
     assert client.bodies == [b"2"]
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack"])
+def test_ids_by_which_old_clients_settle_are_forgotten_with_all_that_one_of_them_covers(verb: str) -> None:
+    node = queue_with(b"1", b"2", b"3")
+    client = node.client()
+    subscription = client.subscribe(ack=Ack.CLIENT)
+    subscription.message_ids = {delivery.message.message_id: delivery.tag for delivery in client.inbox}
+    node.queues.held = True
+
+    client.ack(client.inbox[1]) if verb == "ack" else client.nack(client.inbox[1])
+
+    assert list(subscription.message_ids.values()) == [client.inbox[2].tag]
