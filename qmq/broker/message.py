@@ -5,7 +5,7 @@ gateway makes one per distinct header block and remembers it, so the cost of par
 not per message. A **Message** is one body in such an envelope, with its dot. Both are plain slotted classes, not
 dataclasses, because hundreds of thousands of them are made in a second.
 
-Surprising: `tail` and `packed` are caches that other layers fill in (the gateway's encoded MESSAGE frame and the
+Surprising: `tail`, `packed` and `wire…` are caches that other layers fill in (the gateway's encoded MESSAGE frame and the
 journal's packed envelope). The broker never reads them; they live here so that they die with their message.
 """
 
@@ -20,7 +20,7 @@ class Envelope:
     and the headers that were meant for the broker alone. `durable` says whether messages in it are journalled.
     """
 
-    __slots__ = ("destination", "durable", "headers", "kind", "packed", "wire")
+    __slots__ = ("destination", "durable", "headers", "kind", "packed", "wire", "wire_lead", "wire_origin")
 
     def __init__(self, destination: str, kind: Kind, headers: bytes, durable: bool) -> None:
         self.destination = destination
@@ -29,6 +29,8 @@ class Envelope:
         self.durable = durable
         self.packed = b""
         self.wire = b""
+        self.wire_lead = b""
+        self.wire_origin: Origin | None = None
 
 
 class Message:

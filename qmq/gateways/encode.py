@@ -27,15 +27,27 @@ def subscription_prefix(version: Version, subscription_id: str | None, needs_no_
 
 
 def tail_of(message: Message) -> bytes:
-    """The rest of the MESSAGE frame as STOMP 1.1 and 1.2 clients get it; remembered."""
+    """The rest of the MESSAGE frame as STOMP 1.1 and 1.2 clients get it; remembered.
+
+    Writes the id out by itself, as `Message.message_id` does.
+    """
     tail = message.tail
     if not tail:
         envelope = message.envelope
         wire = envelope.wire
         if not wire:
             wire = envelope.wire = _wire_of(envelope, envelope.headers, Version.V12)
+        # Nearly always the origin of the message before: one comparison instead of a dot written out.
+        if envelope.wire_origin is not message.origin:
+            envelope.wire_lead = b"message-id:%b-" % str(message.origin).encode()
+            envelope.wire_origin = message.origin
         body = message.body
-        tail = message.tail = b"message-id:%b%b%d\n\n%b\0\n" % (message.message_id.encode(), wire, len(body), body)
+        sequence = message.sequence
+        if sequence > 0:
+            tail = b"%b%d%b%d\n\n%b\0\n" % (envelope.wire_lead, sequence, wire, len(body), body)
+        else:
+            tail = b"%bm%d%b%d\n\n%b\0\n" % (envelope.wire_lead, -sequence, wire, len(body), body)
+        message.tail = tail
     return tail
 
 
