@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from qmq.broker.message import Gap, Message, Settle
 from qmq.broker.outcome import Outcome
 from qmq.broker.queues import Queues
+from qmq.broker.session import Held
 from qmq.broker.subscription import Ack, Delivery, Subscription
 from qmq.dots import Dot, Origin, Vector, covers
 
@@ -201,12 +202,16 @@ class Mesh:
             self.copy(source, target)
         assert not any(self.pipes.values())
 
+    def covered(self, delivery: Delivery) -> list[Dot]:
+        """What an ACK of `delivery` settles."""
+        subscription = delivery.subscription
+        if subscription.ack is not Ack.CLIENT:
+            return [delivery.message.dot]
+        return [d.message.dot for d in subscription.in_flight.values() if d.tag <= delivery.tag]
+
     def ack(self, client: Client, delivery: Delivery) -> None:
         node = client.node
-        covered = [delivery]
-        if delivery.subscription.ack is Ack.CLIENT:
-            covered = [d for d in delivery.subscription.in_flight.values() if d.tag <= delivery.tag]
-        self.acked.update(d.message.dot for d in covered)
+        self.acked.update(self.covered(delivery))
         self.decide(node, lambda out: node.broker.acknowledge(delivery, out))
 
 
@@ -275,6 +280,18 @@ class MeshOfBrokers(RuleBasedStateMachine):
             held = held_of(client)
             node = client.node
             self.mesh.decide(node, lambda out: node.broker.refuse(held[which % len(held)], out))
+
+    @rule(who=PICK, which=PICK, queue=QUEUE)
+    def turn_one_message_into_another(self, who: int, which: int, queue: str) -> None:
+        client = self.a_client(who, busy=True)
+        if client is not None:
+            mesh, broker, held = self.mesh, client.node.broker, held_of(client)
+            delivery = held[which % len(held)]
+            client.begin()
+            client.hold(Held(envelope=envelope(queue), body=b"made"))
+            client.hold(Held(delivery=delivery))
+            mesh.acked.update(mesh.covered(delivery))
+            mesh.decide(client.node, lambda out: broker.commit(client.id, "t", NOW_US, out))
 
     @rule(who=PICK)
     def leave(self, who: int) -> None:
@@ -387,4 +404,4 @@ def all_settled(queues: Queues) -> bool:
 
 
 TestMeshOfBrokers = MeshOfBrokers.TestCase
-TestMeshOfBrokers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMeshOfBrokers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
