@@ -12,6 +12,7 @@ from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector
+from qmq.errors import LogBroken
 from qmq.storage.batch import batch_records, published_destinations
 from qmq.storage.fanout import FanoutLogs
 from qmq.storage.journal import Journal
@@ -96,7 +97,10 @@ class FanoutReader:
             while log_position < extent.end:
                 if left <= 0:
                     return found, FanoutPosition(log_position, position.journal_position, position.seen), False
-                batches = chain.read(log_position, left, [], self._journal.damage)
+                try:
+                    batches = chain.read(log_position, left, [], self._journal.damage)
+                except OSError as error:
+                    raise LogBroken(f"cannot read the log of {destination}: {error}") from error
                 if not batches:
                     log_position = extent.end
                 for start, head, data in batches:

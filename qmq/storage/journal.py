@@ -127,9 +127,12 @@ class Journal:
         """Whole batches from `position` on, in log order, with their positions; about `bytes_max`, but at least one.
 
         [] at the end. The next position to ask for is the last one plus its `head.size`. Positions before `start`
-        mean `start`. Damaged batches are passed over and noted in `damage`.
+        mean `start`. Damaged batches are passed over and noted in `damage`. Raises LogBroken when the disk refuses.
         """
-        return self._chain.read(position, bytes_max, self._holes, self.damage)
+        try:
+            return self._chain.read(position, bytes_max, self._holes, self.damage)
+        except OSError as error:
+            raise LogBroken(f"cannot read the journal: {error}") from error
 
     def seek(self, vector: Vector) -> int:
         """A position before which every record is covered by `vector`; at most `MARK_BYTES` or a segment too early.

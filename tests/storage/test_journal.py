@@ -260,3 +260,16 @@ def test_readers_beside_an_appender_see_a_prefix_and_nothing_torn() -> None:
 
     assert failures == []
     assert journal_batches(store) == batches
+
+
+def test_a_disk_that_cannot_be_read_is_a_broken_log_and_not_an_empty_one() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    store.journal.append([Writer(A).published("/fanout/f", b"x")])
+    store.checkpoint(store.journal.end, NOW, {})
+    disk.stop()
+
+    with pytest.raises(LogBroken, match="cannot read"):
+        store.journal.read(0, 100)
+    with pytest.raises(LogBroken, match="cannot read"):
+        store.read_fanout("/fanout/f", store.fanout_start("/fanout/f"), 100)
