@@ -5,8 +5,8 @@ gateway makes one per distinct header block and remembers it, so the cost of par
 not per message. A **Message** is one body in such an envelope, with its dot. Both are plain slotted classes, not
 dataclasses, because hundreds of thousands of them are made in a second.
 
-Surprising: `tail`, `packed` and `wire…` are caches that other layers fill in (the gateway's encoded MESSAGE frame and the
-journal's packed envelope). The broker never reads them; they live here so that they die with their message.
+Surprising: `tail`, `packed` and `wire…` are caches that other layers fill in (the gateway's encoded MESSAGE frame and
+the journal's packed envelope). The broker never reads them; they live here so that they die with their message.
 """
 
 from qmq.broker.destination import Kind
