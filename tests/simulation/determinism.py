@@ -1,0 +1,99 @@
+"""One seed for everything: trio's scheduler, its clock, and the logs that would otherwise hide an exception.
+
+Trio shuffles each batch of runnable tasks with a generator of its own, and sorts the batch first only when a private
+flag is set. Both are set here for one run and put back. trio's own tests hold on to the two names; if they move, the
+check in `run_seeded` fails at once instead of letting runs differ.
+"""
+
+import gc
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import trio
+from trio._core import _run as scheduler
+from trio.testing import MockClock
+
+from tests.support.world import WorldEndedError
+
+EXPECTED_ALARMS = ("quarantine", "duplicate-node", "refused-duplicate-node", "disk-failed")
+"""What an operator is told and what faults explain: writes that reached the disk out of order, and a node that is back
+before its peers know that it was away."""
+
+VIRTUAL_SECONDS_MAX = 200.0
+"""After this a run is ended, whatever it waits for."""
+
+STEPS_AT_ONCE_MAX = 20_000
+"""Steps of tasks of one name in one virtual instant. A healthy mesh needs some hundreds."""
+
+
+class ErrorLog(logging.Handler):
+    """Collects what the nodes log as an error: a session or link that failed in a way it does not know."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.errors: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        text = self.format(record)
+        expected = any(f"ALARM {code}:" in text for code in EXPECTED_ALARMS)
+        if not expected and (error is None or not _only_world_ended(error)):
+            self.errors.append(text)
+
+
+class Watchdog(trio.abc.Instrument):
+    """Ends a run whose tasks are busy without virtual time passing, and says which they are."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.wrong = ""
+        self._now = 0.0
+        self._steps: Counter[str] = Counter()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        now = trio.current_time()
+        if now != self._now:
+            self._now = now
+            self._steps.clear()
+        self._steps[task.name] += 1
+        if not self.wrong and self._steps[task.name] > STEPS_AT_ONCE_MAX:
+            self.wrong = f"busy for ever at {now:.6f}: {self._steps.most_common(5)}"
+            self.scope.cancel()
+
+
+def run_seeded(seed: int, main: Callable[[], Awaitable[None]]) -> list[str]:
+    """Run `main` under trio on a jumping clock; returns what was logged as an error, and whether it never ended."""
+    assert isinstance(scheduler._r, random.Random) and hasattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING")
+    logger = logging.getLogger("qmq")
+    before = (scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING, logger.level, logger.propagate)
+    handler = ErrorLog()
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    scheduler._r = random.Random(f"scheduler/{seed}")
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio declares it final
+    watchdog = Watchdog()
+
+    async def watched() -> None:
+        with watchdog.scope, trio.fail_after(VIRTUAL_SECONDS_MAX):
+            await main()
+
+    try:
+        trio.run(watched, clock=MockClock(autojump_threshold=0), instruments=[watchdog])
+        return handler.errors + ([watchdog.wrong] if watchdog.wrong else [])
+    finally:
+        scheduler._r = before[0]
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before[1]  # type: ignore[misc]
+        logger.removeHandler(handler)
+        logger.setLevel(before[2])
+        logger.propagate = before[3]
+        # Nodes freeze what they made at their start, which would keep every simulated mesh for ever.
+        gc.unfreeze()
+
+
+def _only_world_ended(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_only_world_ended(inner) for inner in error.exceptions)
+    return isinstance(error, WorldEndedError)

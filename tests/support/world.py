@@ -1,0 +1,75 @@
+"""The twin of the world of one node: clock, chance, network and blocking calls under one seed.
+
+A blocking call takes a drawn time: it waits, happens in one instant, and waits again. So a crash finds a call not
+begun, done and not yet answered, or (`die`) cut at any of its disk operations: a torn append, half a checkpoint.
+"""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import trio
+
+from qmq.errors import StorageError
+from qmq.storage.memory import MemoryDisk
+from qmq.world import Network, World
+
+T = TypeVar("T")
+
+EPOCH_US = 1_700_000_000_000_000
+DISK_OPERATIONS_MAX = 12
+"""A call that a crash interrupts gets through fewer changing disk operations than this."""
+
+
+class WorldEndedError(Exception):
+    """A node that is dead asked its world for something. Nobody outside the dead node sees this."""
+
+
+class SimulatedWorld:
+    """One life of one node. `skew_us` is how wrong its wall clock is; `disk_seconds` how long a call takes at most."""
+
+    def __init__(
+        self, network: Network, disk: MemoryDisk, chance: random.Random, skew_us: int, disk_seconds: float
+    ) -> None:
+        self._disk = disk
+        self._skew_us = skew_us
+        # Apart from the node's own chance, so that what the node draws does not depend on how often it used the disk.
+        self._times = random.Random(chance.getrandbits(64))
+        self._disk_seconds = disk_seconds
+        self._pending: dict[int, Callable[[], object]] = {}
+        self._calls = 0
+        self.dead = False
+        self.world = World(network=network, chance=chance, now_us=self.now_us, run_blocking=self.run_blocking)
+
+    def now_us(self) -> int:
+        return EPOCH_US + self._skew_us + int(trio.current_time() * 1_000_000)
+
+    async def run_blocking(self, call: Callable[[], T]) -> T:
+        """As the real one: a call that has begun is finished, also when the caller is cancelled."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with trio.CancelScope(shield=True):
+            self._calls += 1
+            number = self._calls
+            if self.dead:
+                raise WorldEndedError
+            self._pending[number] = call
+            await trio.sleep(self._times.random() * self._disk_seconds)
+            if self.dead:
+                raise WorldEndedError
+            del self._pending[number]
+            result = call()
+            await trio.sleep(self._times.random() * self._disk_seconds / 4)
+            if self.dead:
+                raise WorldEndedError
+            return result
+
+    def die(self, chance: random.Random) -> None:
+        """The node ends in this instant. Calls that were asked for may get through a part of what they do."""
+        self.dead = True
+        for call in self._pending.values():
+            self._disk.fail_at(chance.randrange(DISK_OPERATIONS_MAX))
+            with suppress(StorageError, OSError):
+                call()
+            self._disk.heal()
+        self._pending.clear()
