@@ -5,7 +5,7 @@ begins, whatever the one before did to it. What happened before stays in the nod
 is the usual kind.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -49,9 +49,7 @@ def mesh(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[None]:  # the value passed through is pytest's
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     cluster = item.stash.get(CLUSTER, None)
     if cluster is not None and report.failed:

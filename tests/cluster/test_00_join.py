@@ -1,13 +1,19 @@
 """Nodes find each other: links come up by themselves, and the command line shows them."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 from click.testing import CliRunner
 
 from qmq.cli import main
+from qmq.cli.launch import start_mark
 
 from ..support.cluster_client import Client
-from ..support.cluster_mesh import Cluster
+from ..support.cluster_mesh import ROOT, Cluster
 from ..support.cluster_wait import eventually
 
 
@@ -75,3 +81,26 @@ def test_clients_of_every_version_of_stomp_are_served_on_every_node(mesh: Cluste
 
             eventually(lambda got=subscription: got, f"nothing from {name} by STOMP {version}")
             assert subscription[0].body == f"to {name} by STOMP {version}".encode()
+
+
+def test_no_node_outlives_the_tests_even_when_they_are_killed(tmp_path: Path) -> None:
+    lines = [
+        "import pathlib, sys",
+        "from qmq.cli import launch",
+        "from tests.support.cluster_mesh import LEASHED, Cluster",
+        "launch.PROGRAM = LEASHED",
+        "cluster = Cluster(pathlib.Path(sys.argv[1]))",
+        "cluster.start(*cluster.names)",
+        "print(*(node.process.pid for node in cluster.fleet.nodes.values()), flush=True)",
+        "sys.stdin.read()",
+    ]
+    command = [sys.executable, "-c", "\n".join(lines), str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tests:
+        assert tests.stdout is not None
+        pids = [int(word) for word in tests.stdout.readline().split()]
+        alive = [start_mark(pid) is not None for pid in pids]
+
+        os.kill(tests.pid, signal.SIGKILL)
+
+    assert alive == [True, True, True]
+    eventually(lambda: not any(start_mark(pid) for pid in pids), f"nodes {pids} still run")

@@ -79,3 +79,39 @@ def test_what_was_settled_before_the_wipe_does_not_come_back(mesh: Cluster) -> N
     eventually(lambda: len(got) >= 30, lambda: f"a has {len(got)} of 30")
     eventually(lambda: mesh.depth("c", "/queue/wipe.settled") == 0, "c still counts messages")
     assert sorted(bodies(got)) == sorted(sent[70:])
+
+
+def test_two_of_three_disks_lost_are_filled_again_from_the_third(mesh: Cluster) -> None:
+    of_b, of_c = numbered("of b", 200), numbered("of c", 200)
+    mesh.client("b").publish("/fanout/wipe.two", *of_b)
+    mesh.client("c").publish("/fanout/wipe.two", *of_c)
+    mesh.wait_until_same()
+
+    mesh.kill("b", "c")
+    mesh.wipe("b")
+    mesh.wipe("c")
+    mesh.start("b", "c")
+
+    for name in ("b", "c"):
+        got = mesh.client(name).subscribe("/fanout/wipe.two")
+        eventually(lambda g=got: len(g) >= 400, lambda n=name, g=got: f"{n} has {len(g)} of 400")
+        assert [body for body in bodies(got) if body in of_b] == of_b
+        assert [body for body in bodies(got) if body in of_c] == of_c
+
+
+def test_a_reader_resumes_on_a_wiped_node_where_it_stood(mesh: Cluster) -> None:
+    sent = numbered("resumed", 100)
+    publisher = mesh.client("a")
+    publisher.publish("/fanout/wipe.resume", *sent[:50])
+    before = mesh.client("c").subscribe("/fanout/wipe.resume")
+    eventually(lambda: len(before) >= 50, lambda: f"c has {len(before)} of 50")
+    origin, _, sequence = before[-1].id.rpartition("-")
+
+    mesh.kill("c")
+    mesh.wipe("c")
+    publisher.publish("/fanout/wipe.resume", *sent[50:])
+    mesh.start("c")
+
+    after = mesh.client("c").subscribe("/fanout/wipe.resume", headers={"qmq-resume": f"{origin}={sequence}"})
+    eventually(lambda: len(after) >= 50, lambda: f"the reader on the wiped node has {len(after)} of 50")
+    assert bodies(after) == sent[50:]

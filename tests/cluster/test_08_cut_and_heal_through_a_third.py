@@ -49,6 +49,21 @@ def test_fanouts_cross_a_cut_through_the_third_node(mesh: Cluster) -> None:
         assert len(got) == 600
 
 
+def test_a_line_that_is_dead_in_one_direction_only_is_gone_round_too(mesh: Cluster) -> None:
+    on_a = mesh.client("a").subscribe("/fanout/oneway")
+    on_b = mesh.client("b").subscribe("/fanout/oneway")
+    mesh.proxies["a", "b"].cut()  # a cannot reach b; b still reaches a
+    eventually(lambda: mesh.links("a")["b"][0] != "up", "a still calls its link to b up")
+
+    mesh.client("a").publish("/fanout/oneway", *numbered("of a", 100))
+    mesh.client("b").publish("/fanout/oneway", *numbered("of b", 100))
+
+    for name, got in (("a", on_a), ("b", on_b)):
+        eventually(lambda g=got: len(g) >= 200, lambda n=name, g=got: f"{n} has {len(g)} of 200")
+        assert sorted(bodies(got)) == sorted(numbered("of a", 100) + numbered("of b", 100))
+    assert mesh.links("a")["b"][0] != "up"
+
+
 def test_after_the_cut_the_link_returns_and_nothing_comes_twice(mesh: Cluster) -> None:
     on_b = mesh.client("b").subscribe("/fanout/heal")
     sent = numbered("message", 300)

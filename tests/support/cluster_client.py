@@ -6,6 +6,7 @@ and `_heard` wakes whoever waits.
 """
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ CONNECTIONS: Mapping[str, Callable[..., Any]] = {
     "1.2": stomp.Connection12,
 }
 ANSWER_SECONDS = 15.0
+
+# It warns of every refused connection, and here nodes are down on purpose; what matters is raised as LostError.
+logging.getLogger("stomp.py").setLevel(logging.CRITICAL)
 
 
 class LostError(Exception):

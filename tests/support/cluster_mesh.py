@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qmq.cli.launch import Mesh
+from qmq.cli.launch import Mesh, tail
 
 from .cluster_client import Client, LostError
 from .cluster_proxy import Proxy
@@ -30,6 +30,9 @@ LEASHED = (sys.executable, str(Path(__file__).with_name("cluster_leash.py")), st
 # Below what the system hands out to dialling sockets: a node that is down for a while keeps its port free of them.
 # A port of that range could also be dialled by a socket that was given the very same port, and answer itself.
 PORTS = range(20000, 30000)
+
+LOG_LINES = 40
+"""Of each node, beside a failure."""
 
 # Quicker than the defaults, so that tests wait less; what is promised is the same.
 NODE_FILE = """\
@@ -224,7 +227,7 @@ class Cluster:
 
     def log_tails(self) -> list[tuple[str, str]]:
         """The end of every node's log."""
-        return [(name, self.fleet.log_tail(name)) for name in self.names]
+        return [(name, tail(node.log, LOG_LINES)) for name, node in self.fleet.nodes.items()]
 
     def _put_proxy(self, caller: str, callee: str) -> None:
         """Let `caller` reach `callee` through a proxy: its peers file gives the proxy's address for it."""

@@ -5,9 +5,10 @@ came, a Consumer as done when it has it, a Follower resumes its stream where it 
 `failure` tells what ended one early, and `finish` raises it in the test.
 """
 
+import math
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .cluster_client import Client, LostError, Message
 from .cluster_wait import eventually
@@ -62,31 +63,52 @@ class Worker(threading.Thread):
 class Publisher(Worker):
     """Sends `bodies` in order and keeps at most WINDOW without a receipt; on a lost connection it sends again, at the
     next address, what was not receipted. So a body may arrive twice, and one that is receipted must never be missing.
+
+    `bodies` may be endless: `enough` ends them. Of each publisher no more than `allowed` are begun, so that a test can
+    hold the stream until it has done its worst in the middle of it.
     """
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], destination: str, bodies: Sequence[bytes]) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        destination: str,
+        bodies: Iterable[bytes],
+        allowed: float = math.inf,
+    ) -> None:
         super().__init__(addresses)
         self.destination = destination
-        self.left = list(bodies)[::-1]
+        self.allowed = allowed
         self.receipted: list[bytes] = []
+        self._bodies = iter(bodies)
+        self._begun = 0
+        self._again: list[bytes] = []
+        self._enough = False
 
     def serve(self, client: Client) -> None:
         out: list[tuple[str, bytes]] = []
         try:
-            while (self.left or out) and not self.stopping.is_set():
-                while self.left and len(out) < WINDOW:
-                    body = self.left.pop()
-                    out.append(("", body))
+            while not self.stopping.is_set():
+                while len(out) < WINDOW and (body := self._next()) is not None:
+                    out.append(("", body))  # should the connection end in `send`, it counts as not receipted
                     out[-1] = (client.send(self.destination, body, receipt=True), body)
+                if not out:
+                    if self._enough:
+                        self.stopping.set()
+                    client.ended.wait(RETRY_SECONDS)
+                    if client.ended.is_set():
+                        return
+                    continue
                 half = out[: max(len(out) // 2, 1)]
                 client.wait_receipts([receipt for receipt, _ in half])
                 self.receipted += [body for _, body in half]
                 del out[: len(half)]
-            if not out and not self.left:
-                self.stopping.set()
         finally:
             self.receipted += [body for receipt, body in out if receipt in client.receipts]
-            self.left += [body for receipt, body in out if receipt not in client.receipts][::-1]
+            self._again = [body for receipt, body in out if receipt not in client.receipts] + self._again
+
+    def enough(self) -> None:
+        """Begin no more; those that were begun are still brought to their receipts."""
+        self._enough = True
 
     def wait(self, seconds: float = 60.0) -> None:
         """Until every body is receipted."""
@@ -94,6 +116,18 @@ class Publisher(Worker):
             lambda: not self.is_alive(), lambda: f"{self.destination}: {len(self.receipted)} receipted, no end", seconds
         )
         self.finish()
+
+    def _next(self) -> bytes | None:
+        if self._again:
+            return self._again.pop(0)
+        if self._enough or self._begun >= self.allowed:
+            return None
+        body = next(self._bodies, None)
+        if body is None:
+            self._enough = True
+        else:
+            self._begun += 1
+        return body
 
 
 class Consumer(Worker):
