@@ -7,6 +7,7 @@ woken by this.
 
 import logging
 from functools import partial
+from math import inf
 from typing import Protocol
 
 import trio
@@ -17,6 +18,9 @@ from qmq.dots import Vector
 from qmq.server.commits import Commits
 from qmq.storage.store import Store
 from qmq.world import World
+
+FULL_CHECK_SECONDS = 1.0
+"""Between two looks at a full disk."""
 
 SPACE_CHECK_BYTES = 4 << 20
 """Journal written between two looks at the free space; far below the reserve."""
@@ -84,7 +88,9 @@ class Checkpoints:
         while True:
             position = desk.commits.told_end
             await self.look_at_space()
-            await desk.commits.grew(position + (0 if desk.broker.disk_full else SPACE_CHECK_BYTES))
+            # While it is full nothing may grow, so only the time can tell that somebody has made room.
+            with trio.move_on_after(FULL_CHECK_SECONDS if desk.broker.disk_full else inf):
+                await desk.commits.grew(position + SPACE_CHECK_BYTES)
 
     async def look_at_space(self) -> None:
         """Decide whether new durable messages are refused, from what is free now."""
