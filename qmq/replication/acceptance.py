@@ -17,7 +17,7 @@ from qmq.broker.outcome import Outcome
 from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog, FutureVersion, MeshError
 from qmq.journal import Replay
-from qmq.replication.frames import check_dots
+from qmq.replication.values import check_dots
 from qmq.storage.batch import MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
 from qmq.storage.record import Kind, Record
 

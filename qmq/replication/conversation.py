@@ -16,10 +16,10 @@ from qmq.replication.frames import (
     TO_FOLLOWER,
     Batches,
     MeshFrame,
-    Sender,
     decode,
 )
 from qmq.replication.handshake import Answering, Dialling, Partner
+from qmq.replication.values import Sender
 from qmq.storage.batch import BATCH_BYTES_MAX
 from qmq.wire.stomp.connection import Connection
 from qmq.wire.stomp.frames import Frame

@@ -21,13 +21,13 @@ from qmq.replication.frames import (
     Lend,
     MeshFrame,
     Returned,
-    Sender,
     Settled,
     Topics,
     Welcome,
     decode,
     pack,
 )
+from qmq.replication.values import Sender
 
 A, A2, B = Origin("a", 1), Origin("a", (1 << 64) - 1), Origin("b", 0)
 BOTH = {**FROM_FOLLOWER, **TO_FOLLOWER}

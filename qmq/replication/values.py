@@ -1,0 +1,210 @@
+"""Values inside mesh frames: packed for the wire, and checked when they come from it.
+
+Each check takes what msgpack has found and returns it with its type known, or raises MeshError `bad-frame`; nothing
+else ever leaves here. Names of topics and queues are checked by the broker's own rules. `frames` puts these values
+together.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgpack
+
+from qmq.broker.destination import Kind, kind_of
+from qmq.broker.message import Envelope, Message
+from qmq.dots import Dot, Origin, Vector
+from qmq.errors import MeshError, Refused
+from qmq.storage.record import pack_dots
+
+ENVELOPES_MAX: Final = 4096
+"""Envelopes of forwarded messages that a link remembers; at the bound all are forgotten."""
+
+DESTINATION_BYTES_MAX: Final = 1024
+"""The most that any node may allow for a name; each node's own limit is for its own clients."""
+
+SEQUENCE_MAX: Final = (1 << 63) - 1
+"""No sequence, count or limit is beyond this; memory-only messages are numbered down to its negative."""
+
+_U64_MAX: Final = (1 << 64) - 1
+_NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+class Sender:
+    """Who sends on a link, for decoding: its name, and the envelopes it has used lately."""
+
+    __slots__ = ("envelopes", "node")
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.envelopes: dict[tuple[str, bytes, bool], Envelope] = {}
+
+
+# Checks of single values. Each returns what it was given, with its type known.
+
+
+def number(value: object, low: int = 0, high: int = SEQUENCE_MAX) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise MeshError("bad-frame", f"a number from {low} to {high} was due, not {shown(value)}")
+    return value
+
+
+def array(value: object, length_min: int = 0) -> list[object]:
+    if type(value) is not list or len(value) < length_min:
+        raise MeshError("bad-frame", f"an array of at least {length_min} was due, not {shown(value)}")
+    return value
+
+
+def pairs(value: object, width: int) -> list[object]:
+    found = array(value)
+    if len(found) % width:
+        raise MeshError("bad-frame", f"an array of groups of {width} was due, not {len(found)} elements")
+    return found
+
+
+def truth(value: object) -> bool:
+    if type(value) is not bool:
+        raise MeshError("bad-frame", f"true or false was due, not {shown(value)}")
+    return value
+
+
+def octets(value: object) -> bytes:
+    if type(value) is not bytes:
+        raise MeshError("bad-frame", f"bytes were due, not {shown(value)}")
+    return value
+
+
+def text(value: object) -> str:
+    if type(value) is not str:
+        raise MeshError("bad-frame", f"text was due, not {shown(value)}")
+    return value
+
+
+def mapping(value: object) -> dict[str, object]:
+    if type(value) is not dict:
+        raise MeshError("bad-frame", f"a map was due, not {shown(value)}")
+    return value
+
+
+def node_name(value: object) -> str:
+    name = text(value)
+    if not 1 <= len(name) <= 32 or not _NAME_CHARACTERS.issuperset(name):
+        raise MeshError("bad-frame", f"a node's name was due, not {shown(name)}")
+    return name
+
+
+def origin_of(node: object, incarnation: object) -> Origin:
+    return Origin(node_name(node), number(incarnation, 0, _U64_MAX))
+
+
+def name_of(value: object, kind: Kind) -> str:
+    name = text(value)
+    try:
+        if kind_of(name, DESTINATION_BYTES_MAX) is not kind:
+            raise MeshError("bad-frame", f"a {kind.name.lower()} was due, not {shown(name)}")
+    except Refused as refused:
+        raise MeshError("bad-frame", f"{shown(name)}: {refused.message}") from refused
+    return name
+
+
+def shown(value: object) -> str:
+    """What is wrong, short enough for a log and free of control characters."""
+    text = ascii(value) if isinstance(value, (str, int, bool)) else type(value).__name__
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+# Values of several fields
+
+
+def pack_vector(vector: Vector) -> dict[str, list[int]]:
+    """node → incarnation, sequence, incarnation, sequence, …"""
+    packed: dict[str, list[int]] = {}
+    for origin, sequence in vector.items():
+        packed.setdefault(origin.node, []).extend((origin.incarnation, sequence))
+    return packed
+
+
+def vector_of(value: object) -> Vector:
+    vector: Vector = {}
+    for node, found in mapping(value).items():
+        numbers = pairs(found, 2)
+        for index in range(0, len(numbers), 2):
+            vector[origin_of(node, numbers[index])] = number(numbers[index + 1])
+    return vector
+
+
+def pack_dot_groups(dots: Iterable[Dot]) -> object:
+    packed: object = msgpack.unpackb(pack_dots(dots))
+    return packed
+
+
+def check_dots(value: object) -> list[Dot]:
+    """Dots in the form of a SETTLE record's body (`storage.record.pack_dots`), already unpacked."""
+    dots: list[Dot] = []
+    for item in array(value):
+        group = array(item, 3)
+        origin = origin_of(group[0], group[1])
+        for sequence in array(group[2]):
+            dots.append(Dot(origin, number(sequence, -SEQUENCE_MAX)))
+    return dots
+
+
+def origins_of(value: object) -> tuple[Origin, ...]:
+    numbers = pairs(value, 2)
+    return tuple([origin_of(numbers[index], numbers[index + 1]) for index in range(0, len(numbers), 2)])
+
+
+def pack_messages(messages: list[Message]) -> list[list[object]]:
+    """Runs of messages in one envelope: [destination, headers, durable, [five values per message …]]."""
+    runs: list[list[object]] = []
+    values: list[object] = []
+    envelope: Envelope | None = None
+    for message in messages:
+        if message.envelope is not envelope:
+            envelope = message.envelope
+            values = []
+            runs.append([envelope.destination, envelope.headers, envelope.durable, values])
+        values += (
+            message.origin.incarnation,
+            message.sequence,
+            message.timestamp_us,
+            message.attempts,
+            message.body,
+        )
+    return runs
+
+
+def messages_of(value: object, sender: Sender, kind: Kind) -> list[Message]:
+    """A message belongs to the node that accepted it, so `sender` is the node of every origin here."""
+    messages: list[Message] = []
+    owner = sender.node if kind is Kind.QUEUE else None
+    for item in array(value):
+        run = array(item, 4)
+        envelope = envelope_of(run, sender, kind)
+        low, high = (1, SEQUENCE_MAX) if envelope.durable else (-SEQUENCE_MAX, -1)
+        values = pairs(run[3], 5)
+        for index in range(0, len(values), 5):
+            message = Message(
+                envelope,
+                octets(values[index + 4]),
+                Origin(sender.node, number(values[index], 0, _U64_MAX)),
+                number(values[index + 1], low, high),
+                number(values[index + 2], 0, _U64_MAX),
+            )
+            message.attempts = number(values[index + 3])
+            message.owner = owner
+            messages.append(message)
+    return messages
+
+
+def envelope_of(run: list[object], sender: Sender, kind: Kind) -> Envelope:
+    key = (text(run[0]), octets(run[1]), truth(run[2]))
+    envelope = sender.envelopes.get(key)
+    if envelope is None or envelope.kind is not kind:
+        destination, headers, durable = key
+        name_of(destination, kind)
+        if headers and (headers[-1] != 10 or headers[0] == 10 or b"\n\n" in headers or b"\0" in headers):
+            raise MeshError("bad-frame", "headers are lines that end with LF, none of them empty")
+        if len(sender.envelopes) >= ENVELOPES_MAX:
+            sender.envelopes.clear()
+        envelope = sender.envelopes[key] = Envelope(destination, kind, headers, durable)
+    return envelope
