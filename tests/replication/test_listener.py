@@ -352,3 +352,19 @@ async def test_a_dialler_that_reaches_another_node_than_it_meant_says_so(autojum
         await until(lambda: any(code == "refused-wrong-node" for code, _ in a.alarms))
 
     assert any(code == "wrong-node" for code, _ in c.alarms)
+
+
+async def test_the_first_proof_alone_opens_nothing(autojump_clock: Clock) -> None:
+    network = Network()
+    a = Node(network, "a", peers_of("ab"))
+
+    async with running(a, linked=False):
+        replayed = await stranger(network)
+        await replayed.pipe.send_all(replayed.dialling.connect())
+        await trio.sleep(2)
+        states = a.link_states()
+        answer = await replayed.pipe.receive_some(65536)
+
+    assert states == {"b": ("down", "down")}
+    assert answer.startswith(b"CONNECTED\n")
+    assert answer.rstrip(b"\n").count(b"\0") == 1

@@ -7,7 +7,7 @@ import trio.testing
 from qmq.broker.outcome import Outcome
 from qmq.dots import Origin
 
-from .rig import JOBS, Network, Node, peers_of, running, until
+from .rig import JOBS, Network, Node, Settings, peers_of, running, until
 
 pytestmark = pytest.mark.trio
 
@@ -62,6 +62,16 @@ async def test_peers_learn_what_is_durable_elsewhere(autojump_clock: trio.testin
 
     assert while_unsynced == 0
     assert lag == {}
+
+
+async def test_what_became_durable_is_told_without_waiting_for_a_beat(autojump_clock: trio.testing.MockClock) -> None:
+    network, peers = Network(), peers_of("ab")
+    rare = Settings(beat_seconds=1000, suspicion_seconds=5000)
+    a, b = Node(network, "a", peers, settings=rare), Node(network, "b", peers, settings=rare)
+
+    async with running(a, b):
+        a.send(NEWS, b"one")
+        await until(lambda: a.peer_vectors.get("b") == {A: 1})
 
 
 async def test_a_cut_heals_and_loses_nothing(autojump_clock: trio.testing.MockClock) -> None:
