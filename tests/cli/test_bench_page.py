@@ -23,10 +23,14 @@ FACTS: Facts = {
 }
 
 
-def test_the_run_in_the_middle_is_shown_as_a_whole() -> None:
-    runs: list[Facts] = [{"per_second": rate, "run": run} for run, rate in enumerate((300, 100, 200))]
+def test_the_run_in_the_middle_of_the_best_three_is_shown_as_a_whole() -> None:
+    runs: list[Facts] = [{"per_second": rate, "p99_us": rate, "run": rate} for rate in (300, 100, 200, 500, 400)]
+    rate_row, latency_row = ROWS[0], next(row for row in ROWS if row.figure == "p99_us")
 
-    assert median(runs, "per_second") == {"per_second": 200, "run": 2}
+    assert median(runs, rate_row) == {"per_second": 400, "p99_us": 400, "run": 400}
+    assert median(runs, latency_row)["run"] == 200
+    assert median(runs[:3], rate_row)["run"] == 200
+    assert median(runs[:1], rate_row)["run"] == 300
 
 
 def test_every_row_has_a_line() -> None:
