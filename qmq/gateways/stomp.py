@@ -202,7 +202,7 @@ class StompGateway:
                 if subscription.ack is not Ack.AUTO and wanted is not None:
                     return None  # a topic or fanout subscription: nothing waits for the ACK
                 continue
-            tag = ids.pop(message_id, None)
+            tag = ids.get(message_id)
             if tag is not None:
                 return tag
         if self.version < Version.V11:

@@ -210,8 +210,9 @@ class Node:
                 self.mesh.interest_changed(changes)
             if self.broker.queues.touched:
                 self.mesh.offer(self.broker.lending.offers())
-        elif self.broker.queues.touched:
+        else:
             self.broker.queues.touched.clear()
+            self.broker.wanted_changes.clear()
 
     def _settle_written(self, deliveries: list[Delivery]) -> None:
         by_subscription: dict[int, list[Delivery]] = {}

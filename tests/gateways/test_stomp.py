@@ -279,6 +279,18 @@ def test_stomp_11_settles_by_message_id_and_subscription() -> None:
     assert client.error(again)["error-code"] == "unknown-ack"
 
 
+def test_a_stomp_11_client_can_acknowledge_after_it_aborted() -> None:
+    client = Client("1.1")
+    client.say("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:client-individual")
+    ((headers, _),) = client.read(client.say("SEND\ndestination:/queue/q\n\nx"))
+    ack = f"ACK\nmessage-id:{headers['message-id']}\nsubscription:0\n"
+
+    client.say("BEGIN\ntransaction:t", f"{ack}transaction:t", "ABORT\ntransaction:t")
+    out = client.say(f"{ack}receipt:r")
+
+    assert out.receipts == ["r"]
+
+
 def test_stomp_10_needs_no_ids_and_an_unknown_ack_is_ignored() -> None:
     client = Client("1.0")
     client.say("SUBSCRIBE\ndestination:/queue/q\nack:client")
