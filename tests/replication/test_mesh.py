@@ -118,6 +118,18 @@ async def test_a_record_reaches_a_node_through_a_third(autojump_clock: trio.test
     assert b.fanouts.count((A, b"round")) == 1
 
 
+async def test_others_begin_to_relay_as_soon_as_a_direct_link_ends(autojump_clock: trio.testing.MockClock) -> None:
+    network, peers = Network(), peers_of("abc")
+    rare = Settings(beat_seconds=1000, suspicion_seconds=5000)
+    nodes = a, b, c = [Node(network, name, peers, settings=rare) for name in "abc"]
+
+    async with running(*nodes):
+        network.cut("a", "b")
+        a.send(NEWS, b"round")
+        await until(lambda: b.fanouts == [(A, b"round")])
+        await until(lambda: c.fanouts == [(A, b"round")])
+
+
 async def test_records_of_a_dead_node_still_spread(autojump_clock: trio.testing.MockClock) -> None:
     network, peers = Network(), peers_of("abc")
     a, b, c = Node(network, "a", peers), Node(network, "b", peers), Node(network, "c", peers)

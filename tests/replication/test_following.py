@@ -1,0 +1,142 @@
+"""The following half alone: what it tells, in which order, and what ends with it."""
+
+import pytest
+
+from qmq.broker.outcome import Outcome
+from qmq.broker.subscription import Ack as Mode
+from qmq.broker.subscription import Subscription
+from qmq.dots import Origin, Vector
+from qmq.replication.acceptance import Acceptance
+from qmq.replication.following import PATTERNS_PER_FRAME, Following
+from qmq.replication.frames import Ack, Batches, Gap, Held, Hole, Interest, MeshFrame, Welcome
+from qmq.replication.handshake import Partner
+from qmq.replication.outbox import Outbox
+
+from .rig import JOBS, Network, Node, batch_of, peers_of
+
+pytestmark = pytest.mark.trio
+
+A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
+
+
+class Link:
+    """Node b following node a; `told` is what b has said since it was last looked at."""
+
+    def __init__(self) -> None:
+        self.node = Node(Network(), "b", peers_of("abc"))
+        self._told: list[MeshFrame] = []
+        partner = Partner(origin=A, peers_version=1, features=frozenset(), beat_ms=1000)
+        outbox = Outbox(self._encode, lambda: None)
+        acceptance = Acceptance(B, frozenset("abc"), self.node.replay)
+        self.following = Following(self.node, partner, outbox, acceptance)
+
+    def _encode(self, frame: MeshFrame) -> bytes:
+        self._told.append(frame)
+        return b""
+
+    def told(self) -> list[MeshFrame]:
+        told, self._told = self._told, []
+        return told
+
+
+async def test_a_link_begins_with_all_that_the_peer_must_know_in_its_order() -> None:
+    link = Link()
+    link.node.received_vector().update({A: 3, B: 0, Origin("b", 7): 5})
+    link.node.subscribe("/topic/t")
+
+    link.following.begin((B, C))
+
+    through: Vector = {B: 0, Origin("b", 7): 5}
+    assert link.told() == [
+        Ack(0, {A: 3, B: 0, Origin("b", 7): 5}, {}, (B, C)),
+        Held([], through),
+        Interest({"/topic/t": True}),
+    ]
+
+
+async def test_later_acks_tell_only_what_changed() -> None:
+    link = Link()
+    link.following.begin((B,))
+    link.told()
+
+    link.following.tell_ack((B,))
+    assert link.told() == []
+    link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
+    assert link.following.ack_due
+    link.following.tell_ack((B,))
+    assert link.told() == [Ack(1, {A: 2}, {}, None)]
+    link.node.journal.append(batch_of(A, 1, 2))
+    link.following.became_durable()
+    assert link.following.ack_due
+    link.following.tell_ack((B, C))
+    assert link.told() == [Ack(1, {}, {A: 2}, (B, C))]
+    assert not link.following.ack_due
+
+
+async def test_a_repeat_is_acknowledged_too_because_it_took_room_in_the_window() -> None:
+    link = Link()
+    link.node.received_vector()[A] = 2
+    link.following.begin(())
+    link.told()
+
+    assert not link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
+    link.following.tell_ack(())
+
+    assert link.told() == [Ack(1, {}, {}, None)]
+
+
+async def test_many_patterns_are_told_in_several_frames() -> None:
+    link = Link()
+    wanted = {f"/topic/{number}": True for number in range(PATTERNS_PER_FRAME + 1)}
+
+    link.following.tell_interest(wanted)
+
+    told = link.told()
+    assert [len(frame.patterns) for frame in told if isinstance(frame, Interest)] == [PATTERNS_PER_FRAME, 1]
+
+
+async def test_credit_is_offered_while_the_link_lasts_and_not_after() -> None:
+    link = Link()
+    lending = link.node.broker.lending
+
+    def consumer(id: str) -> list[tuple[str, str, int]]:
+        link.node.broker.subscribe(Subscription(1, id, JOBS, Mode.CLIENT, 10, b""), Outcome())
+        return lending.offers()
+
+    assert consumer("before") == []
+    link.following.begin(())
+    assert consumer("during") == [("a", JOBS, 20)]
+    link.following.end()
+    assert consumer("after") == []
+    link.following.end()
+
+
+async def test_a_hole_in_the_peers_own_records_is_remembered_and_one_in_others_is_not() -> None:
+    link = Link()
+
+    link.following.apply(Hole((C,)), Outcome())
+    assert not link.following.holed
+    link.following.apply(Hole((C, A)), Outcome())
+    assert link.following.holed
+
+
+async def test_caught_up_is_told_once_and_our_own_records_do_not_count() -> None:
+    link = Link()
+    assert not link.following.has_caught_up()
+
+    link.following.apply(Welcome({A: 2, B: 99}), Outcome())
+    assert not link.following.has_caught_up()
+    link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
+    assert link.following.has_caught_up()
+    assert not link.following.has_caught_up()
+
+
+async def test_a_gap_is_noted_once_and_only_beyond_what_is_here() -> None:
+    link = Link()
+    link.node.received_vector()[A] = 4
+
+    assert not link.following.apply(Gap([(A, 4)]), Outcome())
+    assert link.following.apply(Gap([(A, 6)]), Outcome())
+
+    assert link.node.received_vector()[A] == 6
+    assert link.node.alarms == [("gap", f"{A} 6")]
