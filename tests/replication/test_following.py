@@ -99,15 +99,15 @@ async def test_credit_is_offered_while_the_link_lasts_and_not_after() -> None:
     link = Link()
     lending = link.node.broker.lending
 
-    def consumer(id: str) -> list[tuple[str, str, int]]:
-        link.node.broker.subscribe(Subscription(1, id, JOBS, Mode.CLIENT, 10, b""), Outcome())
+    def consumer(id: str, credit: int) -> list[tuple[str, str, int]]:
+        link.node.broker.subscribe(Subscription(1, id, JOBS, Mode.CLIENT, credit, b""), Outcome())
         return lending.offers()
 
-    assert consumer("before") == []
+    assert consumer("before", 10) == []
     link.following.begin(())
-    assert consumer("during") == [("a", JOBS, 20)]
+    assert consumer("during", 10) == [("a", JOBS, 20)]
     link.following.end()
-    assert consumer("after") == []
+    assert consumer("after", 500) == []
     link.following.end()
 
 
