@@ -1,5 +1,7 @@
 """A queue is one queue: what is sent on one node is consumed on any other, once, and comes back when it is not done."""
 
+import pytest
+
 from ..support.cluster_client import Message
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
@@ -59,16 +61,20 @@ def test_messages_of_all_nodes_reach_one_consumer(mesh: Cluster) -> None:
     assert sorted(bodies(got)) == sorted(f"{name} {number}".encode() for name in mesh.names for number in range(50))
 
 
-def test_a_consumer_gets_no_more_than_its_prefetch_until_it_acknowledges(mesh: Cluster) -> None:
+@pytest.mark.parametrize("sender", ["a", "b"])
+def test_a_consumer_gets_no_more_than_its_prefetch_until_it_acknowledges(mesh: Cluster, sender: str) -> None:
+    queue = f"/queue/prefetch.{sender}"
     slow = mesh.client("b")
-    held = slow.subscribe("/queue/prefetch", ack="client-individual", headers={"prefetch-count": "3"})
-    mesh.client("a").publish("/queue/prefetch", *numbered(10))
+    held = slow.subscribe(queue, ack="client-individual", headers={"prefetch-count": "3"})
+    publisher = mesh.client(sender)
+    publisher.publish(queue, *numbered(10))
     eventually(lambda: len(held) == 3, lambda: f"b has {len(held)}, not 3")
 
-    rest = mesh.client("c").consume("/queue/prefetch")
+    rest = mesh.client("c").consume(queue)
     eventually(lambda: len(rest) >= 7, lambda: f"c has {len(rest)} of 7")
+    assert len(held) == 3
     slow.acknowledge(held[0])
-    mesh.client("a").publish("/queue/prefetch", b"one more", b"and another")
+    publisher.publish(queue, b"one more", b"and another")
     eventually(lambda: len(rest) + len(held) >= 12, lambda: f"b has {len(held)}, c has {len(rest)}, not 12 in all")
 
     assert len(held) <= 4
