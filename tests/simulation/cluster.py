@@ -26,6 +26,8 @@ CLIENT_PORT = 61613
 MESH_PORT = 61614
 SECRET = "simulated-mesh-secret"
 
+WORK_SECONDS_MAX = 0.5
+
 MESH = MeshSettings(
     redial_seconds_min=0.05,
     redial_seconds_max=1.0,
@@ -148,6 +150,13 @@ class Member:
         self.disk_is_told_to_fail = False
         self._scope.cancel()
         await self._ended.wait()
+
+    async def be_caught_at_work(self) -> None:
+        """Wait until this node uses its disk, and a moment longer; not for ever."""
+        if self.up and self._world is not None:
+            with trio.move_on_after(WORK_SECONDS_MAX):
+                await self._world.disk_asked()
+                await trio.sleep(self._chance.random() * self._plan.disk_seconds)
 
     async def stop(self) -> None:
         """An orderly end."""

@@ -158,6 +158,7 @@ class Simulation:
                 await trio.sleep(fault.seconds)
                 fabric.thaw(member.host)
             case Kind.POWER_ALL:
+                await member.be_caught_at_work()
                 for each in self._members.values():
                     await each.crash(silently=True)
                 for each in self._members.values():
@@ -175,6 +176,8 @@ class Simulation:
                 await member.fail_disk()
                 await self._start_later(member, fault, lives)
             case Kind.CRASH | Kind.POWER:
+                if self._chance.random() < 0.7:
+                    await member.be_caught_at_work()
                 await member.crash(silently=fault.kind is Kind.POWER)
                 await self._start_later(member, fault, lives)
 

@@ -39,6 +39,7 @@ class SimulatedWorld:
         self._disk_seconds = disk_seconds
         self._pending: dict[int, Callable[[], object]] = {}
         self._calls = 0
+        self._asked = trio.Event()
         self.dead = False
         self.world = World(network=network, chance=chance, now_us=self.now_us, run_blocking=self.run_blocking)
 
@@ -54,6 +55,7 @@ class SimulatedWorld:
             if self.dead:
                 raise WorldEndedError
             self._pending[number] = call
+            self._asked.set()
             await trio.sleep(self._times.random() * self._disk_seconds)
             if self.dead:
                 raise WorldEndedError
@@ -63,6 +65,11 @@ class SimulatedWorld:
             if self.dead:
                 raise WorldEndedError
             return result
+
+    async def disk_asked(self) -> None:
+        """Wait until the next blocking call is asked for."""
+        self._asked = trio.Event()
+        await self._asked.wait()
 
     def die(self, chance: random.Random) -> None:
         """The node ends in this instant. Calls that were asked for may get through a part of what they do."""
