@@ -177,7 +177,7 @@ def report_end(hub: Hub, who: str, error: BaseException) -> str:
 
 
 class Link:
-    """We dial one peer and follow it. `nudge` is called after every change that may free credit."""
+    """We dial one peer and follow it, again and again. Every end submits an empty Outcome: free credit moves on."""
 
     def __init__(self, hub: Hub, peer: Peer, settings: Settings, tls: ssl.SSLContext | None) -> None:
         self.peer = peer.name

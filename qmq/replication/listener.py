@@ -105,7 +105,7 @@ class MeshListener:
         finally:
             listener.close()
 
-    def lend_later(self) -> None:
+    def return_unlent_soon(self) -> None:
         """Lent messages stand in `Hub.unlent`: put them back into their queues."""
         self._unlent.set()
 
@@ -243,7 +243,7 @@ class MeshListener:
         del self.served[serving.peer]
         if unsent:
             self._hub.unlent.setdefault(serving.peer, []).extend(unsent)
-            self.lend_later()
+            self.return_unlent_soon()
 
     def _end(self, served: Served, nursery: trio.Nursery) -> None:
         serving = served.serving

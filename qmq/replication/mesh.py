@@ -120,7 +120,7 @@ class Mesh:
             serving.outbox.put_lends(messages)
             return
         self._hub.unlent.setdefault(peer, []).extend(messages)
-        self._listener.lend_later()
+        self._listener.return_unlent_soon()
 
     def settled(self, peer: str, dots: list[Dot]) -> None:
         """Messages lent by `peer` that are settled here."""

@@ -1,6 +1,7 @@
 """The one rule of replication, and every batch that must not be taken."""
 
 import random
+import zlib
 
 import msgpack
 import pytest
@@ -118,8 +119,6 @@ def test_a_batch_that_is_cut_short_is_refused_at_every_byte() -> None:
 
 
 def test_a_batch_of_a_later_version_says_so() -> None:
-    import zlib
-
     later = bytearray(batch_of(A, 1, 1))
     later[8:10] = (99).to_bytes(2, "big")
     later[4:8] = zlib.crc32(later[8:]).to_bytes(4, "big")

@@ -8,8 +8,8 @@ import trio.testing
 
 from qmq.dots import Dot, Origin
 from qmq.replication.conversation import Conversation
-from qmq.replication.frames import Ack, Batches, Credit, Held, Interest, MeshFrame, Settled
-from qmq.replication.handshake import Dialling, Identity
+from qmq.replication.frames import Ack, Batches, Credit, Held, Interest, MeshFrame, Settled, Welcome
+from qmq.replication.handshake import Answering, Dialling, Identity
 from qmq.replication.listener import PENDING_MAX
 from qmq.replication.outbox import encode_message, encode_send
 
@@ -286,8 +286,6 @@ class Impostor:
         self.errors: list[str] = []
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        from qmq.replication.handshake import Answering
-
         listener = await self.network.seen_from("b").listen("b", 1, None)
         task_status.started()
         while True:
@@ -306,8 +304,6 @@ class Impostor:
 
 
 async def alarms_of(*says: bytes) -> tuple[Node, list[str]]:
-    from qmq.replication.frames import Welcome
-
     network = Network()
     a = Node(network, "a", peers_of("abc"))
     async with running(a, linked=False) as nursery:

@@ -13,7 +13,7 @@ from qmq.replication.handshake import Partner
 from qmq.replication.outbox import Outbox, encode_message
 from qmq.replication.serving import Serving
 
-from .rig import JOBS, Network, Node, peers_of
+from .rig import JOBS, Network, Node, peers_of, running, until
 
 pytestmark = pytest.mark.trio
 
@@ -127,8 +127,6 @@ async def test_patterns_beyond_the_bound_are_left_out_with_one_alarm(monkeypatch
 
 async def test_a_hole_makes_other_peers_relay(autojump_clock: trio.testing.MockClock) -> None:
     """c's journal is damaged in the middle; b follows c directly, so a relays only because c says so."""
-    from .rig import running, until
-
     network, peers = Network(), peers_of("abc")
     nodes = a, b, c = Node(network, "a", peers), Node(network, "b", peers), Node(network, "c", peers)
     origin = Origin("c", 1)
