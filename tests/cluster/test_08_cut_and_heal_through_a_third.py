@@ -126,3 +126,23 @@ def test_an_acknowledgement_during_the_cut_reaches_the_owner_through_the_third_n
         lambda: mesh.depth("a", "/queue/cut.ack") == 0, lambda: f"a counts {mesh.depth('a', '/queue/cut.ack')} of 0"
     )
     assert mesh.links("a")["b"] != ("up", "up")
+
+
+def test_a_reader_that_has_seen_more_than_its_new_node_is_told_nothing_twice(mesh: Cluster) -> None:
+    sent = numbered("message", 60)
+    publisher = mesh.client("a")
+    publisher.publish("/fanout/ahead", *sent[:20])
+    mesh.wait_until_same()
+    cut_and_noticed(mesh, "a", "b")
+    cut_and_noticed(mesh, "b", "c")
+    publisher.publish("/fanout/ahead", *sent[20:40])
+    before = mesh.client("a").subscribe("/fanout/ahead")
+    eventually(lambda: len(before) == 40, lambda: f"the reader on a has {len(before)} of 40")
+    origin, _, sequence = before[-1].id.rpartition("-")
+
+    after = mesh.client("b").subscribe("/fanout/ahead", headers={"qmq-resume": f"{origin}={sequence}"})
+    mesh.heal("a", "b")
+    publisher.publish("/fanout/ahead", *sent[40:])
+
+    eventually(lambda: after and after[-1].body == sent[-1], lambda: f"the reader on b has {bodies(after)}")
+    assert bodies(after) == sent[40:]
