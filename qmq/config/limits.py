@@ -9,8 +9,11 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from .model import Count, CountOrUnbounded, LineSize, Seconds, Section, Size, SizeOrUnbounded, read_size
 
-BODY_BYTES_CEILING = 64 << 20
+BODY_BYTES_CEILING = 16 << 20
 """No setting lifts a body above this: a frame is held in memory as a whole."""
+
+TRANSACTION_BYTES_CEILING = 24 << 20
+"""Nor a transaction above this: it is one batch, and a batch is bounded by the storage format."""
 
 HEARTBEAT_FLOOR_MS_MIN = 10
 """Beats more frequent than this cost more than they tell."""
@@ -43,7 +46,7 @@ class LimitSettings(Section):
     header_bytes_max: LineSize = 64 << 10
     """The whole header block of one frame."""
     body_bytes_max: Annotated[int, BeforeValidator(read_size), Field(ge=1, le=BODY_BYTES_CEILING)] = 1 << 20
-    """Larger things belong in a file store, with their address in the message; 64 MiB is the ceiling."""
+    """Larger things belong in a file store, with their address in the message; 16 MiB is the ceiling."""
     destination_bytes_max: Annotated[int, Field(ge=16, le=1024)] = 255
     """Also a file name's limit on most file systems."""
 
@@ -53,7 +56,9 @@ class LimitSettings(Section):
     """Open at once."""
     transaction_frames_max: Count = 1_000
     """Held in memory until COMMIT."""
-    transaction_bytes_max: Size = 16 << 20
+    transaction_bytes_max: Annotated[int, BeforeValidator(read_size), Field(ge=1, le=TRANSACTION_BYTES_CEILING)] = (
+        16 << 20
+    )
     """As above, in bytes of bodies and headers, over all open transactions of the connection."""
     prefetch_default: Count = 100
     """Credit of a queue subscription that names none: enough for a slow line, little to redeliver."""

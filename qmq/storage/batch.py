@@ -23,7 +23,7 @@ from qmq.storage.record import KIND_OFFSET, PREFIX_BYTES, Kind, Record, unpack_r
 
 BATCH_VERSION: Final = 1
 BATCH_MAGIC: Final = b"QMQ\xb1"
-BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+BATCH_BYTES_MAX: Final = 48 * 1024 * 1024
 """Hard bound of one batch, so that a damaged length cannot ask for more; a single message must fit."""
 BATCH_BYTES_TARGET: Final = 1024 * 1024
 """Where writers of many records begin the next batch."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from qmq.dots import Vector
 from qmq.errors import CorruptLog
-from qmq.storage.batch import BATCH_BYTES_MAX, HEAD_BYTES, BatchHead, read_head, verify_batch
+from qmq.storage.batch import HEAD_BYTES, BatchHead, read_head, verify_batch
 from qmq.storage.ports import Disk, File
 from qmq.storage.segment import (
     SegmentHead,
@@ -147,11 +147,11 @@ class Chain:
         damage: list[Damage],
     ) -> int:
         """One batch that is larger than the read, or the way round a bad one. Returns how far that is."""
-        data = segment.bytes_between(position, min(limit, position + BATCH_BYTES_MAX))
         try:
-            head = read_head(data)
-            if head is not None and head.size <= len(data):
-                found.append((position, verify_batch(data[: head.size]), data[: head.size]))
+            head = read_head(segment.bytes_between(position, min(limit, position + HEAD_BYTES)))
+            if head is not None and position + head.size <= limit:
+                data = segment.bytes_between(position, position + head.size)
+                found.append((position, verify_batch(data), data))
                 return head.size
         except CorruptLog:
             pass  # Damage: the scan below finds out how far it reaches.

@@ -6,8 +6,10 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings, User
+from qmq.config.limits import BODY_BYTES_CEILING, TRANSACTION_BYTES_CEILING
 from qmq.errors import LogBroken
 from qmq.gateways.stomp import StompGateway
+from qmq.storage.batch import BATCH_BYTES_MAX
 from tests.server.rig import Rig, eventually, send, subscribe
 
 
@@ -461,3 +463,17 @@ async def test_a_transaction_cut_by_a_crash_leaves_all_or_nothing(autojump_clock
         async with rig.run():
             queues = [name for name in rig.alive.broker.queues.by_name if name != "/queue/other"]
             assert len(queues) in (0, 5)
+
+
+async def test_the_largest_transaction_is_one_batch(autojump_clock: MockClock) -> None:
+    assert BODY_BYTES_CEILING + TRANSACTION_BYTES_CEILING < BATCH_BYTES_MAX
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await client.send("BEGIN\ntransaction:t\n\n")
+        for _ in range(15):
+            await client.send(f"SEND\ndestination:/queue/q\ntransaction:t\n\n{'x' * 1_000_000}")
+        await client.send("COMMIT\ntransaction:t\nreceipt:c\n\n")
+
+        assert await client.receipt() == "c"
+        assert rig.alive.broker.queues.by_name["/queue/q"].depth == 15
