@@ -53,7 +53,10 @@ def tail_of(message: Message) -> bytes:
 
 def _wire_of(envelope: Envelope, headers: bytes, version: Version) -> bytes:
     """The part of a tail that messages of one envelope share, from the end of the id to the length of the body."""
-    destination = encode_headers([("destination", envelope.destination)], version)
+    # Converted as headers are: 1.0 cannot write every destination, and refusing one would harm whoever tells it.
+    destination = convert_headers(
+        encode_headers([("destination", envelope.destination)], Version.V12), Version.V12, version
+    )
     return b"\n" + destination + headers + b"content-length:"
 
 
