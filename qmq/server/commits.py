@@ -66,14 +66,17 @@ class Commits:
 
     def submit(self, out: Outcome) -> None:
         """Take over what was decided. Never waits; call in the same breath as the decision."""
-        self._tell_now(out)
-        if out.needs_commit or (out.session and out.session in self._waiting_sessions):
+        # In line before anything is told: telling may decide more, whose records follow these, and must it fail, the
+        # journal still has no hole.
+        waits = out.needs_commit or (out.session and out.session in self._waiting_sessions)
+        if waits:
             self._waiting.append(out)
             self._waiting_sessions[out.session] = self._waiting_sessions.get(out.session, 0) + 1
             self.pending_bytes += out.record_bytes + RECEIPT_BYTES
             self._submitted += 1
             self._work.set()
-        else:
+        self._tell_now(out)
+        if not waits:
             self._tell_after([out], self.told_end)
         self._flush()
 
