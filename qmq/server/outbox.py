@@ -68,9 +68,7 @@ class Outbox:
                 await self._pipe.send_all(data)
                 self.size -= len(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self.broken = True
-            self._parts = []
-            self.size = 0
+            self.break_off()
         finally:
             self._writing = False
         self._now_drained()
@@ -86,10 +84,18 @@ class Outbox:
                     hook()
 
     def drop_waiting(self) -> None:
-        """Forget frames that no send has begun on, to make room for the last words."""
+        """Forget frames that no send has begun on, to make room for the last words. No hook will be called."""
+        self.written_hooks = []
         if self._writing:
             self.size -= sum(map(len, self._parts))
             self._parts = []
+
+    def break_off(self) -> None:
+        """Nothing can be sent any more: what waits is forgotten, whoever waits for it goes on."""
+        self.broken = True
+        self._parts = []
+        self.size = 0
+        self._now_drained()
 
     async def drained(self) -> None:
         """Wait until everything is with the kernel (or the connection broke)."""

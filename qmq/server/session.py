@@ -104,12 +104,18 @@ class Session:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                desk.beats.watch(trio.current_time() + desk.limits.login_seconds, self._check_login)
-                await self._receive_until_end()
-                self._reader_done.set()
-                self._end_in_order()
-                await self._left.wait()
-                nursery.cancel_scope.cancel()
+                try:
+                    desk.beats.watch(trio.current_time() + desk.limits.login_seconds, self._check_login)
+                    await self._receive_until_end()
+                    self._reader_done.set()
+                    self._end_in_order()
+                    await self._left.wait()
+                    nursery.cancel_scope.cancel()
+                finally:
+                    # The nursery closes before this task runs again, and others may still tell this client something
+                    # in between: no task may be started for it any more.
+                    self.finishing = True
+                    self.outbox.break_off()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("! %s connection broke", self.id)
         except* Exception:
@@ -161,15 +167,18 @@ class Session:
     def _decide(self, gateway: StompGateway, frames: list[Frame]) -> None:
         """Obey the frames of one read, in one breath with their hand-over."""
         out = Outcome(self.id)
-        if frames:
-            gateway.handle(frames, self._desk.world.now_us(), out)
         error = self._connection.error
-        if error is not None and not out.ending:
-            log.info("! %s %s: %s", self.id, self.peer_address, error)
-            gateway.refuse(error, self._connection.error_receipt, out)
-        self._ending = out.ending
-        if frames or error is not None:
-            self._desk.submit(out)
+        try:
+            if frames:
+                gateway.handle(frames, self._desk.world.now_us(), out)
+            if error is not None and not out.ending:
+                log.info("! %s %s: %s", self.id, self.peer_address, error)
+                gateway.refuse(error, self._connection.error_receipt, out)
+            self._ending = out.ending
+        finally:
+            # Also after a bug: what was decided before it has its sequences, and the journal must not have a hole.
+            if frames or error is not None:
+                self._desk.submit(out)
 
     def _end_in_order(self) -> None:
         """The client sends no more: what it asked for is still recorded and told before its connection closes."""
@@ -266,6 +275,8 @@ class Session:
         """Tell a client that cannot keep up why it must go, and let it go."""
         if not self.finishing:
             log.warning("! %s %s: %s", self.id, self.peer_address, error)
+            # What it may not have got goes to others when it has left.
+            self.unsettled = []
             self.outbox.drop_waiting()
             self.outbox.put(encode_error(error, None, self.version))
             self.outbox.flush()

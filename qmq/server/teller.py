@@ -94,7 +94,7 @@ class Teller:
                 deliveries, session.unsettled = session.unsettled, []
                 if session.outbox.size:
                     session.outbox.written_hooks.append(partial(self._settle, deliveries))
-                else:
+                elif not session.outbox.broken:
                     self._written.extend(deliveries)
         self._settle_all()
 
