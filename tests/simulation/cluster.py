@@ -145,6 +145,7 @@ class Member:
         self._world.die(self._chance)
         if wipe:
             self.disk.wipe()
+            self.store = None
         else:
             self.disk.crash(self._chance)
         self.disk_is_told_to_fail = False

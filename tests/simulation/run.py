@@ -18,7 +18,7 @@ from tests.simulation import checks
 from tests.simulation.clients import FANOUTS, Clients
 from tests.simulation.cluster import Member, peers_of
 from tests.simulation.determinism import run_seeded
-from tests.simulation.faults import Fault, Kind, Plan, draw_plan
+from tests.simulation.faults import Family, Fault, Kind, Plan, draw_plan
 from tests.simulation.ledger import Ledger
 from tests.simulation.trace import Trace
 from tests.support.network import Fabric
@@ -60,9 +60,9 @@ class Report:
         return "\n".join([*lines, "the last that happened:", *self.tail])
 
 
-def simulate(seed: int, plant: Plant = nullcontext) -> Report:
-    """Run `seed` and judge it."""
-    plan = draw_plan(seed)
+def simulate(seed: int, plant: Plant = nullcontext, family: Family | None = None) -> Report:
+    """Run `seed` and judge it. `family` asks for other faults than the seed draws."""
+    plan = draw_plan(seed, family)
     report = Report(seed, plan)
     trace = Trace()
     simulation = Simulation(plan, report, trace)

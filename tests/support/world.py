@@ -75,7 +75,8 @@ class SimulatedWorld:
         """The node ends in this instant. Calls that were asked for may get through a part of what they do."""
         self.dead = True
         for call in self._pending.values():
-            self._disk.fail_at(chance.randrange(DISK_OPERATIONS_MAX))
+            # An append is two operations, a checkpoint many: both must be met in their midst.
+            self._disk.fail_at(chance.randrange(chance.choice((1, 2, 3, DISK_OPERATIONS_MAX))))
             with suppress(StorageError, OSError):
                 call()
             self._disk.heal()
