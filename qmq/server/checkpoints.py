@@ -15,6 +15,7 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.config import StorageSettings
 from qmq.dots import Vector
+from qmq.errors import DiskFull
 from qmq.server.commits import Commits
 from qmq.storage.store import Store
 from qmq.world import World
@@ -57,7 +58,17 @@ class Checkpoints:
                 nursery.start_soon(self._sync_every, self._settings.sync_interval_ms / 1000)
             while True:
                 await self._desk.commits.grew(self._done + self._settings.checkpoint_bytes)
-                await self.checkpoint()
+                if not await self._checkpoint_if_room():
+                    await trio.sleep(FULL_CHECK_SECONDS)
+
+    async def _checkpoint_if_room(self) -> bool:
+        """False when the disk has no room for it: nothing has changed then, the journal still holds everything."""
+        try:
+            await self.checkpoint()
+        except DiskFull as error:
+            self._desk.alarm("checkpoint", f"the journal cannot be carried into the stores: {error}")
+            return False
+        return True
 
     async def checkpoint(self) -> None:
         """Bring the stores up to everything told so far."""
@@ -70,10 +81,10 @@ class Checkpoints:
         log.info("= checkpoint at %d: %s", end, report)
 
     async def final(self) -> None:
-        """The last one, at an orderly stop: the next start replays nothing."""
+        """The last one, at an orderly stop: the next start replays nothing (or all, when there is no room for it)."""
         with trio.CancelScope(shield=True):
             if self._desk.commits.told_end > self._done:
-                await self.checkpoint()
+                await self._checkpoint_if_room()
 
     async def _sync_every(self, seconds: float) -> None:
         desk = self._desk
