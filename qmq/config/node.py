@@ -162,9 +162,9 @@ class MeshSettings(Section):
     redial_seconds_min: Seconds = 0.1
     redial_seconds_max: Seconds = 10.0
     """The ceiling of the exponential back-off; each wait is drawn between zero and the current step (full jitter)."""
-    beat_seconds: Seconds = 1.0
+    beat_seconds: Seconds = 2.5
     """Heart-beat of an otherwise quiet link."""
-    suspicion_seconds: Seconds = 5.0
+    suspicion_seconds: Seconds = 7.5
     """Silence after which a peer counts as away and its link is dialled anew."""
     redeliver_after_seconds: Seconds = 30.0
     """How long a message given to a peer's consumer waits, once the link is gone, before others may have it."""
