@@ -46,6 +46,7 @@ ROWS: Sequence[Row] = (
     Row("SEND with a receipt each, durable, 256 under way", "send", "per_second", "receipts/s", "≥ 80,000"),
     Row("latency of a topic at 1,000/s, p99", "latency", "p99_us", "µs", "≤ 3,000", False),
     Row("the same, p50", "latency", "p50_us", "µs", "", False),
+    Row("how late the generator itself was then, p99", "latency", "generator_lag_p99_us", "µs", "", False),
     Row(
         "latency of a durable queue at 1,000/s, p99",
         "latency --destination /queue/bench",

@@ -15,6 +15,7 @@ FACTS: Facts = {
     "generator_cpu_share": 0.25,
     "p50_us": 150,
     "p99_us": 900,
+    "generator_lag_p99_us": 80,
     "server_rss_mib": 45.5,
     "wakeups_per_second": 0.0,
     "bytes_per_connection": 8323,
