@@ -54,6 +54,8 @@ class Broker:
         self.wanted: dict[str, int] = {}
         self.wanted_changes: dict[str, bool] = {}
         self.fanouts: dict[str, dict[Subscription, None]] = {}
+        # Fanout subscriptions that ended since whoever tells them was last told.
+        self.left: list[Subscription] = []
         self.queues = Queues(origin.node, bounds)
         self.lending = Lending(self.queues)
         self._subscriptions_max = subscriptions_max
@@ -164,6 +166,7 @@ class Broker:
             self.queues.subscribe(subscription, out)
         else:
             self.fanouts.setdefault(destination, {})[subscription] = None
+            subscription.since = self.next_sequence - 1
             out.joined.append(subscription)
 
     def unsubscribe(self, session_id: int, subscription_id: str, out: Outcome) -> None:
@@ -189,6 +192,7 @@ class Broker:
         elif kind is Kind.QUEUE:
             self.queues.unsubscribe(subscription, out)
         else:
+            self.left.append(subscription)
             followers = self.fanouts.get(destination, {})
             followers.pop(subscription, None)
             if not followers:

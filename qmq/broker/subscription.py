@@ -42,6 +42,7 @@ class Subscription:
         "message_ids",
         "prefix",
         "session",
+        "since",
         "start",
         "waiting",
     )
@@ -60,6 +61,8 @@ class Subscription:
         self.after_commit = False
         self.closed = False
         self.start: str | Vector = "first"
+        # The last sequence that this node had given when a fanout subscription began; for `next`.
+        self.since = 0
 
     @property
     def free(self) -> int:

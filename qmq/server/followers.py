@@ -11,9 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+import trio
+
 from qmq.broker.message import Message
 from qmq.broker.subscription import Subscription
 from qmq.dots import Origin, Vector
+from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.server.session import Session
 from qmq.storage.fanout_reader import FanoutPosition
@@ -23,12 +26,16 @@ from qmq.world import World
 
 READ_BYTES = 256 << 10
 
+READS_AT_ONCE = 4
+"""Worker threads that all readers together may have: those that are left must never keep a commit waiting."""
+
 log = logging.getLogger("qmq.followers")
 
 
 class FollowerDesk(Protocol):
     """What following needs of the node."""
 
+    origin: Origin
     store: Store
     world: World
     sessions: dict[int, Session]
@@ -38,6 +45,9 @@ class FollowerDesk(Protocol):
 
     async def journal_grew(self, position: int) -> None:
         """Wait until something beyond `position` is told."""
+
+    async def all_told(self) -> None:
+        """Wait until everything that is decided now is told."""
 
     def message_of(self, origin: Origin, record: Record) -> Message | None:
         """A fanout record as a message."""
@@ -56,17 +66,39 @@ class Followers:
         self._told_group: dict[Subscription, int] = {}
         # What a resuming client has seen elsewhere and this node may yet receive: it must not be told again.
         self._ahead: dict[Subscription, Vector] = {}
+        self._reads = trio.CapacityLimiter(READS_AT_ONCE)
         self.touched: dict[Session, None] = {}
         self.reading = 0
 
+    @property
+    def live(self) -> int:
+        """How many subscriptions follow live."""
+        return sum(map(len, self._live.values()))
+
     def join(self, subscription: Subscription) -> None:
         """Begin at `subscription.start`."""
+        if subscription.closed:
+            return
         if isinstance(subscription.start, dict):
             self._ahead[subscription] = dict(subscription.start)
         if subscription.start == "next":
+            # What was sent before it may still be on its way to the disk.
+            self._ahead[subscription] = {self._desk.origin: subscription.since}
+            self._desk.spawn(partial(self._forget_since, subscription))
             self._go_live(subscription)
         else:
             self._read_from(subscription, None)
+
+    async def _forget_since(self, subscription: Subscription) -> None:
+        """Everything decided before the subscription is told: from now on it shares its encoding with the others."""
+        await self._desk.all_told()
+        self._ahead.pop(subscription, None)
+
+    def forget(self, ended: list[Subscription]) -> None:
+        """These have ended: nobody may ever send to their fanouts, so nothing else would find out."""
+        for subscription in ended:
+            self._leave(subscription)
+            self._ahead.pop(subscription, None)
 
     def _go_live(self, subscription: Subscription) -> None:
         self._live.setdefault(subscription.destination, {})[subscription] = None
@@ -136,32 +168,42 @@ class Followers:
         self._desk.spawn(partial(self._read, subscription, begin))
 
     async def _read(self, subscription: Subscription, begin: int | None) -> None:
-        """Read until the subscription has caught up or ended."""
-        desk = self._desk
-        store, name = desk.store, subscription.destination
+        """Read until the subscription has caught up or ended. Never raises Exception: its client pays for it."""
         self.reading += 1
         try:
+            await self._read_on(subscription, begin)
+        except Exception:
+            log.exception("! the log of %s cannot be read", subscription.destination)
+            session = self._desk.sessions.get(subscription.session)
+            if session is not None and session.owns(subscription):
+                session.evict(Refused("log-unreadable", "The log of the fanout cannot be read now; try again later."))
+        finally:
+            self.reading -= 1
+
+    async def _read_on(self, subscription: Subscription, begin: int | None) -> None:
+        desk = self._desk
+        store, name = desk.store, subscription.destination
+        async with self._reads:
             position = await desk.world.run_blocking(partial(_start, store, subscription, begin))
-            while True:
-                session = desk.sessions.get(subscription.session)
-                if session is None or subscription.closed or session.finishing:
-                    self._ahead.pop(subscription, None)
-                    return
+        while True:
+            async with self._reads:
                 have = store.journal.vector()
                 rows, position, at_end = await desk.world.run_blocking(
                     partial(store.read_fanout, name, position, READ_BYTES)
                 )
-                self._tell_rows(subscription, session, rows)
-                if at_end and position.journal_position == desk.told_end():
-                    self._forget_reached(subscription, have)
-                    self._go_live(subscription)
-                    return
-                await session.outbox.drained()
-                if at_end:
-                    # What was read may be appended and not told yet, in the commit that is under way.
-                    await desk.journal_grew(position.journal_position - 1)
-        finally:
-            self.reading -= 1
+            session = desk.sessions.get(subscription.session)
+            if session is None or not session.owns(subscription):
+                self._ahead.pop(subscription, None)
+                return
+            self._tell_rows(subscription, session, rows)
+            if at_end and position.journal_position == desk.told_end():
+                self._forget_reached(subscription, have)
+                self._go_live(subscription)
+                return
+            await session.outbox.drained()
+            if at_end:
+                # What was read may be appended and not told yet, in the commit that is under way.
+                await desk.journal_grew(position.journal_position - 1)
 
     def _tell_rows(self, subscription: Subscription, session: Session, rows: list[tuple[Origin, Record]]) -> None:
         tails: list[bytes] = []

@@ -204,6 +204,9 @@ class Node:
         self.broker.finish(out, self.world.now_us())
         self._received[self.origin] = self.broker.next_sequence - 1
         self.commits.submit(out)
+        if self.broker.left:
+            self.followers.forget(self.broker.left)
+            self.broker.left = []
         if self.mesh is not None:
             if self.broker.wanted_changes:
                 changes, self.broker.wanted_changes = self.broker.wanted_changes, {}

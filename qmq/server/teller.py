@@ -69,12 +69,13 @@ class Teller:
         """The half that is durable now; `begin` is where the group's batches start in the journal."""
         mesh = self.mesh
         for out in group:
+            # First, so that a client hears what it sent right after it subscribed; `since` keeps out what came before.
+            for joined in out.joined:
+                self._followers.join(joined)
             for run in out.fanout_runs:
                 self._followers.tell(run.destination, run.messages, begin)
             for subscription, deliveries in out.deliveries_after.items():
                 self._tell_queue(subscription, deliveries)
-            for joined in out.joined:
-                self._followers.join(joined)
             if out.receipts or out.frames or out.ending:
                 self._answer(out)
             if mesh is not None:
