@@ -1,16 +1,9 @@
 """What is sent to a fanout on one node reaches every subscriber on every node, also those that come later."""
 
+from ..support.cluster_bodies import bodies, numbered
 from ..support.cluster_client import Message
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
-
-
-def bodies(messages: list[Message]) -> list[bytes]:
-    return [message.body for message in messages]
-
-
-def numbered(text: str, count: int) -> list[bytes]:
-    return [f"{text} {number}".encode() for number in range(count)]
 
 
 def wait_for(got: list[Message], wanted: list[bytes], who: str) -> None:

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from ..support.cluster_bodies import bodies
 from ..support.cluster_client import Client, Message
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
@@ -31,10 +32,6 @@ def heard_by(publisher: Client, topic: str, *subscribers: list[Message]) -> None
     for got in subscribers:
         eventually(lambda g=got: g[-1].body == b"last probe", f"{topic}: the last probe is missing")
         got.clear()
-
-
-def bodies(messages: list[Message]) -> list[bytes]:
-    return [message.body for message in messages]
 
 
 def test_a_topic_reaches_subscribers_on_all_nodes_in_order(mesh: Cluster) -> None:

@@ -2,21 +2,13 @@
 
 import pytest
 
-from ..support.cluster_client import Message
+from ..support.cluster_bodies import bodies, numbered
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
 
 
-def numbered(count: int) -> list[bytes]:
-    return [f"job {number}".encode() for number in range(count)]
-
-
-def bodies(messages: list[Message]) -> list[bytes]:
-    return [message.body for message in messages]
-
-
 def test_what_is_sent_on_one_node_is_consumed_on_another_each_once(mesh: Cluster) -> None:
-    sent = numbered(300)
+    sent = numbered("job", 300)
     got = mesh.client("b").consume("/queue/one")
 
     mesh.client("a").publish("/queue/one", *sent)
@@ -28,7 +20,7 @@ def test_what_is_sent_on_one_node_is_consumed_on_another_each_once(mesh: Cluster
 
 
 def test_a_backlog_waits_for_a_consumer_on_any_node(mesh: Cluster) -> None:
-    sent = numbered(200)
+    sent = numbered("job", 200)
     mesh.client("a").publish("/queue/backlog", *sent)
     assert mesh.depth("a", "/queue/backlog") == 200
 
@@ -39,7 +31,7 @@ def test_a_backlog_waits_for_a_consumer_on_any_node(mesh: Cluster) -> None:
 
 
 def test_consumers_on_two_nodes_share_the_work(mesh: Cluster) -> None:
-    sent = numbered(400)
+    sent = numbered("job", 400)
     on_b = mesh.client("b").consume("/queue/shared", prefetch=10)
     on_c = mesh.client("c").consume("/queue/shared", prefetch=10)
 
@@ -67,7 +59,7 @@ def test_a_consumer_gets_no_more_than_its_prefetch_until_it_acknowledges(mesh: C
     slow = mesh.client("b")
     held = slow.subscribe(queue, ack="client-individual", headers={"prefetch-count": "3"})
     publisher = mesh.client(sender)
-    publisher.publish(queue, *numbered(10))
+    publisher.publish(queue, *numbered("job", 10))
     eventually(lambda: len(held) == 3, lambda: f"b has {len(held)}, not 3")
 
     rest = mesh.client("c").consume(queue)
@@ -78,7 +70,7 @@ def test_a_consumer_gets_no_more_than_its_prefetch_until_it_acknowledges(mesh: C
     eventually(lambda: len(rest) + len(held) >= 12, lambda: f"b has {len(held)}, c has {len(rest)}, not 12 in all")
 
     assert len(held) <= 4
-    assert sorted(bodies(held) + bodies(rest)) == sorted([*numbered(10), b"one more", b"and another"])
+    assert sorted(bodies(held) + bodies(rest)) == sorted([*numbered("job", 10), b"one more", b"and another"])
 
 
 def test_a_refused_message_comes_again_and_says_so(mesh: Cluster) -> None:
@@ -103,7 +95,7 @@ def test_a_refused_message_comes_again_and_says_so(mesh: Cluster) -> None:
 
 
 def test_what_a_lost_consumer_had_goes_to_one_on_another_node(mesh: Cluster) -> None:
-    sent = numbered(10)
+    sent = numbered("job", 10)
     doomed = mesh.client("b")
     held = doomed.subscribe("/queue/lost", ack="client-individual")
     mesh.client("a").publish("/queue/lost", *sent)
@@ -121,7 +113,7 @@ def test_what_a_lost_consumer_had_goes_to_one_on_another_node(mesh: Cluster) -> 
 def test_cumulative_acknowledgement_settles_everything_before_it(mesh: Cluster) -> None:
     consumer = mesh.client("b", "1.1")
     held = consumer.subscribe("/queue/client", ack="client")
-    mesh.client("a").publish("/queue/client", *numbered(10))
+    mesh.client("a").publish("/queue/client", *numbered("job", 10))
     eventually(lambda: len(held) == 10, lambda: f"b has {len(held)} of 10")
 
     consumer.wait_receipts([consumer.acknowledge(held[6], receipt=True)])
@@ -129,11 +121,11 @@ def test_cumulative_acknowledgement_settles_everything_before_it(mesh: Cluster) 
     got = mesh.client("c").consume("/queue/client")
 
     eventually(lambda: len(got) >= 3, lambda: f"c has {len(got)} of 3")
-    assert sorted(bodies(got)) == sorted(numbered(10)[7:])
+    assert sorted(bodies(got)) == sorted(numbered("job", 10)[7:])
 
 
 def test_memory_only_messages_cross_the_mesh_too(mesh: Cluster) -> None:
-    sent = numbered(100)
+    sent = numbered("job", 100)
     got = mesh.client("b").consume("/queue/memory")
 
     mesh.client("a").publish("/queue/memory", *sent, persistent="false")

@@ -2,13 +2,10 @@
 
 import pytest
 
-from ..support.cluster_client import LostError, Message
+from ..support.cluster_bodies import bodies
+from ..support.cluster_client import LostError
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
-
-
-def bodies(messages: list[Message]) -> list[bytes]:
-    return [message.body for message in messages]
 
 
 def test_every_receipt_comes_once_and_in_the_order_of_sending(mesh: Cluster) -> None:

@@ -1,44 +1,19 @@
 """kill -9 in the middle of work: what was receipted is there when the node returns, on every node."""
 
-from collections.abc import Iterator
-from itertools import count
-
-from ..support.cluster_client import Message
+from ..support.cluster_bodies import bodies, endless, numbered
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
 from ..support.cluster_work import Consumer, Follower, Publisher
 
 
-def numbered(text: str, count: int) -> list[bytes]:
-    return [f"{text} {number}".encode() for number in range(count)]
-
-
-def endless(text: str) -> Iterator[bytes]:
-    return (f"{text} {number}".encode() for number in count())
-
-
-def goes_on(publisher: Publisher, more: int = 300) -> None:
-    """Wait until the publisher has so many receipts more than now."""
-    wanted = len(publisher.receipted) + more
-    eventually(
-        lambda: len(publisher.receipted) >= wanted or publisher.failure,
-        lambda: f"{publisher.destination}: stands still at {len(publisher.receipted)} receipts, {wanted} were due",
-    )
-    assert not publisher.failure, publisher.failure
-
-
-def bodies(messages: list[Message]) -> list[bytes]:
-    return [message.body for message in messages]
-
-
 def test_nothing_receipted_is_missing_on_any_node_after_kill_and_return(mesh: Cluster) -> None:
     publisher = Publisher([mesh.address("a")], "/fanout/kill", endless("publish"))
     publisher.start()
-    goes_on(publisher)
+    publisher.goes_on()
 
     mesh.kill("a")
     mesh.start("a")
-    goes_on(publisher)
+    publisher.goes_on()
     publisher.enough()
     publisher.wait()
 
@@ -56,13 +31,13 @@ def test_publishers_fail_over_and_a_reader_that_resumes_sees_everything_once(mes
     publisher = Publisher([mesh.address("a"), mesh.address("b")], "/fanout/failover", endless("failover"))
     follower.start()
     publisher.start()
-    goes_on(publisher)
+    publisher.goes_on()
 
     mesh.kill("a")
-    goes_on(publisher)  # on b
+    publisher.goes_on()  # on b
     mesh.start("a")
     mesh.kill("b")
-    goes_on(publisher)  # on a again, and the reader goes on from b to c
+    publisher.goes_on()  # on a again, and the reader goes on from b to c
     publisher.enough()
     publisher.wait()
     mesh.start("b")
@@ -131,8 +106,8 @@ def test_a_node_killed_again_and_again_returns_with_everything(mesh: Cluster) ->
         worker.start()
 
     for _ in range(3):
-        goes_on(publisher)
-        goes_on(queued)
+        publisher.goes_on()
+        queued.goes_on()
         mesh.kill("b")
         mesh.start("b")
     for worker in (publisher, queued):

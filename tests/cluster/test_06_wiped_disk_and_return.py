@@ -1,16 +1,8 @@
 """A node loses its disk and comes back empty: the others give it everything, and it is not confused about itself."""
 
-from ..support.cluster_client import Message
+from ..support.cluster_bodies import bodies, numbered
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
-
-
-def numbered(text: str, count: int) -> list[bytes]:
-    return [f"{text} {number}".encode() for number in range(count)]
-
-
-def bodies(messages: list[Message]) -> list[bytes]:
-    return [message.body for message in messages]
 
 
 def test_a_wiped_node_gets_every_fanout_back(mesh: Cluster) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..support.cluster_client import Message
+from ..support.cluster_bodies import bodies, numbered
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
 
@@ -14,14 +14,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Nodes a to e."""
     with Cluster(tmp_path_factory.mktemp("five"), "five.toml") as made:
         yield made
-
-
-def numbered(text: str, count: int) -> list[bytes]:
-    return [f"{text} {number}".encode() for number in range(count)]
-
-
-def bodies(messages: list[Message]) -> list[bytes]:
-    return [message.body for message in messages]
 
 
 def test_five_nodes_have_twenty_links_both_ways(mesh: Cluster) -> None:

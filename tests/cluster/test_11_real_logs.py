@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ..support.cluster_client import Message
+from ..support.cluster_bodies import bodies
 from ..support.cluster_mesh import ROOT, Cluster
 from ..support.cluster_wait import eventually
 
@@ -62,10 +62,6 @@ def by_stomp_py(mesh: Cluster, destination: str) -> None:
 
 
 PUBLISHERS = pytest.mark.parametrize("publish", [by_command_line, by_stomp_py])
-
-
-def bodies(messages: list[Message]) -> list[bytes]:
-    return [message.body for message in messages]
 
 
 @PUBLISHERS

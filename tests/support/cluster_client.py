@@ -5,6 +5,7 @@ last. Listener calls come on stomp.py's thread, one per connection; everything t
 and `_heard` wakes whoever waits.
 """
 
+import contextlib
 import json
 import logging
 import threading
@@ -229,7 +230,9 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         """Close the socket without a word, as a client that dies. Idempotent."""
         transport = self._connection.transport
         if transport.socket is not None:
-            transport.disconnect_socket()
+            # Its own thread may take the socket away while it is being closed here; then it closes it.
+            with contextlib.suppress(AttributeError):
+                transport.disconnect_socket()
         self.ended.set()
         if transport.io_thread is not None and transport.io_thread is not threading.current_thread():
             transport.io_thread.join(ANSWER_SECONDS)

@@ -192,13 +192,20 @@ class Cluster:
         """Peer → how the links to it and from it are."""
         return {peer["name"]: (peer["out"], peer["in"]) for peer in self.status(name).get("peers", ())}
 
+    def misses(self, name: str, peer: str) -> bool:
+        """Whether node `name` says that both links with `peer` are not up."""
+        states = self.links(name).get(peer)
+        return states is not None and "up" not in states
+
     def alarms(self, name: str) -> set[str]:
         """Codes of the node's alarms."""
         return {alarm["code"] for alarm in self.status(name).get("alarms", ())}
 
     def depth(self, name: str, queue: str) -> int:
-        """Unsettled messages of `queue` that the node owns."""
-        rows = self.status(name)["queues"]
+        """Unsettled messages of `queue` that the node owns; -1 when it does not answer."""
+        rows = self.status(name).get("queues")
+        if rows is None:
+            return -1
         return sum(row["messages"] for row in rows if row["destination"] == queue)
 
     def wait_for_links(self, names: Sequence[str] | None = None) -> None:

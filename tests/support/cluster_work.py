@@ -21,9 +21,11 @@ RETRY_SECONDS = 0.05
 class Worker(threading.Thread):
     """The thread around a connection that comes back; `serve` is one connection's life."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, addresses: Sequence[tuple[str, int]], heartbeats: tuple[int, int] = (0, 0)) -> None:
+        """`heartbeats` in ms, ours and the node's; without them a node that stands still is waited for."""
         super().__init__(daemon=True)
         self.addresses = list(addresses)
+        self.heartbeats = heartbeats
         self.failure = ""
         self.stopping = threading.Event()
         self.connections = 0
@@ -51,7 +53,7 @@ class Worker(threading.Thread):
         self.connections += 1
         client = None
         try:
-            client = Client(address)
+            client = Client(address, heartbeats=self.heartbeats)
             self.serve(client)
         except LostError:
             self.stopping.wait(RETRY_SECONDS)
@@ -74,8 +76,9 @@ class Publisher(Worker):
         destination: str,
         bodies: Iterable[bytes],
         allowed: float = math.inf,
+        heartbeats: tuple[int, int] = (0, 0),
     ) -> None:
-        super().__init__(addresses)
+        super().__init__(addresses, heartbeats)
         self.destination = destination
         self.allowed = allowed
         self.receipted: list[bytes] = []
@@ -106,6 +109,20 @@ class Publisher(Worker):
             self.receipted += [body for receipt, body in out if receipt in client.receipts]
             self._again = [body for receipt, body in out if receipt not in client.receipts] + self._again
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was begun is receipted."""
+        return len(self.receipted) == self._begun
+
+    def goes_on(self, more: int = 300) -> None:
+        """Wait until there are so many receipts more than now."""
+        wanted = len(self.receipted) + more
+        eventually(
+            lambda: len(self.receipted) >= wanted or self.failure,
+            lambda: f"{self.destination}: stands still at {len(self.receipted)} receipts, {wanted} were due",
+        )
+        assert not self.failure, self.failure
+
     def enough(self) -> None:
         """Begin no more; those that were begun are still brought to their receipts."""
         self._enough = True
@@ -133,8 +150,10 @@ class Publisher(Worker):
 class Consumer(Worker):
     """Takes messages of a queue, acknowledging each by itself."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], destination: str) -> None:
-        super().__init__(addresses)
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], destination: str, heartbeats: tuple[int, int] = (0, 0)
+    ) -> None:
+        super().__init__(addresses, heartbeats)
         self.destination = destination
         self.bodies: list[bytes] = []
 
@@ -153,8 +172,10 @@ class Consumer(Worker):
 class Follower(Worker):
     """Reads a fanout from its beginning and resumes with its vector, so that it sees each message once."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], destination: str) -> None:
-        super().__init__(addresses)
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], destination: str, heartbeats: tuple[int, int] = (0, 0)
+    ) -> None:
+        super().__init__(addresses, heartbeats)
         self.destination = destination
         self.bodies: list[bytes] = []
         self.ids: list[str] = []
