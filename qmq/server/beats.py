@@ -10,6 +10,9 @@ from itertools import count
 
 import trio
 
+SLACK = 64
+"""Forgotten entries that may stay in the heap, beside as many as are alive."""
+
 Check = Callable[[float], float | None]
 """Given the time now (trio seconds): do what is due; return when to look again, or None for never."""
 
@@ -18,15 +21,34 @@ class Beats:
     """Calls each registered check when it wants to be asked."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Check]] = []
+        self._heap: list[tuple[float, int]] = []
+        self._checks: dict[int, Check] = {}
         self._numbers = count()
         self._sooner = trio.Event()
 
-    def watch(self, due: float, check: Check) -> None:
-        """Ask `check` at trio time `due`, and then whenever it says."""
+    def __len__(self) -> int:
+        return len(self._checks)
+
+    @property
+    def remembered(self) -> int:
+        """Entries held, those that are forgotten included."""
+        return len(self._heap)
+
+    def watch(self, due: float, check: Check) -> int:
+        """Ask `check` at trio time `due`, and then whenever it says. Returns a number for `forget`."""
         if not self._heap or due < self._heap[0][0]:
             self._sooner.set()
-        heapq.heappush(self._heap, (due, next(self._numbers), check))
+        number = next(self._numbers)
+        self._checks[number] = check
+        heapq.heappush(self._heap, (due, number))
+        return number
+
+    def forget(self, number: int) -> None:
+        """Ask no more; a client may have named a beat of many days, and its connection must not be held so long."""
+        self._checks.pop(number, None)
+        if len(self._heap) > 2 * len(self._checks) + SLACK:
+            self._heap = [entry for entry in self._heap if entry[1] in self._checks]
+            heapq.heapify(self._heap)
 
     async def run(self) -> None:
         """Serve for ever."""
@@ -37,7 +59,10 @@ class Beats:
             self._sooner = trio.Event()
             now = trio.current_time()
             while self._heap and self._heap[0][0] <= now:
-                _, _, check = heapq.heappop(self._heap)
-                again = check(now)
-                if again is not None:
-                    heapq.heappush(self._heap, (max(again, now + 0.001), next(self._numbers), check))
+                _, number = heapq.heappop(self._heap)
+                check = self._checks.get(number)
+                again = None if check is None else check(now)
+                if again is None:
+                    self._checks.pop(number, None)
+                else:
+                    heapq.heappush(self._heap, (max(again, now + 0.001), number))

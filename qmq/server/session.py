@@ -35,8 +35,8 @@ from qmq.wire.stomp import (
 from qmq.world import Pipe, World
 
 READ_BYTES_MAX = 65536
-SERVER_BEAT_MS = 10_000
-"""The beat this side offers and asks for when the client leaves it open (it names its own interval)."""
+SECOND_LOOK_SECONDS = 0.25
+"""A client that seems silent gets this much longer: a process that was stopped must read before it judges."""
 
 log = logging.getLogger("qmq.session")
 
@@ -85,7 +85,11 @@ class Session:
         self._connection = Connection(Role.SERVER, desk.wire_limits, desk.caches)
         self._gateway: StompGateway | None = None
         self._nursery: trio.Nursery | None = None
+        self._connecting = True
+        self._deadline = -1
         self._heard = self._sent = trio.current_time()
+        self._doubted = 0.0
+        self._waits_for_slot = False
         self._hear_within = 0.0
         self._beat_every = 0.0
         self.outbox = Outbox(pipe, self._start)
@@ -105,7 +109,9 @@ class Session:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:
-                    desk.beats.watch(trio.current_time() + desk.limits.login_seconds, self._check_login)
+                    self._deadline = desk.beats.watch(
+                        trio.current_time() + desk.limits.login_seconds, self._check_login
+                    )
                     await self._receive_until_end()
                     self._reader_done.set()
                     self._end_in_order()
@@ -128,6 +134,7 @@ class Session:
         """Take this client out of everything; its messages go back."""
         desk = self._desk
         self.finishing = True
+        desk.beats.forget(self._deadline)
         if self._gateway is None:
             desk.logins.logged_in()
         else:
@@ -152,10 +159,13 @@ class Session:
             self._heard = trio.current_time()
             frames = connection.receive(data)
             if self._gateway is None and frames:
+                self._connecting = False
                 if not await self._log_in(frames.pop(0)):
                     self.finish()
                     continue
+            self._waits_for_slot = True
             await desk.slot()
+            self._waits_for_slot = False
             if self.finishing:
                 continue
             if self._gateway is not None:
@@ -203,7 +213,10 @@ class Session:
         except (Refused, RemoteProtocolError) as error:
             log.info("! %s %s: %s", self.id, self.peer_address, error)
             self.version = version
-            self._say_before_login(error)
+            if not self.finishing:
+                self._say_before_login(error)
+            return False
+        if self.finishing:
             return False
         floor = desk.limits.heartbeat_floor_ms
         offer = (
@@ -229,8 +242,9 @@ class Session:
         self.outbox.put(encode_frame("CONNECTED", answer, version=version))
         self.outbox.flush()
         self._sent = trio.current_time()
+        desk.beats.forget(self._deadline)
         if self._beat_every or self._hear_within:
-            self._desk.beats.watch(self._next_beat(), self._check_beats)
+            self._deadline = desk.beats.watch(self._next_beat(), self._check_beats)
         return True
 
     def _say_before_login(self, error: ProtocolError | Refused) -> None:
@@ -238,7 +252,7 @@ class Session:
         self.outbox.flush()
 
     def _check_login(self, now: float) -> float | None:
-        if self._gateway is None and not self.finishing:
+        if self._connecting and not self.finishing:
             limit = self._desk.limits.login_seconds
             self._say_before_login(Refused("login-timeout", f"CONNECT must be complete within {limit:g} seconds."))
             self.finish()
@@ -257,7 +271,15 @@ class Session:
     def _check_beats(self, now: float) -> float | None:
         if self.finishing or self.id not in self._desk.sessions:
             return None
+        if self._waits_for_slot:
+            # We are the ones who do not read.
+            self._heard = now
         if self._hear_within and now >= self._heard + self._hear_within:
+            # Perhaps this whole process stood still, and what the client said waits to be read.
+            if self._doubted <= self._heard:
+                self._doubted = now
+            if now < self._doubted + SECOND_LOOK_SECONDS:
+                return self._doubted + SECOND_LOOK_SECONDS
             log.info("! %s %s: silent for %.1f s", self.id, self.peer_address, now - self._heard)
             self.finish()
             return None

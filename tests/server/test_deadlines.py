@@ -1,0 +1,106 @@
+"""Login time and heart-beats: who is closed for being late, and who is not."""
+
+from collections.abc import Callable
+
+import argon2
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.config import User
+from qmq.server import login
+from qmq.server.beats import Beats
+from tests.server.rig import Rig, eventually, send
+
+
+async def test_a_client_that_waits_for_the_disk_is_not_taken_for_silent(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig(limits={"commit_pending_bytes_max": 1}).run() as rig:
+        node = rig.alive
+        run_blocking = node.world.run_blocking
+
+        async def slow(call: Callable[[], object]) -> object:
+            await trio.sleep(5.0)
+            return await run_blocking(call)
+
+        client = await rig.dial()
+        await client.log_in(heart_beat="500,0")
+        monkeypatch.setattr(node.world, "run_blocking", slow)
+        await client.send(send("/queue/q", "1", "r1"))
+        await trio.sleep(0.1)
+        await client.send(send("/queue/q", "2", "r2"))
+
+        async with trio.open_nursery() as nursery:
+
+            async def beat() -> None:
+                while True:
+                    await trio.sleep(0.4)
+                    await client.pipe.send_all(b"\n")
+
+            nursery.start_soon(beat)
+            assert [await client.receipt(), await client.receipt()] == ["r1", "r2"]
+            nursery.cancel_scope.cancel()
+
+
+async def test_beats_that_came_while_the_whole_node_stood_still_count(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client = await rig.dial()
+        await client.log_in(heart_beat="500,0")
+        await client.pipe.send_all(b"\n")
+        (session,) = rig.alive.sessions.values()
+
+        # As after SIGSTOP and SIGCONT: time has passed, and nobody has looked at the socket yet.
+        autojump_clock.jump(60.0)
+        session._check_beats(trio.current_time())
+
+        await client.send(send("/topic/t", "x", "r"))
+        assert await client.receipt() == "r"
+
+
+async def test_a_password_check_that_takes_long_is_no_late_login(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasher = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
+    rig = Rig(users=(User(name="ann", password_hash=hasher.hash("secret")),), limits={"login_seconds": 1.0})
+    check = login.Logins.check
+
+    async def late(self: login.Logins, headers: dict[str, str], anonymous: bool) -> str | None:
+        await trio.sleep(3.0)
+        return await check(self, headers, anonymous)
+
+    monkeypatch.setattr(login.Logins, "check", late)
+    async with rig.run():
+        answer = await (await rig.dial()).log_in(login="ann", passcode="secret")
+        assert answer.head.headers["user-name"] == "ann"
+
+
+async def test_connections_that_are_gone_leave_no_deadline_behind(autojump_clock: MockClock) -> None:
+    async with Rig(limits={"login_seconds": 1000.0}).run() as rig:
+        for _ in range(200):
+            client = await rig.dial()
+            await client.log_in(heart_beat="999999999,999999999")
+            await client.send("DISCONNECT\nreceipt:r\n\n")
+            await client.until_closed()
+        await eventually(lambda: not rig.alive.sessions)
+
+        assert len(rig.alive.beats) == 0
+        assert rig.alive.beats.remembered < 200
+
+
+async def test_a_forgotten_deadline_is_not_asked_again(autojump_clock: MockClock) -> None:
+    beats = Beats()
+    asked: list[str] = []
+
+    def check(name: str) -> Callable[[float], float | None]:
+        return lambda now: asked.append(name)  # type: ignore[func-returns-value]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(beats.run)
+        gone = beats.watch(1.0, check("gone"))
+        beats.watch(2.0, check("kept"))
+        beats.forget(gone)
+        await trio.sleep(3.0)
+        nursery.cancel_scope.cancel()
+
+    assert asked == ["kept"]
