@@ -22,6 +22,9 @@ from tests.simulation.ledger import Ledger, id_of
 
 READ_BYTES = 1 << 20
 
+TOPICS_SECONDS = 1.0
+"""From here on every listener's interest has reached every node of a healthy mesh."""
+
 
 @dataclass(slots=True)
 class Excuses:
@@ -207,12 +210,25 @@ def lost_from_queues(ledger: Ledger, excuses: Excuses) -> list[str]:
     ]
 
 
-def unseen_topics(ledger: Ledger, subscribers: Iterable[str]) -> list[str]:
-    """Without faults, and only then, topics reach whoever listened all the time. Not asked of hopping subscribers."""
-    topics = [message for message in ledger.receipted if message.destination.startswith("/topic/")]
+def unseen_topics(ledger: Ledger) -> list[str]:
+    """Without faults, and only then, a topic message reaches whoever was there when it was sent."""
     return [
         f"topic lost without a fault: {name} never got {message.id}"
-        for name in subscribers
-        for message in topics
-        if message.id not in ledger.topics_seen.get(name, set())
+        for name, seen in ledger.listeners.items()
+        for message in ledger.receipted
+        if message.destination.startswith("/topic/") and message.at >= TOPICS_SECONDS and message.id not in seen
+    ]
+
+
+def torn_transactions(records: Mapping[Dot, Published], ledger: Ledger, excuses: Excuses) -> list[str]:
+    """What was sent in one transaction is in the logs as a whole or not at all. Only for journals that keep all."""
+    logged = {record.id for record in records.values()}
+    whole: dict[tuple[str, int], list[str]] = {}
+    for message in ledger.sent.values():
+        if message.transaction and not message.destination.startswith("/topic/") and message.id not in excuses.ids:
+            whole.setdefault((message.publisher, message.transaction), []).append(message.id)
+    return [
+        f"torn transaction: of {ids} only {sorted(logged.intersection(ids))} are in the logs"
+        for ids in whole.values()
+        if 0 < len(logged.intersection(ids)) < len(ids)
     ]

@@ -21,6 +21,9 @@ from tests.support.network import Fabric
 FANOUTS = ("/fanout/a", "/fanout/b")
 QUEUES = ("/queue/x", "/queue/y")
 TOPICS = ("/topic/t",)
+LISTEN_AFTER_SECONDS = 0.2
+"""Until the nodes listen."""
+
 LOGIN_SECONDS = 1.5
 RECEIPT_SECONDS = 1.5
 """An answer that takes longer is given up; the outcome is unknown then."""
@@ -59,6 +62,8 @@ class Client:
             raise GoneError("garbage")
         for frame in frames:
             if frame.head.command == "ERROR":
+                if frame.head.headers.get("error-code") == "slow-consumer":
+                    raise GoneError("too slow")
                 self._ledger.wrongs.append(f"{self._name} got ERROR: {dict(frame.head.headers)}")
         return frames
 
@@ -113,23 +118,26 @@ class Clients:
                         for _ in range(chance.randint(1, 6)):
                             number += 1
                             burst.append(self._ledger.send(name, number, draw_destination(chance), chance))
-                        await self._send_burst(name, member, client, burst)
+                        await self._send_burst(name, member, client, burst, chance.random() < 0.2)
                         await trio.sleep(chance.uniform(0.02, 0.7))
             except GoneError as gone:
                 self._trace.note(f"{name} lost {member.name}: {gone}")
             await trio.sleep(chance.uniform(0.01, 0.2))
 
-    async def _send_burst(self, name: str, member: Member, client: Client, burst: list[Sent]) -> None:
+    async def _send_burst(self, name: str, member: Member, client: Client, burst: list[Sent], at_once: bool) -> None:
+        """Send and wait for all receipts. `at_once`: in a transaction, so that all of them count or none."""
         waiting = {message.id: message for message in burst}
         self._trace.note(f"{name} sends {burst[0].id}..{burst[-1].number} to {member.name}")
-        frames = [
-            encode_frame(
-                "SEND",
-                [("destination", message.destination), ("receipt", message.id), ("x-id", message.id)],
-                message.body,
-            )
-            for message in burst
-        ]
+        frames: list[bytes] = []
+        for message in burst:
+            headers = [("destination", message.destination), ("receipt", message.id), ("x-id", message.id)]
+            if at_once:
+                message.transaction = burst[0].number
+                headers.append(("transaction", "t"))
+            frames.append(encode_frame("SEND", headers, message.body))
+        if at_once:
+            transaction = [("transaction", "t")]
+            frames = [encode_frame("BEGIN", transaction), *frames, encode_frame("COMMIT", transaction)]
         with trio.move_on_after(RECEIPT_SECONDS):
             await client.send(*frames)
             while waiting:
@@ -153,12 +161,14 @@ class Clients:
             try:
                 async with self._connected(name, member) as client:
                     with trio.move_on_after(stay):
-                        await self._follow_one(name, member, client, stream)
+                        await self._follow_one(name, member, client, stream, chance)
             except GoneError as gone:
                 self._trace.note(f"{name} lost {member.name}: {gone}")
             await trio.sleep(chance.uniform(0.01, 0.3))
 
-    async def _follow_one(self, name: str, member: Member, client: Client, stream: Stream) -> None:
+    async def _follow_one(
+        self, name: str, member: Member, client: Client, stream: Stream, chance: random.Random
+    ) -> None:
         headers = [("destination", stream.destination), ("id", "f")]
         if stream.vector:
             headers.append(("qmq-resume", resume_header(stream.vector)))
@@ -167,6 +177,8 @@ class Clients:
         self._trace.note(f"{name} follows at {member.name} after {sorted(stream.vector.items())}")
         seen_here: set[str] = set()
         while True:
+            if not self.settling and chance.random() < 0.02:
+                await trio.sleep(chance.uniform(0, 1))  # a client that does not read for a while
             for frame in await client.read():
                 head = frame.head.headers
                 message_id = self._ledger.match(name, head["destination"], frame.body)
@@ -181,7 +193,18 @@ class Clients:
                 if message_id in seen_here:
                     self._ledger.wrongs.append(f"topic twice: {name} got {message_id} again at {member.name}")
                 seen_here.add(message_id)
-                self._ledger.topics_seen.setdefault(name, set()).add(message_id)
+
+    async def listen(self, name: str, member: Member) -> None:
+        """Listen to the topics at one node from the beginning, and stay. For a mesh without faults."""
+        seen = self._ledger.listeners.setdefault(name, set())
+        await trio.sleep(LISTEN_AFTER_SECONDS)
+        async with self._connected(name, member) as client:
+            await client.send(*(encode_frame("SUBSCRIBE", [("destination", t), ("id", t)]) for t in TOPICS))
+            while True:
+                for frame in await client.read():
+                    message_id = self._ledger.match(name, frame.head.headers["destination"], frame.body)
+                    if message_id is not None:
+                        seen.add(message_id)
 
     async def consume(self, name: str, prefetch: int) -> None:
         """Work on queue messages at one node after the other; for ever."""

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import trio
 
-from qmq.config import Address, ListenerSettings, MeshSettings, NodeSettings, Peer, PeersFile, StorageSettings
+from qmq.config import (
+    Address,
+    LimitSettings,
+    ListenerSettings,
+    MeshSettings,
+    NodeSettings,
+    Peer,
+    PeersFile,
+    StorageSettings,
+)
 from qmq.dots import Vector
 from qmq.errors import LogBroken
 from qmq.server.node import Node
@@ -87,6 +96,10 @@ class Member:
             data=Path("unused"),
             stomp=(ListenerSettings(address=Address(self.host, CLIENT_PORT), anonymous=True),),
             storage=StorageSettings(checkpoint_bytes=plan.checkpoint_bytes, journal_keep_bytes=plan.journal_keep_bytes),
+            limits=LimitSettings(
+                subscriber_buffer_bytes_default=plan.subscriber_buffer_bytes,
+                commit_pending_bytes_max=plan.commit_pending_bytes,
+            ),
             mesh=MESH,
         )
 

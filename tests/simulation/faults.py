@@ -66,6 +66,12 @@ class Plan:
     segment_bytes: int
     checkpoint_bytes: int
     journal_keep_bytes: int
+    buffer_bytes: int
+    """Of one direction of a connection."""
+    subscriber_buffer_bytes: int
+    """What a follower may lag behind before its node reads the log for it."""
+    commit_pending_bytes: int
+    """What waits for the disk before clients are not read any more."""
     publishers: int
     subscribers: int
     consumers: int
@@ -82,6 +88,8 @@ class Plan:
             f"{self.subscribers} subscribers, {self.consumers} consumers with credit {self.prefetch}",
             f"latency {self.latency_seconds * 1000:.2f} ms, disk {self.disk_seconds * 1000:.1f} ms, segments of "
             f"{self.segment_bytes}, checkpoints each {self.checkpoint_bytes}, journal kept {self.journal_keep_bytes}",
+            f"buffers: network {self.buffer_bytes}, followers {self.subscriber_buffer_bytes}, commits "
+            f"{self.commit_pending_bytes}",
         ]
         return "\n".join(lines + [f"  {fault}" for fault in self.faults])
 
@@ -131,6 +139,9 @@ def draw_plan(seed: int, family: Family | None = None) -> Plan:
         checkpoint_bytes=chance.choice((3000, 12000, 1 << 20)),
         # A member whose disk is gone needs what the others dropped, and only retention may have done that.
         journal_keep_bytes=1 << 30 if wipes else chance.choice((8192, 1 << 30)),
+        buffer_bytes=chance.choice((3000, 16384, 1 << 16)),
+        subscriber_buffer_bytes=chance.choice((2000, 4 << 20)),
+        commit_pending_bytes=chance.choice((2000, 16 << 20)),
         publishers=chance.randint(2, 3),
         subscribers=chance.randint(1, 3),
         consumers=chance.randint(1, 3),

@@ -7,6 +7,8 @@ trusting a header. A publisher never sends again what had no answer: its outcome
 import random
 from dataclasses import dataclass, field
 
+import trio
+
 from qmq.dots import Dot, Origin, Vector, parse_origin
 
 
@@ -19,6 +21,10 @@ class Sent:
     number: int
     destination: str
     body: bytes
+    at: float
+    """Virtual seconds."""
+    transaction: int = 0
+    """Which of its publisher's transactions it belongs to; 0: none."""
     receipted_by: Origin | None = None
     """The incarnation whose receipt the publisher has."""
 
@@ -39,7 +45,8 @@ class Ledger:
 
     sent: dict[str, Sent] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
-    topics_seen: dict[str, set[str]] = field(default_factory=dict)
+    listeners: dict[str, set[str]] = field(default_factory=dict)
+    """What those got that listen to the topics without moving."""
     delivered: dict[str, int] = field(default_factory=dict)
     """Queue message → how often a consumer was given it."""
     consumed: set[str] = field(default_factory=set)
@@ -53,7 +60,7 @@ class Ledger:
         message_id = f"{publisher}.{number}"
         size = chance.choice((0, 10, 10, 100, 100, 700, 6000))
         body = message_id.encode() + b"\0" + chance.randbytes(size)
-        message = self.sent[message_id] = Sent(message_id, publisher, number, destination, body)
+        message = self.sent[message_id] = Sent(message_id, publisher, number, destination, body, trio.current_time())
         return message
 
     def match(self, where: str, destination: str, body: bytes) -> str | None:

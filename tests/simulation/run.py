@@ -26,6 +26,9 @@ from tests.support.network import Fabric
 SETTLE_SECONDS = 60.0
 """Virtual time, from the last fault healed to every vector equal, every subscriber complete and every queue dry."""
 
+KEEPS_ALL_BYTES = 1 << 24
+"""A journal that may keep more than this drops nothing in a simulation."""
+
 POLL_SECONDS = 0.1
 WRONGS_SHOWN = 12
 
@@ -87,6 +90,7 @@ class Simulation:
         self._chance = random.Random(f"faults/{plan.seed}")
         self._fabric = Fabric(random.Random(f"network/{plan.seed}"))
         self._fabric.latency_seconds = plan.latency_seconds
+        self._fabric.buffer_bytes = plan.buffer_bytes
         peers = peers_of(plan)
         self._members = {name: Member(name, plan, peers, self._fabric, trace) for name in plan.nodes}
         self._ledger = Ledger()
@@ -103,6 +107,8 @@ class Simulation:
                     audience.start_soon(clients.follow, f"s{number}", FANOUTS[number % len(FANOUTS)])
                 for number in range(plan.consumers):
                     audience.start_soon(clients.consume, f"c{number}", plan.prefetch)
+                if plan.quiet:
+                    audience.start_soon(clients.listen, "l0", self._members[plan.nodes[-1]])
                 await self._go_wrong(clients, lives)
                 self._trace.note("healed")
                 clients.settling = True
@@ -240,7 +246,11 @@ class Simulation:
             wrongs += checks.holes(member.name, logs[member.name], member.vector())
             wrongs += checks.lost_in_logs(member.name, checks.fanout_logs(member), ledger, excuses)
         wrongs += checks.differences(logs)
-        wrongs += checks.inventions(checks.published(logs.values()), ledger)
+        records = checks.published(logs.values())
+        wrongs += checks.inventions(records, ledger)
+        if self._plan.journal_keep_bytes > KEEPS_ALL_BYTES:
+            wrongs += checks.torn_transactions(records, ledger, excuses)
+        wrongs += checks.unseen_topics(ledger)
         wrongs += checks.streams_against(checks.fanout_logs(members[0]), ledger, excuses)
         wrongs += checks.lost_from_queues(ledger, excuses)
         report.sent = len(ledger.sent)

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.world import Pipe
-from tests.support.network import BUFFER_BYTES, CONNECT_SECONDS, Fabric
+from tests.support.network import CONNECT_SECONDS, Fabric
 
 ANN, BOB = "127.0.0.1", "127.0.0.2"
 PORT = 7
@@ -85,9 +85,9 @@ def test_a_stopped_reader_holds_its_sender_up() -> None:
     async def main(fabric: Fabric) -> None:
         near, far = await connected(fabric)
 
-        taken = near.send_now(bytes(2 * BUFFER_BYTES))
+        taken = near.send_now(bytes(2 * fabric.buffer_bytes))
 
-        assert taken == BUFFER_BYTES
+        assert taken == fabric.buffer_bytes
         assert near.send_now(b"more") == 0
         with trio.move_on_after(5) as waiting:
             await near.send_all(b"more")

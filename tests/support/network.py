@@ -18,9 +18,6 @@ import trio
 
 from qmq.world import Pipe
 
-BUFFER_BYTES = 64 << 10
-"""What one direction of a connection holds before its sender waits, as two socket buffers would."""
-
 CONNECT_SECONDS = 2.0
 """How long dialling into a black hole takes until it fails."""
 
@@ -118,7 +115,7 @@ class FabricPipe:
             return len(data)
         if self.closed or self._is_refused():
             return 0
-        taken = self._fabric.chunk(min(len(data), BUFFER_BYTES - self.outgoing.size))
+        taken = self._fabric.chunk(min(len(data), self._fabric.buffer_bytes - self.outgoing.size))
         if taken > 0:
             self.outgoing.put(data[:taken], self._fabric.arrival(self.outgoing))
         return max(taken, 0)
@@ -133,7 +130,7 @@ class FabricPipe:
                 return
             if self._is_refused():
                 raise trio.BrokenResourceError
-            taken = min(len(data), BUFFER_BYTES - outgoing.size)
+            taken = min(len(data), self._fabric.buffer_bytes - outgoing.size)
             if taken > 0:
                 outgoing.put(data[:taken], self._fabric.arrival(outgoing))
                 data = data[taken:]
@@ -199,6 +196,8 @@ class Fabric:
         self.chance = chance
         self.latency_seconds = 0.0005
         """Of a message, at least; up to three times that much is added, and now and then thirty times."""
+        self.buffer_bytes = 64 << 10
+        """What one direction of a connection holds before its sender waits, as two socket buffers would."""
         self.odd_chunks = 0.05
         """How often a send or a read handles only a part of what it could."""
         self._listeners: dict[tuple[str, int], FabricListener] = {}
