@@ -92,7 +92,13 @@ class Node:
         self.addresses: list[tuple[str, int]] = []
         self.started_seconds = trio.current_time()
         self.followers = Followers(self, limits.subscriber_buffer_bytes_default)
-        self.teller = Teller(self.sessions, self.followers, self._settle_written, limits.outbox_bytes_max)
+        self.teller = Teller(
+            self.sessions,
+            self.followers,
+            self._settle_written,
+            outbox_bytes_max=limits.outbox_bytes_max,
+            body_bytes_max=limits.body_bytes_max,
+        )
         self.commits = Commits(
             journal,
             self.broker,

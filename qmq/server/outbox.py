@@ -63,15 +63,26 @@ class Outbox:
         """Write until nothing is left. Ends quietly when the connection breaks: the reader finds out too."""
         try:
             while self._parts:
-                parts, self._parts = self._parts, []
-                data = parts[0] if len(parts) == 1 else b"".join(parts)
+                data = self._take()
                 await self._pipe.send_all(data)
-                self.size -= len(data)
+                if not self.broken:
+                    self.size -= len(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.break_off()
         finally:
             self._writing = False
         self._now_drained()
+
+    def _take(self) -> bytes:
+        """The next whole parts, about SEND_BYTES_MAX: what was not taken can still be dropped."""
+        parts = self._parts
+        count = size = 0
+        while count < len(parts) and size < SEND_BYTES_MAX:
+            size += len(parts[count])
+            count += 1
+        data = parts[0] if count == 1 else b"".join(parts[:count])
+        del parts[:count]
+        return data
 
     def _now_drained(self) -> None:
         if self._drained is not None:

@@ -6,6 +6,7 @@ goes wrong here ends this connection and no other (`serve` is the guard).
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -79,6 +80,8 @@ class Session:
         self.closed = trio.Event()
         self.unsettled: list[Delivery] = []
         """Told to `auto` subscriptions and not yet with the kernel."""
+        self.held_back: deque[tuple[Subscription, list[Delivery]]] = deque()
+        """In flight to this client and not encoded before it has read what waits."""
         self._desk = desk
         self._pipe = pipe
         self._anonymous = anonymous

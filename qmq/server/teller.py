@@ -19,6 +19,9 @@ from qmq.server.followers import Followers
 from qmq.server.session import Session
 from qmq.wire.stomp import Version, encode_receipts
 
+RUN_MAX = 32
+"""Queue messages encoded between two looks at what waits for their client."""
+
 
 class MeshTell(Protocol):
     """What goes to peers; never waits. See `qmq.replication.mesh.Mesh`."""
@@ -38,12 +41,17 @@ class Teller:
         sessions: dict[int, Session],
         followers: Followers,
         settle_written: Callable[[list[Delivery]], None],
-        topic_buffer_bytes: int,
+        *,
+        outbox_bytes_max: int,
+        body_bytes_max: int,
     ) -> None:
         self._sessions = sessions
         self._followers = followers
         self._settle_written = settle_written
-        self._topic_buffer_bytes = topic_buffer_bytes
+        self._outbox_bytes_max = outbox_bytes_max
+        # Queue messages are held back long before: their consumer pays with its credit, not with its connection.
+        self._queue_bytes_max = self._outbox_bytes_max // 4
+        self._run_max = max(1, min(RUN_MAX, self._outbox_bytes_max // 2 // body_bytes_max))
         self._touched: dict[Session, None] = {}
         self._written: list[Delivery] = []
         self._settling = False
@@ -120,6 +128,8 @@ class Teller:
         if session is None:
             return
         outbox = session.outbox
+        if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
+            return
         if out.receipts:
             outbox.put(encode_receipts(out.receipts, session.version))
         for frame in out.frames:
@@ -142,23 +152,64 @@ class Teller:
             if data is None:
                 data = encoded[key] = encode_messages(prefix, messages, version)
             outbox = session.outbox
+            if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
+                continue
             outbox.put(data)
             self.delivered += len(messages)
             self._touched[session] = None
-            if outbox.size > self._topic_buffer_bytes:
-                outbox.flush()
-                if outbox.size > self._topic_buffer_bytes:
-                    session.evict(too_slow(outbox.size))
 
     def _tell_queue(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
         session = self._sessions.get(subscription.session)
         if session is None or subscription.closed or session.finishing:
             return
+        self._touched[session] = None
+        fits = session.outbox.size <= self._queue_bytes_max and (
+            len(deliveries) <= self._run_max or body_bytes(deliveries) <= self._queue_bytes_max
+        )
+        if session.held_back or not fits:
+            session.held_back.append((subscription, deliveries))
+            if len(session.held_back) == 1:
+                self._tell_held_back(session)
+            return
+        self._put_queue(session, subscription, deliveries)
+
+    def _put_queue(self, session: Session, subscription: Subscription, deliveries: list[Delivery]) -> None:
         session.outbox.put(encode_deliveries(subscription, deliveries, session.version))
         self.delivered += len(deliveries)
-        self._touched[session] = None
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(deliveries)
+
+    def _tell_held_back(self, session: Session) -> None:
+        """Encode as much as the client's bound allows, and the rest when it has read that."""
+        held_back, outbox = session.held_back, session.outbox
+        while held_back:
+            subscription, deliveries = held_back[0]
+            if subscription.closed or session.finishing:
+                held_back.popleft()
+                continue
+            if outbox.size > self._queue_bytes_max:
+                outbox.flush()
+            if outbox.size > self._queue_bytes_max:
+                outbox.written_hooks.append(partial(self._go_on, session))
+                return
+            self._put_queue(session, subscription, deliveries[: self._run_max])
+            if len(deliveries) > self._run_max:
+                held_back[0] = (subscription, deliveries[self._run_max :])
+            else:
+                held_back.popleft()
+
+    def _go_on(self, session: Session) -> None:
+        self._touched[session] = None
+        self._tell_held_back(session)
+        self.flush()
+
+    def _is_too_slow(self, session: Session) -> bool:
+        """Whether the client really does not read; it has been told then, and leaves."""
+        session.outbox.flush()
+        size = session.outbox.size
+        if size > self._outbox_bytes_max:
+            session.evict(too_slow(size))
+        return session.finishing
 
 
 def encode_messages(prefix: bytes, messages: list[Message], version: Version) -> bytes:
@@ -166,6 +217,11 @@ def encode_messages(prefix: bytes, messages: list[Message], version: Version) ->
     if version is Version.V12:
         return encode_run(prefix, [message.tail or tail_of(message) for message in messages])
     return encode_run(prefix, [tail_for(message, version) for message in messages])
+
+
+def body_bytes(deliveries: list[Delivery]) -> int:
+    """Bytes of all bodies."""
+    return sum(map(len, [delivery.message.body for delivery in deliveries]))
 
 
 def too_slow(size: int) -> Refused:

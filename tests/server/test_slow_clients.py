@@ -1,0 +1,70 @@
+"""Clients that do not read: what the node holds for them is bounded, whatever they asked for."""
+
+from trio.testing import MockClock
+
+from tests.server.rig import Rig, eventually, send, subscribe
+
+LIMITS = {"outbox_bytes_max": 400_000, "body_bytes_max": 20_000}
+
+
+async def test_queue_messages_wait_as_messages_while_their_consumer_does_not_read(autojump_clock: MockClock) -> None:
+    async with Rig(limits={**LIMITS, "prefetch_default": 1000}).run() as rig:
+        slow, writer = await rig.connect("10.0.0.2"), await rig.connect()
+        for n in range(400):
+            await writer.send(send("/queue/q", f"{n} {'x' * 10_000}", "r"))
+            await writer.receipt()
+
+        await slow.send(subscribe("/queue/q", ack="client-individual"))
+        session = next(session for session in rig.alive.sessions.values() if session.peer_address == "10.0.0.2")
+        await eventually(lambda: session.outbox.size > 0)
+        held = session.outbox.size
+        for n in range(400, 500):
+            await writer.send(send("/queue/q", f"{n} {'x' * 10_000}", "r"))
+            await writer.receipt()
+
+        assert held < LIMITS["outbox_bytes_max"]
+        assert session.outbox.size < LIMITS["outbox_bytes_max"]
+        assert [int(body.split()[0]) for body in await slow.messages(500)] == list(range(500))
+
+
+async def test_auto_messages_that_waited_are_settled_once_they_are_written(autojump_clock: MockClock) -> None:
+    async with Rig(limits=LIMITS).run() as rig:
+        slow, writer = await rig.connect(), await rig.connect()
+        for n in range(300):
+            await writer.send(send("/queue/q", f"{n} {'x' * 10_000}", "r"))
+            await writer.receipt()
+
+        await slow.send(subscribe("/queue/q"))
+
+        assert [int(body.split()[0]) for body in await slow.messages(300)] == list(range(300))
+        await eventually(lambda: rig.alive.broker.queues.by_name["/queue/q"].depth == 0)
+
+
+async def test_a_sender_that_never_reads_its_receipts_is_told_and_dropped(autojump_clock: MockClock) -> None:
+    async with Rig(limits=LIMITS).run() as rig:
+        client = await rig.connect()
+        (session,) = rig.alive.sessions.values()
+        receipt = "r" * 4000
+        for _ in range(300):
+            if session.finishing:
+                break
+            await client.send(send("/topic/t", "", receipt))
+
+        frames = await client.until_closed()
+
+        assert frames[-1].head.headers["error-code"] == "slow-consumer"
+
+
+async def test_the_reason_is_the_next_that_a_dropped_client_reads(autojump_clock: MockClock) -> None:
+    async with Rig(limits={"outbox_bytes_max": 4_000_000, "farewell_seconds": 0.5}).run() as rig:
+        slow, writer = await rig.connect(), await rig.connect()
+        await slow.send(subscribe("/topic/t"))
+        await slow.receipt()
+        for _ in range(100):
+            await writer.send(send("/topic/t", "x" * 100_000, "r"))
+            await writer.receipt()
+
+        frames = await slow.until_closed()
+
+        assert frames[-1].head.headers["error-code"] == "slow-consumer"
+        assert sum(len(frame.body) for frame in frames) < 1_000_000
