@@ -75,7 +75,7 @@ class StorageSettings(Section):
     journal_bytes_max: Size = 10 << 30
     """Above this the oldest goes, also when a member lacks it; that member is told about the gap."""
     journal_age_seconds_max: Seconds = 7 * 86400.0
-    checkpoint_bytes: Size = 16 << 20
+    checkpoint_bytes: Size = 64 << 20
     """Journal written since the last checkpoint that starts the next; bounds what recovery replays."""
     disk_reserve_bytes: SizeOrUnbounded = 64 << 20
     """Free space below which SEND is refused while settles still fit."""
