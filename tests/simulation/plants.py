@@ -17,6 +17,7 @@ from qmq.errors import MeshError
 from qmq.journal import encode_group
 from qmq.replication.acceptance import NOT_HERE, Acceptance
 from qmq.replication.feed import Feed, Read
+from qmq.replication.serving import Serving
 from qmq.server.commits import RECEIPT_BYTES, Commits
 from qmq.storage.batch import BatchHead, read_head
 from qmq.storage.journal import Journal
@@ -125,3 +126,39 @@ def highest_taken_for_all() -> Iterator[None]:
     with journal("_check", heads), feed("select", select), feed("acknowledged", hear):
         with patch.object(Acceptance, "_is_new", is_new):
             yield
+
+
+@contextmanager
+def receipted_before_recorded() -> Iterator[None]:
+    """A publisher gets its receipt at the decision."""
+    submit = Commits.submit
+
+    def submit_early(commits: Commits, out: Outcome) -> None:
+        if out.receipts:
+            answer = Outcome(out.session)
+            answer.receipts, out.receipts = out.receipts, []
+            commits._tell_after([answer], commits.told_end)
+        submit(commits, out)
+
+    with patch.object(Commits, "submit", submit_early):
+        yield
+
+
+@contextmanager
+def lent_and_forgotten() -> Iterator[None]:
+    """What a borrower lost with its link is never taken back by its owner."""
+
+    def take_back(serving: Serving, have: Vector, out: Outcome, *, late: bool = False) -> int:
+        return 0
+
+    with patch.object(Serving, "take_back", take_back):
+        yield
+
+
+ALL = (
+    sequences_used_again,
+    shipped_before_fsync,
+    highest_taken_for_all,
+    receipted_before_recorded,
+    lent_and_forgotten,
+)

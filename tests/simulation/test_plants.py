@@ -31,6 +31,8 @@ def first_caught(plant: Plant, family: Family, seeds: range) -> tuple[int, list[
         ),
         pytest.param(plants.shipped_before_fsync, Family.CRASHES, range(60), {"I5", "I1", "I13"}, id="shipped early"),
         pytest.param(plants.highest_taken_for_all, Family.CUTS, range(60), {"I1", "I3", "I13"}, id="holes accepted"),
+        pytest.param(plants.receipted_before_recorded, Family.CRASHES, range(30), {"I1"}, id="receipted early"),
+        pytest.param(plants.lent_and_forgotten, Family.ALL, range(60), {"I13"}, id="lent and forgotten"),
     ],
 )
 def test_a_planted_bug_is_found(plant: Plant, family: Family, seeds: range, signs: set[str]) -> None:
@@ -43,7 +45,7 @@ def test_a_planted_bug_is_found(plant: Plant, family: Family, seeds: range, sign
 def test_a_plant_leaves_nothing_behind() -> None:
     before = simulate(0).digest
 
-    for plant in (plants.sequences_used_again, plants.shipped_before_fsync, plants.highest_taken_for_all):
+    for plant in plants.ALL:
         with plant():
             pass
 
