@@ -10,6 +10,7 @@ overheard opens nothing. Everything is checked in an order that tells the operat
 wrong mesh id before a bad proof. Pure: nonces are drawn by the caller.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,11 +101,12 @@ class Dialling:
 class Answering:
     """The serving node's half.
 
-    `certificate_name` is the name in the certificate of the other side. With TLS it must be the node's; without
-    TLS and without a secret nobody is let in.
+    `certificate_name` gives the name in the certificate of the other side, which must be the node's; None means that
+    this mesh has no TLS. It is asked when CONNECT came, because a certificate is shown after a connection was accepted.
+    Without TLS and without a secret nobody is let in.
     """
 
-    def __init__(self, identity: Identity, nonce: str, certificate_name: str | None) -> None:
+    def __init__(self, identity: Identity, nonce: str, certificate_name: Callable[[], str | None] | None) -> None:
         self._identity = identity
         self._nonce = nonce
         self._certificate_name = certificate_name
@@ -125,8 +127,10 @@ class Answering:
             raise MeshError("wrong-node", f"{node} meant to reach {to[:40]!r}; this is {mine.origin.node}")
         if mine.secret is None and self._certificate_name is None:
             raise MeshError("no-proof", "this mesh has no secret, so a link needs TLS with a certificate")
-        if self._certificate_name is not None and self._certificate_name != node:
-            raise MeshError("wrong-certificate", f"the certificate of {node} names {self._certificate_name!r}")
+        if self._certificate_name is not None:
+            name = self._certificate_name()
+            if name != node:
+                raise MeshError("wrong-certificate", f"the certificate of {node} names {name!r}")
         theirs = headers.get("nonce", "")
         if len(theirs) != NONCE_CHARACTERS:
             raise MeshError("bad-proof", f"a nonce has {NONCE_CHARACTERS} characters")

@@ -111,8 +111,8 @@ class MeshListener:
 
     async def _serve(self, pipe: Pipe, nursery: trio.Nursery) -> None:
         hub = self._hub
-        certificate = pipe.peer_certificate_name if self._tls is not None else None
-        answering = Answering(hub.identity, fresh_nonce(self._host.world), certificate)
+        certificate_name = (lambda: pipe.peer_certificate_name) if self._tls is not None else None
+        answering = Answering(hub.identity, fresh_nonce(self._host.world), certificate_name)
         frames_of: list[Served] = []
         line = Line(
             pipe,

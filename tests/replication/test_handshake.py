@@ -48,7 +48,8 @@ def changed(frame: Frame, **headers: str | None) -> Frame:
 
 def meet(b: Identity, a: Identity, to: str = "a", certificate: str | None = None) -> tuple[Partner, Partner]:
     """b dials a; (what b believes, what a believes)."""
-    dialling, answering = Dialling(b, to, NONCE_B), Answering(a, NONCE_A, certificate)
+    certificate_name = None if certificate is None else lambda: certificate
+    dialling, answering = Dialling(b, to, NONCE_B), Answering(a, NONCE_A, certificate_name)
     seen_by_a, connected = answering.connect(connect_frame(dialling.connect()))
     seen_by_b, subscribe = dialling.connected(connected_frame(connected))
     answering.subscribe(subscribe_frame(subscribe))

@@ -13,7 +13,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,32 @@ def free_ports(number: int) -> list[int]:
 class Cluster:
     """Nodes of one file in cluster/. Used in a `with`: at its end every process is gone."""
 
-    def __init__(self, folder: Path, template: str = "three.toml", *, cuttable: Iterable[tuple[str, str]] = ()) -> None:
-        """`cuttable` are pairs of nodes whose links, both ways, go through proxies that can cut, and count."""
+    def __init__(
+        self,
+        folder: Path,
+        template: str = "three.toml",
+        *,
+        cuttable: Iterable[tuple[str, str]] = (),
+        secret: bool = True,
+        node_files: Mapping[str, str] | None = None,
+    ) -> None:
+        """`cuttable` are pairs of nodes whose links, both ways, go through proxies that can cut, and count.
+
+        Without `secret` the peers file has none. `node_files` gives text to add to the node file of single nodes.
+        """
         self.folder = folder
         text = (ROOT / "cluster" / template).read_text("utf-8")
+        if not secret:
+            text = re.sub(r"^secret = .*\n", "", text, flags=re.MULTILINE)
         addresses = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
         for address, port in zip(addresses, free_ports(len(addresses)), strict=True):
             text = text.replace(address, f"127.0.0.1:{port}")
         self.peers_text = text
         self.peers_path = self._write("peers.toml", text)
-        self.fleet = Mesh(self.peers_path, folder / "data", config_file=self._write("node.toml", NODE_FILE))
+        self.fleet = Mesh(self.peers_path, folder / "data")
+        self.node_files = {name: NODE_FILE for name in self.fleet.nodes}
+        for name, more in (node_files or {}).items():
+            self.node_files[name] += more
         self.proxies: dict[tuple[str, str], Proxy] = {}
         for one, other in cuttable:
             self._put_proxy(one, other)
@@ -125,7 +141,7 @@ class Cluster:
     def start(self, *names: str) -> None:
         """Start nodes and wait until they answer."""
         for name in names:
-            self.fleet.start(name)
+            self._start(name)
         self.fleet.wait_until_ready(names)
 
     def kill(self, *names: str) -> None:
@@ -169,7 +185,7 @@ class Cluster:
             if node.is_alive:
                 self.fleet.resume(name)
             else:
-                self.fleet.start(name)
+                self._start(name)
         self.fleet.wait_until_ready()
         self.wait_for_links()
 
@@ -235,6 +251,10 @@ class Cluster:
     def log_tails(self) -> list[tuple[str, str]]:
         """The end of every node's log."""
         return [(name, tail(node.log, LOG_LINES)) for name, node in self.fleet.nodes.items()]
+
+    def _start(self, name: str) -> None:
+        self.fleet.config_file = self._write(f"node-{name}.toml", self.node_files[name])
+        self.fleet.start(name)
 
     def _put_proxy(self, caller: str, callee: str) -> None:
         """Let `caller` reach `callee` through a proxy: its peers file gives the proxy's address for it."""
