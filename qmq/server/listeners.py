@@ -23,8 +23,13 @@ log = logging.getLogger("qmq.listener")
 
 
 def server_context(tls: TlsSettings) -> ssl.SSLContext:
-    """TLS for clients. Raises OSError or ssl.SSLError for files that cannot be used."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    """TLS for clients; with `ca`, only for those that show a certificate it has signed.
+
+    Raises OSError or ssl.SSLError for files that cannot be used.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.ca)
+    if tls.ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(tls.certificate, tls.key)
     return context
 

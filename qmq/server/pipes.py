@@ -123,7 +123,9 @@ class TlsPipe:
         await self._stream.send_all(data)
 
     def end_sending(self) -> None:
-        pass  # TLS says farewell in `aclose`, which may wait; closing says enough
+        # TLS's own farewell may have to wait; the end of the stream below it is what both sides already accept.
+        with suppress(OSError):
+            self._stream.transport_stream.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self._stream.transport_stream.socket.close()
@@ -151,8 +153,9 @@ class TcpListener:
                     raise
                 continue
             host = remote[0]
+            # A flood of connections must not keep the others from their turn.
+            await trio.lowlevel.cancel_shielded_checkpoint()
             if self._tls is None:
-                await trio.lowlevel.cancel_shielded_checkpoint()
                 return SocketPipe(connected, host)
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
             secured = trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
@@ -180,6 +183,9 @@ class TcpNetwork:
         except trio.BrokenResourceError as error:
             stream.socket.close()
             raise ConnectionError(f"TLS with {host}:{port} failed: {error.__cause__ or error}") from error
+        except BaseException:
+            stream.socket.close()
+            raise
         return TlsPipe(secured, host)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:

@@ -1,0 +1,201 @@
+"""TLS on real sockets of this machine: clients, and the contexts and names of mesh links."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+import trio
+import trustme
+
+from qmq.config import TlsSettings
+from qmq.server.listeners import mesh_contexts, serve_clients, server_context
+from qmq.server.pipes import TcpNetwork, TlsPipe
+from qmq.wire.stomp import Connection, Role
+from qmq.world import Listener, Pipe
+from tests.server.rig import Rig
+
+HOST = "127.0.0.1"
+SECONDS_MAX = 20.0
+
+
+class Papers:
+    """Certificates of one authority, as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = trustme.CA()
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+        self.ca = folder / "ca.pem"
+        self.authority.cert_pem.write_to_path(str(self.ca))
+
+    def of(self, name: str) -> TlsSettings:
+        paper = self.authority.issue_cert(name)
+        certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
+        for number, part in enumerate(paper.cert_chain_pems):
+            part.write_to_path(str(certificate), append=number > 0)
+        paper.private_key_pem.write_to_path(str(key))
+        return TlsSettings(certificate=certificate, key=key, ca=self.ca)
+
+    def trusting(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.ca))
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Papers:
+    return Papers(tmp_path / "papers")
+
+
+async def both_ends(listening: ssl.SSLContext, dialling: ssl.SSLContext, server_name: str) -> tuple[Pipe, Pipe, bytes]:
+    """A dialled and an accepted pipe, and the first bytes that the latter received."""
+    network = TcpNetwork()
+    listener: Listener = await network.listen(HOST, 0, listening)
+    ends: list[Pipe] = []
+    first = b""
+    try:
+        with trio.fail_after(SECONDS_MAX):
+            async with trio.open_nursery() as nursery:
+
+                async def accept() -> None:
+                    nonlocal first
+                    pipe = await listener.accept()
+                    ends.append(pipe)
+                    first = await pipe.receive_some(100)
+
+                nursery.start_soon(accept)
+                dialled = await network.connect(HOST, listener.address[1], dialling, server_name)
+                ends.append(dialled)
+                await dialled.send_all(b"hello")
+    except BaseException:
+        for end in ends:
+            end.close()
+        raise
+    finally:
+        listener.close()
+    accepted = ends[0] if ends[1] is dialled else ends[1]
+    return dialled, accepted, first
+
+
+async def test_a_client_speaks_stomp_over_tls_and_its_connection_ends_without_delay(papers: Papers) -> None:
+    rig = Rig()
+    async with rig.run():
+        node = rig.alive
+        settings = rig.settings.stomp[0].model_copy(
+            update={
+                "address": rig.settings.stomp[0].address._replace(port=0),
+                "tls": papers.of("node").model_copy(update={"ca": None}),
+            }
+        )
+        node.world.network = TcpNetwork()
+        limits = node.limits.model_copy(update={"farewell_seconds": 1000.0})
+        node.limits = limits
+        with trio.fail_after(SECONDS_MAX):
+            async with trio.open_nursery() as nursery:
+                address, stop = await nursery.start(serve_clients, node, settings)
+                client = await TcpNetwork().connect(*address, papers.trusting(), "node")
+                connection = Connection(Role.CLIENT)
+                body = b"x" * 900_000
+                await client.send_all(
+                    b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
+                    b"SUBSCRIBE\nid:0\ndestination:/topic/t\n\n\0"
+                    b"SEND\ndestination:/topic/t\ncontent-length:900000\n\n" + body + b"\0DISCONNECT\nreceipt:r\n\n\0"
+                )
+                frames = []
+                while data := await client.receive_some(65536):
+                    frames += connection.receive(data)
+                stop()
+                client.close()
+
+    assert [frame.head.command for frame in frames] == ["CONNECTED", "MESSAGE", "RECEIPT"]
+    assert frames[1].body == body
+
+
+async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Papers) -> None:
+    rig = Rig()
+    async with rig.run():
+        node = rig.alive
+        settings = rig.settings.stomp[0].model_copy(
+            update={
+                "address": rig.settings.stomp[0].address._replace(port=0),
+                "tls": papers.of("node").model_copy(update={"ca": None}),
+            }
+        )
+        node.world.network = TcpNetwork()
+        with trio.fail_after(SECONDS_MAX):
+            async with trio.open_nursery() as nursery:
+                address, stop = await nursery.start(serve_clients, node, settings)
+                plain = await TcpNetwork().connect(*address, None, "")
+                await plain.send_all(b"CONNECT\naccept-version:1.2\n\n\0")
+                with pytest.raises(trio.BrokenResourceError):
+                    while await plain.receive_some(1000):
+                        pass
+                    raise trio.BrokenResourceError  # an orderly end is as good
+                plain.close()
+                with pytest.raises(ConnectionError):
+                    await TcpNetwork().connect(*address, papers.trusting(), "another-name")
+                good = await TcpNetwork().connect(*address, papers.trusting(), "node")
+                await good.send_all(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0")
+                assert (await good.receive_some(1000)).startswith(b"CONNECTED")
+                good.close()
+                stop()
+
+
+async def test_both_ends_of_a_mesh_link_see_the_name_in_the_certificate(papers: Papers) -> None:
+    listening, _ = mesh_contexts(papers.of("a"))
+    _, dialling = mesh_contexts(papers.of("b"))
+
+    dialled, accepted, first = await both_ends(listening, dialling, "a")
+
+    assert first == b"hello"
+    assert (dialled.peer_certificate_name, accepted.peer_certificate_name) == ("a", "b")
+    dialled.close()
+    assert await accepted.receive_some(10) == b""
+    accepted.close()
+
+
+async def test_a_mesh_listener_lets_nobody_in_without_a_certificate_of_its_authority(
+    papers: Papers, tmp_path: Path
+) -> None:
+    listening, _ = mesh_contexts(papers.of("a"))
+    strangers = Papers(tmp_path / "strangers")
+    _, foreign = mesh_contexts(strangers.of("b"))
+    foreign.load_verify_locations(cafile=str(papers.ca))
+
+    for dialling in (papers.trusting(), foreign):
+        with pytest.raises((ExceptionGroup, trio.BrokenResourceError)):
+            await both_ends(listening, dialling, "a")
+
+
+async def test_a_mesh_link_is_not_dialled_to_a_node_with_another_name(papers: Papers) -> None:
+    listening, _ = mesh_contexts(papers.of("c"))
+    _, dialling = mesh_contexts(papers.of("b"))
+
+    with pytest.raises((ExceptionGroup, ConnectionError)):
+        await both_ends(listening, dialling, "a")
+
+
+async def test_a_client_listener_with_an_authority_asks_for_certificates(papers: Papers) -> None:
+    listening = server_context(papers.of("node"))
+
+    with pytest.raises((ExceptionGroup, trio.BrokenResourceError)):
+        await both_ends(listening, papers.trusting(), "node")
+    _, showing = mesh_contexts(papers.of("client"))
+    dialled, accepted, _ = await both_ends(listening, showing, "node")
+
+    assert isinstance(accepted, TlsPipe)
+    assert accepted.peer_certificate_name == "client"
+    dialled.close()
+    accepted.close()
+
+
+async def test_a_dialling_that_is_given_up_leaves_no_socket_open(papers: Papers) -> None:
+    silent = await TcpNetwork().listen(HOST, 0, None)
+    with trio.move_on_after(0.2) as waiting:
+        await TcpNetwork().connect(HOST, silent.address[1], papers.trusting(), "a")
+    assert waiting.cancelled_caught
+
+    accepted = await silent.accept()
+    with trio.fail_after(SECONDS_MAX):
+        while await accepted.receive_some(1000):
+            pass
+    accepted.close()
+    silent.close()
