@@ -23,8 +23,8 @@ from qmq.storage.journal import Journal
 from qmq.storage.ports import Catalog, CheckpointState, Disk, FanoutExtent, QueueStore, Retention, StorageSettings
 from qmq.storage.reduce import Reduction
 
-SLICE_BYTES: Final = 16 * 1024 * 1024
-SLICE_BYTES_MIN: Final = 4 * 1024 * 1024
+SLICE_BYTES: Final = 4 * 1024 * 1024
+SLICE_BYTES_MIN: Final = 1024 * 1024
 """Twice the largest batch: what a checkpoint on an almost full disk can still carry over safely."""
 _READ_BYTES: Final = 1024 * 1024
 _SECOND_US: Final = 1_000_000
