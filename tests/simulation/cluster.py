@@ -163,7 +163,9 @@ class Member:
             self.disk.crash(self._chance)
         self.disk_is_told_to_fail = False
         self._scope.cancel()
-        await self._ended.wait()
+        # Also at the end of the faults: who looks at `up` then must not meet a node that is half dead.
+        with trio.CancelScope(shield=True):
+            await self._ended.wait()
 
     async def be_caught_at_work(self) -> None:
         """Wait until this node uses its disk, and a moment longer; not for ever."""
