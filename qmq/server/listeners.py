@@ -19,6 +19,9 @@ ACCEPT_PAUSE_SECONDS = 0.1
 
 REFUSED_FAREWELL_SECONDS = 1.0
 
+TURNED_AWAY_MAX = 64
+"""Refused connections that are told why at the same time; more are just closed."""
+
 log = logging.getLogger("qmq.listener")
 
 
@@ -80,13 +83,17 @@ def _begin(desk: Desk, logins: Logins, nursery: trio.Nursery, pipe: Pipe, anonym
         logins.admit(pipe.peer_address)
     except Refused as refused:
         log.warning("! %s refused: %s", pipe.peer_address, refused)
-        nursery.start_soon(_turn_away, pipe, refused)
+        if logins.turning_away < TURNED_AWAY_MAX:
+            nursery.start_soon(_turn_away, logins, pipe, refused)
+        else:
+            pipe.close()
         return
     nursery.start_soon(Session(desk, pipe, anonymous).serve)
 
 
-async def _turn_away(pipe: Pipe, refused: Refused) -> None:
+async def _turn_away(logins: Logins, pipe: Pipe, refused: Refused) -> None:
     """Say why, briefly, and close."""
+    logins.turning_away += 1
     try:
         with trio.move_on_after(REFUSED_FAREWELL_SECONDS):
             await pipe.send_all(encode_error(refused, None, Version.V12))
@@ -96,4 +103,5 @@ async def _turn_away(pipe: Pipe, refused: Refused) -> None:
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # it left before it could be told
     finally:
+        logins.turning_away -= 1
         pipe.close()

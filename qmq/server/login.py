@@ -38,12 +38,21 @@ class Logins:
         self._nobody = argon2.PasswordHasher().hash(secrets.token_hex(16)) if users else ""
         self._addresses: Counter[str] = Counter()
         self._users: Counter[str] = Counter()
+        self._total = 0
+        self._closed = False
         self.pending = 0
+        self.turning_away = 0
+
+    def close(self) -> None:
+        """Let nobody in any more: the node is stopping."""
+        self._closed = True
 
     def admit(self, address: str) -> None:
         """Count a new connection. Raises Refused when there is no room; nothing is counted then."""
         limits = self._limits
-        if self._addresses.total() >= limits.connections_max:
+        if self._closed:
+            raise stopping()
+        if self._total >= limits.connections_max:
             raise Refused("too-many-connections", f"The node serves at most {limits.connections_max} connections.")
         if self._addresses[address] >= limits.connections_per_address_max:
             raise Refused(
@@ -52,6 +61,7 @@ class Logins:
         if self.pending >= limits.logins_pending_max:
             raise Refused("too-many-logins", f"At most {limits.logins_pending_max} clients may be logging in.")
         self._addresses[address] += 1
+        self._total += 1
         self.pending += 1
 
     def logged_in(self) -> None:
@@ -61,11 +71,14 @@ class Logins:
     def leave(self, address: str, user: str | None) -> None:
         """A connection counted by `admit` has ended."""
         _less(self._addresses, address)
+        self._total -= 1
         if user is not None:
             _less(self._users, user)
 
     async def check(self, headers: Mapping[str, str], anonymous: bool) -> str | None:
         """The user that CONNECT names, None for an anonymous one; counts the user. Raises Refused."""
+        if self._closed:
+            raise stopping()
         login = headers.get("login")
         passcode = headers.get("passcode", "")
         if login is None or (anonymous and not self._hashes):
@@ -95,6 +108,11 @@ class Logins:
             self._remembered[digest] = None
             return True
         return False
+
+
+def stopping() -> Refused:
+    """Why nobody is let in while the node ends."""
+    return Refused("stopping", "This node is stopping; the others of its mesh go on.")
 
 
 def _verify(password_hash: str, passcode: str) -> bool:

@@ -3,6 +3,7 @@
 import gc
 import logging
 import random
+import resource
 import signal
 import sys
 import time
@@ -31,6 +32,9 @@ million of them again and again took a tenth of the time and tens of millisecond
 
 EXIT_OK = 0
 EXIT_FAILED = 1
+
+DESCRIPTORS_KEPT = 256
+"""For files and peers: a journal that cannot open its next segment ends the node."""
 
 T = TypeVar("T")
 
@@ -77,7 +81,7 @@ def serve(settings: NodeSettings, peers: PeersFile | None) -> int:
         return EXIT_FAILED
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        trio.run(partial(_run, settings, peers, store))
+        trio.run(partial(_run, with_connections_that_fit(settings), peers, store))
     except BaseExceptionGroup as group:
         expected, unexpected = group.split((QmqError, OSError))
         if unexpected is not None:
@@ -85,7 +89,33 @@ def serve(settings: NodeSettings, peers: PeersFile | None) -> int:
         for failure in _leaves(expected):
             print(f"qmq: {failure}", file=sys.stderr)
         return EXIT_FAILED
+    except (QmqError, OSError) as failure:
+        # Before anything ran: certificates, the mark of the new incarnation.
+        print(f"qmq: {failure}", file=sys.stderr)
+        return EXIT_FAILED
     return EXIT_OK
+
+
+def with_connections_that_fit(settings: NodeSettings) -> NodeSettings:
+    """`connections_max` cut down to what the system lets this process open, with a warning."""
+    wanted = settings.limits.connections_max
+    most = connections_allowed(wanted)
+    if most >= wanted:
+        return settings
+    log.warning("= limits.connections_max is %d, but the limit of open files leaves room for %d", wanted, most)
+    return settings.model_copy(update={"limits": settings.limits.model_copy(update={"connections_max": most})})
+
+
+def connections_allowed(wanted: int) -> int:
+    """Raise this process's limit of open files as far as `wanted` connections need; return how many of them fit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + DESCRIPTORS_KEPT
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(wanted, soft - min(DESCRIPTORS_KEPT, soft // 2)))
 
 
 async def _run(settings: NodeSettings, peers: PeersFile | None, store: Store) -> None:

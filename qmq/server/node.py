@@ -6,7 +6,6 @@ decided, close clients and links, checkpoint, close the store. A failed append o
 leaves `run` and the process ends, because what it decided is not what the disk holds (docs/guarantees.md).
 """
 
-import gc
 import logging
 from collections.abc import Callable
 
@@ -129,6 +128,7 @@ class Node:
         self._session_ids = 0
         self._nursery: trio.Nursery | None = None
         self._stop = trio.Event()
+        self._draining = trio.CancelScope()
         self.ended = trio.Event()
         self._restore()
 
@@ -161,8 +161,6 @@ class Node:
                         await serving.start(self.mesh.run)
                         serving.start_soon(self._hold_no_longer_than, HOLD_SECONDS_MAX)
                     listeners = [await self._listen(serving, listener) for listener in self.settings.stomp]
-                    # Everything made so far lives as long as the node; collections need not look at it again.
-                    gc.freeze()
                     task_status.started()
                     await self._stop.wait()
                     for close in listeners:
@@ -179,7 +177,9 @@ class Node:
             self.ended.set()
 
     def stop(self) -> None:
-        """Begin an orderly end; `run` returns when it is done."""
+        """Begin an orderly end; `run` returns when it is done. A second call waits for no client any more."""
+        if self._stop.is_set():
+            self._draining.cancel()
         self._stop.set()
 
     async def _listen(self, nursery: trio.Nursery, listener: ListenerSettings) -> Callable[[], None]:
@@ -190,13 +190,15 @@ class Node:
     async def _drain(self) -> None:
         """Read no more, tell what was decided, close the clients; at most `drain_seconds`."""
         log.info("= draining %d connections", len(self.sessions))
-        with trio.move_on_after(self.limits.drain_seconds):
-            await self.commits.all_told()
+        self.logins.close()
+        self._draining.deadline = trio.current_time() + self.limits.drain_seconds
+        with self._draining:
             sessions = list(self.sessions.values())
             for session in sessions:
-                session.finish()
+                session.end_in_order()
             for session in sessions:
                 await session.closed.wait()
+            await self.commits.all_told()
 
     # The commit path
 

@@ -196,9 +196,9 @@ class TcpNetwork:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((host, port))
             listening.listen(LISTEN_BACKLOG)
-        except BaseException:
+        except OSError as error:
             listening.close()
-            raise
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
         return TcpListener(listening, tls)
 
 

@@ -117,7 +117,7 @@ class Session:
                     )
                     await self._receive_until_end()
                     self._reader_done.set()
-                    self._end_in_order()
+                    self.end_in_order()
                     await self._left.wait()
                     nursery.cancel_scope.cancel()
                 finally:
@@ -169,7 +169,7 @@ class Session:
             self._waits_for_slot = True
             await desk.slot()
             self._waits_for_slot = False
-            if self.finishing:
+            if self._ending or self.finishing:
                 continue
             if self._gateway is not None:
                 self._decide(self._gateway, frames)
@@ -193,8 +193,8 @@ class Session:
             if frames or error is not None:
                 self._desk.submit(out)
 
-    def _end_in_order(self) -> None:
-        """The client sends no more: what it asked for is still recorded and told before its connection closes."""
+    def end_in_order(self) -> None:
+        """Hear the client no more: what it asked for is still recorded and told before its connection closes."""
         if self._gateway is not None and not self._ending and not self.finishing:
             self._ending = True
             out = Outcome(self.id)

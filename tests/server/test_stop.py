@@ -1,0 +1,122 @@
+"""An orderly stop: nothing new is decided, everything decided is told, and nobody can hold it up for ever."""
+
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.config import Address, ListenerSettings, NodeSettings, TlsSettings
+from qmq.server import main
+from tests.server.rig import Rig, eventually, send, subscribe
+
+
+async def test_everything_that_was_decided_is_receipted_and_nothing_else_is_decided(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        for n in range(20):
+            await client.send(send("/queue/q", str(n), f"r{n}"))
+        await client.receipt()
+        rig.alive.stop()
+        async with trio.open_nursery() as nursery:
+
+            async def go_on_sending() -> None:
+                try:
+                    for n in range(20, 2000):
+                        await client.send(send("/queue/q", str(n), f"r{n}"))
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return
+
+            nursery.start_soon(go_on_sending)
+            receipts = [frame.head.headers["receipt-id"] for frame in await client.until_closed()]
+
+    async with rig.run():
+        assert rig.alive.broker.queues.by_name["/queue/q"].depth == 1 + len(receipts)
+
+
+async def test_nobody_logs_in_any_more_while_others_leave(autojump_clock: MockClock) -> None:
+    rig = Rig(limits={"farewell_seconds": 5.0})
+    async with rig.run():
+        await rig.connect()
+        late = await rig.dial()
+        await eventually(lambda: rig.alive.logins.pending == 1)
+        rig.alive.stop()
+        await trio.sleep(0.5)
+        await late.send("CONNECT\naccept-version:1.2\n\n")
+
+        (error,) = await late.until_closed()
+
+        assert error.head.headers["error-code"] == "stopping"
+
+
+async def test_a_second_stop_waits_for_no_client(autojump_clock: MockClock) -> None:
+    rig = Rig(limits={"farewell_seconds": 1000.0, "drain_seconds": 1000.0})
+    async with rig.run():
+        await rig.connect()
+        rig.alive.stop()
+        await trio.sleep(1.0)
+        assert not rig.alive.ended.is_set()
+        rig.alive.stop()
+        with trio.fail_after(5.0):
+            await rig.alive.ended.wait()
+
+
+async def test_messages_for_a_client_that_said_goodbye_go_to_others(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        leaving, writer = await rig.connect(), await rig.connect()
+        await leaving.send(subscribe("/queue/q"))
+        await leaving.receipt()
+        await leaving.send("DISCONNECT\nreceipt:bye\n\n")
+        assert await leaving.receipt() == "bye"
+
+        await writer.send(send("/queue/q", "job", "r"))
+        await writer.receipt()
+        await leaving.until_closed()
+        await writer.send(subscribe("/queue/q"))
+
+        assert await writer.messages(1) == [b"job"]
+
+
+def settings_for(folder: Path, **more: object) -> NodeSettings:
+    return NodeSettings.model_validate({"name": "a", "data": folder / "data", **more})
+
+
+def test_an_address_in_use_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        listener = ListenerSettings(address=Address("127.0.0.1", port), anonymous=True)
+
+        code = main.serve(settings_for(tmp_path, stomp=(listener,)), None)
+
+    assert code == main.EXIT_FAILED
+    assert f"127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_a_certificate_that_cannot_be_read_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tls = TlsSettings(certificate=tmp_path / "none.pem", key=tmp_path / "none.key")
+    listener = ListenerSettings(address=Address("127.0.0.1", 0), anonymous=True, tls=tls)
+
+    code = main.serve(settings_for(tmp_path, stomp=(listener,)), None)
+
+    assert code == main.EXIT_FAILED
+    assert capsys.readouterr().err.startswith("qmq: ")
+
+
+def test_clients_never_get_the_descriptors_that_the_journal_needs() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        raised = main.connections_allowed(300)
+        assert raised == 300
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300 + main.DESCRIPTORS_KEPT
+
+        assert main.connections_allowed(hard + 1) == hard - main.DESCRIPTORS_KEPT
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
