@@ -10,10 +10,10 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from qmq.cli import main
-from qmq.cli.launch import start_mark
+from qmq.cli.launch import recorded, start_mark
 
 from ..support.cluster_client import Client
-from ..support.cluster_mesh import ROOT, Cluster
+from ..support.cluster_mesh import LEASH, ROOT, Cluster
 from ..support.cluster_wait import eventually
 
 
@@ -104,3 +104,32 @@ def test_no_node_outlives_the_tests_even_when_they_are_killed(tmp_path: Path) ->
 
     assert alive == [True, True, True]
     eventually(lambda: not any(start_mark(pid) for pid in pids), f"nodes {pids} still run")
+
+
+def test_qmq_mesh_up_starts_all_nodes_and_ctrl_c_stops_them(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)  # only its peers file and data folder; the nodes are the command's
+    data = cluster.fleet.data
+    command = [*LEASH, "SIGTERM", "mesh", "up", str(cluster.peers_path), "--data", str(data)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        try:
+            said: list[str] = []
+            while not said or not said[-1].startswith("mesh three: 3 nodes ready"):
+                said.append(shell.stdout.readline())
+                assert said[-1], f"it ended without three nodes ready: {said}"
+            pids = [running.pid for running in recorded(data)]
+            client = Client(cluster.address("b"))
+            client.publish("/queue/up", b"one")
+            client.drop()
+
+            shell.send_signal(signal.SIGINT)
+            said += shell.stdout.readlines()
+        finally:
+            shell.send_signal(signal.SIGINT)
+
+    assert shell.returncode == 0, said
+    assert [line for line in said if "ended with" in line and line.startswith("node ")] == [
+        f"node {name} ended with exit code 0\n" for name in "abc"
+    ]
+    assert len(pids) == 3
+    assert not any(start_mark(pid) for pid in pids)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import stomp
@@ -59,10 +60,23 @@ OnMessage = Callable[["Client", Message], None]
 class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no types
     """One connection. What comes stands in `messages` by subscription id, `receipts` and `errors`."""
 
-    def __init__(self, address: tuple[str, int], version: str = "1.2", **options: Any) -> None:
-        """Connect and log in. Raises LostError when nobody answers or the node refuses."""
+    def __init__(
+        self,
+        address: tuple[str, int],
+        version: str = "1.2",
+        *,
+        login: tuple[str, str] | None = None,
+        authority: Path | None = None,
+        **options: Any,
+    ) -> None:
+        """Connect and log in. Raises LostError when nobody answers or the node refuses.
+
+        `login` is a name and its password; with `authority`, a file of certificates, TLS is spoken. `options` are
+        stomp.py's.
+        """
         self.address = tuple(address)
         self.version = version
+        self._speaks_tls = authority is not None
         self.messages: dict[str, list[Message]] = {}
         self.receipts: dict[str, Mapping[str, str]] = {}
         self.errors: list[Message] = []
@@ -80,8 +94,10 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
             **options,
         )
         self._connection.set_listener("tests", self)
+        if authority is not None:
+            self._connection.set_ssl(for_hosts=[self.address], ca_certs=str(authority))
         try:
-            self._connection.connect(wait=False)
+            self._connection.connect(*(login or ()), wait=False)
         except (stomp.exception.ConnectFailedException, stomp.exception.NotConnectedException, OSError) as error:
             self.drop()
             raise LostError(f"{self._place}: cannot connect: {error!r}") from error
@@ -234,7 +250,8 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
             with contextlib.suppress(AttributeError):
                 transport.disconnect_socket()
         self.ended.set()
-        if transport.io_thread is not None and transport.io_thread is not threading.current_thread():
+        # With TLS its thread waits on sockets that were taken away, for ever; it is a daemon.
+        if transport.io_thread is not None and not self._speaks_tls:
             transport.io_thread.join(ANSWER_SECONDS)
 
     @property
@@ -270,7 +287,8 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         deadline = time.monotonic() + seconds
         with self._heard:
             while not condition():
-                if self.ended.is_set():
+                # An ERROR ends a connection; with TLS stomp.py does not notice that the node has closed it.
+                if self.ended.is_set() or self.errors:
                     raise LostError(f"{self._place}: connection ended before {what} {self.said_last}")
                 if time.monotonic() > deadline:
                     raise LostError(f"{self._place}: no {what} within {seconds:g} s {self.said_last}")

@@ -24,7 +24,9 @@ from .cluster_proxy import Proxy
 from .cluster_wait import eventually
 
 ROOT = Path(__file__).parents[2]
-LEASHED = (sys.executable, str(Path(__file__).with_name("cluster_leash.py")), str(os.getpid()))
+LEASH = (sys.executable, str(Path(__file__).with_name("cluster_leash.py")), str(os.getpid()))
+"""Before the name of a signal and a command of `qmq`: the signal comes when this process is gone."""
+LEASHED = (*LEASH, "SIGKILL")
 """Stands in for `launch.PROGRAM`."""
 
 # Below what the system hands out to dialling sockets: a node that is down for a while keeps its port free of them.
