@@ -42,6 +42,7 @@ class Broker:
         transactions_max: int = 10,
         transaction_frames_max: int = 1000,
         transaction_bytes_max: int = 16 << 20,
+        destinations_max: int = 100_000,
     ) -> None:
         self.origin = origin
         self.next_sequence = next_sequence
@@ -54,6 +55,8 @@ class Broker:
         self.wanted: dict[str, int] = {}
         self.wanted_changes: dict[str, bool] = {}
         self.fanouts: dict[str, dict[Subscription, None]] = {}
+        # Fanouts that have a log here, or will have one.
+        self.logged_fanouts: set[str] = set()
         # Fanout subscriptions that ended since whoever tells them was last told.
         self.left: list[Subscription] = []
         self.queues = Queues(origin.node, bounds)
@@ -62,6 +65,7 @@ class Broker:
         self._transactions_max = transactions_max
         self._transaction_frames_max = transaction_frames_max
         self._transaction_bytes_max = transaction_bytes_max
+        self._destinations_max = destinations_max
 
     # Sessions
 
@@ -95,6 +99,7 @@ class Broker:
         if envelope.kind is Kind.QUEUE:
             queue = self.queues.by_name.get(envelope.destination)
             if queue is None:
+                self._check_room()
                 depth = held_bytes = 0
                 messages_max, bytes_max = self.queues.bounds(envelope.destination)
             else:
@@ -104,6 +109,18 @@ class Broker:
                 raise Refused("queue-full", f"The queue holds its most of {messages_max} messages.")
             if bytes_max and held_bytes + body_bytes_ahead + body_bytes > bytes_max:
                 raise Refused("queue-full", f"The queue holds its most of {bytes_max} bytes.")
+
+    def open_fanout(self, destination: str) -> None:
+        """Somebody sends to this fanout, so it has a log from now on. Raises Refused when it is one too many."""
+        if destination not in self.logged_fanouts:
+            self._check_room()
+            self.logged_fanouts.add(destination)
+
+    def _check_room(self) -> None:
+        """Refuse one more destination when there are too many. Queues and topics live while they are used."""
+        fanouts = max(len(self.logged_fanouts), len(self.fanouts))
+        if len(self.queues.by_name) + len(self.wanted) + fanouts >= self._destinations_max:
+            raise Refused("too-many-destinations", f"The node has its most of {self._destinations_max} destinations.")
 
     def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
         """Accept one message and decide who gets it. Call `check_send` first."""
@@ -155,6 +172,13 @@ class Broker:
             check_pattern(destination)
         if kind is Kind.CONTROL:
             raise Refused("bad-destination", "Control destinations answer a SEND in its RECEIPT; nobody subscribes.")
+        if not (
+            destination in self.wanted
+            or destination in self.queues.by_name
+            or destination in self.fanouts
+            or destination in self.logged_fanouts
+        ):
+            self._check_room()
         session.subscriptions[subscription.id] = subscription
         if kind is Kind.TOPIC:
             self.topics.add(destination, subscription)

@@ -9,7 +9,9 @@ from enum import IntEnum
 
 from qmq.errors import Refused
 
-DESTINATION_BYTES_MAX = 255
+DESTINATION_BYTES_MAX = 1024
+"""No setting lifts a name above this. Gateways are given the node's own, smaller bound; what was accepted with another
+one, earlier or elsewhere, must still be understood."""
 
 
 class Kind(IntEnum):

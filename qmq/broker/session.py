@@ -3,6 +3,9 @@
 from qmq.broker.message import Envelope
 from qmq.broker.subscription import Delivery, Subscription
 
+HELD_OVERHEAD_BYTES = 128
+"""Of one frame, beside what it carries."""
+
 
 class Held:
     """One frame inside a transaction: a SEND (`envelope`, `body`), or an ACK or NACK (`delivery`, `is_ack`).
@@ -30,7 +33,10 @@ class Held:
     @property
     def bytes(self) -> int:
         """What it costs to hold, near enough for a bound."""
-        return len(self.body) + (0 if self.envelope is None else len(self.envelope.headers))
+        size = HELD_OVERHEAD_BYTES + len(self.body)
+        if self.envelope is not None:
+            size += len(self.envelope.headers) + len(self.envelope.destination)
+        return size if self.receipt is None else size + len(self.receipt)
 
 
 class Session:

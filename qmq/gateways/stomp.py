@@ -20,7 +20,7 @@ from qmq.broker.subscription import Ack, Delivery, Subscription
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encode import NO_ACK_ID, subscription_prefix
 from qmq.gateways.headers import OWN_HEADERS, ack_mode, fanout_start, is_persistent, prefetch, required
-from qmq.wire.stomp import Frame, Head, Version, encode_frame, encode_headers
+from qmq.wire.stomp import SUPPORTED_VERSIONS, Frame, Head, Version, encode_frame, encode_headers
 
 KEEP_OPEN_CODES = frozenset({"queue-full", "disk-full", "unknown-destination", "too-many-destinations"})
 """Refusals after which a client may ask to stay connected: the frame was right, the moment was not."""
@@ -97,8 +97,7 @@ class StompGateway:
                 else:
                     if self._acked:
                         self._settle_acked(out)
-                    self._obey(frame, now_us, out)
-                    if head.command in ("SEND", "NACK") and "transaction" in head.headers:
+                    if self._obey(frame, now_us, out):
                         continue
                 if frame.receipt is not None:
                     receipts.append(frame.receipt)
@@ -132,6 +131,7 @@ class StompGateway:
         if kind is Kind.TOPIC:
             durable = False
         elif kind is Kind.FANOUT:
+            self._broker.open_fanout(destination)
             durable = True
         else:
             durable = durable and is_persistent(headers)
@@ -209,8 +209,8 @@ class StompGateway:
             return None
         raise Refused("unknown-ack", "No message with that message-id is waiting for an ACK on this connection.")
 
-    def _obey(self, frame: Frame, now_us: int, out: Outcome) -> None:
-        """Every command but SEND to a destination, and ACK."""
+    def _obey(self, frame: Frame, now_us: int, out: Outcome) -> bool:
+        """Every command but SEND to a destination, and ACK; True when its receipt is told by someone else."""
         head = frame.head
         command = head.command
         headers = head.headers
@@ -220,7 +220,7 @@ class StompGateway:
         elif command == "UNSUBSCRIBE":
             broker.unsubscribe(self.session_id, self._subscription_id(headers, command), out)
         elif command == "NACK":
-            self._refuse_delivery(frame, out)
+            return self._refuse_delivery(frame, out)
         elif command == "BEGIN":
             broker.begin(self.session_id, required(headers, "transaction", command))
         elif command == "COMMIT":
@@ -232,18 +232,22 @@ class StompGateway:
         else:
             assert command == "SEND", command
             self._control(frame, out)
+            return True
+        return False
 
-    def _refuse_delivery(self, frame: Frame, out: Outcome) -> None:
+    def _refuse_delivery(self, frame: Frame, out: Outcome) -> bool:
+        """Take one NACK; True when its receipt is held back by a transaction."""
         headers = frame.head.headers
         delivery = self._find(headers)
         if delivery is None:
-            return
+            return False
         transaction = headers.get("transaction")
         if transaction is not None:
             held = Held(delivery=delivery, is_ack=False, receipt=frame.receipt)
             self._broker.hold(self.session_id, transaction, held)
-        else:
-            self._broker.refuse(delivery, out)
+            return True
+        self._broker.refuse(delivery, out)
+        return False
 
     def _subscribe(self, headers: Mapping[str, str], out: Outcome) -> None:
         destination = required(headers, "destination", "SUBSCRIBE")
@@ -273,7 +277,6 @@ class StompGateway:
         if frame.receipt is not None:
             headers = [("receipt-id", frame.receipt), *answer.items()]
             out.frames.append(encode_frame("RECEIPT", headers, version=self.version))
-            frame.receipt = None
 
 
 def encode_error(error: ProtocolError | Refused, receipt: str | None, version: Version) -> bytes:
@@ -281,4 +284,6 @@ def encode_error(error: ProtocolError | Refused, receipt: str | None, version: V
     headers = [("message", error.message), ("error-code", error.code), ("content-type", "text/plain")]
     if receipt is not None:
         headers.append(("receipt-id", receipt))
+    if error.code == "version-unsupported":
+        headers.append(("version", SUPPORTED_VERSIONS))
     return encode_frame("ERROR", headers, (error.detail or error.message).encode(), version=version)

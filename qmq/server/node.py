@@ -66,6 +66,7 @@ class Node:
             transactions_max=limits.transactions_max,
             transaction_frames_max=limits.transaction_frames_max,
             transaction_bytes_max=limits.transaction_bytes_max,
+            destinations_max=limits.destinations_max,
         )
         self.replay = Replay(self.broker)
         self.sessions: dict[int, Session] = {}
@@ -136,6 +137,7 @@ class Node:
         """Put back what earlier lives of this node left unsettled. In a mesh it is held until peers have told what
         they settled meanwhile (HOLD_SECONDS_MAX)."""
         recovered = self.store.recovered
+        self.broker.logged_fanouts.update(self.store.fanouts())
         own = {dot for dot in recovered.tombstones if dot.origin.node == self.origin.node}
         self.broker.queues.settled_early.update(own)
         for dot, record in recovered.messages:

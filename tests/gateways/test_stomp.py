@@ -6,7 +6,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.outcome import Outcome
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries
-from qmq.gateways.stomp import Rules, StompGateway
+from qmq.gateways.stomp import Rules, StompGateway, encode_error
 from qmq.wire.stomp import Connection, Role, Version
 
 ORIGIN = Origin("a", 0x0123456789ABCDEF)
@@ -381,3 +381,65 @@ def test_messages_for_old_versions_are_escaped_as_those_versions_read_them() -> 
         seen[version] = next(line for line in wire.split(b"\n") if line.startswith(b"note"))
 
     assert seen == {"1.0": b"note:a:b", "1.1": b"note:a\\cb", "1.2": b"note:a\\cb"}
+
+
+def test_a_nack_of_a_topic_message_in_a_transaction_is_receipted() -> None:
+    client = Client()
+    client.say("SUBSCRIBE\nid:0\ndestination:/topic/t\nack:client", "BEGIN\ntransaction:t")
+
+    assert client.say("NACK\nid:none\ntransaction:t\nreceipt:r").receipts == ["r"]
+
+
+def test_a_refused_negotiation_names_the_versions_that_are_spoken() -> None:
+    connection = Connection(Role.SERVER)
+    connection.receive(b"CONNECT\naccept-version:9.9\nhost:x\n\n\0")
+    assert connection.error is not None
+
+    frame = encode_error(connection.error, None, Version.V12)
+
+    assert b"\nversion:1.0,1.1,1.2\n" in frame
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "SEND\ndestination:/queue/3\nreceipt:r\n\nx",
+        "SEND\ndestination:/fanout/3\nreceipt:r\n\nx",
+        "SUBSCRIBE\nid:9\ndestination:/queue/3\nreceipt:r",
+        "SUBSCRIBE\nid:9\ndestination:/topic/3\nreceipt:r",
+        "SUBSCRIBE\nid:9\ndestination:/fanout/3\nreceipt:r",
+    ],
+)
+def test_one_destination_too_many_is_refused_and_those_that_live_go_on(frame: str) -> None:
+    client = Client(broker=Broker(ORIGIN, 2, destinations_max=3), keep_open=True)
+    client.say(
+        "SEND\ndestination:/queue/0\n\nx",
+        "SEND\ndestination:/fanout/1\n\nx",
+        "SUBSCRIBE\nid:2\ndestination:/topic/2",
+    )
+
+    out = client.say(frame)
+    others = client.say(
+        "SEND\ndestination:/queue/0\nreceipt:1\n\nx",
+        "SEND\ndestination:/fanout/1\nx:y\nreceipt:2\n\nx",
+        "SUBSCRIBE\nid:3\ndestination:/topic/2\nreceipt:3",
+    )
+
+    assert client.error(out)["error-code"] == "too-many-destinations"
+    assert others.receipts == ["1", "2", "3"]
+
+
+def test_a_destination_that_is_not_used_any_more_makes_room() -> None:
+    client = Client(broker=Broker(ORIGIN, 2, destinations_max=1), keep_open=True)
+    client.say("SUBSCRIBE\nid:0\ndestination:/topic/0", "UNSUBSCRIBE\nid:0")
+
+    assert client.say("SUBSCRIBE\nid:1\ndestination:/queue/1\nreceipt:r").receipts == ["r"]
+
+
+def test_receipts_and_destinations_count_against_the_bytes_of_a_transaction() -> None:
+    client = Client(broker=Broker(ORIGIN, 2, transaction_bytes_max=10_000), keep_open=True)
+    client.say("BEGIN\ntransaction:t")
+
+    out = client.say(*[f"SEND\ndestination:/queue/q\ntransaction:t\nreceipt:{'r' * 4000}{n}\n\n" for n in range(3)])
+
+    assert client.error(out)["error-code"] == "transaction-too-large"

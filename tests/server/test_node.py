@@ -477,3 +477,17 @@ async def test_the_largest_transaction_is_one_batch(autojump_clock: MockClock) -
 
         assert await client.receipt() == "c"
         assert rig.alive.broker.queues.by_name["/queue/q"].depth == 15
+
+
+async def test_messages_for_a_long_destination_come_back_after_a_restart(autojump_clock: MockClock) -> None:
+    rig = Rig(limits={"destination_bytes_max": 1024})
+    queue, fanout = "/queue/" + "q" * 500, "/fanout/" + "f" * 500
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(send(queue, "job", "1"), send(fanout, "news", "2"))
+        assert [await client.receipt(), await client.receipt()] == ["1", "2"]
+
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(subscribe(queue, id="q"), subscribe(fanout, id="f"))
+        assert sorted(await client.messages(2)) == [b"job", b"news"]
