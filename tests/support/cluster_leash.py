@@ -1,8 +1,8 @@
 """Run `qmq` in this process, on a leash: the kernel signals it when the tests that started it are gone.
 
-Started by path, as `python cluster_leash.py PARENT SIGKILL serve …`. A test run that is itself killed (kill -9, out of memory)
-gets no chance to end its nodes, and a node that outlives it would keep ports and processor for ever. Linux only;
-elsewhere the fixtures' own ends are all there is.
+Started by path, as `python cluster_leash.py PARENT SIGKILL serve …`. A test run that is itself killed (kill -9, out
+of memory) gets no chance to end its nodes, and a node that outlives it would keep ports and processor for ever. Linux
+only; elsewhere the fixtures' own ends are all there is.
 """
 
 import ctypes
