@@ -184,6 +184,8 @@ class StompGateway:
                 return None
             tag = found
         if tag in self._acked:
+            if self.version < Version.V11:
+                return None
             raise Refused("unknown-ack", "The message with that id has been acknowledged before.")
         return self._broker.find_delivery(self.session_id, tag)
 

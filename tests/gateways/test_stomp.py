@@ -443,3 +443,27 @@ def test_receipts_and_destinations_count_against_the_bytes_of_a_transaction() ->
     out = client.say(*[f"SEND\ndestination:/queue/q\ntransaction:t\nreceipt:{'r' * 4000}{n}\n\n" for n in range(3)])
 
     assert client.error(out)["error-code"] == "transaction-too-large"
+
+
+def test_a_stomp_10_client_may_acknowledge_twice_within_one_read() -> None:
+    client = Client("1.0")
+    client.say("SUBSCRIBE\ndestination:/queue/q\nack:client-individual")
+    ((headers, _),) = client.read(client.say("SEND\ndestination:/queue/q\n\nx"))
+    ack = f"ACK\nmessage-id:{headers['message-id']}"
+
+    out = client.say(ack, f"{ack}\nreceipt:r")
+
+    assert out.receipts == ["r"]
+    assert len(out.records) == 1
+
+
+def test_the_ack_of_a_php_client_that_echoes_all_headers_of_the_message() -> None:
+    client = Client("1.0")
+    client.say("SUBSCRIBE\ndestination:/queue/q\nack:client")
+    ((headers, _),) = client.read(client.say("SEND\ndestination:/queue/q\ncolour:red\n\nx"))
+    echoed = "".join(f"{name}:{value}\n" for name, value in headers.items())
+
+    out = client.say(f"ACK\n{echoed}receipt:r")
+
+    assert out.receipts == ["r"]
+    assert len(out.records) == 1
