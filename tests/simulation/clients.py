@@ -239,7 +239,7 @@ class Clients:
             for frame in await client.read():
                 head = frame.head.headers
                 if frame.head.command == "RECEIPT":
-                    ledger.ack_receipted.add(head["receipt-id"])
+                    ledger.receipt_of_ack(head["receipt-id"], member.name)
                     self._trace.note(f"{name} has the receipt of its ACK for {head['receipt-id']}")
                     continue
                 if frame.head.command != "MESSAGE":
@@ -248,7 +248,7 @@ class Clients:
                 if message_id is None:
                     continue
                 self._trace.note(f"{name} is given {message_id}")
-                ledger.give(message_id)
+                ledger.give(message_id, member.name)
                 if chance.random() < 0.3:
                     await trio.sleep(chance.uniform(0, 0.1))
                 if chance.random() < 0.03:

@@ -51,8 +51,11 @@ class Ledger:
     """Queue message → how often a consumer was given it."""
     consumed: set[str] = field(default_factory=set)
     """Queue messages that a consumer has worked on and sent an ACK for."""
-    ack_receipted: set[str] = field(default_factory=set)
+    ack_receipted: dict[str, set[str]] = field(default_factory=dict)
+    """Queue message → the nodes that have receipted an ACK of it."""
     redelivered_after_ack: list[str] = field(default_factory=list)
+    again_at_same_node: list[tuple[str, str]] = field(default_factory=list)
+    """(node, message): given again by the very node that had receipted the ACK."""
     wrongs: list[str] = field(default_factory=list)
 
     def send(self, publisher: str, number: int, destination: str, chance: random.Random) -> Sent:
@@ -85,11 +88,17 @@ class Ledger:
         stream.vector[dot.origin] = max(last, dot.sequence)
         stream.seen[dot] = message_id
 
-    def give(self, message_id: str) -> None:
-        """A consumer is given a queue message."""
+    def give(self, message_id: str, node: str) -> None:
+        """A consumer is given a queue message by `node`."""
         self.delivered[message_id] = self.delivered.get(message_id, 0) + 1
         if message_id in self.ack_receipted:
             self.redelivered_after_ack.append(message_id)
+            if node in self.ack_receipted[message_id]:
+                self.again_at_same_node.append((node, message_id))
+
+    def receipt_of_ack(self, message_id: str, node: str) -> None:
+        """A consumer hears from `node` that its ACK is recorded."""
+        self.ack_receipted.setdefault(message_id, set()).add(node)
 
     @property
     def receipted(self) -> list[Sent]:

@@ -259,6 +259,12 @@ class Simulation:
         report.lives = sum(member.lives for member in members)
         report.redelivered = sum(count - 1 for count in ledger.delivered.values())
         report.redelivered_after_ack = len(ledger.redelivered_after_ack)
+        wiped = {fault.node for fault in self._plan.faults if fault.kind is Kind.WIPE}
+        wrongs += [
+            f"I7 same node: {node} gave {message_id} again after it had receipted the ACK"
+            for node, message_id in ledger.again_at_same_node
+            if node not in wiped
+        ]
         if self._plan.quiet and ledger.redelivered_after_ack:
             wrongs.append(f"I7 without a fault: given again after a receipted ACK: {ledger.redelivered_after_ack}")
 

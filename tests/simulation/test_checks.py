@@ -137,14 +137,17 @@ def test_a_queue_message_that_reached_nobody_is_found() -> None:
 def test_a_second_delivery_after_the_receipt_of_its_ack_is_counted() -> None:
     ledger, (one,) = ledger_with(QUEUE)
 
-    ledger.give(one.id)
-    ledger.give(one.id)
+    ledger.give(one.id, "n1")
+    ledger.give(one.id, "n2")
     assert ledger.redelivered_after_ack == []
-    ledger.ack_receipted.add(one.id)
-    ledger.give(one.id)
+    ledger.receipt_of_ack(one.id, "n1")
+    ledger.give(one.id, "n2")
 
     assert ledger.redelivered_after_ack == [one.id]
-    assert ledger.delivered == {one.id: 3}
+    assert ledger.again_at_same_node == []
+    ledger.give(one.id, "n1")
+    assert ledger.again_at_same_node == [("n1", one.id)]
+    assert ledger.delivered == {one.id: 4}
 
 
 def test_a_torn_transaction_is_found() -> None:
