@@ -98,6 +98,7 @@ class Node:
             self._settle_written,
             outbox_bytes_max=limits.outbox_bytes_max,
             body_bytes_max=limits.body_bytes_max,
+            spawn=self.spawn,
         )
         self.commits = Commits(
             journal,

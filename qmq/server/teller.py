@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+import trio
+
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Ack, Delivery, Subscription
@@ -21,6 +23,10 @@ from qmq.wire.stomp import Version, encode_receipts
 
 RUN_MAX = 32
 """Queue messages encoded between two looks at what waits for their client."""
+
+
+SETTLE_ROUNDS_MAX = 8
+"""A memory queue whose consumer takes all at once is drained in steps of so many times its credit."""
 
 
 class MeshTell(Protocol):
@@ -44,10 +50,12 @@ class Teller:
         *,
         outbox_bytes_max: int,
         body_bytes_max: int,
+        spawn: Callable[[Callable[[], object]], None],
     ) -> None:
         self._sessions = sessions
         self._followers = followers
         self._settle_written = settle_written
+        self._spawn = spawn
         self._outbox_bytes_max = outbox_bytes_max
         # Queue messages are held back long before: their consumer pays with its credit, not with its connection.
         self._queue_bytes_max = self._outbox_bytes_max // 4
@@ -55,6 +63,7 @@ class Teller:
         self._touched: dict[Session, None] = {}
         self._written: list[Delivery] = []
         self._settling = False
+        self._settles_later = False
         self.mesh: MeshTell | None = None
         self.delivered = 0
 
@@ -117,11 +126,22 @@ class Teller:
             return
         self._settling = True
         try:
-            while self._written:
+            rounds = 0
+            while self._written and rounds < SETTLE_ROUNDS_MAX:
+                rounds += 1
                 written, self._written = self._written, []
                 self._settle_written(written)
         finally:
             self._settling = False
+        if self._written and not self._settles_later:
+            self._settles_later = True
+            self._spawn(self._settle_later)
+
+    async def _settle_later(self) -> None:
+        """Go on where `_settle_all` stopped, after everyone else had a turn."""
+        await trio.lowlevel.checkpoint()
+        self._settles_later = False
+        self._settle_all()
 
     def _answer(self, out: Outcome) -> None:
         session = self._sessions.get(out.session)
