@@ -83,7 +83,7 @@ class LimitSettings(Section):
     queue_messages_max: CountOrUnbounded = 0
     """In one queue, unless its policy says otherwise; 0 = no bound."""
     queue_bytes_max: SizeOrUnbounded = 0
-    """As above, in bytes of bodies and headers."""
+    """As above, in bytes of bodies."""
     drain_seconds: Seconds = 10.0
     """From SIGTERM until open connections are closed anyway."""
     farewell_seconds: Seconds = 2.0

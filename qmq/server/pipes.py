@@ -153,6 +153,9 @@ class TcpListener:
                     raise
                 continue
             host = remote[0]
+            # For clients without heart-beats: a host that is gone must not hold its messages for ever.
+            with suppress(OSError):
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             # A flood of connections must not keep the others from their turn.
             await trio.lowlevel.cancel_shielded_checkpoint()
             if self._tls is None:

@@ -174,7 +174,7 @@ class Session:
             if self._gateway is not None:
                 self._decide(self._gateway, frames)
             elif connection.error is not None:
-                self._say_before_login(connection.error)
+                self._say_before_login(connection.error, connection.error_receipt)
                 self.finish()
 
     def _decide(self, gateway: StompGateway, frames: list[Frame]) -> None:
@@ -217,7 +217,7 @@ class Session:
             log.info("! %s %s: %s", self.id, self.peer_address, error)
             self.version = version
             if not self.finishing:
-                self._say_before_login(error)
+                self._say_before_login(error, connect.receipt)
             return False
         if self.finishing:
             return False
@@ -250,8 +250,8 @@ class Session:
             self._deadline = desk.beats.watch(self._next_beat(), self._check_beats)
         return True
 
-    def _say_before_login(self, error: ProtocolError | Refused) -> None:
-        self.outbox.put(encode_error(error, None, self._connection.version))
+    def _say_before_login(self, error: ProtocolError | Refused, receipt: str | None = None) -> None:
+        self.outbox.put(encode_error(error, receipt, self._connection.version))
         self.outbox.flush()
 
     def _check_login(self, now: float) -> float | None:

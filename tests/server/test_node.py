@@ -491,3 +491,27 @@ async def test_messages_for_a_long_destination_come_back_after_a_restart(autojum
         client = await rig.connect()
         await client.send(subscribe(queue, id="q"), subscribe(fanout, id="f"))
         assert sorted(await client.messages(2)) == [b"job", b"news"]
+
+
+async def test_a_refused_login_answers_the_receipt_that_it_asked_for(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        for frame in ("CONNECT\naccept-version:9\nreceipt:r\n\n", "CONNECT\nheart-beat:x\nreceipt:r\n\n"):
+            client = await rig.dial()
+            await client.send(frame)
+
+            (error,) = await client.until_closed()
+
+            assert error.head.headers["receipt-id"] == "r"
+
+
+async def test_status_fits_a_header_line_whatever_the_queues_are_called(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        for n in range(20):
+            await client.send(send(f"/queue/{n}" + '"' * 240, "x"))
+        await client.send(send("/control/status", "", "r"))
+
+        answer = await client.next("RECEIPT")
+
+        assert '"cut":true' in answer.head.headers["status"]
+        assert max(map(len, bytes(client.raw).split(b"\n"))) <= 8192
