@@ -29,7 +29,7 @@ from qmq.server.followers import Followers
 from qmq.server.listeners import mesh_contexts, serve_clients
 from qmq.server.login import Logins
 from qmq.server.session import Session
-from qmq.server.status import Alarms, status_answer
+from qmq.server.status import DESTINATIONS_SHOWN, Alarms, status_answer
 from qmq.server.teller import Teller
 from qmq.storage.batch import BatchHead
 from qmq.storage.record import Record
@@ -89,6 +89,7 @@ class Node:
         self.logins = Logins(settings.users, limits, world)
         self.beats = Beats()
         self.alarms = Alarms()
+        self.fanout_counts: dict[str, int] = {}
         self.addresses: list[tuple[str, int]] = []
         self.started_seconds = trio.current_time()
         self.followers = Followers(self, limits.subscriber_buffer_bytes_default)
@@ -210,14 +211,19 @@ class Node:
 
     commit_slot = slot
 
+    async def look_around(self) -> None:
+        """Count what is in the fanouts, for `status`; a worker reads what was appended since the last count."""
+        self.fanout_counts = await self.world.run_blocking(self._count_fanouts)
+
+    def _count_fanouts(self) -> dict[str, int]:
+        names = sorted({*self.store.fanouts(), *list(self.broker.fanouts)})[:DESTINATIONS_SHOWN]
+        return {name: self.store.fanout_info(name).records for name in names}
+
     def submit(self, out: Outcome) -> None:
         """Hand a decision to the commit path and offer peers the credit that it freed. Never waits."""
         self.broker.finish(out, self.world.now_us())
         self._received[self.origin] = self.broker.next_sequence - 1
-        self.commits.submit(out)
-        if self.broker.left:
-            self.followers.forget(self.broker.left)
-            self.broker.left = []
+        # Before anything is told: a cut of our credit must not be overtaken by the messages that we give back.
         if self.mesh is not None:
             if self.broker.wanted_changes:
                 changes, self.broker.wanted_changes = self.broker.wanted_changes, {}
@@ -227,6 +233,10 @@ class Node:
         else:
             self.broker.queues.touched.clear()
             self.broker.wanted_changes.clear()
+        self.commits.submit(out)
+        if self.broker.left:
+            self.followers.forget(self.broker.left)
+            self.broker.left = []
 
     def _settle_written(self, deliveries: list[Delivery]) -> None:
         by_subscription: dict[int, list[Delivery]] = {}

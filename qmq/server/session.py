@@ -36,6 +36,9 @@ from qmq.wire.stomp import (
 from qmq.world import Pipe, World
 
 READ_BYTES_MAX = 65536
+
+CONTROL = b"/control/"
+"""Bytes that hint at a question to the node. One that is cut in two by a read is answered from the last look."""
 SECOND_LOOK_SECONDS = 0.25
 """A client that seems silent gets this much longer: a process that was stopped must read before it judges."""
 
@@ -58,6 +61,9 @@ class Desk(Protocol):
 
     async def slot(self) -> None:
         """Wait until something may be decided."""
+
+    async def look_around(self) -> None:
+        """Gather what a control destination may be asked for and only blocking calls can tell."""
 
     def submit(self, out: Outcome) -> None:
         """Record and tell `out`."""
@@ -167,6 +173,8 @@ class Session:
                     self.finish()
                     continue
             self._waits_for_slot = True
+            if CONTROL in data:
+                await desk.look_around()
             await desk.slot()
             self._waits_for_slot = False
             if self._ending or self.finishing:

@@ -65,12 +65,8 @@ def status_of(node: "Node") -> dict[str, Any]:
             for queue in deepest
         ],
         "fanouts": [
-            {
-                "destination": name,
-                "messages": node.store.fanout_info(name).records,
-                "followers": len(broker.fanouts.get(name, ())),
-            }
-            for name in sorted({*node.store.fanouts(), *broker.fanouts})[:DESTINATIONS_SHOWN]
+            {"destination": name, "messages": count, "followers": len(broker.fanouts.get(name, ()))}
+            for name, count in node.fanout_counts.items()
         ],
         "peers": peers_of(node),
         "vector": {str(origin): sequence for origin, sequence in node.received_vector().items()},
