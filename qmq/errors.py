@@ -12,7 +12,11 @@
     │   ├── CorruptLog           a bad batch with valid ones after it: damage, not a torn tail
     │   ├── FutureVersion        written by a newer format than this code reads
     │   └── DirectoryInUse       another process holds the data directory
-    └── MeshError                a peer that must not be talked to: carries the alarm to raise
+    ├── MeshError                a peer that must not be talked to: carries the alarm to raise
+    └── ClientError              the Python client (qmq.client) cannot do what it was asked
+        ├── NotConnected         it was left, or no node of its list lets it in: it does nothing any more
+        ├── Stale                the message cannot be settled any more: its connection or subscription is gone
+        └── Overrun              a topic subscription did not take its messages and has missed some
 
 Things that end normally (a client leaves, a stream ends, nothing to read yet) are return values, never exceptions.
 `code` is machine-readable: lower case words joined by hyphens, stable between releases, sent as `error-code`.
@@ -90,3 +94,19 @@ class MeshError(QmqError):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
+
+
+class ClientError(QmqError):
+    """Root of what only a client can meet. What a node refuses is `Refused`, here as everywhere."""
+
+
+class NotConnected(ClientError):
+    """The client does nothing any more; what it had not finished has an unknown outcome."""
+
+
+class Stale(ClientError):
+    """An ACK or NACK comes too late: the message is delivered again, or its settling had reached the node after all."""
+
+
+class Overrun(ClientError):
+    """More topic messages came than the subscription's buffer holds; those beyond it are missed."""

@@ -23,6 +23,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "replication": {"errors", "dots", "world", "wire", "broker", "storage", "journal"},
     "server": {"errors", "dots", "world", "config", "wire", "broker", "storage", "journal", "gateways", "replication"},
     "bench": {"errors", "config", "wire"},
+    "client": {"errors", "dots", "wire"},
     "cli": {
         "errors",
         "dots",
@@ -40,7 +41,17 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 }
 
 # Files and packages in which trio may appear; everywhere else the code decides and somebody else runs it.
-MAY_RUN = ("server/", "cli/", "replication/link.py", "replication/mesh.py", "replication/listener.py")
+MAY_RUN = (
+    "server/",
+    "cli/",
+    "replication/link.py",
+    "replication/mesh.py",
+    "replication/listener.py",
+    "client/client.py",
+    "client/runner.py",
+    "client/subscription.py",
+    "client/dial.py",
+)
 
 RUNS_THINGS = {"trio", "asyncio", "anyio"}
 CLOCKS_AND_CHANCE = {"time", "random", "secrets", "uuid"}
@@ -53,6 +64,10 @@ MUST_NOT_IMPORT: Mapping[str, set[str]] = {
     "storage/": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "gateways/": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "replication/": CLOCKS_AND_CHANCE | THE_SYSTEM,  # what it needs of these comes through world
+    "client/core.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
+    "client/feed.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
+    "client/requests.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
+    "client/vectors.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
 }
 
 EXCEPTIONS: Mapping[str, set[str]] = {
@@ -113,6 +128,9 @@ def test_imports_go_one_way(name: str) -> None:
         ("storage/journal.py", "import os.path"),
         ("storage/disk.py", "import random"),
         ("replication/antientropy.py", "import trio"),
+        ("client/core.py", "import trio"),
+        ("client/core.py", "from time import monotonic"),
+        ("client/client.py", "from qmq.server.pipes import TcpNetwork"),
         ("gateways/stomp.py", "from ..server import node"),
         ("config/load.py", "from ..dots import Dot"),
         ("errors.py", "from . import dots"),

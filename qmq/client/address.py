@@ -1,0 +1,72 @@
+"""Which node next, and after how long a wait.
+
+The list is walked in rotation: a node that fails is followed by the next one at once, and only when a whole round has
+failed does the client wait, exponentially longer, a random part of it ("full jitter"), so that the clients of a node
+that died do not come back in step. Pure: chance is an argument.
+"""
+
+import random
+from collections.abc import Iterable
+from typing import NamedTuple
+
+PORT_MAX = 65535
+
+
+class Address(NamedTuple):
+    """Where a node listens for clients."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`host:port`, `[ipv6]:port`. Raises ValueError."""
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r}: an IPv6 address stands in brackets, such as [::1]:61613")
+    if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= PORT_MAX):
+        raise ValueError(f"{text!r} is not host:port, such as 127.0.0.1:61613")
+    return Address(host, int(port))
+
+
+class Rotation:
+    """Walks the nodes for ever. `seconds_min` bounds the first wait, `seconds_max` the longest."""
+
+    def __init__(
+        self, addresses: Iterable[str], chance: random.Random, *, seconds_min: float, seconds_max: float
+    ) -> None:
+        """Raises ValueError for an empty list or a text that is no address."""
+        self.addresses = tuple(parse_address(text) for text in addresses)
+        if not self.addresses:
+            raise ValueError("at least one node address is needed")
+        if not 0 < seconds_min <= seconds_max:
+            raise ValueError("redial seconds: 0 < min <= max")
+        self._chance = chance
+        self._seconds_min = seconds_min
+        self._seconds_max = seconds_max
+        self._next = 0
+        self._failures = 0
+
+    def next(self) -> tuple[Address, float]:
+        """The node to try, and how many seconds to wait before that."""
+        address = self.addresses[self._next]
+        self._next = (self._next + 1) % len(self.addresses)
+        rounds, in_round = divmod(self._failures, len(self.addresses))
+        if not rounds or in_round:
+            return address, 0.0
+        # Beyond 2**63 the longest wait has long been reached, and floats would overflow.
+        most = min(self._seconds_max, self._seconds_min * 2.0 ** min(rounds - 1, 63))
+        return address, self._chance.uniform(0.0, most)
+
+    def failed(self) -> None:
+        """The node last named could not be had, or its connection ended soon."""
+        self._failures += 1
+
+    def stood(self) -> None:
+        """The connection to the node last named has served for a while; its end counts as the first failure."""
+        self._failures = 1 if len(self.addresses) > 1 else 0

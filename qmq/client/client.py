@@ -1,0 +1,250 @@
+"""The client as applications use it; docs/client.md shows how.
+
+A Client is a context with a nursery of its own: `connect` yields it logged in, keeps it connected to one node of the
+list, and at the end of the block says farewell. Every waiting call belongs to its caller's cancel scopes; there are no
+time-outs of our own except for one node's answer to a login. Without a reachable node calls wait.
+
+Surprising: an exception of the block leaves `connect` as it is and not inside an ExceptionGroup, despite the nursery.
+"""
+
+import random
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import trio
+
+from qmq.client.address import Rotation
+from qmq.client.core import Core, Phase
+from qmq.client.dial import Dial, dial
+from qmq.client.encode import Headers, Send
+from qmq.client.feed import Ack, Delivery, Feed
+from qmq.client.requests import Request
+from qmq.client.runner import Runner
+from qmq.client.subscription import Subscription
+from qmq.client.transaction import Transaction
+from qmq.client.vectors import Progress, parse_progress
+
+PREFETCH = 100
+BUFFER_BYTES = 4 << 20
+WINDOW_MESSAGES = 256
+WINDOW_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """A client at one moment."""
+
+    node: str | None
+    """Address of the node that it is logged in to; None while there is none."""
+    logins: int
+    subscriptions: int
+    unconfirmed_messages: int
+    """Sent or waiting for a connection, without a receipt; transactions count as one."""
+    unconfirmed_bytes: int
+    buffered_messages: int
+    """Here, and not yet taken by the application."""
+    buffered_bytes: int
+    written_again: int
+    """Messages and transactions that were written once more after a connection had ended: each may be doubled."""
+    stale_settles: int
+    """ACKs and NACKs that came too late."""
+    last_error: str
+    """Why the last connection ended or could not be had."""
+
+
+class Client:
+    """Made by `connect`; all of it may be used by several tasks at once."""
+
+    def __init__(self, core: Core, runner: Runner) -> None:
+        self.core = core
+        self.runner = runner
+
+    async def send(self, destination: str, body: bytes, headers: Headers | None = None) -> None:
+        """Send one message; on return the node has receipted it: what is durable is on its disk.
+
+        Concurrent calls share one window (`window_messages`, `window_bytes`); beyond it they wait in line, and so
+        does everybody while there is no connection. If the connection ends first, the message is sent again with the
+        same `dedup-id` header and can then be there twice. Cancelled: it may have been sent, and is not sent again.
+
+        Raises:
+            Refused: the node says no; `code` and `message` are those of its ERROR.
+            NotConnected: the client was left or has given up.
+            ValueError, LocalProtocolError: headers that the client writes itself, or that STOMP cannot carry.
+        """
+        await self._ask(self.core.new_send(destination, body, headers or {}))
+
+    def subscribe(
+        self,
+        destination: str,
+        *,
+        ack: Literal["auto", "client", "client-individual"] = "client-individual",
+        prefetch: int = PREFETCH,
+        buffer_bytes: int = BUFFER_BYTES,
+        start: str = "first",
+        overflow: Literal["error", "drop-oldest"] = "error",
+        confirm: bool = False,
+        headers: Headers | None = None,
+    ) -> Subscription:
+        """The messages of a queue, a fanout or a topic, inside `async with`.
+
+        Queues: at most `prefetch` messages are here and not settled. `ack="auto"` acknowledges a message when it is
+        handed out. `confirm` lets a message's context wait for the receipt of its ACK.
+        Fanouts: `start` is `first`, `next`, or a `Subscription.position` of earlier; exactly once from there, whatever
+        nodes do. At most `buffer_bytes` wait here; more is fetched when half of that is taken.
+        Topics: more than `buffer_bytes` waiting is an Overrun, or drops the oldest. What is published while there is
+        no connection is missed.
+
+        Raises ValueError for what no node would understand.
+        """
+        if prefetch < 1 or buffer_bytes < 1:
+            raise ValueError("prefetch and buffer_bytes are at least 1")
+        if overflow not in ("error", "drop-oldest"):
+            raise ValueError("overflow is error or drop-oldest")
+        named = start in ("first", "next")
+        feed = Feed(
+            destination,
+            ack=Ack(ack),
+            prefetch=prefetch,
+            buffer_bytes_max=buffer_bytes,
+            drops_oldest=overflow == "drop-oldest",
+            start=start if named else "resume",
+            seen=Progress() if named else parse_progress(start),
+            headers=headers or {},
+        )
+        return Subscription(self, feed, confirm)
+
+    def transaction(self) -> Transaction:
+        """Messages and acknowledgements that take effect together, inside `async with`."""
+        return Transaction(self)
+
+    def statistics(self) -> Statistics:
+        core, runner = self.core, self.runner
+        return Statistics(
+            node=None if runner.address is None else str(runner.address),
+            logins=core.connections,
+            subscriptions=len(core.feeds),
+            unconfirmed_messages=core.requests.messages,
+            unconfirmed_bytes=core.requests.bytes,
+            buffered_messages=sum(len(feed.buffer) for feed in core.feeds),
+            buffered_bytes=sum(feed.buffered_bytes for feed in core.feeds),
+            written_again=core.written_again,
+            stale_settles=core.stale_settles,
+            last_error=runner.last_error,
+        )
+
+    # For messages and transactions
+
+    async def settle(self, delivery: Delivery, is_ack: bool) -> None:
+        """ACK or NACK and wait for the receipt; see `Message.ack`."""
+        # Said before the first checkpoint: what was done must be acknowledged also when its task is cancelled now.
+        request = self.core.settle(delivery, is_ack, True)
+        self.runner.tell()
+        if request is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._answer(request)
+
+    def settle_soon(self, delivery: Delivery, is_ack: bool) -> None:
+        """ACK or NACK without an answer. Raises Stale, NotConnected."""
+        self.core.settle(delivery, is_ack, False)
+        self.runner.tell()
+
+    async def commit(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> None:
+        """One transaction; see `Transaction`."""
+        await self._ask(self.core.new_transaction(sends, settles))
+
+    async def _ask(self, request: Request) -> None:
+        """Wait for room, ask, wait for the answer."""
+        runner = self.runner
+        await runner.room(len(request.data))
+        try:
+            self.core.submit(request)
+        finally:
+            runner.tell()
+            runner.room_left()
+        await self._answer(request)
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            while not request.done:
+                await self.runner.changed(request)
+        finally:
+            if not request.done:
+                self.core.forget(request)
+                self.runner.forget(request)
+        if request.error is not None:
+            raise request.error
+
+    async def leave(self, farewell_seconds: float) -> None:
+        """Say farewell and do nothing any more."""
+        if self.core.phase is not Phase.CLOSED:
+            request = self.core.leave()
+            self.runner.tell()
+            with trio.move_on_after(farewell_seconds):
+                await self._answer(request)
+        self.core.close(None)
+        self.runner.tell()
+
+
+@asynccontextmanager
+async def connect(
+    nodes: str | Iterable[str],
+    *,
+    login: str | None = None,
+    passcode: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    beat_seconds: float = 5.0,
+    window_messages: int = WINDOW_MESSAGES,
+    window_bytes: int = WINDOW_BYTES,
+    attempt_seconds: float = 5.0,
+    redial_seconds_min: float = 0.1,
+    redial_seconds_max: float = 10.0,
+    farewell_seconds: float = 5.0,
+    chance: random.Random | None = None,
+    dial: Dial = dial,
+) -> AsyncIterator[Client]:
+    """A client of the first node of `nodes` (`host:port`) that lets it in, and of the others when that one dies.
+
+    Waits until there is one; a time limit is the caller's (`trio.fail_after`). `beat_seconds` is the heart-beat asked
+    for both ways, 0 for none: a node silent for twice that is left. A dial and its login get `attempt_seconds`; when
+    all nodes have failed, a random part of a wait that doubles from `redial_seconds_min` to `redial_seconds_max`
+    follows. At the end of the block what was sent before gets up to `farewell_seconds` to arrive; after an exception or
+    a cancel the connection is cut at once. `chance` and `dial` are for tests.
+
+    Raises:
+        Refused: every node refuses the login.
+        ValueError: `nodes` is empty or not a list of addresses, or a bound is not positive.
+    """
+    if window_messages < 1 or window_bytes < 1 or attempt_seconds <= 0 or beat_seconds < 0:
+        raise ValueError("windows and attempt_seconds are positive, beat_seconds is not negative")
+    chance = chance or random.SystemRandom()
+    addresses = [nodes] if isinstance(nodes, str) else nodes
+    rotation = Rotation(addresses, chance, seconds_min=redial_seconds_min, seconds_max=redial_seconds_max)
+    core = Core(
+        id=f"{chance.getrandbits(64):016x}",
+        login=login,
+        passcode=passcode,
+        beat_ms=round(beat_seconds * 1000),
+        window_messages=window_messages,
+        window_bytes=window_bytes,
+    )
+    runner = Runner(core, rotation, dial, tls=tls, attempt_seconds=attempt_seconds, steady_seconds=2 * attempt_seconds)
+    client = Client(core, runner)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(runner.run)
+        try:
+            await runner.online()
+            yield client
+            await client.leave(farewell_seconds)
+        except Exception as error:
+            failure = error  # raised below, where no nursery wraps it; a cancel goes its way
+        finally:
+            core.close(None)
+            runner.tell()
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

@@ -1,0 +1,459 @@
+"""The client without its sockets and tasks: bytes in, bytes out, and what changed.
+
+One Core lives as long as its client and sees connections come and go. It holds what must survive them: requests that
+are not answered, subscriptions, and how far each fanout stream has come. Whoever runs it tells it of every
+new connection (`begin`), its bytes (`receive`) and its end (`lost`), sends what `take_output` gives, and wakes whoever
+waits for what `take_changed` names. It knows no clock, no chance and no task. (Long for one module: everything here
+moves the same few tables, and half of it is said in the docstrings.)
+
+What a lost connection means: SENDs and transactions of SENDs are written again on the next one with the same
+`dedup-id`; SUBSCRIBEs too, fanouts after what was seen; queue messages of the old connection are stale.
+"""
+
+from enum import Enum
+
+from qmq.client.encode import (
+    Headers,
+    Send,
+    encode_ask_status,
+    encode_connect,
+    encode_leave,
+    encode_send,
+    encode_settle,
+    encode_subscribe,
+    encode_transaction,
+    encode_undo,
+    vector_of,
+)
+from qmq.client.feed import Ack, Delivery, Feed, State
+from qmq.client.feed import Kind as FeedKind
+from qmq.client.requests import BLAMED_MAX, Kind, Request, Requests
+from qmq.client.vectors import parse_progress
+from qmq.errors import ClientError, NotConnected, Overrun, Refused, Stale
+from qmq.wire.stomp import (
+    HEARTBEAT,
+    Connection,
+    Frame,
+    Limits,
+    Role,
+    negotiate_heartbeat,
+    parse_heartbeat,
+)
+
+LIMITS = Limits(header_line_bytes_max=1 << 20, header_count_max=1000, header_bytes_max=4 << 20, body_bytes_max=64 << 20)
+"""Of what a node may send. It is trusted more than a stranger, so these only stop nonsense."""
+
+NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "unknown-ack"})
+"""ERRORs without a receipt that no request can be blamed for."""
+
+
+class Phase(Enum):
+    OFFLINE = "offline"
+    LOGGING_IN = "logging in"
+    ONLINE = "online"
+    CLOSED = "closed"
+
+
+class Core:
+    """The state of one client. `id` is unique to it: its messages' dedup ids begin with it.
+
+    `beat_ms` is offered and asked for as heart-beat, 0 for none.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        login: str | None = None,
+        passcode: str | None = None,
+        beat_ms: int = 0,
+        window_messages: int = 256,
+        window_bytes: int = 4 << 20,
+    ) -> None:
+        self.id = id
+        self.phase = Phase.OFFLINE
+        self.connections = 0
+        """Logins that were let in; deliveries remember which one they came over."""
+        self.written_again = 0
+        self.stale_settles = 0
+        self.send_beat_seconds = 0.0
+        self.hear_beat_seconds = 0.0
+        self.server = ""
+        self.requests = Requests(window_messages, window_bytes)
+        self.feeds: dict[Feed, None] = {}
+        self._login = login
+        self._passcode = passcode
+        self._beat_ms = beat_ms
+        self._connection = Connection(Role.CLIENT, LIMITS)
+        self._by_wire_id: dict[str, Feed] = {}
+        self._output: list[bytes] = []
+        self._changed: dict[Request | Feed, None] = {}
+        self._numbers = 0
+        self._parting: Refused | None = None
+        self.closed_because: ClientError | Refused | None = None
+
+    # For whoever runs it
+
+    def begin(self, host: str) -> None:
+        """A connection exists: log in."""
+        assert self.phase is Phase.OFFLINE, self.phase
+        self.phase = Phase.LOGGING_IN
+        self._connection = Connection(Role.CLIENT, LIMITS)
+        self._output = [encode_connect(host, self._login, self._passcode, self._beat_ms)]
+
+    def receive(self, data: bytes) -> None:
+        """Bytes of the node.
+
+        Raises:
+            Refused: the login was refused; the connection is of no more use.
+            RemoteProtocolError: these bytes are not STOMP; likewise.
+        """
+        for frame in self._connection.receive(data):
+            command = frame.head.command
+            if command == "MESSAGE":
+                self._take_message(frame)
+            elif command == "RECEIPT":
+                self._take_receipt(frame.head.headers)
+            elif command == "ERROR":
+                self._take_error(frame)
+            else:
+                self._logged_in(frame.head.headers)
+        if self._connection.error is not None:
+            raise self._connection.error
+
+    def take_output(self) -> bytes:
+        """Everything to send now; empty when there is nothing."""
+        output, self._output = self._output, []
+        return b"".join(output)
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self._output)
+
+    def beat(self) -> None:
+        """Nothing was sent for a while."""
+        if self.phase is Phase.ONLINE and not self._output:
+            self._output.append(HEARTBEAT)
+
+    def take_changed(self) -> list[Request | Feed]:
+        """What somebody may wait for: requests that are answered, feeds with messages, opened or ended."""
+        if not self._changed:
+            return []
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def lost(self) -> None:
+        """The connection is over, whyever. Idempotent."""
+        if self.phase is Phase.ONLINE:
+            self._blame()
+        if self.phase is not Phase.CLOSED:
+            self.phase = Phase.OFFLINE
+        self._parting = None
+        self._output.clear()
+        self._by_wire_id.clear()
+        for feed in self.feeds:
+            feed.cut_off()
+        for request in self.requests:
+            if request.kind in (Kind.SUBSCRIBE, Kind.STATUS):
+                self.requests.remove(request)
+            elif request.kind is Kind.LEAVE:
+                self._answer(request, None)
+            elif (error := request.lost()) is not None:
+                self._answer(request, error)
+
+    def close(self, error: ClientError | Refused | None) -> None:
+        """The client does nothing any more: everybody who waits is told. Idempotent."""
+        if self.phase is Phase.CLOSED:
+            return
+        self.phase = Phase.CLOSED
+        self.closed_because = error
+        for request in self.requests:
+            self._answer(request, self._not_connected())
+        for feed in list(self.feeds):
+            self._end_feed(feed, self._not_connected())
+
+    def check_open(self) -> None:
+        """Raises NotConnected once closed."""
+        if self.phase is Phase.CLOSED:
+            raise self._not_connected()
+
+    # Requests
+
+    def new_send(self, destination: str, body: bytes, headers: Headers) -> Request:
+        """A message to be submitted, as `encode_send` makes it and with its errors."""
+        receipt = self._next()
+        return Request(Kind.SEND, receipt, encode_send(self.id, receipt, destination, body, headers))
+
+    def new_transaction(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> Request:
+        """Several frames as one request. `settles` are (delivery, is ack), all of them held by `hold`."""
+        name = f"t{self._next()}"
+        settled = [(delivery.ack_id, is_ack) for delivery, is_ack in settles]
+        data = encode_transaction(self.id, name, sends, settled)
+        return Request(Kind.TRANSACTION, name, data, deliveries=tuple(delivery for delivery, _ in settles))
+
+    def submit(self, request: Request) -> None:
+        """Ask it, now or once there is a connection. The caller has seen that the window has room.
+
+        Raises NotConnected, or Stale for a transaction with a message of a connection that is gone.
+        """
+        self.check_open()
+        if any(map(self.is_gone, request.deliveries)):
+            raise Stale("a message of the transaction came over a connection that is gone; nothing was applied")
+        self.requests.add(request)
+        if self.phase is Phase.ONLINE:
+            self._write(request)
+
+    def forget(self, request: Request) -> None:
+        """Nobody waits for it any more: it is not written again. It may have been obeyed, or may yet be."""
+        self.requests.remove(request)
+        self._changed.pop(request, None)
+
+    def leave(self) -> Request:
+        """Say farewell: the answer means that the node has taken all that was sent before."""
+        receipt = self._next()
+        request = Request(Kind.LEAVE, receipt, encode_leave(receipt))
+        if self.phase is Phase.ONLINE:
+            self._ask(request)
+        else:
+            request.done = True
+        return request
+
+    # Subscriptions
+
+    def subscribe(self, feed: Feed) -> None:
+        """Begin; `feed.opened` or `feed.error` will say how it went. Raises NotConnected."""
+        self.check_open()
+        assert feed.state is State.CLOSED and feed not in self.feeds, "a subscription is entered once"
+        self.feeds[feed] = None
+        if self.phase is Phase.ONLINE:
+            self._open(feed)
+
+    def unsubscribe(self, feed: Feed) -> None:
+        """Its owner has left. What waits in it and what is not settled goes back to its queue. Idempotent."""
+        self._end_feed(feed, None)
+
+    def take(self, feed: Feed) -> Delivery | None:
+        """The next message for the application; None when none is here. `auto` acknowledges it."""
+        if not feed.buffer:
+            return None
+        delivery = feed.take()
+        if feed.ack is Ack.AUTO and delivery.ack_id:
+            self._settle(delivery, True, None)
+        if feed.state is State.CLOSED and feed.may_resume and self.phase is Phase.ONLINE:
+            self._open(feed)
+        return delivery
+
+    def settle(self, delivery: Delivery, is_ack: bool, with_receipt: bool) -> Request | None:
+        """ACK or NACK (in `client` mode of everything before it too). Does nothing for a message settled before, or
+        one that needs no settling. With a receipt, returns the request whose answer means that it is recorded.
+
+        Raises Stale when it is too late, NotConnected.
+        """
+        if delivery.settled or not delivery.ack_id:
+            return None
+        self.check_open()
+        if self.is_gone(delivery):
+            delivery.settled = True
+            self.stale_settles += 1
+            raise Stale("the connection of this message is gone: it is delivered again")
+        if not with_receipt:
+            self._settle(delivery, is_ack, None)
+            return None
+        request = Request(Kind.SETTLE, self._next(), b"")
+        self._settle(delivery, is_ack, request.receipt)
+        self.requests.add(request)
+        return request
+
+    def is_gone(self, delivery: Delivery) -> bool:
+        """Whether it is too late to settle it: its connection or subscription has ended."""
+        return (
+            self.phase is not Phase.ONLINE
+            or delivery.connection != self.connections
+            or delivery.feed.state is State.ENDED
+        )
+
+    def hold(self, delivery: Delivery) -> bool:
+        """Put a message into a transaction; False when there is nothing to settle. Raises Stale."""
+        if delivery.settled or not delivery.ack_id:
+            return False
+        if self.is_gone(delivery):
+            raise Stale("the connection of this message is gone: it is delivered again")
+        delivery.settled = True
+        return True
+
+    def release(self, delivery: Delivery) -> None:
+        """A transaction with it came to nothing: it waits for its ACK as before."""
+        delivery.settled = False
+
+    # Frames of the node
+
+    def _take_message(self, frame: Frame) -> None:
+        headers = frame.head.headers
+        feed = self._by_wire_id.get(headers.get("subscription", ""))
+        if feed is None:
+            return  # of a SUBSCRIBE that has been taken back
+        if feed.kind is FeedKind.FANOUT and not feed.seen.advance(headers.get("message-id", "")):
+            return
+        feed.opened = True
+        feed.put(Delivery(feed, headers, frame.body, self.connections))
+        self._changed[feed] = None
+        if feed.kind is not FeedKind.QUEUE and feed.is_full:
+            self._overflow(feed)
+
+    def _overflow(self, feed: Feed) -> None:
+        if feed.kind is FeedKind.FANOUT and feed.start != "next":
+            self._close_wire(feed)
+        elif feed.drops_oldest:
+            feed.drop_oldest()
+        else:
+            self._end_feed(feed, Overrun(f"{feed.destination}: over {feed.buffer_bytes_max} bytes wait to be taken"))
+
+    def _take_receipt(self, headers: Headers) -> None:
+        request = self.requests.get(headers.get("receipt-id", ""))
+        self._parting = None
+        if request is None:
+            return  # a frame of a transaction, or nobody waits any more
+        if request.kind is Kind.STATUS:
+            assert request.feed is not None
+            self.requests.remove(request)
+            self._start_at(request.feed, headers.get("status", ""))
+            return
+        if request.feed is not None:
+            request.feed.state = State.OPEN
+            request.feed.opened = True
+            self._changed[request.feed] = None
+        for delivery in request.deliveries:
+            delivery.feed.settle(delivery)
+        self._answer(request, None)
+
+    def _take_error(self, frame: Frame) -> None:
+        headers = frame.head.headers
+        error = Refused(
+            headers.get("error-code", "error"),
+            headers.get("message", ""),
+            frame.body.decode("utf-8", "backslashreplace"),
+        )
+        if self.phase is Phase.LOGGING_IN:
+            raise error
+        receipt = headers.get("receipt-id", "")
+        if receipt.startswith("t") and "." not in receipt:
+            # A COMMIT refused on a connection that stays open leaves its transaction open.
+            self._output.append(encode_undo("ABORT", "transaction", receipt))
+        request = self.requests.find(receipt) if receipt else None
+        if request is None:
+            self._parting = None if receipt else error
+            return
+        self._refuse(request, error)
+
+    def _refuse(self, request: Request, error: Refused) -> None:
+        if request.feed is not None:
+            self._by_wire_id.pop(request.feed.wire_id, None)
+            self._end_feed(request.feed, error)
+        for delivery in request.deliveries:
+            self.release(delivery)
+        self._answer(request, error)
+
+    def _logged_in(self, headers: Headers) -> None:
+        """The node lets us in: ask for everything that is to be asked, subscriptions first."""
+        can, wants = parse_heartbeat(headers.get("heart-beat", "0,0"))
+        send_ms, hear_ms = negotiate_heartbeat((self._beat_ms, self._beat_ms), (can, wants))
+        self.send_beat_seconds, self.hear_beat_seconds = send_ms / 1000, hear_ms / 1000
+        self.server = headers.get("server", "")
+        self.phase = Phase.ONLINE
+        self.connections += 1
+        waiting = list(self.requests)
+        for request in waiting:
+            self.requests.remove(request)
+        for feed in self.feeds:
+            if feed.may_resume or feed.kind is not FeedKind.FANOUT:
+                self._open(feed)
+        for request in waiting:
+            self.requests.add(request)
+            self._write(request)
+
+    # Steps of the above
+
+    def _next(self) -> str:
+        self._numbers += 1
+        return str(self._numbers)
+
+    def _open(self, feed: Feed) -> None:
+        """SUBSCRIBE on the present connection, or ask first where to start."""
+        if feed.kind is FeedKind.FANOUT and feed.start == "next" and not feed.opened:
+            receipt = self._next()
+            feed.state = State.ASKING
+            self._ask(Request(Kind.STATUS, receipt, encode_ask_status(receipt), feed=feed))
+        else:
+            self._subscribe_on_wire(feed)
+
+    def _subscribe_on_wire(self, feed: Feed) -> None:
+        feed.state = State.OPENING
+        feed.wire_id = self._next()
+        self._by_wire_id[feed.wire_id] = feed
+        self._ask(Request(Kind.SUBSCRIBE, feed.wire_id, encode_subscribe(feed), feed=feed))
+
+    def _start_at(self, feed: Feed, status: str) -> None:
+        """A feed starts at `next`: make that a vector, so that it can be resumed exactly.
+
+        A node that cannot tell leaves it at `next`: then a change of nodes may miss messages (docs/client.md).
+        """
+        vector = vector_of(status)
+        if vector is not None:
+            feed.seen = parse_progress(vector)
+            feed.handed = feed.seen.copy()
+            feed.start = "resume"
+        self._subscribe_on_wire(feed)
+
+    def _ask(self, request: Request) -> None:
+        self.requests.add(request)
+        self._write(request)
+
+    def _write(self, request: Request) -> None:
+        self.written_again += request.written
+        request.written = True
+        self._output.append(request.data)
+
+    def _answer(self, request: Request, error: ClientError | Refused | None) -> None:
+        if self.requests.remove(request):
+            request.done = True
+            request.error = error
+            self._changed[request] = None
+
+    def _settle(self, delivery: Delivery, is_ack: bool, receipt: str | None) -> None:
+        delivery.feed.settle(delivery)
+        self._output.append(encode_settle(delivery.ack_id, is_ack, receipt))
+
+    def _close_wire(self, feed: Feed) -> None:
+        """Take the SUBSCRIBE back; the feed itself goes on."""
+        if self._by_wire_id.pop(feed.wire_id, None) is not None and self.phase is Phase.ONLINE:
+            self._output.append(encode_undo("UNSUBSCRIBE", "id", feed.wire_id))
+        for request in self.requests:
+            if request.feed is feed:
+                self.requests.remove(request)
+        feed.state = State.CLOSED
+
+    def _end_feed(self, feed: Feed, error: ClientError | Refused | None) -> None:
+        if feed.state is State.ENDED:
+            return
+        self._close_wire(feed)
+        feed.cut_off()
+        feed.state = State.ENDED
+        feed.error = error
+        self.feeds.pop(feed, None)
+        self._changed[feed] = None
+
+    def _blame(self) -> None:
+        """If an ERROR about nothing in particular ended the connection, the first unanswered request is suspect."""
+        error = self._parting
+        request = self.requests.first()
+        if error is None or error.code in NO_REQUEST_CODES or request is None:
+            return
+        request.blamed += 1
+        if request.blamed >= BLAMED_MAX:
+            self._refuse(request, error)
+
+    def _not_connected(self) -> NotConnected:
+        reason = self.closed_because
+        error = NotConnected("the client was left" if reason is None else f"the client has given up: {reason}")
+        error.__cause__ = reason
+        return error

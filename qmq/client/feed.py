@@ -1,0 +1,185 @@
+"""One subscription and the messages that wait in it, without anybody who waits for them.
+
+What arrives is buffered here, and each kind of destination has its own bound: a queue is bounded by the credit that
+the node was given, a fanout is paused at `buffer_bytes` (it is unsubscribed, and continued from its vector when half
+of that has been taken), and a topic, whose messages cannot be had again, ends or drops its oldest.
+
+Surprising: `auto` is not what goes over the wire for queues. A message that the node counts as consumed when it
+is sent would be lost in this buffer if the client died, and nothing would bound the buffer; so the node is told
+`client-individual`, and the message is acknowledged when it is handed out.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+
+from qmq.client.vectors import Progress
+from qmq.errors import ClientError, Refused
+
+MESSAGE_OVERHEAD_BYTES = 512
+"""What one buffered message costs beyond its body, near enough for a bound: it makes that a bound on messages too."""
+
+
+class Kind(Enum):
+    QUEUE = "queue"
+    TOPIC = "topic"
+    FANOUT = "fanout"
+
+
+class Ack(Enum):
+    """Who says that a message is done: `AUTO` means when it is handed out; the others as in STOMP 1.2."""
+
+    AUTO = "auto"
+    CLIENT = "client"
+    CLIENT_INDIVIDUAL = "client-individual"
+
+
+class State(Enum):
+    CLOSED = "closed"
+    """Not subscribed at the node of now: there is none, or the feed is paused."""
+    ASKING = "asking"
+    """The node was asked where its fanouts end, for a start at `next`."""
+    OPENING = "opening"
+    OPEN = "open"
+    ENDED = "ended"
+    """For good; `error` says why, None when its owner has left."""
+
+
+def kind_of(destination: str) -> Kind:
+    """What `destination` is to a subscriber. What is wrong about it is for the node to say."""
+    if destination.startswith("/fanout/"):
+        return Kind.FANOUT
+    if destination.startswith(("/topic/", "/system/")):
+        return Kind.TOPIC
+    return Kind.QUEUE
+
+
+class Delivery:
+    """One message as it came. `connection` numbers the connection it came over; `settled` once ACK or NACK is said.
+
+    `ack_id` is empty when there is nothing to settle (topics, fanouts).
+    """
+
+    __slots__ = ("ack_id", "body", "connection", "feed", "headers", "settled")
+
+    def __init__(self, feed: "Feed", headers: Mapping[str, str], body: bytes, connection: int) -> None:
+        self.feed = feed
+        self.headers = headers
+        self.body = body
+        self.connection = connection
+        self.ack_id = headers.get("ack", "") if feed.kind is Kind.QUEUE else ""
+        self.settled = False
+
+    @property
+    def cost_bytes(self) -> int:
+        return len(self.body) + MESSAGE_OVERHEAD_BYTES
+
+
+class Feed:
+    """One subscription over all connections. `wire_id` is its id on the present one: new at each SUBSCRIBE, so that
+    what was still on its way for an earlier SUBSCRIBE is not taken for this one.
+    """
+
+    __slots__ = (
+        "ack",
+        "buffer",
+        "buffer_bytes_max",
+        "buffered_bytes",
+        "destination",
+        "drops_oldest",
+        "dropped",
+        "error",
+        "handed",
+        "headers",
+        "kind",
+        "opened",
+        "prefetch",
+        "seen",
+        "start",
+        "state",
+        "unsettled",
+        "wire_id",
+    )
+
+    def __init__(
+        self,
+        destination: str,
+        *,
+        ack: Ack,
+        prefetch: int,
+        buffer_bytes_max: int,
+        drops_oldest: bool,
+        start: str,
+        seen: Progress,
+        headers: Mapping[str, str],
+    ) -> None:
+        self.destination = destination
+        self.kind = kind_of(destination)
+        self.ack = ack
+        self.prefetch = prefetch
+        self.buffer_bytes_max = buffer_bytes_max
+        self.drops_oldest = drops_oldest
+        self.start = start
+        """`first`, `next`, or `resume`: after `seen`."""
+        self.headers = dict(headers)
+        self.state = State.CLOSED
+        self.opened = False
+        """Whether a node has ever said yes."""
+        self.error: ClientError | Refused | None = None
+        self.wire_id = ""
+        self.buffer: deque[Delivery] = deque()
+        self.buffered_bytes = 0
+        self.seen = seen
+        """Fanouts: what has been put into the buffer."""
+        self.handed = seen.copy()
+        """Fanouts: what has been handed out."""
+        self.unsettled: dict[str, Delivery] = {}
+        """By ack id, in the order of delivery: came over the present connection, and neither ACK nor NACK is said."""
+        self.dropped = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.buffered_bytes >= self.buffer_bytes_max
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether enough has been taken that a paused feed is worth continuing."""
+        return self.buffered_bytes * 2 <= self.buffer_bytes_max
+
+    def put(self, delivery: Delivery) -> None:
+        self.buffer.append(delivery)
+        self.buffered_bytes += delivery.cost_bytes
+        if delivery.ack_id:
+            self.unsettled[delivery.ack_id] = delivery
+
+    def take(self) -> Delivery:
+        """The oldest one. IndexError when there is none."""
+        delivery = self.buffer.popleft()
+        self.buffered_bytes -= delivery.cost_bytes
+        if self.kind is Kind.FANOUT:
+            self.handed.advance(delivery.headers.get("message-id", ""))
+        return delivery
+
+    def settle(self, delivery: Delivery) -> None:
+        """ACK or NACK is said of it; in `client` mode of everything delivered before it, too."""
+        if self.ack is Ack.CLIENT and delivery.ack_id in self.unsettled:
+            for ack_id, earlier in list(self.unsettled.items()):
+                if ack_id == delivery.ack_id:
+                    break
+                earlier.settled = True
+                del self.unsettled[ack_id]
+        delivery.settled = True
+        self.unsettled.pop(delivery.ack_id, None)
+
+    def drop_oldest(self) -> None:
+        while self.buffer and self.is_full:
+            self.buffered_bytes -= self.buffer.popleft().cost_bytes
+            self.dropped += 1
+
+    def cut_off(self) -> None:
+        """No node knows it any more: queue messages that wait here are delivered again, so none is handed out."""
+        self.unsettled.clear()
+        if self.kind is Kind.QUEUE:
+            self.buffer.clear()
+            self.buffered_bytes = 0
+        self.state = State.CLOSED

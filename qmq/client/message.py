@@ -1,0 +1,96 @@
+"""A message in the application's hands, and how it says that it is done with it."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from qmq.client.feed import Delivery
+from qmq.errors import NotConnected, Stale
+
+if TYPE_CHECKING:
+    from qmq.client.client import Client
+
+
+class Message:
+    """One message. As a context (`async with message`), it is acknowledged at the end of the block, and refused when
+    the block ends with an exception or a cancel. It settles once; what is said after that does nothing. Messages of
+    topics and fanouts need no settling: everything here does nothing for them.
+    """
+
+    __slots__ = ("_client", "_confirm", "delivery")
+
+    def __init__(self, client: "Client", delivery: Delivery, confirm: bool) -> None:
+        self._client = client
+        self._confirm = confirm
+        self.delivery = delivery
+
+    def __repr__(self) -> str:
+        return f"Message({self.destination!r}, {self.id!r}, body of {len(self.body)} bytes)"
+
+    @property
+    def body(self) -> bytes:
+        """Exactly the sender's bytes."""
+        return self.delivery.body
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The sender's headers, and those of the node."""
+        return self.delivery.headers
+
+    @property
+    def destination(self) -> str:
+        return self.delivery.headers.get("destination", "")
+
+    @property
+    def id(self) -> str:
+        """`message-id`: the same on every delivery and every node."""
+        return self.delivery.headers.get("message-id", "")
+
+    @property
+    def delivery_count(self) -> int:
+        """Which attempt this is, from 1 on, as far as the queue's node remembers."""
+        count = self.delivery.headers.get("delivery-count", "1")
+        return int(count) if count.isascii() and count.isdigit() else 1
+
+    @property
+    def is_redelivered(self) -> bool:
+        """Whether somebody, perhaps this client, may have worked on it before."""
+        return self.delivery.headers.get("redelivered") == "true"
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the connection that it came over is gone, so that an ACK can no longer be said: it comes again."""
+        return bool(self.delivery.ack_id) and self._client.core.is_gone(self.delivery)
+
+    async def ack(self) -> None:
+        """It is done. On return the node has that on disk.
+
+        In `client` mode this covers everything delivered before it, too. Cancelled: the ACK may have been sent.
+
+        Raises:
+            Stale: too late, it is delivered again; or the connection ended before the receipt, and it may be.
+            Refused: the node says no.
+            NotConnected: the client was left.
+        """
+        await self._client.settle(self.delivery, True)
+
+    async def nack(self) -> None:
+        """It could not be done: it goes back to its queue and comes again, to anybody. Otherwise as `ack`."""
+        await self._client.settle(self.delivery, False)
+
+    async def __aenter__(self) -> "Message":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """ACK or NACK without waiting, unless the subscription was made with `confirm`. A message that has become stale
+        is left alone then: its work was done, and it will come again.
+        """
+        if kind is None and self._confirm:
+            await self.ack()
+            return
+        try:
+            self._client.settle_soon(self.delivery, kind is None)
+        except (Stale, NotConnected):
+            pass  # counted by the core; there is nothing that the application could do about it here

@@ -1,0 +1,229 @@
+"""Keeps one connection at a time alive for a Core, and wakes those who wait for its answers.
+
+A connection is four things in one nursery: a reader, a writer, heart-beats, and the deadline of the login. Whichever
+ends first ends the connection; the core is told, and the next node of the rotation is dialled. Only a bug leaves `run`
+as an exception: what goes wrong outside is met by trying again, for ever, because how long to wait is the business of
+whoever waits (their cancel scope). One thing is final: every node in turn refuses the login.
+"""
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from qmq.client.address import Address, Rotation
+from qmq.client.core import Core, Phase
+from qmq.client.dial import Dial, Line
+from qmq.client.feed import Feed
+from qmq.client.requests import Request
+from qmq.errors import Refused, RemoteProtocolError
+
+READ_BYTES_MAX = 64 << 10
+
+HEARD_WITHIN = 2.0
+"""Times the agreed interval: so late may a beat of the node be (STOMP 1.2, "Heart-beating": margin of error)."""
+
+BEAT_EARLY = 0.9
+"""Of the agreed interval: beats leave a little sooner than promised, so that a busy moment does not cost the line."""
+
+FINAL_CODES = frozenset({"login-failed", "login-required"})
+"""Refusals of a login that waiting does not heal."""
+
+log = logging.getLogger("qmq.client")
+
+
+class Runner:
+    """Runs `core`. After every call into the core, `tell` must follow before the next await.
+
+    `attempt_seconds` bounds dialling and login together. A connection that stood for `steady_seconds` counts as a
+    success for the rotation.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        rotation: Rotation,
+        dial: Dial,
+        *,
+        tls: ssl.SSLContext | None,
+        attempt_seconds: float,
+        steady_seconds: float,
+    ) -> None:
+        self.core = core
+        self.address: Address | None = None
+        """The node that the client is logged in to."""
+        self.last_error = ""
+        self._rotation = rotation
+        self._dial = dial
+        self._tls = tls
+        self._attempt_seconds = attempt_seconds
+        self._steady_seconds = steady_seconds
+        self._refused_by: set[Address] = set()
+        self._waiting: dict[Request | Feed, trio.Event] = {}
+        self._room = trio.lowlevel.ParkingLot()
+        self._output = trio.Event()
+        self._heard = self._sent = 0.0
+        self._online = trio.Event()
+        self._logged_in = trio.Event()
+        self._is_writing = False
+
+    # For those who wait
+
+    def tell(self) -> None:
+        """The core was called: wake whom it concerns, and the writer."""
+        core = self.core
+        for subject in core.take_changed():
+            event = self._waiting.pop(subject, None)
+            if event is not None:
+                event.set()
+            if isinstance(subject, Request):
+                self._room.unpark()
+        if core.has_output:
+            self._output.set()
+        if core.phase is Phase.CLOSED:
+            self._online.set()
+            self._room.unpark_all()
+
+    async def changed(self, subject: Request | Feed) -> None:
+        """Wait until the core names `subject` as changed. Look before and after: others may have been quicker."""
+        await self._waiting.setdefault(subject, trio.Event()).wait()
+
+    def forget(self, request: Request) -> None:
+        """Nobody waits for it any more, and the room that it took is free."""
+        self._waiting.pop(request, None)
+        self.room_left()
+
+    async def room(self, size: int) -> None:
+        """Wait until the window has room for `size` bytes. Raises NotConnected."""
+        core = self.core
+        # Also where there is room: those who were just woken to it have their turn before a newcomer.
+        await trio.lowlevel.checkpoint()
+        while not core.requests.has_room(size):
+            core.check_open()
+            await self._room.park()
+        core.check_open()
+
+    def room_left(self) -> None:
+        """Somebody took or gave up room: if there is more, the next in line may look."""
+        if self.core.requests.has_room(1):
+            self._room.unpark()
+
+    async def online(self) -> None:
+        """Wait until the first login. Raises Refused when every node refuses it."""
+        await self._online.wait()
+        if self.core.closed_because is not None:
+            raise self.core.closed_because
+
+    # Running
+
+    async def run(self) -> None:
+        """Keep the core connected until it is closed."""
+        core = self.core
+        while core.phase is not Phase.CLOSED:
+            address, wait_seconds = self._rotation.next()
+            await trio.sleep(wait_seconds)
+            began = trio.current_time()
+            try:
+                await self._once(address)
+            except Refused as refused:
+                self._note(address, f"refused: {refused}")
+                if refused.code in FINAL_CODES:
+                    self._refused_by.add(address)
+                if self._refused_by.issuperset(self._rotation.addresses):
+                    core.close(refused)
+            except (OSError, RemoteProtocolError) as error:
+                self._refused_by.discard(address)
+                self._note(address, str(error))
+            finally:
+                was_online = self.address is not None
+                self.address = None
+                core.lost()
+                self.tell()
+            if was_online and trio.current_time() - began >= self._steady_seconds:
+                self._rotation.stood()
+            else:
+                self._rotation.failed()
+
+    def _note(self, address: Address, what: str) -> None:
+        self.last_error = f"{address}: {what}"
+        log.info("! %s", self.last_error)
+
+    async def _once(self, address: Address) -> None:
+        """One connection from dialling to its end. Raises OSError, Refused (the login), RemoteProtocolError."""
+        with trio.move_on_after(self._attempt_seconds) as attempt:
+            line = await self._dial(address.host, address.port, self._tls, address.host)
+        if attempt.cancelled_caught:
+            raise TimeoutError(f"no connection within {self._attempt_seconds:g} s")
+        self._heard = self._sent = trio.current_time()
+        self._logged_in = trio.Event()
+        self._is_writing = False
+        failure: list[Exception] = []
+        try:
+            async with trio.open_nursery() as nursery:
+
+                async def ending(task: Callable[[], Awaitable[None]]) -> None:
+                    try:
+                        await task()
+                    except (Refused, RemoteProtocolError, OSError) as error:
+                        failure.append(error)
+                    except (trio.BrokenResourceError, trio.ClosedResourceError):
+                        failure.append(ConnectionError("connection lost"))
+                    nursery.cancel_scope.cancel()
+
+                self.core.begin(address.host)
+                self.tell()
+                nursery.start_soon(ending, lambda: self._read(line, address))
+                nursery.start_soon(ending, lambda: self._write(line))
+                nursery.start_soon(ending, lambda: self._beat(attempt.deadline))
+        finally:
+            line.close()
+        if failure:
+            raise failure[0]
+
+    async def _read(self, line: Line, address: Address) -> None:
+        core = self.core
+        while data := await line.receive_some(READ_BYTES_MAX):
+            self._heard = trio.current_time()
+            try:
+                core.receive(data)
+            finally:
+                if core.phase is Phase.ONLINE and self.address is None:
+                    log.info("= logged in at %s (%s)", address, core.server)
+                    self.address = address
+                    self._logged_in.set()
+                    self._online.set()
+                self.tell()
+        raise ConnectionError("the node ended the connection")
+
+    async def _write(self, line: Line) -> None:
+        core = self.core
+        while True:
+            await self._output.wait()
+            self._output = trio.Event()
+            while data := core.take_output():
+                self._is_writing = True
+                await line.send_all(data)
+                self._is_writing = False
+                self._sent = trio.current_time()
+
+    async def _beat(self, login_deadline: float) -> None:
+        """Watch the login, then the silence of both sides."""
+        with trio.move_on_at(login_deadline) as scope:
+            await self._logged_in.wait()
+        if scope.cancelled_caught:
+            raise TimeoutError("the node did not answer the login in time")
+        core = self.core
+        send = core.send_beat_seconds * BEAT_EARLY or float("inf")
+        hear = core.hear_beat_seconds * HEARD_WITHIN or float("inf")
+        while True:
+            await trio.sleep_until(min(self._sent + send, self._heard + hear))
+            now = trio.current_time()
+            if now >= self._heard + hear:
+                raise TimeoutError(f"silent for {now - self._heard:.1f} s")
+            if now >= self._sent + send:
+                # A writer that waits for room has bytes under way: they say as much as a beat.
+                if not self._is_writing:
+                    core.beat()
+                    self.tell()
+                self._sent = now

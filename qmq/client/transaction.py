@@ -1,0 +1,71 @@
+"""Several messages and acknowledgements that take effect together or not at all."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from qmq.client.encode import Headers, Send
+from qmq.client.feed import Delivery
+from qmq.client.message import Message
+
+if TYPE_CHECKING:
+    from qmq.client.client import Client
+
+
+class Transaction:
+    """Made by `Client.transaction`. What it is given is kept here and sent as a whole at the end of its block; a block
+    that ends with an exception sends nothing at all. A node holds at most 1,000 frames and 16 MiB unless configured
+    otherwise (docs/limits.md).
+    """
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._sends: list[Send] = []
+        self._settles: list[tuple[Delivery, bool]] = []
+
+    def send(self, destination: str, body: bytes, headers: Headers | None = None) -> None:
+        """Add a message."""
+        self._sends.append((destination, body, dict(headers or {})))
+
+    def ack(self, message: Message) -> None:
+        """Add an ACK. Until the block ends the message counts as settled, so that its own context does nothing; if
+        the transaction comes to nothing, it waits for its ACK again. Raises Stale.
+        """
+        self._hold(message, True)
+
+    def nack(self, message: Message) -> None:
+        """Add a NACK; otherwise as `ack`."""
+        self._hold(message, False)
+
+    def _hold(self, message: Message, is_ack: bool) -> None:
+        if self._client.core.hold(message.delivery):
+            self._settles.append((message.delivery, is_ack))
+
+    async def __aenter__(self) -> "Transaction":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """On return all of it is on the node's disk. When the connection ends first, a transaction that only sends is
+        sent again, like a message.
+
+        Raises:
+            Refused: the node says no, to all of it.
+            Stale: a message of it came over a connection that is gone. Nothing was applied, or, when the connection
+                ended before the receipt, all or nothing: the error says which.
+            NotConnected: the client was left or has given up.
+        """
+        if kind is not None:
+            self._release()
+            return
+        if not self._sends and not self._settles:
+            return
+        try:
+            await self._client.commit(self._sends, self._settles)
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        for delivery, _ in self._settles:
+            self._client.core.release(delivery)
