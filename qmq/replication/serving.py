@@ -2,7 +2,9 @@
 
 Its records go out by the feed; its topics and lent messages by the tell methods of the mesh. What is kept here ends
 with the link, except lent messages: the follower's clients may be working on them. The next link says which it still
-holds (`Held`), and everything else comes back once the follower's own records, which hold its settles, are here.
+holds (`Held`), and everything else comes back once the follower's own records, which hold its settles, are here. Until
+then nothing new is lent to it either: a follower that has restarted does not remember what it settled, and would hand
+out again what its clients have had receipted.
 Pure: decisions go into the Outcome that the caller submits.
 """
 
@@ -37,6 +39,8 @@ class Serving:
         # Lent before this link, not yet known to be held, settled or lost; None once that is decided.
         self._suspects: set[Dot] | None = None
         self._held: Held | None = None
+        # Credit that came before that was decided: what its consumers settled may not be known here yet.
+        self._early_offers: dict[str, int] = {}
 
     def begin(self) -> None:
         """Open the link: the follower may borrow, and is told what it will get."""
@@ -69,6 +73,9 @@ class Serving:
             case Credit(offers):
                 if self._held is None:
                     raise MeshError("bad-frame", "credit came before the list of held messages")
+                if self._suspects is not None:
+                    self._early_offers.update(offers)
+                    return
                 for queue, limit in offers:
                     lending.offer(self.peer, queue, limit, out)
             case Settled(dots):
@@ -95,7 +102,11 @@ class Serving:
             suspects.difference_update(held.keep)
         lending = self._host.broker.lending
         keep = [dot for dot in lending.lent.get(self.peer, {}) if dot not in suspects]
-        return lending.give_up(self.peer, keep, out)
+        taken = lending.give_up(self.peer, keep, out)
+        for queue, limit in self._early_offers.items():
+            lending.offer(self.peer, queue, limit, out)
+        self._early_offers = {}
+        return taken
 
     def _acknowledged(self, ack: Ack) -> None:
         host = self._host

@@ -59,18 +59,21 @@ async def test_what_the_follower_still_holds_stays_lent_and_the_rest_comes_back_
     assert [message.body for message in node.broker.queues.get(JOBS).ready] == [b"two"]
 
 
-async def test_what_is_lent_over_the_new_link_is_not_taken_back_with_the_old() -> None:
+async def test_nothing_is_lent_over_a_new_link_until_the_followers_records_are_here() -> None:
     node, serving = node_and_follower()
     out = Outcome()
 
     serving.apply(Held([], {B: 3}), out)
+    serving.apply(Credit([(JOBS, 5)]), out)
     serving.apply(Credit([(JOBS, 10)]), out)
     node.send(JOBS, b"new")
+    early = lent(node)
     node.received_vector()[B] = 3
     serving.take_back(node.received_vector(), out)
 
-    # One and two came back and were lent again at once; the new one never came back.
+    # One and two came back and were lent again with the credit that had waited; the new one never came back.
     attempts = {message.body: message.attempts for message in node.broker.lending.lent["b"].values()}
+    assert early == [Dot(A, 1), Dot(A, 2)]
     assert attempts == {b"one": 1, b"two": 1, b"new": 0}
 
 
