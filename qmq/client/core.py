@@ -349,8 +349,6 @@ class Core:
         if request.feed is not None:
             self._by_wire_id.pop(request.feed.wire_id, None)
             self._end_feed(request.feed, error)
-        for delivery in request.deliveries:
-            self.release(delivery)
         self._answer(request, error)
 
     def _logged_in(self, headers: Headers) -> None:

@@ -67,6 +67,22 @@ async def test_a_message_larger_than_the_window_is_sent_alone(autojump_clock: Mo
             assert sorted(map(len, await take(messages, 4))) == [10, 20, 5000, 6000]
 
 
+async def test_the_room_of_one_large_message_is_used_by_many_small_ones_at_once(autojump_clock: MockClock) -> None:
+    most = 0
+    async with running() as mesh, mesh.client(window_bytes=5000) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, "/queue/q", bytes(6000))
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(10):
+                nursery.start_soon(client.send, "/queue/q", b"")
+            await trio.testing.wait_all_tasks_blocked()
+            while (open_now := client.statistics().unconfirmed_messages) > 0:
+                most = max(most, open_now)
+                await trio.sleep(0.0001)
+
+    assert most == 10
+
+
 async def test_a_refused_message_raises_its_code_and_costs_no_connection(autojump_clock: MockClock) -> None:
     async with running(destinations=ONE_MESSAGE) as mesh, mesh.client() as client:
         await client.send("/queue/small", b"fits")
@@ -155,6 +171,22 @@ async def test_a_cancelled_send_frees_its_room_and_is_not_sent_again(autojump_cl
 
         async with client.subscribe("/queue/q") as messages:
             assert await take(messages, 1) == [b"kept"]
+
+
+async def test_the_room_of_a_cancelled_send_goes_to_the_next_in_line(autojump_clock: MockClock) -> None:
+    async with running() as mesh, mesh.client(window_messages=1) as client:
+        mesh.kill("a")
+        await eventually(lambda: client.statistics().node is None)
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(2):
+                async with trio.open_nursery() as doomed:
+                    doomed.start_soon(client.send, "/queue/q", b"given up")
+                    await trio.testing.wait_all_tasks_blocked()
+                    nursery.start_soon(client.send, "/queue/q", b"in line")
+            await mesh.start("a")
+
+        async with client.subscribe("/queue/q") as messages:
+            assert await take(messages, 1) == [b"in line"]
 
 
 async def test_a_cancelled_sender_in_line_does_not_keep_the_next_one_waiting(autojump_clock: MockClock) -> None:
@@ -451,6 +483,19 @@ async def test_a_transaction_moves_a_message_from_one_queue_to_another(autojump_
             with trio.move_on_after(5) as scope:
                 await anext(back)
             assert scope.cancelled_caught
+
+
+async def test_in_client_mode_an_ack_in_a_transaction_covers_what_came_before(autojump_clock: MockClock) -> None:
+    async with running() as mesh, mesh.client() as client:
+        for body in (b"1", b"2", b"3"):
+            await client.send("/queue/q", body)
+        async with client.subscribe("/queue/q", ack="client") as messages:
+            first, second, third = [await anext(messages) for _ in range(3)]
+            async with client.transaction() as together:
+                together.ack(second)
+            await first.ack()
+            await third.ack()
+        assert client.statistics().logins == 1
 
 
 async def test_a_transaction_whose_block_fails_sends_nothing(autojump_clock: MockClock) -> None:
