@@ -3,6 +3,9 @@
 It speaks STOMP 1.2 only and reads whatever the node sends in between: frames that are not asked for yet wait in order.
 It never reconnects; an ERROR frame or a lost connection is an exception whose text is ready to print. Connecting,
 sending and waiting for one answer are each bounded by `timeout_seconds`; `receive` by its own argument.
+
+It is not `qmq.client` on purpose: a command should fail, and say why, where that one waits for another node; and trio
+would make every command start by half as much again.
 """
 
 import socket
