@@ -104,15 +104,18 @@ class StompGateway:
                 if out.ending:
                     break
             except Refused as refused:
-                self.refuse(refused, frame.receipt, out)
+                # A transaction that misses a frame must not be committed without it.
+                self.refuse(refused, frame.receipt, out, may_stay=not _is_held(head))
                 if out.ending:
                     break
         if self._acked:
             self._settle_acked(out)
 
-    def refuse(self, error: ProtocolError | Refused, receipt: str | None, out: Outcome) -> None:
+    def refuse(
+        self, error: ProtocolError | Refused, receipt: str | None, out: Outcome, *, may_stay: bool = True
+    ) -> None:
         """Answer with ERROR; end the session unless it may stay."""
-        keep = self._keep_open and error.code in KEEP_OPEN_CODES
+        keep = may_stay and self._keep_open and error.code in KEEP_OPEN_CODES
         out.frames.append(encode_error(error, receipt, self.version))
         out.ending = not keep
 
@@ -279,6 +282,11 @@ class StompGateway:
         if frame.receipt is not None:
             headers = [("receipt-id", frame.receipt), *answer.items()]
             out.frames.append(encode_frame("RECEIPT", headers, version=self.version))
+
+
+def _is_held(head: Head) -> bool:
+    """Whether the frame was to be part of a transaction. (COMMIT is not: refused, it can be tried again.)"""
+    return head.command in ("SEND", "ACK", "NACK") and "transaction" in head.headers
 
 
 def encode_error(error: ProtocolError | Refused, receipt: str | None, version: Version) -> bytes:

@@ -194,6 +194,22 @@ def test_keep_open_survives_an_unknown_destination_but_no_protocol_mistake() -> 
     assert second.ending
 
 
+def test_a_refused_frame_of_a_transaction_ends_the_session_so_that_nothing_commits_without_it() -> None:
+    client = Client(keep_open=True, known=("/queue/q",))
+
+    out = client.say(
+        "BEGIN\ntransaction:t",
+        "SEND\ndestination:/queue/q\ntransaction:t\n\none",
+        "SEND\ndestination:/queue/other\ntransaction:t\n\ntwo",
+        "COMMIT\ntransaction:t\nreceipt:c",
+    )
+
+    assert client.error(out)["error-code"] == "unknown-destination"
+    assert out.ending
+    assert not out.records
+    assert not out.receipts
+
+
 def test_a_duplicate_subscription_id_is_refused() -> None:
     client = Client()
     client.say("SUBSCRIBE\nid:0\ndestination:/topic/a")
