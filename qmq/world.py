@@ -70,7 +70,10 @@ class Network(Protocol):
     """Connections, real or simulated."""
 
     async def connect(self, host: str, port: int, tls: ssl.SSLContext | None, server_name: str) -> Pipe:
-        """Open a connection; with `tls`, the certificate must carry `server_name`. Raises OSError."""
+        """Open a connection; with `tls`, the certificate must carry `server_name`.
+
+        Raises OSError, and MeshError when the other side shows a certificate that is not to be trusted.
+        """
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
         """Raises OSError when the address cannot be had. A TLS handshake happens inside `Pipe.receive_some`."""

@@ -27,8 +27,10 @@ class LimitSettings(Section):
     """From accept to the end of CONNECT, TLS included. A client on a slow line needs one round trip or three."""
     login_bytes_max: LineSize = 8 << 10
     """Everything sent until CONNECT is complete; the largest CONNECT of the stock clients is under 1 KiB."""
-    logins_pending_max: Count = 200
+    logins_pending_max: Count = 400
     """Connections that have not logged in yet, on the whole node."""
+    logins_pending_per_address_max: Count = 200
+    """Of these, from one IP address: silent connections from one place must not keep everyone out."""
 
     # Connections.
     connections_max: Count = 10_000

@@ -37,6 +37,7 @@ class Logins:
         # Checked against when the user is unknown, so that the time taken does not tell.
         self._nobody = argon2.PasswordHasher().hash(secrets.token_hex(16)) if users else ""
         self._addresses: Counter[str] = Counter()
+        self._pending_addresses: Counter[str] = Counter()
         self._users: Counter[str] = Counter()
         self._total = 0
         self._closed = False
@@ -60,12 +61,19 @@ class Logins:
             )
         if self.pending >= limits.logins_pending_max:
             raise Refused("too-many-logins", f"At most {limits.logins_pending_max} clients may be logging in.")
+        if self._pending_addresses[address] >= limits.logins_pending_per_address_max:
+            raise Refused(
+                "too-many-logins",
+                f"At most {limits.logins_pending_per_address_max} clients of one address may be logging in.",
+            )
         self._addresses[address] += 1
+        self._pending_addresses[address] += 1
         self._total += 1
         self.pending += 1
 
-    def logged_in(self) -> None:
+    def logged_in(self, address: str) -> None:
         """A connection counted by `admit` has finished logging in, or ended before."""
+        _less(self._pending_addresses, address)
         self.pending -= 1
 
     def leave(self, address: str, user: str | None) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import trio
 
+from qmq.errors import MeshError
 from qmq.world import Listener, Network, Pipe
 
 LISTEN_BACKLOG = 1024
@@ -185,6 +186,11 @@ class TcpNetwork:
             await secured.do_handshake()
         except trio.BrokenResourceError as error:
             stream.socket.close()
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                why = error.__cause__.verify_message
+                raise MeshError(
+                    "bad-certificate", f"{host}:{port} shows a certificate that is not trusted: {why}"
+                ) from error
             raise ConnectionError(f"TLS with {host}:{port} failed: {error.__cause__ or error}") from error
         except BaseException:
             stream.socket.close()

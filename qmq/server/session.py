@@ -145,7 +145,7 @@ class Session:
         self.finishing = True
         desk.beats.forget(self._deadline)
         if self._gateway is None:
-            desk.logins.logged_in()
+            desk.logins.logged_in(self.peer_address)
         else:
             del desk.sessions[self.id]
             out = Outcome()
@@ -241,7 +241,7 @@ class Session:
         self._gateway = StompGateway(self.id, desk.broker, desk.rules, version, headers.get("on-error") == "keep-open")
         desk.sessions[self.id] = self
         desk.broker.open_session(self.id)
-        desk.logins.logged_in()
+        desk.logins.logged_in(self.peer_address)
         answer = [
             ("version", version.text),
             ("server", desk.software),

@@ -334,6 +334,17 @@ async def test_connections_are_bounded_per_address_and_given_back(autojump_clock
         assert error.head.headers["error-code"] == "too-many-connections"
 
 
+async def test_silent_connections_of_one_address_do_not_keep_others_out(autojump_clock: MockClock) -> None:
+    async with Rig(limits={"logins_pending_per_address_max": 3}).run() as rig:
+        silent = [await rig.dial("10.0.0.1") for _ in range(3)]
+        (error,) = await (await rig.dial("10.0.0.1")).until_closed()
+        await rig.connect("10.0.0.2")
+        await silent[0].log_in()
+        await rig.connect("10.0.0.1")
+
+        assert error.head.headers["error-code"] == "too-many-logins"
+
+
 async def test_the_node_beats_as_agreed_and_notices_silence(autojump_clock: MockClock) -> None:
     async with Rig(limits={"heartbeat_grace": 2.0}).run() as rig:
         client = await rig.dial()

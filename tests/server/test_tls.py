@@ -8,6 +8,7 @@ import trio
 import trustme
 
 from qmq.config import TlsSettings
+from qmq.errors import MeshError
 from qmq.server.listeners import mesh_contexts, serve_clients, server_context
 from qmq.server.pipes import TcpNetwork, TlsPipe
 from qmq.wire.stomp import Connection, Role
@@ -130,7 +131,7 @@ async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Pape
                         pass
                     raise trio.BrokenResourceError  # an orderly end is as good
                 plain.close()
-                with pytest.raises(ConnectionError):
+                with pytest.raises(MeshError, match="not trusted"):
                     await TcpNetwork().connect(*address, papers.trusting(), "another-name")
                 good = await TcpNetwork().connect(*address, papers.trusting(), "node")
                 await good.send_all(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0")
@@ -169,7 +170,7 @@ async def test_a_mesh_link_is_not_dialled_to_a_node_with_another_name(papers: Pa
     listening, _ = mesh_contexts(papers.of("c"))
     _, dialling = mesh_contexts(papers.of("b"))
 
-    with pytest.raises((ExceptionGroup, ConnectionError)):
+    with pytest.raises((ExceptionGroup, MeshError)):
         await both_ends(listening, dialling, "a")
 
 
