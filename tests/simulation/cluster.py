@@ -184,7 +184,8 @@ class Member:
 
     async def fail_disk(self) -> None:
         """Let one of the next disk operations fail; returns when the node has ended of it and the disk is well."""
-        if self.up:
+        # A node that is dead takes a moment to unwind; its disk belongs to its next life by then.
+        if self.up and self._world is not None and not self._world.dead:
             self._trace.note(f"{self.name}: the disk begins to fail")
             self.disk_is_told_to_fail = True
             self.disk.fail_at(self._chance.randrange(6))
