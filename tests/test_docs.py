@@ -1,5 +1,6 @@
 """The pages say what the code does: commands, limits and links."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,3 +133,20 @@ def test_the_readme_names_its_two_commands() -> None:
     for target in ("mesh", "test"):
         assert f"make {target}" in README
         assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)
+
+
+def test_every_error_code_of_the_dialect_is_on_its_page() -> None:
+    """A code is the first argument of `Refused`, `RemoteProtocolError` or one of the codec's refusals."""
+    said = (ROOT / "docs/stomp.md").read_text()
+    makers = {"Refused", "RemoteProtocolError", "refusal"}
+    missing = set()
+    for folder in ("broker", "gateways", "server", "wire"):
+        for path in (ROOT / "qmq" / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers:
+                    code = node.args[0] if node.args else None
+                    if isinstance(code, ast.Constant) and f"`{code.value}`" not in said:
+                        missing.add(f"{code.value} ({path.relative_to(ROOT)})")
+
+    # Only a client can meet this one: its server has refused the login and goes on talking.
+    assert missing == {"after-error (qmq/wire/stomp/states.py)"}

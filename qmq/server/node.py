@@ -8,6 +8,7 @@ leaves `run` and the process ends, because what it decided is not what the disk 
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -18,18 +19,18 @@ from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Delivery
 from qmq.config import ListenerSettings, NodeSettings, PeersFile
 from qmq.dots import Origin, Vector
-from qmq.errors import Refused
 from qmq.gateways.stomp import Rules
 from qmq.journal import Replay
 from qmq.replication.mesh import Mesh
 from qmq.server.beats import Beats
 from qmq.server.checkpoints import Checkpoints
 from qmq.server.commits import Commits
+from qmq.server.control import control_answer
 from qmq.server.followers import Followers
 from qmq.server.listeners import mesh_contexts, serve_clients
 from qmq.server.login import Logins
 from qmq.server.session import Session
-from qmq.server.status import DESTINATIONS_SHOWN, Alarms, status_answer
+from qmq.server.status import DESTINATIONS_SHOWN, Alarms
 from qmq.server.teller import Teller
 from qmq.storage.batch import BatchHead
 from qmq.storage.record import Record
@@ -81,7 +82,7 @@ class Node:
         )
         self.rules = Rules(
             policy=self._policy,
-            control=self._control,
+            control=partial(control_answer, self),
             prefetch_default=limits.prefetch_default,
             prefetch_max=limits.prefetch_max,
             destination_bytes_max=limits.destination_bytes_max,
@@ -278,11 +279,6 @@ class Node:
             limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
             limits.queue_bytes_max if policy.max_bytes is None else policy.max_bytes,
         )
-
-    def _control(self, destination: str) -> dict[str, str]:
-        if destination == "/control/status":
-            return {"status": status_answer(self)}
-        raise Refused("bad-destination", "The control destination is /control/status.")
 
     # What the mesh needs of its node (qmq.replication.host)
 

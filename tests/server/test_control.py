@@ -1,0 +1,81 @@
+"""Questions to a node over STOMP: ocamlmq's counts, and the status."""
+
+import json
+
+import pytest
+from trio.testing import MockClock
+
+from tests.server.rig import Client, Rig, eventually, send, subscribe
+
+
+async def ask(client: Client, question: str) -> dict[str, str]:
+    await client.send(send(question, "", "asked"))
+    return (await client.next("RECEIPT")).head.headers
+
+
+async def test_messages_of_a_queue_are_counted_until_they_are_settled(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        await client.send(*[send("/queue/q", str(n), str(n)) for n in range(3)])
+        for _ in range(3):
+            await client.receipt()
+        before = await ask(client, "/control/count-msgs/queue/q")
+        await client.send(subscribe("/queue/q", ack="client-individual"))
+        await client.receipt()
+        message = await client.next("MESSAGE")
+        in_flight = await ask(client, "/control/count-msgs/queue/q")
+        await client.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:a\n\n")
+        await client.receipt()
+        after = await ask(client, "/control/count-msgs/queue/q")
+
+        assert before == {"receipt-id": "asked", "num-messages": "3"}
+        assert (in_flight["num-messages"], after["num-messages"]) == ("3", "2")
+        assert (await ask(client, "/control/count-msgs/queue/never-used"))["num-messages"] == "0"
+        assert "/queue/never-used" not in rig.alive.broker.queues.by_name
+
+
+async def test_subscribers_are_counted_with_those_of_patterns(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        one, two = await rig.connect(), await rig.connect()
+        await one.send(subscribe("/topic/a.b", id="1"), subscribe("/queue/q", id="2"), subscribe("/fanout/f", id="3"))
+        await two.send(subscribe("/topic/a.*", id="1"), subscribe("/queue/q", id="2"))
+        for _ in range(3):
+            await one.receipt()
+        await two.receipt()
+        await two.receipt()
+
+        counts = [
+            (await ask(one, f"/control/count-subscribers/{name}"))["num-subscribers"]
+            for name in ("topic/a.b", "queue/q", "fanout/f", "topic/other")
+        ]
+        two.pipe.close()
+        await eventually(lambda: len(rig.alive.sessions) == 1)
+
+        assert counts == ["2", "2", "1", "0"]
+        assert (await ask(one, "/control/count-subscribers/queue/q"))["num-subscribers"] == "1"
+
+
+async def test_status_counts_what_the_fanouts_hold(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        await client.send(*[send("/fanout/f", str(n), str(n)) for n in range(5)], subscribe("/fanout/f"))
+        for _ in range(6):
+            await client.receipt()
+
+        status = json.loads((await ask(client, "/control/status"))["status"])
+
+        assert status["fanouts"] == [{"destination": "/fanout/f", "messages": 5, "followers": 1}]
+
+
+@pytest.mark.parametrize("question", ["/control/reboot", "/control/count-msgs/topic/t", "/control/count-msgs/q"])
+async def test_a_question_that_nobody_understands_is_refused_with_those_that_are(
+    autojump_clock: MockClock, question: str
+) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        await client.send(send(question, "", "asked"))
+
+        error = await client.next("ERROR")
+
+        assert error.head.headers["error-code"] == "bad-destination"
+        assert error.head.headers["receipt-id"] == "asked"
