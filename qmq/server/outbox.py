@@ -17,6 +17,10 @@ SEND_BYTES_MAX = 1 << 18
 """Joined for one call; more would copy what the kernel cannot take anyway."""
 
 
+def start_nothing(task: Callable[[], Awaitable[None]]) -> None:
+    """In place of the nursery of a session that has ended."""
+
+
 class Outbox:
     """Whole frames in, bytes out, in order.
 
@@ -106,6 +110,8 @@ class Outbox:
         self.broken = True
         self._parts = []
         self.size = 0
+        # Lets go of the session, which holds this: a connection that ends leaves no cycle for the collector.
+        self._start = start_nothing
         self._now_drained()
 
     async def drained(self) -> None:

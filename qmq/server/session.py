@@ -152,6 +152,7 @@ class Session:
             desk.broker.close_session(self.id, out)
             desk.submit(out)
         desk.logins.leave(self.peer_address, self.user)
+        self._nursery = None
         self.closed.set()
 
     async def _receive_until_end(self) -> None:
