@@ -23,6 +23,12 @@ RECEIPT_BYTES = 64
 """What a waiting Outcome costs beyond its records, for the bound."""
 
 
+def _waiting_bytes(out: Outcome) -> int:
+    """What `out` counts for while it waits. Records of peers wait in memory like our own: a link is acknowledged when
+    its records are decided, so nothing else stops a fast peer from filling a node whose disk is slow."""
+    return RECEIPT_BYTES + out.record_bytes + sum([len(batch) for _, _, batch in out.batches])
+
+
 class Commits:
     """The queue in front of the journal. `tell_now` and `tell_after` hand effects to sessions and
     links; `flush` sends what they put."""
@@ -72,7 +78,7 @@ class Commits:
         if waits:
             self._waiting.append(out)
             self._waiting_sessions[out.session] = self._waiting_sessions.get(out.session, 0) + 1
-            self.pending_bytes += out.record_bytes + RECEIPT_BYTES
+            self.pending_bytes += _waiting_bytes(out)
             self._submitted += 1
             self._work.set()
         self._tell_now(out)
@@ -106,7 +112,7 @@ class Commits:
             self.groups += 1
         for out in group:
             self.records += len(out.records)
-            self.pending_bytes -= out.record_bytes + RECEIPT_BYTES
+            self.pending_bytes -= _waiting_bytes(out)
             left = self._waiting_sessions[out.session] - 1
             if left:
                 self._waiting_sessions[out.session] = left
