@@ -14,11 +14,11 @@ from typing import Final
 import msgpack
 
 from qmq.broker.outcome import Outcome
-from qmq.dots import Origin, Vector
+from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, FutureVersion, MeshError
 from qmq.journal import Replay
-from qmq.replication.values import check_dots
-from qmq.storage.batch import MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
+from qmq.replication.values import array, check_dots, number, origin_of
+from qmq.storage.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
 from qmq.storage.record import Kind, Record
 
 NOT_HERE: Final = "gap"
@@ -85,9 +85,27 @@ class Acceptance:
             raise MeshError("bad-batch", str(error)) from error
         for record in records:
             _check_record(record, head)
+        given_up = self._given_up(head, records)
         have[head.origin] = head.last
+        merge(have, given_up)
         out.batches.append((head.origin, head.last, batch))
         self._replay.accept(head.origin, records, have, out)
+
+    def _given_up(self, head: BatchHead, records: list[Record]) -> Vector:
+        """What this node gave up in an earlier life and hears of again now that its disk was lost.
+
+        The journal counts these from the moment it holds the batch (`storage.journal.advance`), so `have` must too:
+        a batch from below would be one that the journal cannot take.
+        """
+        gaps: Vector = {}
+        if head.attributes & GAPS and head.origin.node == self._own.node:
+            for record in records:
+                if record.kind == Kind.GAP:
+                    origin, through = _gap_of(record, head)
+                    if origin == self._own:
+                        raise MeshError("forged-origin", f"{head!r} gives up records of {origin}, which is running")
+                    merge(gaps, {origin: through})
+        return gaps
 
 
 def _head_at(body: bytes, offset: int) -> BatchHead:
@@ -116,3 +134,13 @@ def _check_record(record: Record, head: BatchHead) -> None:
             raise MeshError("bad-batch", f"settle {record.sequence} of {head.origin}: {error}") from error
         except MeshError as error:
             raise MeshError("bad-batch", f"settle {record.sequence} of {head.origin}: {error.message}") from error
+
+
+def _gap_of(record: Record, head: BatchHead) -> tuple[Origin, int]:
+    try:
+        fields = array(msgpack.unpackb(record.body), 3)
+        return origin_of(fields[0], fields[1]), number(fields[2])
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise MeshError("bad-batch", f"gap {record.sequence} of {head.origin}: {error}") from error
+    except MeshError as error:
+        raise MeshError("bad-batch", f"gap {record.sequence} of {head.origin}: {error.message}") from error

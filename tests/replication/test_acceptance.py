@@ -14,8 +14,8 @@ from qmq.dots import Origin, Vector
 from qmq.errors import MeshError
 from qmq.journal import Replay
 from qmq.replication.acceptance import NOT_HERE, Acceptance
-from qmq.storage.batch import MEMORY, SPARSE, encode_batch
-from qmq.storage.record import Kind, pack_envelope, pack_record
+from qmq.storage.batch import GAPS, MEMORY, SPARSE, encode_batch
+from qmq.storage.record import Kind, pack_envelope, pack_gap, pack_record
 
 from .rig import batch_of
 
@@ -92,6 +92,41 @@ def test_own_records_of_an_earlier_life_are_taken_back() -> None:
     have: Vector = {}
 
     assert acceptance().take(batch_of(Origin("b", 99), 1, 1), have, Outcome())
+
+
+def gap_batch(noted_by: Origin, body: bytes) -> bytes:
+    return encode_batch(noted_by, [pack_record(1, 1, Kind.GAP, 0, pack_envelope("", b""), body)], 1, 1, 1, 1, GAPS)
+
+
+def test_what_an_earlier_life_gave_up_counts_again_when_its_records_come_back() -> None:
+    """The journal counts it too: a record below it could not be appended any more, and the node would stop."""
+    earlier = Origin("b", 99)
+    have: Vector = {A: 2}
+    out = Outcome()
+
+    acceptance().take(gap_batch(earlier, pack_gap(A, 7)) + batch_of(A, 3, 4) + batch_of(A, 8, 8), have, out)
+
+    assert have == {earlier: 1, A: 8}
+    assert [(origin, last) for origin, last, _ in out.batches] == [(earlier, 1), (A, 8)]
+
+
+def test_what_another_node_gave_up_is_not_given_up_here() -> None:
+    have: Vector = {}
+
+    acceptance().take(gap_batch(C, pack_gap(A, 7)), have, Outcome())
+
+    assert have == {C: 1}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", msgpack.packb(5), msgpack.packb(["a", 1, -3]), msgpack.packb([1, 1, 1])]
+)
+def test_a_gap_of_an_earlier_life_that_means_nothing_is_refused(body: bytes) -> None:
+    assert refusal(gap_batch(Origin("b", 99), body)).code == "bad-batch"
+
+
+def test_an_earlier_life_cannot_have_given_up_records_of_the_present_one() -> None:
+    assert refusal(gap_batch(Origin("b", 99), pack_gap(B, 5))).code == "forged-origin"
 
 
 def test_every_flipped_bit_is_noticed() -> None:
