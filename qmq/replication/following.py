@@ -35,6 +35,7 @@ class Following:
         self._acceptance = acceptance
         self._ack_due = False
         self._frames = 0
+        self._told_frames = 0
         self._missing: Vector = {}
         self._undurable: Vector = {}
         self._told_received: Vector = {}
@@ -119,17 +120,23 @@ class Following:
         return self._ack_due
 
     def tell_ack(self, direct: tuple[Origin, ...]) -> None:
-        """Queue an Ack if there is anything that the peer has not been told."""
+        """Queue an Ack if there is anything that the peer has not been told.
+
+        While the disk is full no frame is acknowledged, so the peer stops at its window: what is left of the disk is
+        for settles. Everything else on the link goes on, and once per beat it is seen whether there is room again.
+        """
         frame_waits = self._ack_due
         self._ack_due = False
         received = _changes(self._host.received_vector(), self._told_received)
         durable = _changes(self._host.durable_vector(), self._told_durable)
         news = direct if direct != self._told_direct else None
-        if frame_waits or received or durable or news is not None:
+        frames = self._told_frames if self._host.broker.disk_full else self._frames
+        if frame_waits or received or durable or news is not None or frames != self._told_frames:
             self._told_received.update(received)
             self._told_durable.update(durable)
             self._told_direct = direct
-            self.outbox.put(Ack(self._frames, received, durable, news))
+            self._told_frames = frames
+            self.outbox.put(Ack(frames, received, durable, news))
 
     def _take_batches(self, number: int, body: bytes, out: Outcome) -> bool:
         grown = self._acceptance.take(body, self._host.received_vector(), out)

@@ -85,6 +85,24 @@ async def test_a_repeat_is_acknowledged_too_because_it_took_room_in_the_window()
     assert link.told() == [Ack(1, {}, {}, None)]
 
 
+async def test_a_full_disk_leaves_the_window_shut_until_somebody_made_room() -> None:
+    """What is in the window comes all the same; then the peer waits, and topics, credit and lent messages go on."""
+    link = Link()
+    link.following.begin(())
+    link.told()
+
+    link.node.broker.disk_full = True
+    link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
+    link.following.tell_ack(())
+    assert link.told() == [Ack(0, {A: 2}, {}, None)]
+    link.following.tell_ack(())
+    assert link.told() == []
+
+    link.node.broker.disk_full = False
+    link.following.tell_ack(())
+    assert link.told() == [Ack(1, {}, {}, None)]
+
+
 async def test_many_patterns_are_told_in_several_frames() -> None:
     link = Link()
     wanted = {f"/topic/{number}": True for number in range(PATTERNS_PER_FRAME + 1)}
