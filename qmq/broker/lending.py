@@ -55,11 +55,17 @@ class Lending:
             return
         borrower = offered.get(queue_name)
         if borrower is None:
+            if not limit:
+                return
             borrower = offered[queue_name] = Borrower(peer, self.lent.setdefault(peer, {}))
         queue = self._queues.get(queue_name)
         queue.borrowers[peer] = borrower
         borrower.limit = limit
         queue.line_up_peer(borrower)
+        if not limit and not borrower.sent:
+            # The count over the link is 0 on both sides, so it need not be remembered: queues come and go.
+            del offered[queue_name]
+            del queue.borrowers[peer]
         self._queues.dispatch(queue, out)
         self._queues.forget_if_idle(queue)
 
@@ -177,6 +183,9 @@ class Lending:
                     or (limit > before and left > 0 and limit - before < share / 2)
                 ):
                     continue
-                offered[name] = limit
+                if limit:
+                    offered[name] = limit
+                else:
+                    del offered[name]
                 told.append((peer, name, limit))
         return told

@@ -367,6 +367,32 @@ def test_offer_is_raised_when_half_of_it_is_used_and_free_again() -> None:
     assert node.lending.offers() == [("b", JOBS, 6)]
 
 
+def test_queues_that_lost_their_consumers_before_anything_was_lent_cost_neither_side_memory() -> None:
+    """Each reply queue of a busy service lives for one message; a link may last for months."""
+    a, b = Node("a"), Node("b")
+    a.lending.borrower_connected("b")
+    b.lending.owner_connected("a")
+    client = b.client()
+
+    def tell() -> list[tuple[str, str, int]]:
+        offers = b.lending.offers()
+        for _, queue, limit in offers:
+            a.offer("b", limit, queue)
+        return offers
+
+    client.subscribe("/queue/reply.1", credit=1)
+    assert tell() == [("a", "/queue/reply.1", 1)]
+    assert (len(a.lending._borrowing["b"]), len(b.lending._offered["a"])) == (1, 1)
+    client.unsubscribe()
+
+    assert tell() == [("a", "/queue/reply.1", 0)]
+    assert (len(a.lending._borrowing["b"]), len(b.lending._offered["a"])) == (0, 0)
+    check_empty(a)
+    client.subscribe("/queue/reply.1", credit=1)
+    assert tell() == [("a", "/queue/reply.1", 1)]
+    assert a.send(b"1", "/queue/reply.1").peer_deliveries
+
+
 def test_owner_that_used_all_its_credit_is_offered_the_last_free_place() -> None:
     node = borrower()
     client = node.client()
