@@ -106,6 +106,10 @@ class Feed:
             chosen.append(data)
             self.peer[head.origin] = head.last
         self._close(frames, chosen)
+        # Retention may have overtaken the walk; of an origin that writes no more, nothing else would tell the peer.
+        gap = self.start_again(base)
+        if gap is not None:
+            frames.append(gap)
         if holes:
             frames.append(Hole(tuple(holes)))
         return frames, position

@@ -133,6 +133,20 @@ def test_a_gap_of_retention_is_told_before_what_comes_after_it() -> None:
     ]
 
 
+def test_what_retention_drops_during_a_walk_is_told_even_if_nothing_of_its_origin_follows() -> None:
+    """Records of a life that ended: no later batch would ever show the peer that it lacks them."""
+    journal = journal_of(batch_of(A, 1, 1), batch_of(C, 1, 2), batch_of(A, 2, 2))
+    feed = feed_of()
+    first = journal.read(0, 1)
+    frames, position = feed.select(first, journal.end, {})
+    assert position is not None and len(frames) == 1
+
+    after = feed.select(journal.read(journal.end - 1, 1), journal.end, {A: 1, C: 2})[0]
+
+    assert after[-1] == Gap([(C, 2)])
+    assert feed.peer[C] == 2
+
+
 def test_a_walk_begins_by_telling_what_the_journal_no_longer_has() -> None:
     feed = feed_of({A: 2}, direct=(C,))
 
