@@ -119,8 +119,6 @@ class Checkpointer:
         sealed = journal.seal_full()
         dropped += self._drop(now_us, members)
         self._drop_fanouts(now_us, retention)
-        with self._lock:
-            self._logs.close_idle()
         return CheckpointReport(end, end - begin, added, deleted, copied, dropped, sealed)
 
     def _reduce(self, end: int, size_max: int) -> tuple[Reduction, int]:
@@ -154,8 +152,10 @@ class Checkpointer:
         copied = 0
         for destination, entries in reduction.fanouts.items():
             with self._lock:
-                log = self._logs.get(destination)
+                log = self._logs.hold(destination)
             extents[destination] = log.append(entries)
+            with self._lock:
+                self._logs.release(extents[destination])
             copied += len(entries)
         if position > self._queues.position():
             self._queues.apply(
@@ -167,8 +167,10 @@ class Checkpointer:
         self._logs.commit(state, extents)
         for destination in extents:
             with self._lock:
-                log = self._logs.get(destination)
+                log = self._logs.hold(destination)
             log.seal_full()
+            with self._lock:
+                self._logs.release()
         return copied
 
     def _drop(self, now_us: int, members: Mapping[str, Vector]) -> int:
@@ -204,9 +206,11 @@ class Checkpointer:
             if young and extent.end - extent.start <= bounds.bytes_max:
                 continue  # Nothing can be due, so an idle log need not even be opened.
             with self._lock:
-                log = self._logs.get(destination)
+                log = self._logs.hold(destination)
             kept = log.without_expired(now_us, bounds)
             if kept.start != extent.start:
                 self._catalog.commit_checkpoint(self.state, {destination: kept})
                 self._logs.commit(self.state, {destination: kept})
                 log.drop()
+            with self._lock:
+                self._logs.release()

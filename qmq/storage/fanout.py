@@ -20,8 +20,8 @@ from qmq.storage.reduce import FanoutEntry
 from qmq.storage.segment import FANOUT, read_footer
 
 FANOUT_DIRECTORY: Final = "fanout"
-OPEN_LOGS_MAX: Final = 128
-"""Each open log holds a descriptor per segment; the operating system allows about a thousand."""
+OPEN_FILES_MAX: Final = 128
+"""Descriptors of open logs, one per segment; the operating system may allow no more than a thousand in all."""
 BOUNDARIES_MAX: Final = 64
 """Checkpoints remembered per fanout, for readers that name an older journal position."""
 _READABLE_CHARACTERS: Final = 40
@@ -152,8 +152,8 @@ def _cut_to(chain: Chain, extent: FanoutExtent) -> None:
 class FanoutLogs:
     """The open logs of a node, by destination, and what of them counts since which checkpoint.
 
-    `get` and `close_idle` are guarded by the owner: one caller at a time. `commit` and `locate` never wait for a disk,
-    so the event loop may ask where a reader has to begin.
+    `get`, `hold` and `release` are guarded by the owner: one caller at a time. `commit` and `locate` never wait for a
+    disk, so the event loop may ask where a reader has to begin.
     """
 
     def __init__(
@@ -170,18 +170,39 @@ class FanoutLogs:
         self._node = node
         self._settings = settings
         self._open: dict[str, FanoutLog] = {}
+        self._held = ""
+        self._written: dict[str, FanoutExtent] = {}
 
     def get(self, destination: str) -> FanoutLog:
-        """The log of `destination`, opened if it was not. Raises LogBroken."""
+        """The log of `destination`, opened if it was not; others may be closed for it. Raises LogBroken.
+
+        Stays open at least until the next `get`, `hold` or `release`.
+        """
         log = self._open.pop(destination, None)
         if log is None:
-            extent = self.extents.get(destination) or FanoutExtent(directory_name(destination), 0, 0, 0, 0, 0)
+            # What waits for its commit must not be cut off by a reader who opens the log in between.
+            extent = self._written.get(destination) or self.extents.get(destination)
+            extent = extent or FanoutExtent(directory_name(destination), 0, 0, 0, 0, 0)
+            self._close_idle()
             try:
                 log = FanoutLog(self._disk, self._node, self._settings, extent)
             except OSError as error:
                 raise LogBroken(f"cannot open the log of {destination}: {error}") from error
         self._open[destination] = log
         return log
+
+    def hold(self, destination: str) -> FanoutLog:
+        """`get` a log that stays open until `release`, for the one thread that writes. Raises LogBroken."""
+        log = self.get(destination)
+        self._held = destination
+        return log
+
+    def release(self, written: FanoutExtent | None = None) -> None:
+        """The held log may be closed again; `written` is what it has now, durable but not yet committed."""
+        if written is not None:
+            self._written[self._held] = written
+        self._held = ""
+        self._close_idle()
 
     def commit(self, state: CheckpointState, extents: dict[str, FanoutExtent]) -> None:
         """The catalog has taken these; readers see both from now on, in one step."""
@@ -194,6 +215,7 @@ class FanoutLogs:
                 boundaries.append((state.position, extent.end))
                 del boundaries[:-BOUNDARIES_MAX]
                 self.extents[destination] = extent
+                self._written.pop(destination, None)
                 log = self._open.get(destination)
                 if log is not None:
                     log.extent = extent
@@ -214,11 +236,18 @@ class FanoutLogs:
             index = bisect_right(boundaries, journal_position, key=_boundary_position) - 1
             return boundaries[index][1] if index >= 0 else 0
 
-    def close_idle(self) -> None:
-        """Close the logs used longest ago, beyond `OPEN_LOGS_MAX`."""
-        while len(self._open) > OPEN_LOGS_MAX:
-            oldest = next(iter(self._open))
-            self._open.pop(oldest).close()
+    def _close_idle(self) -> None:
+        """Close the logs used longest ago, until `OPEN_FILES_MAX` holds."""
+        if len(self._open) <= 1:
+            return
+        files = sum(len(log.chain.segments) for log in self._open.values())
+        for destination in list(self._open):
+            if files <= OPEN_FILES_MAX:
+                return
+            if destination != self._held:
+                log = self._open.pop(destination)
+                files -= len(log.chain.segments)
+                log.close()
 
     def close(self) -> None:
         for log in self._open.values():

@@ -1,4 +1,7 @@
+import os
+import resource
 import threading
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -6,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.dots import Dot
-from qmq.storage.fanout import OPEN_LOGS_MAX, directory_name
+from qmq.storage import fanout
+from qmq.storage.fanout import OPEN_FILES_MAX, directory_name
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import Retention, StorageSettings
-from qmq.storage.store import Store
+from qmq.storage.store import Store, open_store
 
 from .rig import NOW, A, B, Writer, fanout_all, open_small
 
@@ -167,7 +171,7 @@ def test_more_fanouts_than_may_be_open_at_once_all_keep_their_records() -> None:
     disk = MemoryDisk()
     store = open_small(disk)
     a = Writer(A)
-    count = OPEN_LOGS_MAX + 20
+    count = OPEN_FILES_MAX + 20
     for _ in range(2):
         for n in range(count):
             a.publish(f"/fanout/{n}", b"%d" % n)
@@ -177,6 +181,62 @@ def test_more_fanouts_than_may_be_open_at_once_all_keep_their_records() -> None:
     store = open_small(disk)
 
     assert all(bodies(store, f"/fanout/{n}") == [b"%d" % n] * 2 for n in range(count))
+
+
+def test_many_fanouts_in_one_batch_need_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "OPEN_FILES_MAX", 8)
+    store = open_store(tmp_path, node="a", settings=StorageSettings(reserve_bytes=0))
+    a = Writer(A)
+    for n in range(60):
+        a.publish(f"/fanout/{n}", b"%d" % n)
+    store.journal.append([a.batch()])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 20, hard))
+    try:
+        checkpoint(store)
+        found = [bodies(store, f"/fanout/{n}") for n in range(60)]
+        checkpoint(store, NOW + 30 * DAY_US)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        store.close()
+
+    assert found == [[b"%d" % n] for n in range(60)]
+
+
+def test_segments_of_one_log_count_as_open_files_too() -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    for _ in range(OPEN_FILES_MAX + 20):
+        store.journal.append([a.published(F, b"x" * 1400)])
+    store.journal.append([a.published("/fanout/other", b"1")])
+    checkpoint(store)
+
+    assert len(bodies(store)) == OPEN_FILES_MAX + 20
+    assert bodies(store, "/fanout/other") == [b"1"]
+
+
+def test_a_log_that_a_reader_opens_during_a_checkpoint_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "OPEN_FILES_MAX", 1)
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    for round_ in range(2):
+        for n in range(3):
+            a.publish(f"/fanout/{n}", b"%d" % round_)
+        store.journal.append([a.batch()])
+        if round_ == 0:
+            checkpoint(store)
+    commit = store.catalog.commit_checkpoint
+
+    def read_first(*arguments: object) -> None:
+        assert [bodies(store, f"/fanout/{n}") for n in range(3)] == [[b"0", b"1"]] * 3
+        commit(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store.catalog, "commit_checkpoint", read_first)
+    checkpoint(store)
+
+    assert [bodies(store, f"/fanout/{n}") for n in range(3)] == [[b"0", b"1"]] * 3
 
 
 def test_a_reader_beside_appends_and_checkpoints_misses_nothing() -> None:
