@@ -98,7 +98,7 @@ class FanoutReader:
                 if left <= 0:
                     return found, FanoutPosition(log_position, position.journal_position, position.seen), False
                 try:
-                    batches = chain.read(log_position, left, [], self._journal.damage)
+                    batches = chain.read(log_position, left, [], [])
                 except OSError as error:
                     raise LogBroken(f"cannot read the log of {destination}: {error}") from error
                 if not batches:

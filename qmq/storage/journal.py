@@ -49,6 +49,8 @@ class Journal:
         self._writing = threading.Lock()
         self._state = threading.Lock()
         self._broken = False
+        # The newest time of any record seen: a segment is as old as this, never as old as what a peer sends late.
+        self._newest_us = max((segment.head.created_us for segment in chain.segments), default=0)
         self.end = chain.end
         """Position after the last appended batch."""
         self.synced_end = chain.end
@@ -91,7 +93,7 @@ class Journal:
                     self._require_space(len(data))
                 chain = self._chain
                 if heads and chain.tail_bytes() and chain.tail_bytes() + len(data) > self._settings.segment_bytes_max:
-                    self._roll(heads[0].first_us)
+                    self._roll(max(self._newest_us, heads[0].first_us))
                 chain.write(data)
                 if self._settings.sync == "always":
                     chain.sync()
@@ -101,6 +103,7 @@ class Journal:
             with self._state:
                 for head, batch in zip(heads, batches, strict=True):
                     advance(self._vector, head, batch, chain.node)
+                    self._newest_us = max(self._newest_us, head.last_us)
                 chain.extend(len(data))
                 self.end = chain.end
                 if self._settings.sync == "always":

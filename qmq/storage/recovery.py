@@ -124,7 +124,8 @@ def _recover(
         _cut(disk, chain.segments[-1])
     lost = max(0, start - chain.end) if chain.segments else start
     if lost or not chain.segments:
-        chain.add_segment(start, 0, vector)
+        newest_us = max((segment.head.created_us for segment in chain.segments), default=0)
+        chain.add_segment(start, newest_us, vector)
     else:
         chain.sync()
     disk.sync_directory(JOURNAL_DIRECTORY)

@@ -37,7 +37,7 @@ HEAD_FIELDS: Final = (
     ("size", "I", "bytes of the whole head; the first batch begins there"),
     ("base", "Q", "position of byte 0 of this file"),
     ("node", "32s", "name of the node that wrote the file, ASCII, filled up with NUL"),
-    ("created_us", "Q", "timestamp of the first batch, µs since 1970"),
+    ("created_us", "Q", "newest timestamp up to the first batch, µs since 1970"),
 )
 """After these fields: a msgpack array of [node, incarnation, sequence], the vector at `base` (empty in fanout logs)."""
 

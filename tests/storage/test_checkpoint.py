@@ -5,10 +5,10 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.errors import CorruptLog, DiskFull, LogBroken
-from qmq.storage.batch import GAPS
+from qmq.storage.batch import GAPS, encode_batch
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
-from qmq.storage.record import Kind, pack_gap, with_priority
+from qmq.storage.record import Kind, pack_envelope, pack_gap, pack_record, with_priority
 from qmq.storage.store import open_store
 
 from .rig import NOW, SMALL, A, B, C, Expected, Writer, all_rows, fanout_all, journal_batches, open_small
@@ -168,6 +168,23 @@ def test_bounds_of_bytes_and_age_hold_whatever_members_lack(settings: StorageSet
 
     assert store.journal.start > 0
     assert store.journal.end - store.journal.start <= 4000 + 1500
+
+
+def test_old_records_of_a_peer_do_not_make_our_own_segments_old() -> None:
+    settings = StorageSettings(
+        segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0, journal_age_seconds_max=60
+    )
+    store = open_small(MemoryDisk(), settings)
+    own = Writer(A).published("/queue/q", b"x" * 1200)
+    store.journal.append([own])
+    for sequence in range(1, 7):
+        # What a peer had kept for long, or whose clock is far behind, comes last.
+        record = pack_record(sequence, sequence, Kind.PUBLISH, 0, pack_envelope("/queue/q", b""), b"y" * 600)
+        store.journal.append([encode_batch(B, [record], sequence, sequence, sequence, sequence)])
+
+    store.checkpoint(store.journal.end, NOW, {"b": {}})
+
+    assert journal_batches(store)[0] == own
 
 
 def test_nothing_above_the_checkpoint_is_dropped() -> None:
