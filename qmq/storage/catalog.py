@@ -14,9 +14,8 @@ import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
 from qmq.dots import Origin, Vector, parse_origin
-from qmq.errors import FutureVersion
 from qmq.storage.ports import CheckpointState, FanoutExtent, Identity
-from qmq.storage.sqlite import medium, open_database, vector_from_json, vector_to_json
+from qmq.storage.sqlite import medium, open_migrated, vector_from_json, vector_to_json
 
 migrations = Migrations("qmq-catalog")
 
@@ -51,13 +50,7 @@ class SqliteCatalog:
     def __init__(self, path: Path) -> None:
         """Open or make the file, brought to this version. Raises FutureVersion, LogBroken."""
         self._lock = threading.Lock()
-        self._database = open_database(path)
-        with medium():
-            applied = {migration.name for migration in migrations.applied(self._database)}
-            if not applied <= KNOWN_MIGRATIONS:
-                self._database.close()
-                raise FutureVersion(f"the catalog knows {sorted(applied - KNOWN_MIGRATIONS)}, this software does not")
-            migrations.apply(self._database)
+        self._database = open_migrated(path, migrations, KNOWN_MIGRATIONS)
 
     def identity(self) -> Identity | None:
         with self._lock, medium():

@@ -16,9 +16,8 @@ import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
 from qmq.dots import Dot, Origin
-from qmq.errors import FutureVersion
 from qmq.storage.ports import PageKey, QueueRow
-from qmq.storage.sqlite import medium, open_database, origin_columns, signed, unsigned
+from qmq.storage.sqlite import medium, open_migrated, origin_columns, signed, unsigned
 
 migrations = Migrations("qmq-queues")
 
@@ -55,13 +54,8 @@ class SqliteQueueStore:
     def __init__(self, path: Path) -> None:
         """Open or make the file, brought to this version. Raises FutureVersion, LogBroken."""
         self._lock = threading.Lock()
-        self._database = open_database(path)
+        self._database = open_migrated(path, migrations, KNOWN_MIGRATIONS)
         with medium():
-            applied = {migration.name for migration in migrations.applied(self._database)}
-            if not applied <= KNOWN_MIGRATIONS:
-                self._database.close()
-                raise FutureVersion(f"the queue store knows {sorted(applied - KNOWN_MIGRATIONS)}, not this software")
-            migrations.apply(self._database)
             rows = self._database.conn.execute("SELECT id, node, incarnation FROM origins").fetchall()
         self._ids = {Origin(node, unsigned(incarnation)): number for number, node, incarnation in rows}
         self._origins = {number: origin for origin, number in self._ids.items()}

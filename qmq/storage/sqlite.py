@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 import sqlite_utils
+from sqlite_utils.migrations import Migrations
 
 from qmq.dots import Origin, Vector, parse_origin
-from qmq.errors import LogBroken
+from qmq.errors import FutureVersion, LogBroken
 
 _SIGN: Final = 1 << 63
 
@@ -26,6 +27,23 @@ def open_database(path: Path) -> sqlite_utils.Database:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         return sqlite_utils.Database(connection, strict=True)
+
+
+def open_migrated(path: Path, migrations: Migrations, known: frozenset[str]) -> sqlite_utils.Database:
+    """`open_database`, brought to the version of this software, which is that of the migrations it has.
+
+    Raises:
+        FutureVersion: the file has seen a migration that is not `known` here; nothing was changed.
+        LogBroken: the medium failed.
+    """
+    database = open_database(path)
+    with medium():
+        later = sorted({migration.name for migration in migrations.applied(database)} - known)
+        if later:
+            database.close()
+            raise FutureVersion(f"{path.name} knows {later}, this software does not")
+        migrations.apply(database)
+    return database
 
 
 @contextmanager
