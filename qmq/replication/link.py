@@ -58,8 +58,6 @@ class Line:
         self.conversation = conversation
         self.outbox = Outbox(encode, self._wake)
         self.heard_at = trio.current_time()
-        self.bytes_in = 0
-        self.bytes_out = 0
         self.mid_frame = False
         """A write is under way, or was given up: the other side has half a frame."""
         self._take_frames = take_frames
@@ -92,7 +90,6 @@ class Line:
             self.heard_at = trio.current_time()
             if not data:
                 return
-            self.bytes_in += len(data)
             frames = conversation.receive(data)
             if conversation.reply:
                 self.outbox.put_bytes(conversation.reply)
@@ -122,7 +119,6 @@ class Line:
                 self.mid_frame = False
             if self.mid_frame:
                 return
-            self.bytes_out += len(data)
 
     def _wake(self) -> None:
         self._waiting.set()
