@@ -1,0 +1,81 @@
+"""The build hook of the wheel: compiled where that is possible, pure Python everywhere else.
+
+QMQ_BUILD=pure never compiles, QMQ_BUILD=compiled fails where it cannot; without it a failure is told and the wheel is
+pure Python. An editable install is always pure Python: it runs the files that are being edited.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+COMPILE_SECONDS_MAX = 1200
+COMPILER = "mypy[mypyc]>=2.4,<3"
+CHOICES = ("", "pure", "compiled")
+
+
+def obstacle() -> str | None:
+    """`native.obstacle`; the hook is loaded by its path, so its neighbour has to be as well."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        import native
+    finally:
+        del sys.path[0]
+    return native.obstacle()
+
+
+def wanted() -> str:
+    """QMQ_BUILD, checked."""
+    choice = os.environ.get("QMQ_BUILD", "")
+    if choice not in CHOICES:
+        raise ValueError(f"QMQ_BUILD={choice}: must be pure, compiled, or not set")
+    return choice
+
+
+class CompileHook(BuildHookInterface):
+    """Adds the extension modules to a standard wheel."""
+
+    PLUGIN_NAME = "custom"
+
+    def dependencies(self) -> list[str]:
+        if wanted() == "pure" or obstacle() is not None:
+            return []
+        return [COMPILER]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if wanted() == "pure" or version == "editable":
+            return
+        missing = obstacle()
+        if missing is None:
+            self._copy = tempfile.mkdtemp(prefix="qmq-compile-")
+            missing = self._compile(Path(self._copy))
+        if missing is None:
+            found = [path.relative_to(self._copy) for path in Path(self._copy).rglob("*.so")]
+            build_data["force_include"].update({str(Path(self._copy, path)): str(path) for path in found})
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+        elif wanted() == "compiled":
+            raise RuntimeError(f"QMQ_BUILD=compiled, but {missing}")
+        else:
+            self.app.display_warning(f"QMQ is built as pure Python: {missing}")
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "_copy"):
+            shutil.rmtree(self._copy)
+
+    def _compile(self, copy: Path) -> str | None:
+        """Why it failed, or None. In a process of its own: mypyc leaves the one in which it finds a mistake."""
+        shutil.copytree(Path(self.root, "qmq"), copy / "qmq", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        command = [sys.executable, str(Path(self.root, "native.py")), str(copy)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX, check=False)
+        except subprocess.TimeoutExpired:
+            return f"compiling took more than {COMPILE_SECONDS_MAX} seconds"
+        if done.returncode:
+            return "compiling failed:\n" + (done.stdout + done.stderr)[-2000:]
+        return None

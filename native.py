@@ -1,0 +1,94 @@
+"""Compile the hot modules of QMQ with mypyc, from the source that also runs as it is.
+
+    python native.py DIRECTORY
+
+DIRECTORY holds a copy of the package `qmq`; beside each compiled module there is then an extension module of the same
+name, which Python prefers, and next to the package one library that all of them share. The build hook of the wheel and
+`make compiled` both work like this, on a copy: a checkout never has extension modules, in which an edit would be lost.
+
+Needs mypy with its extra `mypyc`, a C compiler and the headers of this Python; `obstacle()` says what is missing.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+COMPILED: Sequence[str] = (
+    "build.py",
+    "dots.py",
+    "journal.py",
+    "wire/stomp/*.py",
+    "broker/*.py",
+    "broker/selectors/*.py",
+    "gateways/*.py",
+    "storage/batch.py",
+    "storage/record.py",
+    "replication/feed.py",
+    "replication/following.py",
+    "replication/frames.py",
+    "replication/outbox.py",
+    "replication/values.py",
+)
+"""Patterns in `qmq`: what every message passes, and nothing that runs seldom. None of it may await."""
+
+NOT_COMPILED: Sequence[str] = (
+    "__init__.py",  # re-exports; packages stay importable before their modules are
+    "ownership.py",  # decides a few times per second, and its proof breaks single rules of it in subclasses
+)
+
+OPTIMISE = "1"
+"""gcc -O1: most of what runs is CPython's own functions, and a build should take two minutes rather than more."""
+
+GROUP = "qmq"
+"""The shared library is GROUP__mypyc."""
+
+
+def modules(package: Path) -> list[Path]:
+    """What is compiled, as paths below `package`."""
+    found = {path for pattern in COMPILED for path in package.glob(pattern) if path.name not in NOT_COMPILED}
+    return sorted(path.relative_to(package) for path in found)
+
+
+def obstacle() -> str | None:
+    """Why this machine cannot compile, None if nothing is known to be missing."""
+    if sys.implementation.name != "cpython":
+        return f"mypyc compiles for CPython, and this is {sys.implementation.name}"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "the broker's threads count on the GIL, which this Python has not"
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if shutil.which(compiler[0]) is None:
+        return f"there is no C compiler ({compiler[0]})"
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    if not headers.exists():
+        return f"the headers of this Python are not installed ({headers})"
+    return None
+
+
+def compile_in(directory: Path) -> None:
+    """Compile the copy of the package in `directory`. Raises, or leaves the process, when it cannot be done."""
+    # Late: the build hook asks for obstacles before these are installed.
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+
+    os.chdir(directory)
+    paths = [str(Path("qmq", module)) for module in modules(Path("qmq"))]
+    # Types are checked by `make types`. Here libraries may be missing, and their types are then unknown.
+    extensions = mypycify(
+        ["--config-file=", "--ignore-missing-imports", *paths], opt_level=OPTIMISE, debug_level="0", group_name=GROUP
+    )
+    build = Distribution({"ext_modules": extensions, "packages": ["qmq"]}).get_command_obj("build_ext")
+    build.inplace = True
+    build.ensure_finalized()
+    build.run()
+    shutil.rmtree("build")
+
+
+if __name__ == "__main__":
+    missing = obstacle()
+    if missing is not None:
+        sys.exit(f"cannot compile: {missing}")
+    compile_in(Path(sys.argv[1]))

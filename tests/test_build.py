@@ -1,0 +1,138 @@
+"""The two builds: what is compiled, and what the wheel becomes where that is wanted, impossible, or fails."""
+
+import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hatch_build
+import native
+from qmq.build import BUILD
+from qmq.wire.stomp import reader
+
+ROOT = Path(__file__).parents[1]
+NATIVE = """
+import sys
+from pathlib import Path
+
+
+if __name__ == "__main__":
+    sys.exit({failure!r}) if {failure!r} else Path(sys.argv[1], "qmq", "hot.so").touch()
+"""
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> hatch_build.CompileHook:
+    """The hook of a project that has a package and, by `compiler`, a native.py of its own."""
+    (tmp_path / "qmq").mkdir()
+    (tmp_path / "qmq" / "hot.py").touch()
+    monkeypatch.delenv("QMQ_BUILD", raising=False)
+    monkeypatch.setattr(native, "obstacle", lambda: None)
+    compiler(tmp_path)
+    return hatch_build.CompileHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")  # type: ignore[arg-type]
+
+
+def compiler(root: Path, *, failure: str = "") -> None:
+    """How compiling ends in the project at `root`."""
+    (root / "native.py").write_text(NATIVE.format(failure=failure), "utf-8")
+
+
+def built(hook: hatch_build.CompileHook, version: str = "standard") -> dict[str, Any]:
+    data: dict[str, Any] = {"force_include": {}, "pure_python": True, "infer_tag": False}
+    hook.initialize(version, data)
+    hook.finalize(version, data, "")
+    return data
+
+
+def test_every_pattern_of_the_list_names_a_module() -> None:
+    names = [path.as_posix() for path in native.modules(ROOT / "qmq")]
+
+    assert [pattern for pattern in native.COMPILED if not fnmatch.filter(names, pattern)] == []
+    assert not any(name.endswith("__init__.py") for name in names)
+
+
+def test_what_is_compiled_awaits_nothing() -> None:
+    for path in native.modules(ROOT / "qmq"):
+        assert "async def" not in (ROOT / "qmq" / path).read_text("utf-8"), path
+
+
+def test_the_build_says_what_runs() -> None:
+    assert BUILD == ("pure" if str(reader.__file__).endswith(".py") else "compiled")
+
+
+def test_a_wheel_gets_the_compiled_modules_and_the_tag_of_its_platform(hook: hatch_build.CompileHook) -> None:
+    data = built(hook)
+
+    assert list(data["force_include"].values()) == ["qmq/hot.so"]
+    assert (data["pure_python"], data["infer_tag"]) == (False, True)
+    assert hook.dependencies() == [hatch_build.COMPILER]
+
+
+def test_what_was_compiled_is_removed_when_the_wheel_is_written(hook: hatch_build.CompileHook) -> None:
+    data = built(hook)
+
+    assert not any(Path(path).exists() for path in data["force_include"])
+
+
+def test_a_wheel_is_pure_where_nothing_can_be_compiled(
+    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "obstacle", lambda: "there is no C compiler (cc)")
+
+    data = built(hook)
+
+    assert (data["force_include"], data["pure_python"], data["infer_tag"]) == ({}, True, False)
+    assert hook.dependencies() == []
+    assert "built as pure Python: there is no C compiler (cc)" in "".join(capsys.readouterr())
+
+
+def test_a_wheel_is_pure_where_compiling_fails(
+    hook: hatch_build.CompileHook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler(Path(hook.root), failure="cc: out of memory")
+
+    data = built(hook)
+
+    assert (data["force_include"], data["pure_python"]) == ({}, True)
+    assert "cc: out of memory" in "".join(capsys.readouterr())
+
+
+def test_who_insists_on_the_compiled_build_gets_no_other(
+    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QMQ_BUILD", "compiled")
+    compiler(Path(hook.root), failure="cc: out of memory")
+
+    with pytest.raises(RuntimeError, match="QMQ_BUILD=compiled, but compiling failed"):
+        built(hook)
+
+
+def test_who_wants_the_pure_build_needs_no_compiler(
+    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QMQ_BUILD", "pure")
+
+    assert hook.dependencies() == []
+    assert built(hook)["force_include"] == {}
+
+
+def test_an_editable_install_runs_the_files_that_are_edited(hook: hatch_build.CompileHook) -> None:
+    assert built(hook, "editable")["force_include"] == {}
+
+
+def test_another_word_for_the_build_is_a_mistake(
+    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QMQ_BUILD", "fast")
+
+    with pytest.raises(ValueError, match="QMQ_BUILD=fast: must be pure, compiled, or not set"):
+        built(hook)
+
+
+@pytest.mark.parametrize(("compiler", "said"), [("no-such-compiler -O2", "no C compiler"), ("sh -c", "Python.h")])
+def test_what_is_missing_is_named(compiler: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setattr(native.sysconfig, "get_path", lambda name: str(tmp_path))
+
+    assert said in (native.obstacle() or "")
