@@ -6,9 +6,18 @@ subscriber is a single join of its prefix between the tails. Queue messages carr
 `redelivered`, `delivery-count`) between the two.
 """
 
+from typing import Final
+
+from qmq.broker.durables import Handed
+from qmq.broker.listener import PREFIXES_MAX, Listener
 from qmq.broker.message import Envelope, Message
 from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.dots import Origin
 from qmq.wire.stomp import Version, convert_headers, encode_headers
+
+FIRST_TOLD: Final = b"%back:%d\n%b%d%b%d\n\n%b\0\n"
+FIRST_TOLD_FROM_MEMORY: Final = b"%back:%d\n%bm%d%b%d\n\n%b\0\n"
+"""A queue message that needs an ACK and has not come back before, in STOMP 1.2."""
 
 NO_ACK_ID = "none"
 """`ack` header of messages that need no ACK, for clients that insist on sending one."""
@@ -26,6 +35,17 @@ def subscription_prefix(version: Version, subscription_id: str | None, needs_no_
     return b"MESSAGE\n" + encode_headers(headers, version)
 
 
+def listener_prefix(version: Version, listener: Listener, topic: str) -> bytes:
+    """What comes before every message of `topic` to a listener; empty when it does not hear the topic any more."""
+    id = listener.ids.get(topic)
+    if id is None:
+        return b""
+    if len(listener.prefixes) >= PREFIXES_MAX:
+        listener.prefixes.clear()
+    prefix = listener.prefixes[topic] = subscription_prefix(version, id, False)
+    return prefix
+
+
 def tail_of(message: Message) -> bytes:
     """The rest of the MESSAGE frame as STOMP 1.1 and 1.2 clients get it; remembered.
 
@@ -34,13 +54,10 @@ def tail_of(message: Message) -> bytes:
     tail = message.tail
     if not tail:
         envelope = message.envelope
-        wire = envelope.wire
-        if not wire:
-            wire = envelope.wire = _wire_of(envelope, envelope.headers, Version.V12)
         # Nearly always the origin of the message before: one comparison instead of a dot written out.
         if envelope.wire_origin is not message.origin:
-            envelope.wire_lead = b"message-id:%b-" % str(message.origin).encode()
-            envelope.wire_origin = message.origin
+            _write_for(envelope, message.origin)
+        wire = envelope.wire
         body = message.body
         sequence = message.sequence
         if sequence > 0:
@@ -49,6 +66,14 @@ def tail_of(message: Message) -> bytes:
             tail = b"%bm%d%b%d\n\n%b\0\n" % (envelope.wire_lead, -sequence, wire, len(body), body)
         message.tail = tail
     return tail
+
+
+def _write_for(envelope: Envelope, origin: Origin) -> None:
+    """Remember in `envelope` what the tails of its messages from `origin` share."""
+    if not envelope.wire:
+        envelope.wire = _wire_of(envelope, envelope.headers, Version.V12)
+    envelope.wire_lead = b"message-id:%b-" % str(origin).encode()
+    envelope.wire_origin = origin
 
 
 def _wire_of(envelope: Envelope, headers: bytes, version: Version) -> bytes:
@@ -83,6 +108,17 @@ def encode_deliveries(subscription: Subscription, deliveries: list[Delivery], ve
     parts: list[bytes] = []
     for delivery in deliveries:
         message = delivery.message
+        if tagged and not message.attempts:
+            # Told once, and whole: nobody else will want this tail.
+            envelope = message.envelope
+            if envelope.wire_origin is not message.origin:
+                _write_for(envelope, message.origin)
+            body = message.body
+            sequence = message.sequence
+            form = FIRST_TOLD if sequence > 0 else FIRST_TOLD_FROM_MEMORY
+            number = sequence if sequence > 0 else -sequence
+            parts.append(form % (prefix, delivery.tag, envelope.wire_lead, number, envelope.wire, len(body), body))
+            continue
         parts.append(prefix)
         if tagged:
             parts.append(b"ack:%d\n" % delivery.tag)
@@ -93,4 +129,24 @@ def encode_deliveries(subscription: Subscription, deliveries: list[Delivery], ve
             if subscription.message_ids is None:
                 subscription.message_ids = {}
             subscription.message_ids[message.message_id] = delivery.tag
+    return b"".join(parts)
+
+
+def encode_handed(subscription: Subscription, run: list[Handed], version: Version) -> bytes:
+    """Fanout messages for a durable subscription, with what its client needs to settle them."""
+    prefix = subscription.prefix
+    needs_ack = subscription.ack is not Ack.AUTO
+    tagged = needs_ack and version >= Version.V12
+    parts: list[bytes] = []
+    for handed in run:
+        parts.append(prefix)
+        if tagged:
+            parts.append(b"ack:%d\n" % handed.tag)
+        if handed.redelivered:
+            parts.append(b"redelivered:true\n")
+        parts.append(tail_for(handed.message, version))
+        if needs_ack and not tagged:
+            if subscription.message_ids is None:
+                subscription.message_ids = {}
+            subscription.message_ids[handed.message.message_id] = handed.tag
     return b"".join(parts)

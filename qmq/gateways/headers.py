@@ -3,13 +3,23 @@
 Everything that is wrong here is refused with what would be right (design section 7: headers understood).
 """
 
+import re
 from collections.abc import Mapping
 
-from qmq.broker.subscription import ACK_MODES, Ack
+from qmq.broker.destination import Kind, is_pattern, kind_of
+from qmq.broker.life import Back
+from qmq.broker.message import Retain
+from qmq.broker.selectors import Selector, compile_filter, compile_selector
+from qmq.broker.subscription import ACK_MODES, Ack, Asks, JournalSpan, StartAt
+from qmq.broker.terms import read_seconds
+from qmq.broker.window import Window
 from qmq.dots import Vector, parse_origin
 from qmq.errors import Refused
 
 PREFETCH_HEADERS = ("prefetch-count", "prefetch", "activemq.prefetchSize", "credit")
+
+READER_MAX = 100
+"""Characters of a reader's name that are kept."""
 
 OWN_HEADERS = frozenset(
     {
@@ -17,17 +27,23 @@ OWN_HEADERS = frozenset(
         "content-length",
         "delivery-count",
         "destination",
+        "dropped",
         "message-id",
         "persistent",
+        "qmq-gap",
         "receipt",
+        "receipt-level",
         "redelivered",
+        "retained",
         "subscription",
         "transaction",
     }
 )
 """Headers of a SEND that are the broker's business: they do not travel, or are the broker's to set on MESSAGE."""
 
-STARTS = ("first", "next")
+STARTS = ("first", "last", "next", "offset=N (N counts from the first message ever kept here, 0)", "timestamp=S")
+
+TIMESTAMP = re.compile(r"[0-9]{1,11}(\.[0-9]{1,6})?")
 
 VECTOR_ENTRIES_MAX = 1024
 
@@ -63,6 +79,73 @@ def prefetch(headers: Mapping[str, str], default: int, most: int) -> int:
     return default
 
 
+def is_said(headers: Mapping[str, str], *names: str) -> bool:
+    """Whether the first of these headers that is there says `true`. Raises Refused for anything but true and false."""
+    for name in names:
+        text = headers.get(name)
+        if text is not None:
+            if text not in ("true", "false"):
+                raise Refused("bad-header", f"The header {name} is true or false.")
+            return text == "true"
+    return False
+
+
+def window(headers: Mapping[str, str], most: int) -> Window | None:
+    """The bound that CONNECT sets on all queue subscriptions of a connection together; None when it says nothing."""
+    if not any(name in headers for name in PREFETCH_HEADERS):
+        return None
+    return Window(prefetch(headers, most, most))
+
+
+def consumer_asks(headers: Mapping[str, str]) -> Asks | None:
+    """What a queue subscription asks about failed deliveries, instead of the queue's policy; None when nothing."""
+    limit = headers.get("delivery-limit")
+    pause = headers.get("redelivery-delay")
+    target = headers.get("dead-letter")
+    if limit is None and pause is None and target is None:
+        return None
+    if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) <= 9):
+        raise Refused("bad-header", "The header delivery-limit is a whole number of deliveries; 0 for no limit.")
+    if target:
+        try:
+            is_queue = kind_of(target) is Kind.QUEUE and not is_pattern(target)
+        except Refused:
+            is_queue = False
+        if not is_queue:
+            raise Refused("bad-dead-letter", "The header dead-letter is /queue/NAME, or empty to drop such messages.")
+    return Asks(
+        None if limit is None else int(limit),
+        None if pause is None else read_seconds(pause, "redelivery-delay"),
+        target,
+    )
+
+
+EXPIRIES = ("expires", "expiration", "ttl")
+
+
+def unsaid(headers: Mapping[str, str], defaults: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Those `defaults` (of `ttl` and `priority`) that the sender of `headers` has not decided."""
+    return [
+        (name, value)
+        for name, value in defaults.items()
+        if name not in headers and not (name == "ttl" and any(said in headers for said in EXPIRIES))
+    ]
+
+
+def ack_timeout_us(headers: Mapping[str, str]) -> int:
+    """How long the consumer may take for an ACK, in µs; 0 when it does not say."""
+    text = headers.get("ack-timeout")
+    return 0 if text is None else read_seconds(text, "ack-timeout")
+
+
+def nack_reason(headers: Mapping[str, str]) -> Back:
+    """`requeue:false` on NACK rejects the message for good (RabbitMQ's word)."""
+    text = headers.get("requeue", "true")
+    if text not in ("true", "false"):
+        raise Refused("bad-header", "The header requeue is true or false.")
+    return Back.FAILED if text == "true" else Back.REJECTED
+
+
 def is_persistent(headers: Mapping[str, str]) -> bool:
     """`persistent:false` asks for memory only; anything but true and false is refused."""
     text = headers.get("persistent")
@@ -73,23 +156,64 @@ def is_persistent(headers: Mapping[str, str]) -> bool:
     raise Refused("bad-header", "The header persistent is true or false.")
 
 
-def fanout_start(headers: Mapping[str, str]) -> str | Vector:
-    """Where a fanout subscription begins: a vector to resume after, or one of STARTS (`first` when nothing is said)."""
+def selector(headers: Mapping[str, str]) -> Selector | None:
+    """Which messages a SUBSCRIBE wants: `selector` as in JMS or xtomp's `filter`; None when neither says anything."""
+    text = headers.get("selector", "").strip()
+    wanted = headers.get("filter")
+    if wanted is None:
+        return compile_selector(text) if text else None
+    if text:
+        raise Refused("bad-selector", "A SUBSCRIBE has a selector or a filter, not both: a selector can say it all.")
+    return compile_filter(wanted)
+
+
+RETAINS = {"set": Retain.SET, "remove": Retain.REMOVE}
+
+
+def retain(headers: Mapping[str, str], keeps_all: bool) -> Retain:
+    """What a SEND to a topic does to its last value; `keeps_all` is the topic's policy, for those that do not say."""
+    text = headers.get("retain")
+    if text is None:
+        return Retain.SET if keeps_all else Retain.NO
+    found = RETAINS.get(text)
+    if found is None:
+        raise Refused("bad-retain", f"The header retain is one of {', '.join(RETAINS)}.")
+    return found
+
+
+def fanout_start(headers: Mapping[str, str], default: str) -> str | Vector | StartAt:
+    """Where a fanout subscription begins: behind a vector, or where `x-stream-offset` says (`default` without one)."""
     resume = headers.get("qmq-resume")
     if resume is not None:
         return parse_vector(resume)
-    start = headers.get("x-stream-offset", "first")
-    if start not in STARTS:
-        raise Refused("bad-offset", f"The header x-stream-offset is one of {', '.join(STARTS)}.")
-    return start
+    text = headers.get("x-stream-offset", default).strip()
+    if text in ("first", "next"):
+        return text
+    word, _, number = text.partition("=")
+    if text == "last":
+        return StartAt("last")
+    if word == "offset" and number.isascii() and number.isdigit() and len(number) <= 18:
+        return StartAt("offset", int(number))
+    if word == "timestamp" and TIMESTAMP.fullmatch(number):
+        return StartAt("timestamp", int(float(number) * 1_000_000))
+    raise Refused("bad-offset", f"The header x-stream-offset is one of {', '.join(STARTS)} (seconds since 1970).")
 
 
-def parse_vector(text: str) -> Vector:
+def journal_span(headers: Mapping[str, str]) -> JournalSpan:
+    """What a reader of the journal wants: all there is and will be, unless it says after what and until when."""
+    until = headers.get("qmq-until")
+    after = parse_vector(headers.get("qmq-resume", ""))
+    return JournalSpan(
+        after, None if until is None else parse_vector(until, "qmq-until"), headers.get("qmq-reader", "")[:READER_MAX]
+    )
+
+
+def parse_vector(text: str, header: str = "qmq-resume") -> Vector:
     """`ORIGIN=SEQUENCE,…` as the client put it together from the message-ids it has seen."""
     vector: Vector = {}
     entries = [entry for entry in text.split(",") if entry.strip()]
     if len(entries) > VECTOR_ENTRIES_MAX:
-        raise Refused("bad-resume", f"The header qmq-resume has at most {VECTOR_ENTRIES_MAX} entries.")
+        raise Refused("bad-resume", f"The header {header} has at most {VECTOR_ENTRIES_MAX} entries.")
     for entry in entries:
         origin, _, sequence = entry.strip().partition("=")
         try:
@@ -98,6 +222,6 @@ def parse_vector(text: str) -> Vector:
             vector[parse_origin(origin)] = int(sequence)
         except ValueError:
             raise Refused(
-                "bad-resume", "The header qmq-resume is ORIGIN=SEQUENCE, with commas between, as in message-id."
+                "bad-resume", f"The header {header} is ORIGIN=SEQUENCE, with commas between, as in message-id."
             ) from None
     return vector

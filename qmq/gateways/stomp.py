@@ -12,95 +12,227 @@ destination was the reason (design section 7).
 from collections.abc import Callable, Mapping
 
 from qmq.broker.broker import Broker
-from qmq.broker.destination import Kind, is_pattern, kind_of
+from qmq.broker.destination import JOURNAL, Kind, is_pattern, kind_of
+from qmq.broker.levels import FSYNC, HEARD, QUORUM, asked_level, asks_quorum, with_quorum
 from qmq.broker.message import Envelope
 from qmq.broker.outcome import Outcome
 from qmq.broker.session import Held
 from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.broker.terms import check_terms
+from qmq.broker.window import Window
 from qmq.errors import ProtocolError, Refused
+from qmq.gateways.buffer_headers import buffer_of
+from qmq.gateways.durable_headers import delete_durable, durable_name, durable_words
 from qmq.gateways.encode import NO_ACK_ID, subscription_prefix
-from qmq.gateways.headers import OWN_HEADERS, ack_mode, fanout_start, is_persistent, prefetch, required
-from qmq.wire.stomp import SUPPORTED_VERSIONS, Frame, Head, Version, encode_frame, encode_headers
+from qmq.gateways.headers import (
+    ack_mode,
+    ack_timeout_us,
+    consumer_asks,
+    fanout_start,
+    is_persistent,
+    is_said,
+    journal_span,
+    nack_reason,
+    prefetch,
+    required,
+    retain,
+    selector,
+    unsaid,
+)
+from qmq.gateways.repeats import Repeats, SendPlan
+from qmq.gateways.reply_to import ReplyTo
+from qmq.wire.stomp import SUPPORTED_VERSIONS, Acks, Frame, Head, Version, encode_frame, encode_headers
 
-KEEP_OPEN_CODES = frozenset({"queue-full", "disk-full", "unknown-destination", "too-many-destinations"})
-"""Refusals after which a client may ask to stay connected: the frame was right, the moment was not."""
+KEEP_OPEN_CODES = frozenset(
+    {
+        "queue-full",
+        "disk-full",
+        "memory-full",
+        "unknown-destination",
+        "too-many-destinations",
+        "too-many-retained",
+        "not-allowed",
+        "too-few-copies",
+        "durable-in-use",
+        "not-caught-up",
+        "too-many-durables",
+    }
+)
+"""Refusals after which a client may ask to stay connected: the frame was right, the moment or the user was not."""
+
+CONFIGURED_KINDS = (Kind.TOPIC, Kind.QUEUE, Kind.FANOUT)
+"""Kinds whose destinations the operator may have to name before somebody uses them."""
 
 
 class Rules:
-    """What the operator allows STOMP clients. `policy` gives (exists, durable) for a destination name."""
+    """What the operator allows STOMP clients. `policy` gives (exists, durable) for a destination name, `defaults` the
+    headers that a message of a queue gets when its sender does not say otherwise, `children` the queues that get a copy
+    of what is sent to a fanout, `retains` whether a topic keeps every last value, `level` how many disks receipts about
+    a destination wait for unless the frame says, `needs_quorum` whether those of ACKs wait until no node will hand the
+    message out again. There are `replicas_max` other nodes. All these answer alike about destinations of one kind for
+    which `likeness` gives the same object.
 
-    __slots__ = ("control", "destination_bytes_max", "policy", "prefetch_default", "prefetch_max")
+    Whoever changes anything here, or what these answer, raises `generation`: plans of another one are made anew.
+    """
+
+    __slots__ = (
+        "buffer_bytes_max",
+        "children",
+        "defaults",
+        "destination_bytes_max",
+        "generation",
+        "level",
+        "likeness",
+        "needs_quorum",
+        "policy",
+        "prefetch_default",
+        "prefetch_max",
+        "replicas_max",
+        "retains",
+    )
 
     def __init__(
         self,
         *,
         policy: Callable[[str], tuple[bool, bool]],
-        control: Callable[[str], Mapping[str, str]],
+        children: Callable[[str], tuple[str, ...]] = lambda name: (),
         prefetch_default: int,
         prefetch_max: int,
         destination_bytes_max: int,
+        buffer_bytes_max: int = 16 << 20,
+        defaults: Callable[[str], Mapping[str, str]] = lambda name: {},
+        retains: Callable[[str], bool] = lambda name: False,
+        level: Callable[[str], int] = lambda name: FSYNC,
+        needs_quorum: Callable[[str], bool] = lambda name: False,
+        likeness: Callable[[str], object] = lambda name: object(),
+        replicas_max: int = 0,
     ) -> None:
         self.policy = policy
-        self.control = control
+        self.children = children
         self.prefetch_default = prefetch_default
         self.prefetch_max = prefetch_max
         self.destination_bytes_max = destination_bytes_max
+        self.buffer_bytes_max = buffer_bytes_max
+        self.defaults = defaults
+        self.generation = 1
+        self.retains = retains
+        self.level = level
+        self.needs_quorum = needs_quorum
+        self.likeness = likeness
+        self.replicas_max = replicas_max
 
+    def level_of(self, headers: Mapping[str, str], destination: str) -> int:
+        """The level of receipts about `destination` that a frame asks for. Raises Refused."""
+        text = headers.get("receipt-level")
+        return self.level(destination) if text is None else asked_level(text, self.replicas_max)
 
-class SendPlan:
-    """What a SEND header block asks for, worked out once."""
-
-    __slots__ = ("envelope", "is_bounded", "transaction")
-
-    def __init__(self, envelope: Envelope, transaction: str | None) -> None:
-        self.envelope = envelope
-        self.transaction = transaction
-        self.is_bounded = envelope.durable or envelope.kind is Kind.QUEUE
+    def level_of_ack(self, headers: Mapping[str, str], destination: str) -> int:
+        """The level of the receipt that an ACK of a queue's message asks for. Raises Refused."""
+        text = headers.get("ack-level")
+        is_quorum = self.needs_quorum(destination) if text is None else asks_quorum(text)
+        level = self.level_of(headers, destination)
+        return with_quorum(level) if is_quorum else level
 
 
 class StompGateway:
-    """The dialogue with one logged-in client."""
+    """The dialogue with one logged-in client. `may_look`: whether it may subscribe to what the node tells of itself."""
 
-    def __init__(self, session_id: int, broker: Broker, rules: Rules, version: Version, keep_open: bool) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        broker: Broker,
+        rules: Rules,
+        version: Version,
+        keep_open: bool,
+        *,
+        client_id: str = "",
+        may_look: Callable[[], bool] = lambda: True,
+        window: Window | None = None,
+    ) -> None:
         self.session_id = session_id
+        self.client_id = client_id
         self.version = version
         self._broker = broker
         self._rules = rules
-        self._keep_open = keep_open
+        self.keep_open = keep_open
+        self._may_look = may_look
+        self._window = window
+        self._replies = ReplyTo(session_id, broker, version)
         # Consecutive ACKs of one read are settled together; tag -> delivery, in order.
         self._acked: dict[int, Delivery] = {}
+        self.repeats = Repeats(session_id, broker, self._plan_of)
 
-    def handle(self, frames: list[Frame], now_us: int, out: Outcome) -> None:
-        """Obey `frames` in order. Sets `out.ending` when the session must end; later frames are then ignored."""
+    def handle(self, frames: list[Frame], now_us: int, out: Outcome) -> list[Frame]:
+        """Obey `frames` in order. Sets `out.ending` when the session must end; later frames are then ignored.
+
+        Stops before what more than this node's rules must answer, and returns it with what follows. For a question to a
+        control destination somebody else finds the answer, gives it to `tell_answer`, and comes back with the rest. For
+        a SEND that is appended already, or a SEND or COMMIT that peers are to be asked about, see `Repeats`.
+        """
         broker = self._broker
-        receipts = out.receipts
-        for frame in frames:
+        out.now_us = now_us
+        generation = self._rules.generation
+        count = len(frames)
+        at = 0
+        # Until one was not taken: a bound is near, and each attempt looks at all that follows.
+        may_run = True
+        while at < count:
+            frame = frames[at]
+            at += 1
             head = frame.head
+            level: int | None = FSYNC
             try:
                 plan = head.memo
                 if plan is None and head.command == "SEND":
                     plan = self._plan(head)
                 if isinstance(plan, SendPlan):
+                    if plan.generation != generation:
+                        plan = self._plan(head)
+                        assert plan is not None, "no destination becomes a control destination"
                     if self._acked:
                         self._settle_acked(out)
+                    if plan.may_run and may_run and at < count and frames[at].head is head:
+                        taken = self._send_all(plan, frames, at - 1, out)
+                        if taken:
+                            at += taken - 1
+                            continue
+                        may_run = False
                     body = frame.body
                     if plan.transaction is not None:
-                        held = Held(envelope=plan.envelope, body=body, receipt=frame.receipt)
+                        held = Held(
+                            envelope=plan.envelope,
+                            body=body,
+                            receipt=frame.receipt,
+                            level=plan.level,
+                            is_retry=plan.is_retry,
+                        )
                         broker.hold(self.session_id, plan.transaction, held)
                         continue
                     if plan.is_bounded:
+                        if plan.key is not None and not self.repeats.is_first(plan.key, plan.is_retry, now_us):
+                            return frames[at - 1 :]
                         broker.check_send(plan.envelope, len(body))
+                    elif frame.receipt is not None and plan.envelope.kind is Kind.REPLY:
+                        # Without a receipt it is dropped: a requester that has left must not cost its worker the line.
+                        broker.replies.check(plan.envelope.destination)
                     broker.send(plan.envelope, body, now_us, out)
+                    level = plan.level
+                elif isinstance(frame, Acks):
+                    self._acknowledge_all(frame, out)
                 elif head.command == "ACK":
-                    if self._acknowledge(frame, out):
-                        continue
+                    level = self._acknowledge(frame, out)
+                elif head.command == "SEND":
+                    if self._acked:
+                        self._settle_acked(out)
+                    return frames[at - 1 :]
                 else:
                     if self._acked:
                         self._settle_acked(out)
-                    if self._obey(frame, now_us, out):
-                        continue
-                if frame.receipt is not None:
-                    receipts.append(frame.receipt)
+                    if head.command == "COMMIT" and self.repeats.of_commit(frame, now_us):
+                        return frames[at - 1 :]
+                    level = self._obey(frame, now_us, out)
+                if frame.receipt is not None and level is not None:
+                    out.receipt(frame.receipt, level)
                 if out.ending:
                     break
             except Refused as refused:
@@ -110,14 +242,52 @@ class StompGateway:
                     break
         if self._acked:
             self._settle_acked(out)
+        self.repeats.forget()
+        return []
+
+    def _send_all(self, plan: SendPlan, frames: list[Frame], start: int, out: Outcome) -> int:
+        """Send what has the header block of the frame at `start`, from there on, as one; returns how many these were.
+
+        0, with nothing changed, when one of them might be refused, or go elsewhere: then each is asked about.
+        """
+        head = frames[start].head
+        end = start + 1
+        while end < len(frames) and frames[end].head is head:
+            end += 1
+        run = frames[start:end]
+        if not self._broker.send_run(plan.envelope, [frame.body for frame in run], out):
+            return 0
+        receipts = [frame.receipt for frame in run if frame.receipt is not None]
+        if receipts:
+            out.receipt_run(receipts, plan.level)
+        return len(run)
+
+    def tell_answer(self, question: Frame, headers: Mapping[str, str], body: bytes, now_us: int, out: Outcome) -> None:
+        """Answer a SEND to a control destination: `headers` in its RECEIPT, `body` to its `reply-to`.
+
+        Without either there is nobody to tell. Raises Refused for a `reply-to` that is no temporary queue.
+        """
+        asked = question.head.headers
+        if "reply-to" in asked:
+            self._broker.send(self._replies.envelope_of_answer(asked), body, now_us, out)
+        if question.receipt is not None:
+            lines = [("receipt-id", question.receipt), *headers.items()]
+            out.frames.append(encode_frame("RECEIPT", lines, version=self.version))
 
     def refuse(
         self, error: ProtocolError | Refused, receipt: str | None, out: Outcome, *, may_stay: bool = True
     ) -> None:
         """Answer with ERROR; end the session unless it may stay."""
-        keep = may_stay and self._keep_open and error.code in KEEP_OPEN_CODES
+        keep = may_stay and self.keep_open and error.code in KEEP_OPEN_CODES
         out.frames.append(encode_error(error, receipt, self.version))
         out.ending = not keep
+
+    def _plan_of(self, head: Head) -> SendPlan | None:
+        """As `_plan`, from what is remembered where that still counts."""
+        plan = head.memo
+        if isinstance(plan, SendPlan) and plan.generation == self._rules.generation:
+            return plan
+        return self._plan(head)
 
     def _plan(self, head: Head) -> SendPlan | None:
         """Work out a SEND header block; None for a control destination, which is answered each time anew."""
@@ -126,8 +296,21 @@ class StompGateway:
         kind = kind_of(destination, self._rules.destination_bytes_max)
         if kind is Kind.CONTROL:
             return None
+        form = head.form
+        if form is not None and isinstance(form.memo, SendPlan) and not is_pattern(destination):
+            like = form.memo
+            is_like = like.generation == self._rules.generation and like.envelope.kind is kind
+            if is_like and like.likeness is self._rules.likeness(destination):
+                plan = head.memo = like.to(destination)
+                return plan
         if is_pattern(destination):
             raise Refused("bad-destination", "A message goes to one destination; * and # are for SUBSCRIBE to topics.")
+        if kind is Kind.SYSTEM:
+            raise Refused("bad-destination", "What the node tells of itself, the node alone sends.")
+        if kind is Kind.TEMP or kind is Kind.REPLY:
+            # Not remembered: what names a queue of this session means another one in the next.
+            envelope = self._replies.envelope_to(destination, kind, headers)
+            return SendPlan(envelope, headers.get("transaction"), self._rules.generation)
         exists, durable = self._rules.policy(destination)
         if not exists:
             raise Refused("unknown-destination", "This destination is not configured, and none is made on use.")
@@ -138,11 +321,47 @@ class StompGateway:
             durable = True
         else:
             durable = durable and is_persistent(headers)
-        travelling = [(name, value) for name, value in headers.items() if name not in OWN_HEADERS]
-        envelope = Envelope(destination, kind, encode_headers(travelling, Version.V12), durable)
-        plan = SendPlan(envelope, headers.get("transaction"))
-        head.memo = plan
+        travelling, is_own = self._replies.travelling(headers)
+        block = self._block(travelling, headers, destination, kind)
+        if kind is Kind.QUEUE:
+            check_terms(block)
+        envelope = Envelope(destination, kind, block, durable)
+        if kind is Kind.FANOUT:
+            envelope.copies = tuple(
+                Envelope(
+                    child,
+                    Kind.QUEUE,
+                    self._block(travelling, headers, child, Kind.QUEUE),
+                    self._rules.policy(child)[1],
+                )
+                for child in self._rules.children(destination)
+            )
+            if envelope.copies:
+                check_terms(block)
+        if kind is Kind.TOPIC:
+            envelope.retain = retain(headers, self._rules.retains(destination))
+        level = self._rules.level_of(headers, destination)
+        if not durable:
+            level = FSYNC
+        if is_own:
+            # Tried again it has another reply address, and the answer to the first try reaches nobody.
+            envelope.key = None
+        is_retry = envelope.key is not None and is_said(headers, "redelivered")
+        plan = SendPlan(envelope, headers.get("transaction"), self._rules.generation, level, is_retry=is_retry)
+        if not is_own:
+            head.memo = plan
+            if form is not None and kind is not Kind.FANOUT and envelope.key is None:
+                plan.likeness = self._rules.likeness(destination)
+                form.memo = plan
         return plan
+
+    def _block(
+        self, travelling: list[tuple[str, str]], headers: Mapping[str, str], destination: str, kind: Kind
+    ) -> bytes:
+        """The header block that goes with a message to `destination`."""
+        if kind is Kind.QUEUE:
+            travelling = travelling + unsaid(headers, self._rules.defaults(destination))
+        return encode_headers(travelling, Version.V12)
 
     def _settle_acked(self, out: Outcome) -> None:
         """Settle the run of ACKs, subscription by subscription."""
@@ -152,28 +371,57 @@ class StompGateway:
         for delivery in acked.values():
             by_subscription.setdefault(delivery.subscription, []).append(delivery)
         for deliveries in by_subscription.values():
-            self._broker.queues.settle(deliveries, out)
+            self._broker.settle(deliveries, out)
 
-    def _acknowledge(self, frame: Frame, out: Outcome) -> bool:
-        """Take one ACK; True when its receipt is held back by a transaction."""
+    def _acknowledge_all(self, acks: Acks, out: Outcome) -> None:
+        """Take ACKs that say nothing but their ids: together when they settle one by one, and all of them can."""
+        if self._acked:
+            self._settle_acked(out)
+        deliveries = self._broker.find_run(self.session_id, list(map(int, acks.numbers)))
+        if deliveries is not None:
+            self._broker.settle(deliveries, out)
+            return
+        for frame in acks.one_by_one():
+            self._acknowledge(frame, out)
+
+    def _acknowledge(self, frame: Frame, out: Outcome) -> int | None:
+        """Take one ACK; returns the level of its receipt, None when a transaction holds that back."""
         headers = frame.head.headers
         transaction = headers.get("transaction")
         delivery = self._find(headers)
         if delivery is None:
-            return False
+            return FSYNC
+        level = self._level_of_settle(frame, delivery, self._rules.level_of_ack)
         if transaction is not None:
-            held = Held(delivery=delivery, is_ack=True, receipt=frame.receipt)
+            held = Held(delivery=delivery, is_ack=True, receipt=frame.receipt, level=level)
             self._broker.hold(self.session_id, transaction, held)
-            return True
+            return None
+        if level >= QUORUM:
+            self._broker.settle_for_good(delivery, out)
         if delivery.subscription.ack is Ack.CLIENT_INDIVIDUAL:
             self._acked[delivery.tag] = delivery
         else:
             self._settle_acked(out)
             self._broker.acknowledge(delivery, out)
-        return False
+        return level
+
+    def _level_of_settle(
+        self, frame: Frame, delivery: Delivery, of_queue: Callable[[Mapping[str, str], str], int]
+    ) -> int:
+        """The level for the receipt of an ACK or NACK, by `of_queue` for a queue's message; nobody asks when it has no
+        receipt and is in no transaction."""
+        envelope = delivery.message.envelope
+        if not _is_answered(frame):
+            return FSYNC
+        level_of = of_queue if envelope.kind is Kind.QUEUE else self._rules.level_of
+        asked = level_of(frame.head.headers, envelope.destination)
+        return asked if envelope.durable else FSYNC
 
     def _find(self, headers: Mapping[str, str]) -> Delivery | None:
-        """The delivery that an ACK or NACK names; None when there is nothing to settle (topics, fanouts, 1.0)."""
+        """The delivery that an ACK or NACK names, or the last before it that it covers when it comes too late itself.
+
+        None when there is nothing to settle (topics, fanouts, 1.0).
+        """
         if self.version >= Version.V12:
             text = headers.get("id", "")
             if text == NO_ACK_ID:
@@ -190,6 +438,10 @@ class StompGateway:
             if self.version < Version.V11:
                 return None
             raise Refused("unknown-ack", "The message with that id has been acknowledged before.")
+        session = self._broker.sessions[self.session_id]
+        if session.was_late(tag):
+            _check_late(headers)
+            return session.before_late(tag)
         return self._broker.find_delivery(self.session_id, tag)
 
     def _tag_of(self, headers: Mapping[str, str]) -> int | None:
@@ -210,64 +462,119 @@ class StompGateway:
             tag = ids.get(message_id)
             if tag is not None:
                 return tag
+        if session.was_late(message_id):
+            _check_late(headers)
+            before = session.before_late(message_id)
+            return None if before is None else before.tag
         if self.version < Version.V11:
             return None
         raise Refused("unknown-ack", "No message with that message-id is waiting for an ACK on this connection.")
 
-    def _obey(self, frame: Frame, now_us: int, out: Outcome) -> bool:
-        """Every command but SEND to a destination, and ACK; True when its receipt is told by someone else."""
+    def _obey(self, frame: Frame, now_us: int, out: Outcome) -> int | None:
+        """Every command but SEND to a destination, and ACK; returns the level of its receipt, None when someone else
+        tells that."""
         head = frame.head
         command = head.command
         headers = head.headers
         broker = self._broker
         if command == "SUBSCRIBE":
-            self._subscribe(headers, out)
+            return self._subscribe(headers, now_us, out)
         elif command == "UNSUBSCRIBE":
-            broker.unsubscribe(self.session_id, self._subscription_id(headers, command), out)
+            self._unsubscribe(headers, now_us, out)
         elif command == "NACK":
             return self._refuse_delivery(frame, out)
         elif command == "BEGIN":
             broker.begin(self.session_id, required(headers, "transaction", command))
         elif command == "COMMIT":
-            broker.commit(self.session_id, required(headers, "transaction", command), now_us, out)
+            asked = headers.get("receipt-level")
+            level = None if asked is None else asked_level(asked, self._rules.replicas_max)
+            word = headers.get("ack-level")
+            name = required(headers, "transaction", command)
+            return broker.commit(
+                self.session_id,
+                name,
+                now_us,
+                out,
+                level,
+                self.repeats.asked,
+                is_quorum=None if word is None else asks_quorum(word),
+            )
         elif command == "ABORT":
             broker.abort(self.session_id, required(headers, "transaction", command))
-        elif command == "DISCONNECT":
-            out.ending = True
         else:
-            assert command == "SEND", command
-            self._control(frame, out)
-            return True
-        return False
+            assert command == "DISCONNECT", command
+            out.ending = True
+        return FSYNC
 
-    def _refuse_delivery(self, frame: Frame, out: Outcome) -> bool:
-        """Take one NACK; True when its receipt is held back by a transaction."""
+    def _refuse_delivery(self, frame: Frame, out: Outcome) -> int | None:
+        """Take one NACK; returns the level of its receipt, None when a transaction holds that back."""
         headers = frame.head.headers
+        why = nack_reason(headers)
         delivery = self._find(headers)
         if delivery is None:
-            return False
+            return FSYNC
+        level = self._level_of_settle(frame, delivery, self._rules.level_of)
         transaction = headers.get("transaction")
         if transaction is not None:
-            held = Held(delivery=delivery, is_ack=False, receipt=frame.receipt)
+            held = Held(delivery=delivery, is_ack=False, why=why, receipt=frame.receipt, level=level)
             self._broker.hold(self.session_id, transaction, held)
-            return True
-        self._broker.refuse(delivery, out)
-        return False
+            return None
+        self._broker.refuse(delivery, out, why)
+        return level
 
-    def _subscribe(self, headers: Mapping[str, str], out: Outcome) -> None:
+    def _unsubscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> None:
+        """End a subscription; with the words that made it durable, forget it too."""
+        named = headers.get("id") or (headers.get("destination") if self.version < Version.V11 else None)
+        words = durable_words(headers, named or "", self.client_id)
+        if words is not None and (words[0] or named):
+            delete_durable(self._broker, headers, words, self.session_id, named, now_us, out)
+        else:
+            self._broker.unsubscribe(self.session_id, self._subscription_id(headers, "UNSUBSCRIBE"), out)
+
+    def _subscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> int:
+        """Begin a subscription; returns the level of its receipt."""
         destination = required(headers, "destination", "SUBSCRIBE")
         kind = kind_of(destination, self._rules.destination_bytes_max)
+        if kind is Kind.SYSTEM and not self._may_look():
+            raise Refused("not-allowed", "This user may not look into the broker: control is false in [[users]].")
         named = headers.get("id")
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")
-        if not is_pattern(destination) and kind is not Kind.CONTROL and not self._rules.policy(destination)[0]:
+        if not is_pattern(destination) and kind in CONFIGURED_KINDS and not self._rules.policy(destination)[0]:
             raise Refused("unknown-destination", "This destination is not configured, and none is made on use.")
         ack = ack_mode(headers)
-        prefix = subscription_prefix(self.version, named, kind is not Kind.QUEUE and ack is not Ack.AUTO)
+        durable = durable_name(headers, kind, destination, subscription_id, self.client_id)
         credit = prefetch(headers, self._rules.prefetch_default, self._rules.prefetch_max)
+        buffer = buffer_of(headers, kind, self._rules.buffer_bytes_max)
+        wanted = selector(headers)
+        if kind is Kind.TOPIC and ack is Ack.AUTO and named and buffer is None and wanted is None:
+            if not is_pattern(destination) and self._broker.listen(self.session_id, destination, named):
+                return HEARD
+        needs_no_ack = kind is not Kind.QUEUE and ack is not Ack.AUTO and durable is None
+        prefix = subscription_prefix(self.version, named, needs_no_ack)
         subscription = Subscription(self.session_id, subscription_id, destination, ack, credit, prefix)
+        subscription.buffer = buffer
+        subscription.selector = wanted
         if kind is Kind.FANOUT:
-            subscription.start = fanout_start(headers)
-        self._broker.subscribe(subscription, out)
+            subscription.start = fanout_start(headers, "first" if durable is None else "next")
+        elif kind is Kind.QUEUE:
+            subscription.asks = consumer_asks(headers)
+            subscription.ack_timeout_us = ack_timeout_us(headers)
+            subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")
+            subscription.is_browser = is_said(headers, "browser")
+            if subscription.is_browser and ack is not Ack.AUTO:
+                raise Refused("bad-ack-mode", "A browser is given copies and settles nothing: its ack is auto.")
+            subscription.window = self._window
+            target = None if subscription.asks is None else subscription.asks.dead_letter
+            if target and not self._rules.policy(target)[0]:
+                raise Refused("bad-dead-letter", "The dead letter queue is not configured, and none is made on use.")
+        elif destination == JOURNAL:
+            subscription.start = journal_span(headers)
+            subscription.is_browser = True
+        if durable is None:
+            self._broker.subscribe(subscription, out)
+        else:
+            self._broker.subscribe_durable(subscription, durable, now_us, out)
+        return HEARD if kind is Kind.TOPIC else FSYNC
 
     def _subscription_id(self, headers: Mapping[str, str], command: str) -> str:
         """`id`; a 1.0 client may leave it out, and its subscription is then known by its destination (1.0)."""
@@ -275,13 +582,12 @@ class StompGateway:
             return required(headers, "id", command)
         return headers.get("id") or required(headers, "destination", command)
 
-    def _control(self, frame: Frame, out: Outcome) -> None:
-        """Control destinations answer in the RECEIPT; without a receipt there is nobody to tell."""
-        destination = frame.head.headers["destination"]
-        answer = self._rules.control(destination)
-        if frame.receipt is not None:
-            headers = [("receipt-id", frame.receipt), *answer.items()]
-            out.frames.append(encode_frame("RECEIPT", headers, version=self.version))
+
+def _check_late(headers: Mapping[str, str]) -> None:
+    """The delivery was taken back when its ack-timeout had passed. That means nothing, but in a transaction: what was
+    made of the message will be made again, so it must not be committed."""
+    if "transaction" in headers:
+        raise Refused("unknown-ack", "The ack-timeout of this message has passed; its transaction cannot be committed.")
 
 
 def _is_held(head: Head) -> bool:
@@ -289,11 +595,20 @@ def _is_held(head: Head) -> bool:
     return head.command in ("SEND", "ACK", "NACK") and "transaction" in head.headers
 
 
-def encode_error(error: ProtocolError | Refused, receipt: str | None, version: Version) -> bytes:
-    """An ERROR frame: `message` for people, `error-code` for programs, `receipt-id` when there was a receipt."""
+def _is_answered(frame: Frame) -> bool:
+    return frame.receipt is not None or _is_held(frame.head)
+
+
+def encode_error(
+    error: ProtocolError | Refused, receipt: str | None, version: Version, subscription: str | None = None
+) -> bytes:
+    """An ERROR frame: `message` for people, `error-code` for programs, `receipt-id` when there was a receipt,
+    `subscription` when it is about one."""
     headers = [("message", error.message), ("error-code", error.code), ("content-type", "text/plain")]
     if receipt is not None:
         headers.append(("receipt-id", receipt))
+    if subscription is not None:
+        headers.append(("subscription", subscription))
     if error.code == "version-unsupported":
         headers.append(("version", SUPPORTED_VERSIONS))
     return encode_frame("ERROR", headers, (error.detail or error.message).encode(), version=version)

@@ -4,8 +4,11 @@ import pytest
 
 from qmq.broker.destination import Kind
 from qmq.broker.message import Envelope, Message
+from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.client.vectors import parse_gap
 from qmq.dots import Origin
-from qmq.gateways.encode import encode_run, subscription_prefix, tail_for, tail_of
+from qmq.gateways.encode import encode_deliveries, encode_run, subscription_prefix, tail_for, tail_of
+from qmq.gateways.gap_notice import GAP_BYTES_MAX, gap_notices
 from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame
 
 HERE = Origin("a", 0xAB)
@@ -35,8 +38,53 @@ def test_a_message_is_named_by_its_dot_whoever_sent_the_one_before(version: Vers
     assert {frame.head.headers["kind"] for frame in told} == {"x"}
 
 
+@pytest.mark.parametrize("version", [Version.V10, Version.V11, Version.V12])
+@pytest.mark.parametrize("ack", list(Ack))
+@pytest.mark.parametrize("has_tails", [False, True])
+def test_a_delivery_names_its_message_and_its_tag_whoever_sent_the_one_before(
+    version: Version, ack: Ack, has_tails: bool
+) -> None:
+    envelope = Envelope("/queue/q", Kind.QUEUE, b"kind:x\n", False)
+    messages = [
+        Message(envelope, b"%d%%b" % sequence, origin, sequence, 0)
+        for origin, sequence in [(HERE, 1), (HERE, -1), (THERE, 7), (THERE, -12), (HERE, 10**15), (HERE, 3)]
+    ]
+    messages[2].attempts = 2
+    if has_tails:
+        for message in messages:
+            tail_of(message)
+    subscription = Subscription(1, "0", "/queue/q", ack, 10, subscription_prefix(version, "0", False))
+    deliveries = [Delivery(tag, subscription, message) for tag, message in enumerate(messages, 90)]
+
+    told = frames(encode_deliveries(subscription, deliveries, version), version)
+
+    assert [frame.head.headers["message-id"] for frame in told] == [message.message_id for message in messages]
+    assert [frame.body for frame in told] == [message.body for message in messages]
+    assert {frame.head.headers["kind"] for frame in told} == {"x"}
+    tags = [frame.head.headers.get("ack") for frame in told]
+    is_tagged = version is Version.V12 and ack is not Ack.AUTO
+    assert tags == ([str(tag) for tag in range(90, 96)] if is_tagged else [None] * 6)
+    assert [frame.head.headers.get("delivery-count") for frame in told] == [None, None, "3", None, None, None]
+
+
 def test_a_tail_is_made_once() -> None:
     message = Message(Envelope("/topic/t", Kind.TOPIC, b"", False), b"\0\n", HERE, 5, 0)
 
     assert tail_of(message) is tail_of(message)
     assert frames(encode_run(b"MESSAGE\n", [tail_of(message)]))[0].body == b"\0\n"
+
+
+def test_gap_notices_say_everything_in_headers_that_clients_can_take() -> None:
+    missing = [(Origin("a-long-name-of-a-node", n), n, n + 5) for n in range(300)]
+
+    notices = gap_notices("/fanout/f", missing)
+
+    assert len(notices) > 1
+    told: dict[str, tuple[int, int]] = {}
+    for envelope, claims in notices:
+        name, _, value = envelope.headers.decode().rstrip("\n").partition(":")
+        assert name == "qmq-gap"
+        assert len(envelope.headers) <= GAP_BYTES_MAX + 100
+        told.update(parse_gap(value))
+        assert len(parse_gap(value)) == len(claims)
+    assert told == {str(origin): (after + 1, through) for origin, after, through in missing}

@@ -3,7 +3,9 @@
 import pytest
 
 from qmq.broker.broker import Broker
+from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
+from qmq.broker.rules import REDELIVERY_US_MIN
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries
 from qmq.gateways.stomp import Rules, StompGateway, encode_error
@@ -28,12 +30,12 @@ class Client:
     ) -> None:
         self.broker = broker or Broker(ORIGIN, 2)
         self.session = session
+        self.now_us = NOW_US
         self.broker.open_session(session)
-        self.connection = Connection(Role.SERVER)
+        self.connection = Connection(Role.SERVER, gathers=True)
         self.connection.receive(f"CONNECT\naccept-version:{version}\nhost:x\n\n\0".encode())
         rules = Rules(
             policy=lambda name: (known is None or name in known, name not in memory_only),
-            control=lambda name: {"asked": name},
             prefetch_default=100,
             prefetch_max=1000,
             destination_bytes_max=255,
@@ -45,9 +47,23 @@ class Client:
         # A frame without a body is written here without the blank line that ends its headers.
         whole = (frame if "\n\n" in frame else f"{frame}\n\n" for frame in frames)
         data = b"".join(frame.encode() + b"\0" for frame in whole)
-        self.gateway.handle(self.connection.receive(data), NOW_US, out)
+        self.gateway.handle(self.connection.receive(data), self.now_us, out)
         assert self.connection.error is None
-        self.broker.finish(out, NOW_US)
+        return self.told(out)
+
+    def later(self, microseconds: int) -> Outcome:
+        """What the node decides when time has passed."""
+        self.now_us += microseconds
+        out = Outcome(now_us=self.now_us)
+        self.broker.tick(out)
+        return self.told(out)
+
+    def told(self, out: Outcome) -> Outcome:
+        """Record and tell, as a server would."""
+        self.broker.finish(out, self.now_us)
+        for deliveries in (*out.deliveries_now.values(), *out.deliveries_after.values()):
+            for delivery in self.broker.queues.told(deliveries, self.now_us):
+                delivery.sent = True
         return out
 
     def read(self, out: Outcome) -> list[tuple[dict[str, str], bytes]]:
@@ -61,6 +77,12 @@ class Client:
                     for frame in receiver.receive(encode_deliveries(subscription, run, self.connection.version)):
                         seen.append((frame.head.headers, frame.body))
         return seen
+
+    def frames(self, out: Outcome) -> list[tuple[str, dict[str, str]]]:
+        """What `out` answers with, beside receipts."""
+        receiver = Connection(Role.CLIENT)
+        receiver.receive(b"CONNECTED\nversion:1.2\n\n\0")
+        return [(f.head.command, f.head.headers) for data in out.frames for f in receiver.receive(data)]
 
     def error(self, out: Outcome) -> dict[str, str]:
         """The headers of the one ERROR that `out` answers with."""
@@ -258,8 +280,11 @@ def test_a_refused_message_comes_back_marked_and_counted() -> None:
     client.say("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:client-individual")
     ((first, _),) = client.read(client.say("SEND\ndestination:/queue/q\n\nx"))
 
-    ((second, body),) = client.read(client.say(f"NACK\nid:{first['ack']}"))
+    refused = client.say(f"NACK\nid:{first['ack']}")
+    early = client.later(REDELIVERY_US_MIN - 1)
+    ((second, body),) = client.read(client.later(1))
 
+    assert client.read(refused) == client.read(early) == []
     assert second["redelivered"] == "true"
     assert second["delivery-count"] == "2"
     assert second["message-id"] == first["message-id"]
@@ -351,17 +376,32 @@ def test_an_aborted_transaction_leaves_nothing() -> None:
     assert not client.broker.queues.by_name
 
 
-def test_control_destinations_answer_in_the_receipt() -> None:
+def test_a_question_stops_the_frames_after_it_until_it_is_answered() -> None:
     client = Client()
 
-    out = client.say("SEND\ndestination:/control/status\nreceipt:r\n\n")
+    out = Outcome(client.session)
+    frames = client.connection.receive(
+        b"SEND\ndestination:/queue/q\nreceipt:1\n\nx\0"
+        b"SEND\ndestination:/control/status\nreceipt:2\n\n\0"
+        b"SEND\ndestination:/queue/q\nreceipt:3\n\ny\0"
+    )
+    left = client.gateway.handle(frames, NOW_US, out)
+    answered = Outcome(client.session)
+    client.gateway.tell_answer(left[0], {"asked": "yes"}, b"", NOW_US, answered)
 
-    receiver = Connection(Role.CLIENT)
-    receiver.receive(b"CONNECTED\nversion:1.2\n\n\0")
-    (frame,) = receiver.receive(out.frames[0])
-    assert frame.head.command == "RECEIPT"
-    assert frame.head.headers == {"receipt-id": "r", "asked": "/control/status"}
-    assert not out.receipts
+    assert out.receipts == ["1"]
+    assert left == frames[1:]
+    assert client.frames(answered) == [("RECEIPT", {"receipt-id": "2", "asked": "yes"})]
+
+
+def test_a_question_without_receipt_and_reply_to_is_answered_to_nobody() -> None:
+    client = Client()
+    (question,) = client.connection.receive(b"SEND\ndestination:/control/status\n\n\0")
+
+    out = Outcome(client.session)
+    client.gateway.tell_answer(question, {"asked": "yes"}, b"{}", NOW_US, out)
+
+    assert not (out.frames or out.receipts or out.topic_runs)
 
 
 def test_disconnect_is_receipted_and_ends_the_session() -> None:
@@ -483,3 +523,113 @@ def test_the_ack_of_a_php_client_that_echoes_all_headers_of_the_message() -> Non
 
     assert out.receipts == ["r"]
     assert len(out.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        ("", None),
+        ("\nselector:", None),
+        ("\nselector:a > 1", "a > 1"),
+        ("\nselector: a > 1 ", "a > 1"),
+        ("\nfilter:room=blue", "\"room\" = 'blue'"),
+        ("\nfilter:room=blue\nselector: ", "\"room\" = 'blue'"),
+    ],
+)
+@pytest.mark.parametrize("destination", ["/topic/t", "/topic/t.*", "/fanout/f", "/queue/q"])
+def test_a_subscription_has_its_selector(destination: str, headers: str, text: str | None) -> None:
+    client = Client()
+
+    client.say(f"SUBSCRIBE\nid:s\ndestination:{destination}{headers}")
+
+    if text is None and destination == "/topic/t":
+        assert client.broker.sessions[1].destination_of("s") == destination  # needs no object of its own
+        return
+    selector = client.broker.sessions[1].subscriptions["s"].selector
+    assert (None if selector is None else selector.text) == text
+
+
+@pytest.mark.parametrize("headers", ["selector:a >", "filter:room", "selector:a\nfilter:room=blue"])
+def test_a_selector_or_filter_that_cannot_be_read_is_refused_and_nothing_subscribed(headers: str) -> None:
+    client = Client()
+
+    out = client.say(f"SUBSCRIBE\nid:s\ndestination:/topic/t\nreceipt:r\n{headers}")
+
+    error = client.error(out)
+    assert (error["error-code"], error["receipt-id"]) == ("bad-selector", "r")
+    assert client.broker.sessions[1].subscriptions == {}
+
+
+def test_a_block_like_another_is_planned_for_its_own_destination() -> None:
+    client = Client(memory_only=("/queue/fast",), known=("/queue/slow", "/queue/fast", "/queue/other"))
+    like = {"/queue/slow": "durable", "/queue/other": "durable", "/queue/fast": "memory"}
+    client.gateway._rules.likeness = lambda name: like.get(name, object())
+
+    out = client.say(
+        *[f"SEND\ndestination:{name}\ntype:t\n\nx" for name in like], "SEND\ndestination:/queue/no\ntype:t\n\nx"
+    )
+
+    kept = [record.envelope for record in out.records if isinstance(record, Message)]
+    assert [(envelope.destination, envelope.headers) for envelope in kept] == [
+        ("/queue/slow", b"type:t\n"),
+        ("/queue/other", b"type:t\n"),
+    ]
+    assert client.broker.queues.by_name["/queue/fast"].held == 1
+    assert client.error(out)["error-code"] == "unknown-destination"
+
+
+def test_a_block_like_another_keeps_what_it_asks_for() -> None:
+    client = Client()
+    client.gateway._rules.likeness = lambda name: "all alike"
+    wish = "priority:7\nttl:5000\ntransaction:t"
+
+    client.say("BEGIN\ntransaction:t", *[f"SEND\ndestination:/queue/{n}\n{wish}\n\nx" for n in range(3)])
+    out = client.say("COMMIT\ntransaction:t")
+
+    messages = [record for record in out.records if isinstance(record, Message)]
+    terms = [message.envelope.terms for message in messages]
+    assert [(t.priority, t.ttl_us) for t in terms if t is not None] == [(7, 5_000_000)] * 3
+    assert [message.envelope.destination for message in messages] == ["/queue/0", "/queue/1", "/queue/2"]
+
+
+@pytest.mark.parametrize(
+    ("destination", "code"),
+    [
+        ("/queue/" + "x" * 100, "destination-too-long"),
+        ("/queue/*", "bad-destination"),
+        ("/nowhere/x", "bad-destination"),
+        ("/queue/", "bad-destination"),
+        ("", "missing-header"),
+    ],
+)
+def test_a_block_like_another_must_name_a_destination_too(destination: str, code: str) -> None:
+    client = Client()
+    client.gateway._rules.likeness = lambda name: "all alike"
+    client.gateway._rules.destination_bytes_max = 100
+
+    out = client.say("SEND\ndestination:/queue/a\n\nx", f"SEND\ndestination:{destination}\n\nx")
+
+    assert client.error(out)["error-code"] == code
+
+
+def test_after_the_rules_have_changed_no_plan_is_like_one_from_before() -> None:
+    client = Client()
+    rules = client.gateway._rules
+    rules.likeness = lambda name: "all alike"
+    client.say("SEND\ndestination:/queue/a\ntype:t\n\nx")
+
+    rules.policy = lambda name: (True, False)
+    rules.generation += 1
+    out = client.say("SEND\ndestination:/queue/b\ntype:t\n\nx", "SEND\ndestination:/queue/c\ntype:t\n\nx")
+
+    assert not out.records
+
+
+def test_a_message_with_an_id_of_its_own_is_known_by_it_and_its_destination() -> None:
+    client = Client()
+    client.gateway._rules.likeness = lambda name: "all alike"
+
+    out = client.say(*[f"SEND\ndestination:/queue/{n}\ndedup-id:1\n\nx" for n in range(3)])
+
+    keys = {record.envelope.key for record in out.records if isinstance(record, Message)}
+    assert len(keys) == 3 and None not in keys

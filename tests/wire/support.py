@@ -28,10 +28,14 @@ def values(frames: Iterable[Frame]) -> list[Value]:
 
 
 def logged_in(
-    version: Version = Version.V12, limits: Limits | None = None, caches: HeadCaches | None = None
+    version: Version = Version.V12,
+    limits: Limits | None = None,
+    caches: HeadCaches | None = None,
+    *,
+    gathers: bool = False,
 ) -> Connection:
     """A server's side that has read a CONNECT of `version`."""
-    connection = Connection(Role.SERVER, limits or Limits(), caches)
+    connection = Connection(Role.SERVER, limits or Limits(), caches, gathers=gathers)
     connection.receive(LOGINS[version])
     assert connection.error is None
     assert connection.version is version

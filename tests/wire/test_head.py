@@ -1,5 +1,6 @@
 from qmq.wire.stomp import Head, HeadCache, HeadCaches, Limits, Version
-from qmq.wire.stomp.head import CACHED_BLOCKS_MAX, CACHES_MAX, CachedBlock
+from qmq.wire.stomp.cache import CACHED_BLOCKS_MAX, CACHES_MAX
+from qmq.wire.stomp.head import CachedBlock
 
 
 def block(number: int) -> tuple[bytes, CachedBlock]:

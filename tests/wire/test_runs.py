@@ -1,9 +1,11 @@
 """A run that was not learned yet is compared too, and must never be found in what a stranger sends."""
 
+from collections.abc import Iterable
+
 import pytest
 
-from qmq.wire.stomp import Connection, Limits, Role
-from tests.wire.support import code, logged_in, pieces_of
+from qmq.wire.stomp import Acks, Connection, Frame, Limits, Role
+from tests.wire.support import code, fed, logged_in, pieces_of, value, values
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 1000])
@@ -26,3 +28,88 @@ def test_nul_bytes_are_no_frame_after_login(count: int, before: bytes) -> None:
 
     assert len(frames) == before.count(b"\0")
     assert code(connection) == "unknown-command"
+
+
+def acks(numbers: Iterable[int], form: bytes = b"ACK\nid:%d\n\n\0") -> bytes:
+    return b"".join(form % number for number in numbers)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"ACK\nid:%d\n\n\0",
+        b"ACK\nid:%d\n\n\0\n",
+        b"ACK\nid:%d\n\n\0\r\n",
+        b"ACK\r\nid:%d\r\n\r\n\0",
+        b"ACK\nsubscription:s\nid:%d\n\n\0\n",
+        b"ACK\nid:%d\ncontent-length:0\n\n\0",
+        b"ACK\nid:%d\ntransaction:t\n\n\0",
+        b"NACK\nid:%d\n\n\0",
+        b"ACK\nmessage-id:%d\nsubscription:s\n\n\0",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"",
+        b"\n\n",
+        b"SEND\ndestination:/queue/q\n\nACK\nid:9\n\n\0",
+        b"ACK\nid:none\n\n\0",
+        b"ACK\nid:\n\n\0",
+        b"ACK\nid:1234567890123456789\n\n\0",
+        b"ACK\nid:5\nreceipt:r\n\n\0",
+        b"ACK\nid:5\n\nbody\0",
+    ],
+)
+def test_acks_mean_the_same_gathered_or_one_by_one(form: bytes, size: int, odd: bytes) -> None:
+    data = acks(range(8, 40), form) + odd + acks(range(98, 120), form)
+    plain, gathering = logged_in(), logged_in(gathers=True)
+
+    expected = fed(plain, pieces_of(data, size))
+    gathered = fed(gathering, pieces_of(data, size))
+
+    single = [one for frame in gathered for one in (frame.one_by_one() if isinstance(frame, Acks) else [frame])]
+    assert values(single) == values(expected)
+    assert code(gathering) == code(plain)
+
+
+def test_a_read_full_of_acks_is_two_frames_once_their_form_is_known() -> None:
+    connection = logged_in(gathers=True)
+    connection.receive(acks(range(8, 11)))
+
+    run, last = connection.receive(acks(range(95, 1005)))
+
+    assert isinstance(run, Acks)
+    assert (run.head.command, len(run.numbers)) == ("ACK", 909)
+    assert value(last) == ("ACK", (("id", "1004"),), b"", None)
+
+
+def test_acks_among_other_frames_are_searched_for_once_in_a_read() -> None:
+    connection = logged_in(gathers=True)
+    connection.receive(acks(range(8, 11)))
+
+    frames = connection.receive(
+        b"".join(acks([n, n + 1]) + b"BEGIN\ntransaction:%d\n\n\0" % n for n in range(10, 1000))
+    )
+
+    assert sum([isinstance(frame, Acks) for frame in frames]) <= 1
+    assert len(frames) == 3 * 990
+
+
+def test_nobody_who_has_not_asked_gets_gathered_acks() -> None:
+    connection = logged_in()
+
+    frames = connection.receive(acks(range(100)))
+
+    assert [type(frame) for frame in frames] == [Frame] * 100
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 10_000])
+def test_any_number_of_heart_beats_between_frames_is_passed_over(size: int) -> None:
+    frame = b"SEND\nd:1\n\n\nx\n\0"
+    beats = [b"\n" * 257, b"\r\n" * 300, b"\n", b"\n\n", b"", b"\n" * 5000]
+
+    frames = fed(logged_in(), pieces_of(frame + b"".join(each + frame for each in beats), size))
+
+    assert [one.body for one in frames] == [b"\nx\n"] * 7

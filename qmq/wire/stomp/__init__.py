@@ -1,14 +1,16 @@
 """STOMP 1.0, 1.1 and 1.2 as a sans-IO codec.
 
 `Connection` turns bytes into frames, the functions of `writer` turn values into bytes; nothing here knows what a
-destination is. Imports only point one way: version, limits → grammar, head, frames → states → reader → connection.
+destination is. Imports only point one way: version, limits → grammar, head, frames → runs, forms →
+cache, states → reader → connection.
 """
 
+from qmq.wire.stomp.cache import HeadCache as HeadCache
+from qmq.wire.stomp.cache import HeadCaches as HeadCaches
 from qmq.wire.stomp.connection import Connection as Connection
+from qmq.wire.stomp.frames import Acks as Acks
 from qmq.wire.stomp.frames import Frame as Frame
 from qmq.wire.stomp.head import Head as Head
-from qmq.wire.stomp.head import HeadCache as HeadCache
-from qmq.wire.stomp.head import HeadCaches as HeadCaches
 from qmq.wire.stomp.heartbeat import negotiate_heartbeat as negotiate_heartbeat
 from qmq.wire.stomp.heartbeat import parse_heartbeat as parse_heartbeat
 from qmq.wire.stomp.limits import BODY_BYTES_CEILING as BODY_BYTES_CEILING

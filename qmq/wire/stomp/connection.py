@@ -8,8 +8,8 @@ because those frames were good and must still be obeyed.
 """
 
 from qmq.errors import RemoteProtocolError
+from qmq.wire.stomp.cache import HeadCaches
 from qmq.wire.stomp.frames import Frame
-from qmq.wire.stomp.head import HeadCaches
 from qmq.wire.stomp.limits import DEFAULT_LIMITS, Limits
 from qmq.wire.stomp.reader import Reader
 from qmq.wire.stomp.states import Dialogue, Role, State
@@ -25,11 +25,19 @@ class Connection:
 
     __slots__ = ("_dialogue", "_reader", "error", "error_receipt")
 
-    def __init__(self, role: Role, limits: Limits = DEFAULT_LIMITS, caches: HeadCaches | None = None) -> None:
+    def __init__(
+        self,
+        role: Role,
+        limits: Limits = DEFAULT_LIMITS,
+        caches: HeadCaches | None = None,
+        *,
+        gathers: bool = False,
+    ) -> None:
+        """`gathers`: many ACKs may come as one `Acks` instead of a Frame each."""
         self.error: RemoteProtocolError | None = None
         self.error_receipt: str | None = None
         self._dialogue = Dialogue(role)
-        self._reader = Reader(self._dialogue, limits, HeadCaches() if caches is None else caches)
+        self._reader = Reader(self._dialogue, limits, HeadCaches() if caches is None else caches, gathers)
 
     @property
     def state(self) -> State:

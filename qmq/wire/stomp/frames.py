@@ -1,4 +1,4 @@
-"""One decoded frame."""
+"""One decoded frame, or many ACKs that differ in their number only."""
 
 from qmq.wire.stomp.head import Head
 
@@ -18,3 +18,24 @@ class Frame:
 
     def __repr__(self) -> str:
         return f"Frame({self.head!r}, body of {len(self.body)} bytes, receipt={self.receipt!r})"
+
+
+class Acks(Frame):
+    """ACKs that came one after the other, without a receipt: the first with `head` but for its id, and so on.
+
+    `numbers` are their ids, of 1 to 18 digits each.
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, head: Head, numbers: list[bytes]) -> None:
+        super().__init__(head, b"", None)
+        self.numbers = numbers
+
+    def one_by_one(self) -> list[Frame]:
+        """The same as frames of their own."""
+        head = self.head
+        return [
+            Frame(Head(head.command, {**head.headers, "id": number.decode()}, head.version), b"", None)
+            for number in self.numbers
+        ]

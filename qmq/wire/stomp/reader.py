@@ -1,9 +1,10 @@
 """Chunks of bytes to frames: the hot path of the broker.
 
 A chunk goes through one loop. A block of headers that was seen before is recognised by its bytes and costs one
-dictionary look-up; ACK and NACK, which never repeat, have a short lane of their own; everything else takes the long
-way through `grammar`. Which commands may come is asked of `Dialogue`; only blocks of commands that change nothing
-there are remembered, so a remembered block needs no question.
+dictionary look-up, one that differs in receipt or destination a few searches more; ACK and NACK, which never repeat,
+have a short lane of their own; everything else takes the long way through `grammar`. Which commands may come is asked
+of `Dialogue`; only blocks of commands that change nothing there are remembered, so a remembered block needs no
+question.
 
 Surprising: the short ways decide nothing on their own. Whatever is odd about a frame (incomplete, too large, no NUL)
 sends it the long way, so every error is found in one place. No byte is searched again because its frame came in many
@@ -12,9 +13,10 @@ reads: a frame cut in its head waits in `_partial`, one cut in its body in `_bod
 
 from qmq.errors import RemoteProtocolError
 from qmq.wire.stomp.bounds import PartialHead, check_block, first_line
-from qmq.wire.stomp.frames import Frame
+from qmq.wire.stomp.cache import CACHED_BLOCK_BYTES_MAX, HeadCache, HeadCaches
+from qmq.wire.stomp.frames import Acks, Frame
 from qmq.wire.stomp.grammar import parse_content_length, parse_headers, parse_receipt, unescape
-from qmq.wire.stomp.head import CACHED_BLOCK_BYTES_MAX, CachedBlock, Head, HeadCache, HeadCaches
+from qmq.wire.stomp.head import CachedBlock, Head
 from qmq.wire.stomp.limits import Limits
 from qmq.wire.stomp.refusals import bad_utf8, body_not_allowed, missing_nul, too_large, unknown_command
 from qmq.wire.stomp.runs import HOLE_BYTES_MAX, NO_ACK_RUN, NO_SEND_RUN, learn_ack, learn_send, plain_text
@@ -24,6 +26,9 @@ from qmq.wire.stomp.version import Version
 LF = 10
 CR = 13
 NUL = 0
+
+BEATS_BYTES = 256
+"""Heart-beats that are passed over in one step."""
 
 NOT_FOUND = 1 << 62
 """Where the next blank line is when this chunk has none: further than any block that is looked up."""
@@ -54,6 +59,8 @@ class Reader:
         "_caches",
         "_dialogue",
         "_expects_login",
+        "_gathers",
+        "_has_gathered",
         "_head",
         "_head_version",
         "_last_known",
@@ -68,8 +75,12 @@ class Reader:
         "_unchecked_bytes_max",
     )
 
-    def __init__(self, dialogue: Dialogue, limits: Limits, caches: HeadCaches) -> None:
+    def __init__(self, dialogue: Dialogue, limits: Limits, caches: HeadCaches, gathers: bool = False) -> None:
+        """`gathers`: ACKs that differ in their number only may come as one `Acks`."""
         self._dialogue = dialogue
+        self._gathers = gathers
+        # Looked for once in a chunk: what has no end of it in sight must not be searched again and again.
+        self._has_gathered = False
         self._limits = limits
         self._caches = caches
         self._received = 0
@@ -115,6 +126,7 @@ class Reader:
         elif self._partial:
             chunk = self._partial.extend(data)
         self._blank_line = -1
+        self._has_gathered = not self._gathers
         while pos < len(chunk):
             pos = self._read_repeated(chunk, pos, frames)
             if pos < len(chunk):
@@ -172,6 +184,13 @@ class Reader:
                     body_at = hole_end + len(trail)
             elif chunk.startswith(ack_lead, pos):
                 ack_run = self._ack_run
+                if not self._has_gathered and ack_run.between:
+                    self._has_gathered = True
+                    numbers = ack_run.numbers(chunk, pos)
+                    if len(numbers) > 1:
+                        frames.append(Acks(ack_run.head, numbers))
+                        pos += sum(map(len, numbers)) + len(numbers) * len(ack_run.between)
+                        continue
                 hole_end = chunk.find(b"\n", pos + len(ack_lead))
                 if not chunk.startswith(ack_run.trail, hole_end):
                     return pos
@@ -188,6 +207,10 @@ class Reader:
                 first = chunk[pos]
                 if first == LF or first == CR:
                     pos += 1
+                    if pos < size and chunk[pos] == LF:
+                        # Nobody needs so many, but 64 KiB of them must not cost more than as many bytes of frames.
+                        beats = chunk[pos : pos + BEATS_BYTES]
+                        pos += len(beats) - len(beats.lstrip(b"\r\n"))
                     continue
                 if self._blank_line < pos:
                     self._find_blank_line(chunk, pos)
@@ -195,16 +218,22 @@ class Reader:
                 if blank_line - pos > self._lookup_bytes_max:
                     return pos
                 before = known
-                known = known_blocks.get(chunk[pos:blank_line])
+                block = chunk[pos:blank_line]
+                known = known_blocks.get(block)
                 if known is None:
-                    return pos
+                    if not self._learns:
+                        return pos
+                    known, receipt = self._read_alike(block)
+                    if known is None:
+                        return pos
+                    known_blocks = self._cache.young
                 body_at = blank_line + 2
                 if known is before and self._learns and pos > 0:
                     # The second of its kind: the third will be compared.
-                    self._send_run = learn_send(chunk, pos, body_at, known, False)
+                    self._send_run = learn_send(chunk, pos, body_at, known, receipt is not None)
                     lead = self._send_run.lead
                     lead_bytes = len(lead)
-                    trail = b""
+                    trail = self._send_run.trail
             if known.length >= 0:
                 stop = body_at + known.length
                 if stop >= size or chunk[stop] != NUL:
@@ -216,6 +245,32 @@ class Reader:
             frames.append(Frame(known.head, chunk[body_at:stop], receipt))
             pos = stop + 1
         return pos
+
+    def _read_alike(self, block: bytes) -> tuple[CachedBlock | None, str | None]:
+        """What a block says that differs from a known one in its receipt and its destination, and its receipt.
+
+        (None, None) for all others. They may not break a limit either, so only what needs no look at them is read here.
+        """
+        if len(block) > self._unchecked_bytes_max:
+            return None, None
+        cache = self._cache
+        receipt: str | None = None
+        at = block.find(b"\nreceipt:")
+        if at >= 0:
+            end = block.find(b"\n", at + 9)
+            if end < 0:
+                end = len(block)
+            receipt = plain_text(block[at + 9 : end])
+            if receipt is None or "\\" in receipt:
+                return None, None
+            block = block[:at] + block[end:]
+        known = cache.get(block)
+        if known is None:
+            known = cache.forms.read(block)
+            if known is None:
+                return None, None
+            cache.put(block, known)
+        return known, receipt
 
     def _find_blank_line(self, chunk: bytes, pos: int) -> None:
         """Searched once: it stays valid for all frames before it, which end their heads with CRLF."""
@@ -317,6 +372,10 @@ class Reader:
         # Of repeated headers only the first was cut out, and a remembered block must mean the same on its own.
         if command == "SEND" and "\nreceipt:" not in text and "\ncontent-length:" not in text:
             self._remember(stem, CachedBlock(head, -1))
+            known = CachedBlock(head, length)
+            if self._learns and length <= self._limits.body_bytes_max:
+                cache.forms.learn(rest, known)
+            return known
         return CachedBlock(head, length)
 
     def _remember(self, block: bytes, known: CachedBlock) -> None:

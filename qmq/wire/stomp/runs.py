@@ -15,6 +15,12 @@ HOLE_BYTES_MAX = 128
 ACK_HEADERS_MAX = 3
 """The value that counts up, the subscription, and one that the client library adds to every frame."""
 
+PLAIN_ACK_HEADERS = frozenset(("id", "subscription"))
+"""An ACK with these alone says nothing but its id."""
+
+NUMBER_DIGITS_MAX = 18
+"""Longer ids name nothing, and are refused one by one."""
+
 LF = 10
 
 NEVER = b"\0\0"
@@ -37,15 +43,31 @@ class SendRun:
 
 
 class AckRun:
-    """An ACK or NACK without receipt: `lead`, the value of the header `name`, and `trail`, which ends with NUL."""
+    """An ACK or NACK without receipt: `lead`, the value of the header `name`, and `trail`, which ends with NUL.
 
-    __slots__ = ("head", "lead", "name", "trail")
+    `between` stands between the numbers of two that follow each other; b"" where each must be looked at by itself.
+    """
+
+    __slots__ = ("between", "head", "lead", "name", "trail")
 
     def __init__(self, lead: bytes, trail: bytes, name: str, head: Head) -> None:
         self.lead = lead
         self.trail = trail
         self.name = name
         self.head = head
+        is_plain = name == "id" and head.command == "ACK" and PLAIN_ACK_HEADERS.issuperset(head.headers)
+        self.between = trail + lead if is_plain and head.version == Version.V12 else b""
+
+    def numbers(self, chunk: bytes, pos: int) -> list[bytes]:
+        """The ids, all of digits, of those that stand at `pos` one after the other, but for the last."""
+        ids = chunk[pos + len(self.lead) :].split(self.between)
+        ids.pop()
+        if b"".join(ids).isdigit() and min(map(len, ids)) and max(map(len, ids)) <= NUMBER_DIGITS_MAX:
+            return ids
+        for count, number in enumerate(ids):
+            if not number.isdigit() or len(number) > NUMBER_DIGITS_MAX:
+                return ids[:count]
+        return ids
 
 
 NO_SEND_RUN = SendRun(NEVER, b"", CachedBlock(Head("SEND", {}, Version.V10), ENDLESS))

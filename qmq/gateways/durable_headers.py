@@ -1,0 +1,96 @@
+"""Who asks for a durable subscription, in the words of RabbitMQ (`durable` or `persistent`, named by the subscription's
+`id`) and of ActiveMQ and Artemis (`client-id` on CONNECT, and a header with the subscription's name).
+
+Topics keep nothing, so there a wish is refused with what to use; queues keep everything, so there it says nothing new.
+"""
+
+from collections.abc import Mapping
+
+from qmq.broker.broker import Broker
+from qmq.broker.destination import Kind
+from qmq.broker.outcome import Outcome
+from qmq.cursors import Name
+from qmq.errors import Refused
+
+NAME_HEADERS = ("durable-subscription-name", "durable-subscriber-name", "activemq.subscriptionName")
+FLAG_HEADERS = ("durable", "persistent")
+NAME_BYTES_MAX = 255
+
+
+def durable_words(headers: Mapping[str, str], subscription_id: str, client_id: str) -> tuple[str, str] | None:
+    """(client, name) of the durable subscription that is meant; None when none is. Raises Refused."""
+    for header in NAME_HEADERS:
+        name = headers.get(header)
+        if name:
+            if not client_id:
+                raise Refused("missing-header", f"CONNECT needs the header client-id for {header}.")
+            return _checked(client_id, name)
+    for header in FLAG_HEADERS:
+        text = headers.get(header, "false")
+        if text not in ("true", "false"):
+            raise Refused("bad-header", f"The header {header} is true or false.")
+        if text == "true":
+            return _checked("", subscription_id)
+    return None
+
+
+def _checked(client: str, name: str) -> tuple[str, str]:
+    if len(client.encode()) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX:
+        raise Refused("bad-durable", f"The name of a durable subscription has at most {NAME_BYTES_MAX} bytes.")
+    return client, name
+
+
+def durable_name(
+    headers: Mapping[str, str], kind: Kind, destination: str, subscription_id: str, client_id: str
+) -> Name | None:
+    """The name under which a SUBSCRIBE continues; None when it asks for nothing of the kind. Raises Refused."""
+    if kind not in (Kind.FANOUT, Kind.TOPIC):
+        return None
+    words = durable_words(headers, subscription_id, client_id)
+    if words is None:
+        return None
+    if kind is Kind.TOPIC:
+        instead = destination.replace("/topic/", "/fanout/", 1)
+        raise Refused(
+            "bad-durable",
+            f"Topics keep nothing, so nobody can subscribe durably; send and subscribe to {instead} instead.",
+        )
+    return Name(destination, *words)
+
+
+def delete_durable(
+    broker: Broker,
+    headers: Mapping[str, str],
+    words: tuple[str, str],
+    session_id: int,
+    subscription_id: str | None,
+    now_us: int,
+    out: Outcome,
+) -> None:
+    """UNSUBSCRIBE with the words of a durable subscription: it ends, if it is this client's, and is forgotten.
+
+    Raises Refused, with nothing changed, when there is none or another connection uses it.
+    """
+    session = broker.sessions[session_id]
+    live = None if subscription_id is None else session.subscriptions.get(subscription_id)
+    listens_at = None if subscription_id is None else session.destination_of(subscription_id)
+    if subscription_id is not None and listens_at is not None and not words[0]:
+        if live is None or live.durable is None:
+            # RabbitMQ's word for a queue subscription: the queue stays, here as there.
+            broker.unsubscribe(session_id, subscription_id, out)
+            return
+    destination = headers.get("destination") or listens_at
+    if destination is None and not words[0]:
+        raise Refused("missing-header", "UNSUBSCRIBE needs the header destination to delete what it does not use now.")
+    durables = broker.durables
+    names = durables.find(destination, *words)
+    if not names:
+        raise Refused("unknown-subscription", "There is no durable subscription with that name.")
+    for name in names:
+        attachment = durables.attached.get(name)
+        if attachment is not None and attachment.subscription is not live:
+            raise Refused("durable-in-use", f"The durable subscription {name.text} is in use by another connection.")
+    if subscription_id is not None and listens_at is not None:
+        broker.unsubscribe(session_id, subscription_id, out)
+    for name in names:
+        durables.delete(name, now_us, out)
