@@ -9,27 +9,47 @@ journal and broker agree without a second look. What a topic, a queue and a lent
 this one knows sessions, subscriptions and transactions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
-from qmq.broker.destination import Kind, check_pattern, is_pattern, kind_of
+from qmq.broker.abilities import BURIALS, Abilities
+from qmq.broker.dedup import Dedup
+from qmq.broker.destination import SYSTEM_DESTINATIONS, Kind, check_pattern, is_pattern, kind_of
+from qmq.broker.durables import Durables, taken_over
 from qmq.broker.lending import Lending
-from qmq.broker.message import Envelope, Gap, Message, Settle
+from qmq.broker.levels import QUORUM, disks_of, strongest, with_quorum
+from qmq.broker.life import Back
+from qmq.broker.listener import Hearer, Listener
+from qmq.broker.message import Attempts, Burial, Envelope, Fact, Gap, Message, Retain, Settle
+from qmq.broker.once import Once
 from qmq.broker.outcome import Outcome
 from qmq.broker.patterns import PatternTable
 from qmq.broker.queues import Queues
+from qmq.broker.replies import Replies
+from qmq.broker.retained import Retained
+from qmq.broker.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.session import Held, Session
 from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.cursors import Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 
+TOPIC, QUEUE, FANOUT = Kind.TOPIC, Kind.QUEUE, Kind.FANOUT
+"""Asked about for every message: a name of the module is found faster than a member of an enumeration."""
+
 RECORD_OVERHEAD_BYTES = 64
+
+NOWHERE: Mapping[bytes, bool] = {}
+"""No message is known to be held by other nodes."""
+
+COPIES_BYTES_MAX = 18 << 20
+"""A message and its copies in a fanout's children are one batch, which the storage format bounds."""
 
 
 class Broker:
     """State and rules of one node.
 
-    `origin` is this incarnation; `next_sequence` the first free sequence of its journal. `bounds` gives
-    (messages_max, bytes_max) for a queue name, 0 for no bound.
+    `origin` is this incarnation; `next_sequence` the first free sequence of its journal. `rules_of` gives the
+    rules of a queue by its name.
     """
 
     def __init__(
@@ -37,41 +57,79 @@ class Broker:
         origin: Origin,
         next_sequence: int,
         *,
-        bounds: Callable[[str], tuple[int, int]] = lambda name: (0, 0),
+        rules_of: Callable[[str], QueueRules] = lambda name: DEFAULT_RULES,
         subscriptions_max: int = 100,
         transactions_max: int = 10,
         transaction_frames_max: int = 1000,
         transaction_bytes_max: int = 16 << 20,
         destinations_max: int = 100_000,
+        queue_memory_bytes_max: int = 256 << 20,
+        retained_topics_max: int = 100_000,
+        retained_bytes_max: int = 64 << 20,
     ) -> None:
         self.origin = origin
         self.next_sequence = next_sequence
         self.memory_sequence = 0
         self.disk_full = False
         self.sessions: dict[int, Session] = {}
-        self.topics: PatternTable[Subscription] = PatternTable()
+        self.topics: PatternTable[Hearer] = PatternTable()
         self.interest: PatternTable[str] = PatternTable()
-        # Patterns that local topic subscribers want -> how many of them; changes since the peers were last told.
-        self.wanted: dict[str, int] = {}
+        self.once = Once()
+        # Patterns that local topic subscribers began to want, or want no more, since the peers were last told.
         self.wanted_changes: dict[str, bool] = {}
+        # Who hears what the node tells of itself; apart from topics, whose patterns must not match it.
+        self.watchers: dict[str, dict[Subscription, None]] = {name: {} for name in SYSTEM_DESTINATIONS}
         self.fanouts: dict[str, dict[Subscription, None]] = {}
         # Fanouts that have a log here, or will have one.
         self.logged_fanouts: set[str] = set()
         # Fanout subscriptions that ended since whoever tells them was last told.
         self.left: list[Subscription] = []
-        self.queues = Queues(origin.node, bounds)
+        self.queues = Queues(origin, rules_of, self._accept_letter, lambda: self.disk_full)
+        self.retained = Retained(retained_topics_max, retained_bytes_max)
+        # What this node has of every origin; filled in by the node.
+        self.received: Callable[[], Vector] = dict
+        self.forgotten: Collection[Origin] = ()
+        """Dead incarnations of which nothing is left in the mesh (`qmq.storage.seals`)."""
+        # Whether a session is told nothing any more; likewise.
+        self.is_leaving: Callable[[int], bool] = lambda session: False
+        self.durables = Durables(origin, self.queues.deliveries)
+        self.dedup = Dedup()
+        self.clocks = self.queues.shared.clocks
         self.lending = Lending(self.queues)
-        self._subscriptions_max = subscriptions_max
+        self.abilities = Abilities()
+        self.replies = Replies(origin, subscriptions_max)
+        self.limit(
+            subscriptions_max=subscriptions_max,
+            transactions_max=transactions_max,
+            transaction_frames_max=transaction_frames_max,
+            transaction_bytes_max=transaction_bytes_max,
+            destinations_max=destinations_max,
+            queue_memory_bytes_max=queue_memory_bytes_max,
+        )
+
+    def limit(
+        self,
+        *,
+        subscriptions_max: int,
+        transactions_max: int,
+        transaction_frames_max: int,
+        transaction_bytes_max: int,
+        destinations_max: int,
+        queue_memory_bytes_max: int = 256 << 20,
+    ) -> None:
+        """From now on clients may have this much. Whoever has more keeps it."""
+        self._subscriptions_max = self.replies.subscriptions_max = subscriptions_max
         self._transactions_max = transactions_max
         self._transaction_frames_max = transaction_frames_max
         self._transaction_bytes_max = transaction_bytes_max
         self._destinations_max = destinations_max
+        self._queue_memory_bytes_max = queue_memory_bytes_max
 
     # Sessions
 
-    def open_session(self, session_id: int) -> Session:
-        """A client has logged in; ids are never reused."""
-        session = self.sessions[session_id] = Session(session_id)
+    def open_session(self, session_id: int, key: int = 0) -> Session:
+        """A client has logged in; ids are never reused. `key`: 64 random bits, for its reply addresses."""
+        session = self.sessions[session_id] = Session(session_id, key)
         return session
 
     def close_session(self, session_id: int, out: Outcome) -> None:
@@ -84,6 +142,11 @@ class Broker:
             subscription.closed = True
         for subscription in session.subscriptions.values():
             self._end_subscription(subscription, out)
+        listener = session.listener
+        if listener is not None:
+            for topic in listener.ids:
+                self._want_no_more(topic, listener)
+            listener.end()
 
     # Messages
 
@@ -96,19 +159,44 @@ class Broker:
         """
         if envelope.durable and self.disk_full:
             raise Refused("disk-full", "The node has no disk space left for new messages; consuming goes on.")
-        if envelope.kind is Kind.QUEUE:
+        if envelope.kind is QUEUE:
+            if not envelope.durable and self.queues.shared.memory_bytes > self._queue_memory_bytes_max:
+                most = self._queue_memory_bytes_max
+                raise Refused("memory-full", f"The node holds its most of {most} bytes of memory-only queue messages.")
             queue = self.queues.by_name.get(envelope.destination)
             if queue is None:
                 self._check_room()
                 depth = held_bytes = 0
-                messages_max, bytes_max = self.queues.bounds(envelope.destination)
+                rules = self.queues.rules_for(envelope.destination)
             else:
-                depth, held_bytes = queue.depth, queue.body_bytes
-                messages_max, bytes_max = queue.messages_max, queue.bytes_max
-            if messages_max and depth + messages_ahead >= messages_max:
-                raise Refused("queue-full", f"The queue holds its most of {messages_max} messages.")
-            if bytes_max and held_bytes + body_bytes_ahead + body_bytes > bytes_max:
-                raise Refused("queue-full", f"The queue holds its most of {bytes_max} bytes.")
+                depth, held_bytes = queue.held + queue.stored, queue.held_bytes + queue.stored_bytes
+                rules = queue.rules
+            if rules.overflow != "refuse":
+                return
+            if rules.messages_max and depth + messages_ahead >= rules.messages_max:
+                raise Refused("queue-full", f"The queue holds its most of {rules.messages_max} messages.")
+            if rules.bytes_max and held_bytes + body_bytes_ahead + body_bytes > rules.bytes_max:
+                raise Refused("queue-full", f"The queue holds its most of {rules.bytes_max} bytes.")
+        elif envelope.copies:
+            self.check_copies(envelope, body_bytes, {})
+        elif envelope.retain is Retain.SET:
+            self.retained.check([(envelope, body_bytes)])
+
+    def check_copies(self, envelope: Envelope, body_bytes: int, ahead: Mapping[str, tuple[int, int]]) -> None:
+        """Refuse a message to a fanout when a child of it has no room: all copies are taken, or none.
+
+        `ahead`: messages and bytes that go into a child before it, in the same transaction.
+        """
+        most = COPIES_BYTES_MAX // (1 + len(envelope.copies))
+        if body_bytes + len(envelope.headers) + RECORD_OVERHEAD_BYTES > most:
+            raise Refused("body-too-large", f"A message to a fanout with children like these has at most {most} bytes.")
+        for copy in envelope.copies:
+            messages, held_bytes = ahead.get(copy.destination, (0, 0))
+            try:
+                self.check_send(copy, body_bytes, messages, held_bytes)
+            except Refused as refused:
+                message = f"The child {copy.destination} of this fanout takes no message now: {refused.message}"
+                raise Refused(refused.code, message) from None
 
     def open_fanout(self, destination: str) -> None:
         """Somebody sends to this fanout, so it has a log from now on. Raises Refused when it is one too many."""
@@ -119,11 +207,14 @@ class Broker:
     def _check_room(self) -> None:
         """Refuse one more destination when there are too many. Queues and topics live while they are used."""
         fanouts = max(len(self.logged_fanouts), len(self.fanouts))
-        if len(self.queues.by_name) + len(self.wanted) + fanouts >= self._destinations_max:
+        if len(self.queues.by_name) + len(self.topics) + fanouts >= self._destinations_max:
             raise Refused("too-many-destinations", f"The node has its most of {self._destinations_max} destinations.")
 
     def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
         """Accept one message and decide who gets it. Call `check_send` first."""
+        kind = envelope.kind
+        if kind is QUEUE and self.queues.any_overflows and not self._has_room(envelope, body, out):
+            return
         if envelope.durable:
             sequence = self.next_sequence
             self.next_sequence = sequence + 1
@@ -133,25 +224,124 @@ class Broker:
         else:
             self.memory_sequence += 1
             message = Message(envelope, body, self.origin, -self.memory_sequence, now_us)
-        kind = envelope.kind
-        if kind is Kind.TOPIC:
+        if envelope.key is not None:
+            self.dedup.learn(envelope.key, message.dot, now_us)
+        if kind is TOPIC:
             self._publish_topic(message, out)
-        elif kind is Kind.QUEUE:
+        elif kind is QUEUE:
             self.queues.push(message, out)
-        else:
+        elif kind is FANOUT:
             out.publish_fanout(envelope.destination, message)
+            for copy in envelope.copies:
+                self.send(copy, body, now_us, out)
+        elif kind is Kind.REPLY:
+            self.replies.send(message, out)
+        else:
+            out.publish_topic(tuple(self.watchers.get(envelope.destination, ())), message)
+
+    def send_run(self, envelope: Envelope, bodies: list[bytes], out: Outcome) -> bool:
+        """`check_send` and `send` for many messages to one destination at once, accepted at `out.now_us`.
+
+        False, with nothing changed, when a bound is so near that one of them might be refused or sent elsewhere.
+        `envelope` is of a queue, fanout or topic, and has no dedup key, no copies, and nothing to do with a last value.
+        """
+        durable = envelope.durable
+        kind = envelope.kind
+        body_bytes = sum(map(len, bodies))
+        if durable and self.disk_full:
+            return False
+        if kind is QUEUE and not self.queues.may_push_run(
+            envelope, len(bodies), body_bytes, self._queue_memory_bytes_max
+        ):
+            return False
+        now_us = out.now_us
+        origin = self.origin
+        messages: list[Message] = []
+        if durable:
+            sequence = self.next_sequence
+            for body in bodies:
+                messages.append(Message(envelope, body, origin, sequence, now_us))
+                sequence += 1
+            self.next_sequence = sequence
+            out.records.extend(messages)
+            out.record_bytes += body_bytes + len(bodies) * (len(envelope.headers) + RECORD_OVERHEAD_BYTES)
+        else:
+            sequence = self.memory_sequence
+            for body in bodies:
+                sequence += 1
+                messages.append(Message(envelope, body, origin, -sequence, now_us))
+            self.memory_sequence = sequence
+        if kind is QUEUE:
+            self.queues.push_run(messages, out)
+        elif kind is TOPIC:
+            self._publish_topic_run(messages, out)
+        else:
+            out.publish_fanout_run(envelope.destination, messages)
+        return True
+
+    def _has_room(self, envelope: Envelope, body: bytes, out: Outcome) -> bool:
+        """Whether a queue takes a message that was not refused. If not, it has gone where its policy says."""
+        queues = self.queues
+        queue = queues.by_name.get(envelope.destination)
+        rules = queues.rules_of(envelope.destination) if queue is None else queue.rules
+        if rules.overflow == "refuse":
+            return True
+        # What would not fit into an empty queue must not empty it.
+        if not rules.bytes_max or len(body) <= rules.bytes_max:
+            if queue is None or queue.fits(1, len(body)):
+                return True
+            if rules.overflow == "drop-oldest" and queues.make_room(queue, 1, len(body), out):
+                return True
+        queues.drop_newest(envelope, body, self.origin, out)
+        return False
+
+    def _accept_letter(self, envelope: Envelope, body: bytes, out: Outcome, queue: str, dot: Dot | None) -> int:
+        """A dead letter: accepted without being asked for, so no bound holds it up.
+
+        Returns the sequence of the record that settles the message `dot` of `queue`, too; 0 when there is no such one.
+        """
+        if dot is None or not envelope.durable or not self.abilities.have_all(BURIALS):
+            self.send(envelope, body, out.now_us, out)
+            return 0
+        if self.queues.any_overflows and not self._has_room(envelope, body, out):
+            return 0
+        sequence = self.next_sequence
+        self.next_sequence = sequence + 1
+        letter = Message(envelope, body, self.origin, sequence, out.now_us)
+        out.records.append(Burial(letter, queue, dot))
+        out.record_bytes += len(body) + len(envelope.headers) + 2 * RECORD_OVERHEAD_BYTES
+        self.queues.push(letter, out)
+        return sequence
+
+    def new_memory_sequence(self) -> int:
+        """Numbers one more message of this node that is in no journal."""
+        self.memory_sequence += 1
+        return self.memory_sequence
 
     def _publish_topic(self, message: Message, out: Outcome) -> None:
         name = message.envelope.destination
         subscriptions = self.topics.match(name)
         if subscriptions:
             out.publish_topic(subscriptions, message)
-        for peer in self.interest.match(name):
+        peers = self.interest.match(name)
+        if message.envelope.retain:
+            self.retained.put(message)
+            peers = self.retained.audience(peers, name)
+        for peer in peers:
             run = out.peer_topics.get(peer)
             if run is None:
                 out.peer_topics[peer] = [message]
             else:
                 run.append(message)
+
+    def _publish_topic_run(self, messages: list[Message], out: Outcome) -> None:
+        """As `_publish_topic`, for messages to one topic that leave its last value alone."""
+        name = messages[0].envelope.destination
+        subscriptions = self.topics.match(name)
+        if subscriptions:
+            out.publish_topic_run(subscriptions, messages)
+        for peer in self.interest.match(name):
+            out.peer_topics.setdefault(peer, []).extend(messages)
 
     # Subscriptions
 
@@ -160,20 +350,20 @@ class Broker:
         session = self.sessions[subscription.session]
         destination = subscription.destination
         kind = kind_of(destination)
-        if subscription.id in session.subscriptions:
-            raise Refused("duplicate-subscription", "This connection already has a subscription with that id.")
-        if len(session.subscriptions) >= self._subscriptions_max:
-            raise Refused(
-                "too-many-subscriptions", f"A connection has at most {self._subscriptions_max} subscriptions."
-            )
+        if kind is Kind.TEMP:
+            self.subscribe_replies(subscription)
+            return
+        self._check_subscriber(session, subscription.id)
         if is_pattern(destination):
             if kind is not Kind.TOPIC:
                 raise Refused("bad-pattern", "Only topics can be subscribed to by a pattern.")
             check_pattern(destination)
-        if kind is Kind.CONTROL:
-            raise Refused("bad-destination", "Control destinations answer a SEND in its RECEIPT; nobody subscribes.")
+        if kind is Kind.CONTROL or kind is Kind.REPLY:
+            raise Refused("bad-destination", "Nobody subscribes to control destinations and reply addresses.")
+        if kind is Kind.SYSTEM and destination not in SYSTEM_DESTINATIONS:
+            raise Refused("bad-destination", f"The node tells of itself at {', '.join(SYSTEM_DESTINATIONS)}.")
         if not (
-            destination in self.wanted
+            destination in self.topics
             or destination in self.queues.by_name
             or destination in self.fanouts
             or destination in self.logged_fanouts
@@ -181,21 +371,89 @@ class Broker:
             self._check_room()
         session.subscriptions[subscription.id] = subscription
         if kind is Kind.TOPIC:
-            self.topics.add(destination, subscription)
-            count = self.wanted.get(destination, 0)
-            self.wanted[destination] = count + 1
-            if not count:
-                self.wanted_changes[destination] = True
+            self._want(destination, subscription)
+            if self.retained.values:
+                out.recalls.append((subscription, self.retained.change))
+        elif subscription.is_browser:
+            out.browsers.append(subscription)
         elif kind is Kind.QUEUE:
             self.queues.subscribe(subscription, out)
+        elif kind is Kind.SYSTEM:
+            self.watchers[destination][subscription] = None
         else:
             self.fanouts.setdefault(destination, {})[subscription] = None
             subscription.since = self.next_sequence - 1
             out.joined.append(subscription)
 
+    def listen(self, session_id: int, topic: str, id: str) -> bool:
+        """Begin a subscription that asks for nothing, to one topic by its name. Raises Refused as `subscribe`.
+
+        False, with nothing changed, when it needs an object of its own: `subscribe` then.
+        """
+        session = self.sessions[session_id]
+        listener = session.listener
+        if self.retained.values or (listener is not None and topic in listener.ids):
+            return False
+        self._check_subscriber(session, id)
+        if topic not in self.topics:
+            self._check_room()
+        if listener is None:
+            listener = session.listener = Listener(session_id)
+        listener.join(topic, id)
+        self._want(topic, listener)
+        return True
+
+    def _check_subscriber(self, session: Session, subscription_id: str) -> None:
+        if session.is_taken(subscription_id):
+            raise Refused("duplicate-subscription", "This connection already has a subscription with that id.")
+        if session.subscribed >= self._subscriptions_max:
+            raise Refused(
+                "too-many-subscriptions", f"A connection has at most {self._subscriptions_max} subscriptions."
+            )
+
+    def _want(self, pattern: str, hearer: Hearer) -> None:
+        if pattern not in self.topics:
+            self._wanted_changed(pattern, True)
+        self.topics.add(pattern, hearer)
+
+    def _want_no_more(self, pattern: str, hearer: Hearer) -> None:
+        self.topics.remove(pattern, hearer)
+        if pattern not in self.topics:
+            self._wanted_changed(pattern, False)
+
+    def subscribe_durable(self, subscription: Subscription, name: Name, now_us: int, out: Outcome) -> None:
+        """Begin a subscription of a fanout that continues at the cursor of `name`, and end the one that has it.
+
+        Raises Refused as `subscribe`.
+        """
+        durables = self.durables
+        durables.check_attach(name, subscription.session, may_create=not self.queues.is_starting)
+        self.subscribe(subscription, out)
+        before = durables.attached.get(name)
+        if before is not None:
+            self.unsubscribe(before.subscription.session, before.subscription.id, out)
+            # One whose client has heard its last frame is perhaps this very client, which came back.
+            if not self.is_leaving(before.subscription.session):
+                durables.ended.append((before.subscription, taken_over(name, "another connection of this node")))
+        # A slow one waits for its credit, so nothing is ever dropped.
+        subscription.buffer = None
+        have = {**self.received(), self.origin: self.next_sequence - 1}
+        durables.attach(subscription, name, have, now_us, out)
+
+    def subscribe_replies(self, subscription: Subscription, *, is_implicit: bool = False) -> str:
+        """Begin a subscription to a temporary queue; returns its reply address. Raises Refused."""
+        if is_pattern(subscription.destination):
+            raise Refused("bad-pattern", "Only topics can be subscribed to by a pattern.")
+        session = self.sessions[subscription.session]
+        return self.replies.subscribe(session, subscription, is_implicit=is_implicit).address
+
     def unsubscribe(self, session_id: int, subscription_id: str, out: Outcome) -> None:
         """End a subscription; what it has in flight goes back. Raises Refused when there is none."""
         session = self.sessions[session_id]
+        listener = session.listener
+        if listener is not None and subscription_id in listener.topics:
+            self._want_no_more(listener.leave(subscription_id), listener)
+            return
         subscription = session.subscriptions.pop(subscription_id, None)
         if subscription is None:
             raise Refused("unknown-subscription", "This connection has no subscription with that id.")
@@ -206,21 +464,28 @@ class Broker:
         destination = subscription.destination
         kind = kind_of(destination)
         if kind is Kind.TOPIC:
-            self.topics.remove(destination, subscription)
-            left = self.wanted[destination] - 1
-            if left:
-                self.wanted[destination] = left
-            else:
-                del self.wanted[destination]
-                self.wanted_changes[destination] = False
+            self._want_no_more(destination, subscription)
+        elif subscription.is_browser:
+            pass
         elif kind is Kind.QUEUE:
             self.queues.unsubscribe(subscription, out)
+        elif kind is Kind.TEMP:
+            self.replies.end(subscription)
+        elif kind is Kind.SYSTEM:
+            del self.watchers[destination][subscription]
         else:
             self.left.append(subscription)
+            if subscription.durable is not None:
+                self.durables.detach(subscription, out)
             followers = self.fanouts.get(destination, {})
             followers.pop(subscription, None)
             if not followers:
                 self.fanouts.pop(destination, None)
+
+    def _wanted_changed(self, destination: str, wanted: bool) -> None:
+        """Note it for the peers. What has come and gone again since they were told is no change."""
+        if self.wanted_changes.pop(destination, None) is None:
+            self.wanted_changes[destination] = wanted
 
     # Settling
 
@@ -231,18 +496,58 @@ class Broker:
             raise Refused("unknown-ack", "No message with that id is waiting for an ACK on this connection.")
         return delivery
 
+    def find_run(self, session_id: int, tags: list[int]) -> list[Delivery] | None:
+        """The deliveries that `tags` name; None unless all are in flight to one subscription of this session whose
+        ACKs settle one message each, and none is named twice."""
+        in_flight = self.queues.deliveries
+        first = in_flight.get(tags[0])
+        if first is None:
+            return None
+        subscription = first.subscription
+        if subscription.session != session_id or subscription.ack is not Ack.CLIENT_INDIVIDUAL:
+            return None
+        found: list[Delivery] = []
+        for tag in tags:
+            delivery = in_flight.get(tag)
+            if delivery is None or delivery.subscription is not subscription:
+                return None
+            found.append(delivery)
+        return found if len(set(tags)) == len(tags) else None
+
     def acknowledge(self, delivery: Delivery, out: Outcome) -> None:
         """The client has processed the message (and, in `client` mode, all before it)."""
-        self.queues.settle(_covered(delivery), out)
+        self.settle(_covered(delivery), out)
 
-    def refuse(self, delivery: Delivery, out: Outcome) -> None:
-        """NACK: a failed delivery; back to the head of the queue it came from."""
-        self.queues.give_back(_covered(delivery), out)
+    def settle_for_good(self, delivery: Delivery, out: Outcome) -> None:
+        """What is about to be acknowledged with `delivery` must never be handed out again: QUORUM."""
+        if delivery.subscription.durable is None:
+            out.settles_for_good(_covered(delivery))
+
+    def settle(self, deliveries: list[Delivery], out: Outcome) -> None:
+        """These deliveries, all of one subscription, are done."""
+        if deliveries and deliveries[0].subscription.durable is not None:
+            self.durables.settle(deliveries, out)
+        else:
+            self.queues.settle(deliveries, out)
+
+    def refuse(self, delivery: Delivery, out: Outcome, why: Back = Back.FAILED) -> None:
+        """NACK: a failed delivery; what becomes of a queue's message is in `life`."""
+        if delivery.subscription.durable is not None:
+            self.durables.give_back(_covered(delivery))
+        else:
+            self.queues.give_back(_covered(delivery), why, out)
+
+    def tick(self, out: Outcome) -> None:
+        """Obey the deadlines that have come by `out.now_us`. Late ACKs for what is taken back will be ignored."""
+        for delivery in self.queues.tick(out):
+            session = self.sessions.get(delivery.subscription.session)
+            if session is not None:
+                session.remember_late(delivery)
 
     def written(self, deliveries: list[Delivery], out: Outcome) -> None:
         """Messages of an `auto` subscription are with the operating system: they count as settled."""
         in_flight = self.queues.deliveries
-        self.queues.settle([delivery for delivery in deliveries if delivery.tag in in_flight], out)
+        self.settle([delivery for delivery in deliveries if delivery.tag in in_flight], out)
 
     # Transactions
 
@@ -269,32 +574,69 @@ class Broker:
         session.held_bytes += held.bytes
         frames.append(held)
 
-    def commit(self, session_id: int, name: str, now_us: int, out: Outcome) -> None:
+    def commit(
+        self,
+        session_id: int,
+        name: str,
+        now_us: int,
+        out: Outcome,
+        level: int | None = None,
+        elsewhere: Mapping[bytes, bool] = NOWHERE,
+        *,
+        is_quorum: bool | None = None,
+    ) -> int:
         """Apply all that was held, in one batch: all of it or, when Refused, none of it.
 
         A message that went back meanwhile cannot be settled any more, so its ACK refuses the whole: what was made
-        out of the message will be made again by its next consumer.
+        out of the message will be made again by its next consumer. Messages with a dedup id that is known here, or held
+        `elsewhere`, are left out: they are appended already.
+
+        Returns the level of its receipts: `level` and `is_quorum`, or the strongest that one of the frames asks for.
         """
         frames = self._transaction(session_id, name)
+        known = {id(held) for held in frames if self._is_appended(held, now_us, elsewhere)}
         ahead: dict[str, tuple[int, int]] = {}
         for held in frames:
+            if id(held) in known:
+                continue
             if held.envelope is not None:
                 messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
                 self.check_send(held.envelope, len(held.body), messages, body_bytes)
-                ahead[held.envelope.destination] = (messages + 1, body_bytes + len(held.body))
+                if held.envelope.copies:
+                    self.check_copies(held.envelope, len(held.body), ahead)
+                for envelope in (held.envelope, *held.envelope.copies):
+                    messages, body_bytes = ahead.get(envelope.destination, (0, 0))
+                    ahead[envelope.destination] = (messages + 1, body_bytes + len(held.body))
             elif held.delivery is not None and held.delivery.tag not in self.queues.deliveries:
                 raise Refused("unknown-ack", "A message of the transaction does not wait for its ACK any more.")
+        self.retained.check(
+            [(h.envelope, len(h.body)) for h in frames if h.envelope is not None and h.envelope.retain is Retain.SET]
+        )
         self.abort(session_id, name)
+        asked = strongest([held.level for held in frames])
+        level = disks_of(asked) if level is None else level
+        if asked >= QUORUM if is_quorum is None else is_quorum:
+            level = with_quorum(level)
         for held in frames:
-            if held.envelope is not None:
+            if id(held) in known or self._is_appended(held, now_us, elsewhere):
+                out.repeats = True
+            elif held.envelope is not None:
                 self.send(held.envelope, held.body, now_us, out)
             elif held.delivery is not None and held.delivery.tag in self.queues.deliveries:
                 if held.is_ack:
+                    if level >= QUORUM:
+                        self.settle_for_good(held.delivery, out)
                     self.acknowledge(held.delivery, out)
                 else:
-                    self.refuse(held.delivery, out)
+                    self.refuse(held.delivery, out, held.why)
             if held.receipt is not None:
-                out.receipts.append(held.receipt)
+                out.receipt(held.receipt, level)
+        return level
+
+    def _is_appended(self, held: Held, now_us: int, elsewhere: Mapping[bytes, bool]) -> bool:
+        """Whether this is a message that some node has by its dedup id."""
+        key = None if held.envelope is None else held.envelope.key
+        return key is not None and (elsewhere.get(key, False) or self.dedup.find(key, now_us) is not None)
 
     def abort(self, session_id: int, name: str) -> None:
         """Forget all that was held."""
@@ -313,25 +655,42 @@ class Broker:
 
     def accept(self, message: Message, out: Outcome) -> None:
         """A durable message of another origin came in over a link (or of an older life of this node)."""
+        if message.envelope.key is not None:
+            self.dedup.learn(message.envelope.key, message.dot, out.now_us)
         if message.envelope.kind is Kind.FANOUT:
             out.publish_fanout(message.envelope.destination, message)
-        elif message.envelope.kind is Kind.QUEUE and message.origin.node == self.origin.node:
-            dot = message.dot
-            if dot in self.queues.settled_early:
-                self.queues.settled_early.discard(dot)
-            else:
-                self.queues.push(message, out)
+        elif message.envelope.kind is Kind.QUEUE:
+            handover = self.queues.handover
+            if message.origin.node in handover.serves:
+                self.queues.take_in(message, out)
+            elif message.origin.node in handover.gathering:
+                handover.gathering[message.origin.node].messages.append(message)
 
-    def accept_settles(self, dots: list[Dot], have: Vector) -> None:
-        """A settle record of another origin came in; `have` is what is known here of every origin."""
+    def accept_settles(self, queue: str, dots: list[Dot], have: Vector, record: Dot) -> None:
+        """The settle record `record` of another origin came in; `have` is what is known here of every origin."""
         for dot in dots:
-            self.queues.settled_elsewhere(dot, have.get(dot.origin, 0))
+            if dot.origin not in self.forgotten:
+                self.queues.settled_elsewhere(queue, dot, have.get(dot.origin, 0), record)
+
+    def topics_from_peer(self, messages: list[Message], out: Outcome) -> None:
+        """Topic messages of one other node came in, in its order: those that are told neither twice nor late."""
+        for message in self.once.fresh(messages):
+            self.topic_from_peer(message, out)
 
     def topic_from_peer(self, message: Message, out: Outcome) -> None:
         """A peer forwards a topic message: local subscribers only, so that nothing is told twice."""
+        if message.envelope.retain and not self.retained.hear(message):
+            return
         subscriptions = self.topics.match(message.envelope.destination)
         if subscriptions:
             out.publish_topic(subscriptions, message)
+
+    def value_from_peer(self, message: Message, peer: str, out: Outcome) -> None:
+        """`peer` says what it knows of the last value of a topic; whoever has missed it here is told."""
+        if self.retained.learn(message, peer) and message.envelope.retain is Retain.SET:
+            subscriptions = self.topics.match(message.envelope.destination)
+            if subscriptions:
+                out.publish_value(subscriptions, message)
 
     def note_gap(self, origin: Origin, through: int, now_us: int, out: Outcome) -> None:
         """Records of `origin` up to `through` were given up by every peer that could be asked."""
@@ -339,8 +698,26 @@ class Broker:
         out.has_gap = True
         self.next_sequence += 1
 
+    def note_fact(self, kind: int, body: bytes, now_us: int, out: Outcome) -> None:
+        """Record something about the mesh; its meaning is the node's business."""
+        out.records.append(Fact(kind, body, self.next_sequence, now_us))
+        out.record_bytes += RECORD_OVERHEAD_BYTES + len(body)
+        self.next_sequence += 1
+
     def finish(self, out: Outcome, now_us: int) -> None:
         """Turn collected settles into records, one per queue. Call once, just before the Outcome is committed."""
+        if self.queues.shared.stirred:
+            out.now_us = out.now_us or now_us
+            self.queues.settle_turns(out)
+        for moved in self.durables.records(out, self.next_sequence, now_us):
+            out.records.append(moved)
+            out.record_bytes += RECORD_OVERHEAD_BYTES * (2 + len(moved.move.done) + len(moved.move.start or ()))
+            self.next_sequence += 1
+        for queue, counts in out.attempts.items():
+            out.records.append(Attempts(queue, counts, self.next_sequence, now_us))
+            out.record_bytes += RECORD_OVERHEAD_BYTES + 12 * len(counts)
+            self.next_sequence += 1
+        out.attempts = {}
         if not out.settles:
             return
         for queue, dots in out.settles.items():
@@ -348,6 +725,9 @@ class Broker:
             self.next_sequence = sequence + 1
             out.records.append(Settle(queue, dots, sequence, now_us))
             out.record_bytes += RECORD_OVERHEAD_BYTES + 10 * len(dots)
+            self.queues.paging.recorded(queue, dots, sequence)
+            if not out.borrowed_settled:
+                continue
             for dot in dots:
                 owner = out.borrowed_settled.get(dot)
                 if owner is not None:

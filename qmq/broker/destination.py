@@ -21,6 +21,12 @@ class Kind(IntEnum):
     QUEUE = 2
     FANOUT = 3
     CONTROL = 4
+    TEMP = 5
+    """A queue of the session that names it (`qmq.broker.replies`)."""
+    REPLY = 6
+    """The same, as everybody else names it."""
+    SYSTEM = 7
+    """What the node tells of itself: as a topic, but the node alone publishes, and no peer hears of it."""
 
 
 PREFIXES = {
@@ -28,7 +34,14 @@ PREFIXES = {
     "/queue/": Kind.QUEUE,
     "/fanout/": Kind.FANOUT,
     "/control/": Kind.CONTROL,
+    "/temp-queue/": Kind.TEMP,
+    "/reply-queue/": Kind.REPLY,
+    "/system/": Kind.SYSTEM,
 }
+
+JOURNAL = "/system/journal"
+"""The node's commit log itself, read from any place on."""
+SYSTEM_DESTINATIONS = ("/system/events", "/system/peers", JOURNAL)
 
 KINDS_TEXT = ", ".join(f"{prefix}NAME" for prefix in PREFIXES)
 
@@ -39,6 +52,9 @@ def kind_of(destination: str, bytes_max: int = DESTINATION_BYTES_MAX) -> Kind:
     kind = PREFIXES.get(destination[:end]) if end > 1 else None
     if kind is None or len(destination) == end:
         raise Refused("bad-destination", f"A destination is one of {KINDS_TEXT}.")
+    # A node made the reply address, and its length is nothing that a client could change.
+    if kind is Kind.REPLY:
+        bytes_max = DESTINATION_BYTES_MAX
     if len(destination.encode()) > bytes_max:
         raise Refused("destination-too-long", f"A destination has at most {bytes_max} bytes.")
     return kind

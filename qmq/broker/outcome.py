@@ -6,19 +6,38 @@ durability: memory-only messages, and answers about them. Consecutive effects of
 they are made, because runs are what makes encoding and sending cheap.
 """
 
-from qmq.broker.message import Gap, Message, Settle
-from qmq.broker.subscription import Ack, Delivery, Subscription
+from typing import TYPE_CHECKING, NamedTuple
+
+from qmq.broker.levels import FSYNC
+from qmq.broker.life import Back
+from qmq.broker.listener import Hearer
+from qmq.broker.message import Attempts, Burial, Fact, Gap, Message, Moved, Settle
+from qmq.broker.subscription import Ack, Asks, Delivery, Subscription
+from qmq.cursors import Move
 from qmq.dots import Dot, Origin
+
+if TYPE_CHECKING:
+    from qmq.broker.durables import Attachment
+    from qmq.broker.queue import Queue
+
+
+class Return(NamedTuple):
+    """A message that comes back to its owner, and what its consumer asked for in that case."""
+
+    message: Message
+    why: Back
+    asks: Asks | None
 
 
 class TopicRun:
-    """The same messages, in order, for the same subscribers."""
+    """Messages to one destination, in order, for the same subscribers. `retained`: last values, told as such."""
 
-    __slots__ = ("messages", "subscriptions")
+    __slots__ = ("messages", "retained", "subscriptions")
 
-    def __init__(self, subscriptions: tuple[Subscription, ...], messages: list[Message]) -> None:
+    def __init__(self, subscriptions: tuple[Hearer, ...], messages: list[Message], retained: bool = False) -> None:
         self.subscriptions = subscriptions
         self.messages = messages
+        self.retained = retained
 
 
 class FanoutRun:
@@ -32,40 +51,64 @@ class FanoutRun:
 
 
 class Outcome:
-    """Effects of one decision. `session` is who asked; its receipts come last, after everything it caused is safe."""
+    """Effects of one decision. `session` is who asked; its receipts come last, after everything it caused is safe.
+
+    `now_us` is the wall clock of the decision; 0 where nothing in it depends on the time.
+    """
 
     __slots__ = (
+        "attempts",
         "batches",
         "borrowed_settled",
+        "browsers",
         "deliveries_after",
         "deliveries_now",
         "ending",
         "fanout_runs",
         "frames",
         "has_gap",
+        "is_first",
         "joined",
+        "levels",
+        "loads",
+        "marks",
+        "moved",
+        "moves",
+        "now_us",
+        "owners",
         "peer_deliveries",
+        "peer_forgotten",
+        "peer_replies",
         "peer_returns",
         "peer_settled_after",
         "peer_settled_now",
         "peer_topics",
+        "recalls",
         "receipts",
         "record_bytes",
         "records",
+        "repeats",
+        "sequence",
         "session",
         "settles",
         "topic_runs",
     )
 
-    def __init__(self, session: int = 0) -> None:
+    def __init__(self, session: int = 0, now_us: int = 0) -> None:
         self.session = session
-        self.records: list[Message | Settle | Gap] = []
+        self.now_us = now_us
+        self.records: list[Message | Settle | Burial | Attempts | Gap | Moved | Fact] = []
         self.record_bytes = 0
         # Whether a Gap is among the records: it must follow what was submitted before it and precede what comes after.
         self.has_gap = False
         # Settled dots by queue, and the owners of the borrowed ones; `Broker.finish` turns them into records.
         self.settles: dict[str, list[Dot]] = {}
         self.borrowed_settled: dict[Dot, str] = {}
+        # By queue, own durable messages that have come back -> how often by now; likewise.
+        self.attempts: dict[str, dict[Dot, int]] = {}
+        # Durable subscriptions that settled something, and what else is to be recorded of cursors; likewise.
+        self.moved: dict[Attachment, None] = {}
+        self.moves: list[Move] = []
         # Batches of other origins, to be appended byte for byte: (origin, last sequence, bytes).
         self.batches: list[tuple[Origin, int, bytes]] = []
         self.topic_runs: list[TopicRun] = []
@@ -73,17 +116,37 @@ class Outcome:
         self.deliveries_now: dict[Subscription, list[Delivery]] = {}
         self.deliveries_after: dict[Subscription, list[Delivery]] = {}
         self.receipts: list[str] = []
+        # Where among the receipts another level begins (FSYNC at first), and the last own record that they are about.
+        self.levels: list[tuple[int, int]] = []
+        self.sequence = 0
+        # Whose messages were acknowledged at a level with QUORUM; None while there is none.
+        self.owners: set[str] | None = None
+        # Whether its receipts are about messages appended before, and so wait for all that was decided before; and
+        # header lines that go into each of the receipts.
+        self.repeats = False
+        self.marks: tuple[tuple[str, str], ...] = ()
+        # Whether the session has no answer to hear before these that waits for the disk.
+        self.is_first = False
         # Other answers to the session, ready encoded, told after its receipts; `ending` closes it after them.
         self.frames: list[bytes] = []
         self.ending = False
         # Fanout subscriptions that begin: the server reads their past and then lets them follow live.
         self.joined: list[Subscription] = []
+        # Topic subscriptions that begin while there are retained values, and the last change before them.
+        self.recalls: list[tuple[Subscription, int]] = []
+        # Queue subscriptions that only look: the server reads to them what there is.
+        self.browsers: list[Subscription] = []
         self.peer_topics: dict[str, list[Message]] = {}
+        self.peer_replies: dict[Origin, list[Message]] = {}
         self.peer_deliveries: dict[str, list[Message]] = {}
+        # Credit that a peer has withdrawn, and that is forgotten once everything lent against it before is told.
+        self.peer_forgotten: dict[str, list[str]] = {}
         self.peer_settled_now: dict[str, list[Dot]] = {}
         self.peer_settled_after: dict[str, list[Dot]] = {}
-        # Lent messages given back to their owner: (message, whether a client has seen it).
-        self.peer_returns: dict[str, list[tuple[Message, bool]]] = {}
+        # Lent messages given back to their owner.
+        self.peer_returns: dict[str, list[Return]] = {}
+        # Queues that want more from the queue store.
+        self.loads: list[Queue] = []
 
     @property
     def needs_commit(self) -> bool:
@@ -91,27 +154,88 @@ class Outcome:
         return bool(
             self.records
             or self.batches
+            or self.repeats
             or self.deliveries_after
             or self.fanout_runs
             or self.peer_deliveries
+            or self.peer_forgotten
             or self.peer_settled_after
         )
 
-    def publish_topic(self, subscriptions: tuple[Subscription, ...], message: Message) -> None:
+    @property
+    def has_answers(self) -> bool:
+        """Whether the session that asked is still to be told something."""
+        return bool(self.receipts or self.frames or self.ending)
+
+    def receipt(self, receipt: str, level: int = FSYNC) -> None:
+        """Answer with this receipt, once `level` is reached (`qmq.broker.levels`)."""
+        levels = self.levels
+        if level != (levels[-1][1] if levels else FSYNC):
+            levels.append((len(self.receipts), level))
+        self.receipts.append(receipt)
+
+    def receipt_run(self, receipts: list[str], level: int = FSYNC) -> None:
+        """As `receipt`, for all of these, of which there is one at least."""
+        self.receipt(receipts[0], level)
+        self.receipts.extend(receipts[1:])
+
+    def settles_for_good(self, deliveries: list[Delivery]) -> None:
+        """These are acknowledged at a level with QUORUM: receipts wait for the servers of their owners."""
+        if self.owners is None:
+            self.owners = set()
+        self.owners.update([one.message.origin.node for one in deliveries if one.message.sequence > 0])
+
+    def publish_topic(self, subscriptions: tuple[Hearer, ...], message: Message) -> None:
         """Tell `message` to `subscriptions`; merges with the run before it when they are the same tuple."""
         runs = self.topic_runs
-        if runs and runs[-1].subscriptions is subscriptions:
+        if runs and runs[-1].subscriptions is subscriptions and not runs[-1].retained:
             runs[-1].messages.append(message)
         else:
             runs.append(TopicRun(subscriptions, [message]))
 
+    def publish_topic_run(self, subscriptions: tuple[Hearer, ...], messages: list[Message]) -> None:
+        """As `publish_topic`, for all of these; keeps the list."""
+        runs = self.topic_runs
+        if runs and runs[-1].subscriptions is subscriptions and not runs[-1].retained:
+            runs[-1].messages.extend(messages)
+        else:
+            runs.append(TopicRun(subscriptions, messages))
+
+    def publish_value(self, subscriptions: tuple[Hearer, ...], message: Message) -> None:
+        """Tell the last value of a topic to subscribers that did not hear it when it was set."""
+        self.topic_runs.append(TopicRun(subscriptions, [message], retained=True))
+
     def publish_fanout(self, destination: str, message: Message) -> None:
         """Tell `message` to the live followers of the fanout, once it is durable."""
+        self.publish_fanout_run(destination, [message])
+
+    def publish_fanout_run(self, destination: str, messages: list[Message]) -> None:
+        """As `publish_fanout`, for all of these; keeps the list."""
         runs = self.fanout_runs
         if runs and runs[-1].destination == destination:
-            runs[-1].messages.append(message)
+            runs[-1].messages.extend(messages)
         else:
-            runs.append(FanoutRun(destination, [message]))
+            runs.append(FanoutRun(destination, messages))
+
+    def deliver_run(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        """As `deliver`, for own messages in the hands of a subscription whose ACKs cover one each; keeps the list."""
+        durable = [delivery.message.envelope.durable for delivery in deliveries]
+        if all(durable):
+            self._deliver_all(self.deliveries_after, subscription, deliveries)
+        elif not any(durable):
+            self._deliver_all(self.deliveries_now, subscription, deliveries)
+        else:
+            for delivery in deliveries:
+                self.deliver(delivery)
+
+    def _deliver_all(
+        self, where: dict[Subscription, list[Delivery]], subscription: Subscription, deliveries: list[Delivery]
+    ) -> None:
+        run = where.get(subscription)
+        if run is None:
+            where[subscription] = deliveries
+        else:
+            run.extend(deliveries)
 
     def deliver(self, delivery: Delivery) -> None:
         """Hand a queue message to its subscription: once it is durable, at once when there is nothing to wait for.

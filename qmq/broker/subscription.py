@@ -1,13 +1,22 @@
 """A client's wish for messages, and what it has been given and not yet settled.
 
 Credit is what makes queues fair: a subscription may have at most `credit` messages in flight, and a queue offers
-messages only to those with room. Topic and fanout subscriptions have no credit; their bound is the outbox.
+messages only to those with room. Topic and fanout subscriptions have no credit; their bound is the outbox, or the
+`buffer` that they declared.
 """
 
 from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from qmq.broker.buffer import Buffer
+from qmq.broker.classes import PLAIN
 from qmq.broker.message import Message
+from qmq.broker.selectors import Selector
+from qmq.broker.window import Window
 from qmq.dots import Vector
+
+if TYPE_CHECKING:
+    from qmq.broker.durables import Attachment
 
 
 class Ack(IntEnum):
@@ -22,29 +31,80 @@ class Ack(IntEnum):
 ACK_MODES = {"auto": Ack.AUTO, "client": Ack.CLIENT, "client-individual": Ack.CLIENT_INDIVIDUAL}
 
 
+class Asks(NamedTuple):
+    """What a consumer asks for itself instead of what its queue's policy says; None where it asks nothing."""
+
+    delivery_limit: int | None = None
+    redelivery_us: int | None = None
+    dead_letter: str | None = None
+
+
+class StartAt(NamedTuple):
+    """A beginning that only the log can find."""
+
+    word: str
+    """`last`, `offset` or `timestamp`."""
+    number: int = 0
+    """The offset; or µs since 1970."""
+
+
+class JournalSpan(NamedTuple):
+    """What a reader of the journal wants: records above `after`, up to `until`; without `until` also those to come.
+
+    `reader` is the name that the status shows, "" for none.
+    """
+
+    after: Vector
+    until: Vector | None
+    reader: str = ""
+
+
+NOTHING_IN_FLIGHT: "Final[dict[int, Delivery]]" = {}
+"""One for all, and nobody writes into it: `hold` gives a subscription a dictionary of its own before the first.
+
+A real dictionary, not a read-only view of one: compiled modules hold a name to its type.
+"""
+
+
 class Subscription:
     """One SUBSCRIBE of one session.
 
     `prefix` is the gateway's: the bytes that come before each of its messages, so that subscribers with equal
     prefixes can share one encoding. `waiting` says that its queue has it in line for the next message. `after_commit`
     says that something in flight to it may still wait for the journal (kept in `client` mode only). `start` is where
-    a fanout subscription begins: `first`, `next`, or the vector it has already seen.
+    a fanout subscription begins: `first`, `next`, a StartAt, or the vector it has already seen; `durable` is its cursor
+    there. `selector` says which messages it wants, None for all. `check_us` is when the oldest delivery under an
+    ack-timeout may be late. `exclusive` is asked for, `since_us` and `lent_as` (see `classes`) follow for consumers
+    that are not plain. `window` bounds what all queue subscriptions of the client have in flight. One with
+    `is_browser` is given copies and stands in no line.
     """
 
     __slots__ = (
         "ack",
+        "ack_timeout_us",
         "after_commit",
+        "asks",
+        "buffer",
+        "check_us",
         "closed",
         "credit",
         "destination",
+        "durable",
+        "exclusive",
         "id",
         "in_flight",
+        "is_browser",
+        "is_timed",
+        "lent_as",
         "message_ids",
         "prefix",
+        "selector",
         "session",
         "since",
+        "since_us",
         "start",
         "waiting",
+        "window",
     )
 
     def __init__(self, session: int, id: str, destination: str, ack: Ack, credit: int, prefix: bytes) -> None:
@@ -54,15 +114,35 @@ class Subscription:
         self.ack = ack
         self.credit = credit
         self.prefix = prefix
-        self.in_flight: dict[int, Delivery] = {}
+        # Most subscriptions to topics never hold anything, and there may be a million: they share an empty mapping.
+        self.in_flight: dict[int, Delivery] = NOTHING_IN_FLIGHT
         # Only for STOMP 1.0 and 1.1, whose clients settle by message-id: message-id -> tag.
         self.message_ids: dict[str, int] | None = None
         self.waiting = False
         self.after_commit = False
         self.closed = False
-        self.start: str | Vector = "first"
+        self.buffer: Buffer | None = None
+        self.ack_timeout_us = 0
+        self.check_us = 0
+        self.asks: Asks | None = None
+        self.selector: Selector | None = None
+        self.is_browser = False
+        # Whether a message under an ack-timeout was ever given to it.
+        self.is_timed = False
+        self.exclusive = False
+        self.since_us = 0
+        self.lent_as = PLAIN
+        self.window: Window | None = None
+        self.durable: Attachment | None = None
+        self.start: str | Vector | StartAt | JournalSpan = "first"
         # The last sequence that this node had given when a fanout subscription began; for `next`.
         self.since = 0
+
+    def hold(self, delivery: "Delivery") -> None:
+        """It has this message in hand."""
+        if self.in_flight is NOTHING_IN_FLIGHT:
+            self.in_flight = {}
+        self.in_flight[delivery.tag] = delivery
 
     @property
     def free(self) -> int:
@@ -71,11 +151,18 @@ class Subscription:
 
 
 class Delivery:
-    """One queue message in the hands of one subscription; `tag` names it within the session and is never reused."""
+    """One queue message in the hands of one subscription; `tag` names it within the session and is never reused.
 
-    __slots__ = ("message", "subscription", "tag")
+    `timeout_us` is how long its ACK may take once it is told, 0 for ever; `deadline_us` when it is late, 0 until it is
+    told. `sent`: its bytes are in the outbox of its client.
+    """
+
+    __slots__ = ("deadline_us", "message", "sent", "subscription", "tag", "timeout_us")
 
     def __init__(self, tag: int, subscription: Subscription, message: Message) -> None:
         self.tag = tag
         self.subscription = subscription
         self.message = message
+        self.timeout_us = 0
+        self.deadline_us = 0
+        self.sent = False

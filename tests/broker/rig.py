@@ -4,30 +4,49 @@
 deliveries in the inbox of each Client, effects for peers in the Outcome that every call returns.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
+from qmq.broker.borrower import Borrower
 from qmq.broker.broker import Broker
 from qmq.broker.destination import kind_of
-from qmq.broker.message import Envelope, Message, Settle
+from qmq.broker.hands import group_of, key_of
+from qmq.broker.life import Back
+from qmq.broker.message import Attempts, Burial, Envelope, Gap, Message, Moved, Settle
 from qmq.broker.outcome import Outcome
+from qmq.broker.picking import Picking
 from qmq.broker.queue import Queue
+from qmq.broker.rendezvous import wants
+from qmq.broker.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.selectors import compile_selector
 from qmq.broker.session import Held
-from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.broker.subscription import Ack, Asks, Delivery, Subscription
+from qmq.broker.window import Window
 from qmq.dots import Dot, Origin
 
 NOW_US = 1_000_000
+SECOND_US = 1_000_000
 JOBS = "/queue/jobs"
+AT_ONCE = QueueRules(redelivery_us_min=0)
+"""What fails comes back without a pause, for tests that are about its place and not about its time."""
 
 
-def envelope(destination: str = JOBS, *, durable: bool = True) -> Envelope:
-    return Envelope(destination, kind_of(destination), b"", durable)
+def envelope(destination: str = JOBS, *, durable: bool = True, headers: bytes = b"") -> Envelope:
+    return Envelope(destination, kind_of(destination), headers, durable)
 
 
 def message_of(
-    origin: Origin, sequence: int, body: bytes = b"m", destination: str = JOBS, *, owner: str | None = None
+    origin: Origin,
+    sequence: int,
+    body: bytes = b"m",
+    destination: str = JOBS,
+    *,
+    owner: str | None = None,
+    headers: bytes = b"",
 ) -> Message:
     """A message as it comes in from a store or a peer."""
-    message = Message(envelope(destination, durable=sequence > 0), body, origin, sequence, NOW_US)
+    of = envelope(destination, durable=sequence > 0, headers=headers)
+    message = Message(of, body, origin, sequence, NOW_US)
     message.owner = owner
     return message
 
@@ -40,34 +59,38 @@ class Node:
         name: str = "a",
         incarnation: int = 1,
         *,
-        bounds: Callable[[str], tuple[int, int]] = lambda name: (0, 0),
+        rules: QueueRules = DEFAULT_RULES,
+        rules_of: Callable[[str], QueueRules] | None = None,
         subscriptions_max: int = 100,
         transactions_max: int = 10,
         transaction_frames_max: int = 1000,
     ) -> None:
         self.name = name
         self.origin = Origin(name, incarnation)
+        self.now_us = NOW_US
         self.broker = Broker(
             self.origin,
             1,
-            bounds=bounds,
+            rules_of=rules_of or (lambda name: rules),
             subscriptions_max=subscriptions_max,
             transactions_max=transactions_max,
             transaction_frames_max=transaction_frames_max,
         )
         self.queues = self.broker.queues
         self.lending = self.broker.lending
-        self.journal: list[Message | Settle] = []
+        self.journal: list[Recorded] = []
         self.clients: dict[int, Client] = {}
 
     def decide(self, action: Callable[[Outcome], object]) -> Outcome:
         """Run `action`, record and tell what follows."""
-        out = Outcome()
+        out = Outcome(now_us=self.now_us)
         action(out)
-        self.broker.finish(out, NOW_US)
+        self.broker.finish(out, self.now_us)
         self.journal += out.records
         for told in (out.deliveries_now, out.deliveries_after):
             for subscription, deliveries in told.items():
+                for delivery in self.queues.told(deliveries, self.now_us):
+                    delivery.sent = True
                 self.clients[subscription.session].inbox += deliveries
         for run in out.topic_runs:
             for subscription in run.subscriptions:
@@ -77,10 +100,17 @@ class Node:
     def client(self) -> "Client":
         return Client(self)
 
-    def send(self, body: bytes = b"m", destination: str = JOBS, *, durable: bool = True) -> Outcome:
-        kind = envelope(destination, durable=durable)
+    def send(
+        self, body: bytes = b"m", destination: str = JOBS, *, durable: bool = True, headers: bytes = b""
+    ) -> Outcome:
+        kind = envelope(destination, durable=durable, headers=headers)
         self.broker.check_send(kind, len(body))
-        return self.decide(lambda out: self.broker.send(kind, body, NOW_US, out))
+        return self.decide(lambda out: self.broker.send(kind, body, self.now_us, out))
+
+    def later(self, microseconds: int) -> Outcome:
+        """Let time pass and obey the deadlines that come with it."""
+        self.now_us += microseconds
+        return self.decide(self.broker.tick)
 
     def borrow(self, *messages: Message) -> Outcome:
         return self.decide(lambda out: [self.lending.borrow(message, out) for message in messages])
@@ -92,14 +122,24 @@ class Node:
         """Bodies that wait, in the order in which they will go."""
         if queue not in self.queues.by_name:
             return []
-        return [message.body for message in self.queues.by_name[queue].ready if not message.settled]
+        return [message.body for message in self.queues.by_name[queue].ready]
 
     def depth(self, queue: str = JOBS) -> int:
         return self.queues.by_name[queue].depth if queue in self.queues.by_name else 0
 
     def settled_dots(self) -> list[Dot]:
         """Every dot in a settle record of this node."""
-        return [dot for record in self.journal if isinstance(record, Settle) for dot in record.dots]
+        return [dot for found in self.journal for part in parts(found) if isinstance(part, Settle) for dot in part.dots]
+
+
+Recorded = Message | Settle | Burial | Attempts | Gap | Moved
+
+
+def parts(record: Recorded) -> list[Recorded]:
+    """What a record comes to: one with a letter in it is a message and a settle."""
+    if isinstance(record, Burial):
+        return [record.letter, Settle(record.queue, [record.dot], record.sequence, record.timestamp_us)]
+    return [record]
 
 
 class Client:
@@ -118,9 +158,24 @@ class Client:
         node.broker.open_session(self.id)
 
     def subscribe(
-        self, destination: str = JOBS, *, id: str = "s", ack: Ack = Ack.CLIENT_INDIVIDUAL, credit: int = 10
+        self,
+        destination: str = JOBS,
+        *,
+        id: str = "s",
+        ack: Ack = Ack.CLIENT_INDIVIDUAL,
+        credit: int = 10,
+        asks: Asks | None = None,
+        ack_timeout_us: int = 0,
+        selector: str = "",
+        exclusive: bool = False,
+        window: Window | None = None,
     ) -> Subscription:
         subscription = Subscription(self.id, id, destination, ack, credit, b"")
+        subscription.asks = asks
+        subscription.ack_timeout_us = ack_timeout_us
+        subscription.selector = compile_selector(selector) if selector else None
+        subscription.exclusive = exclusive
+        subscription.window = window
         self.node.decide(lambda out: self.node.broker.subscribe(subscription, out))
         return subscription
 
@@ -136,10 +191,10 @@ class Client:
         found = broker.find_delivery(self.id, delivery.tag)
         return self.node.decide(lambda out: broker.acknowledge(found, out))
 
-    def nack(self, delivery: Delivery) -> Outcome:
+    def nack(self, delivery: Delivery, why: Back = Back.FAILED) -> Outcome:
         broker = self.node.broker
         found = broker.find_delivery(self.id, delivery.tag)
-        return self.node.decide(lambda out: broker.refuse(found, out))
+        return self.node.decide(lambda out: broker.refuse(found, out, why))
 
     def ack_all(self) -> None:
         """Settle everything in flight, and what comes in return, until nothing comes."""
@@ -155,7 +210,7 @@ class Client:
         self.node.broker.hold(self.id, name, held)
 
     def commit(self, name: str = "t") -> Outcome:
-        return self.node.decide(lambda out: self.node.broker.commit(self.id, name, NOW_US, out))
+        return self.node.decide(lambda out: self.node.broker.commit(self.id, name, self.node.now_us, out))
 
     @property
     def bodies(self) -> list[bytes]:
@@ -178,39 +233,100 @@ def check_accounts(node: Node) -> None:
     unsettled = sum(len(messages) for messages in queues.owned.values())
     waiting = sum(1 for lent in queues.lent.values() for message in lent.values() if not message.envelope.durable)
     waiting += sum(1 for d in in_flight if _is_own(d.message) and not d.message.envelope.durable)
-    waiting += sum(1 for q in queues.by_name.values() for m in q.ready if not m.settled and not m.envelope.durable)
-    assert unsettled + waiting == sum(queue.depth for queue in queues.by_name.values()), "owned and depths disagree"
+    waiting += sum(1 for q in queues.by_name.values() for m in q.waiting() if not m.settled and not m.envelope.durable)
+    assert unsettled + waiting == sum(queue.held for queue in queues.by_name.values()), "owned and depths disagree"
 
 
 def check_queue(node: Node, queue: Queue) -> None:
     lent = [m for by_dot in node.queues.lent.values() for m in by_dot.values() if m.envelope.destination == queue.name]
     assert not any(m.settled for m in lent), "a settled message is still lent"
     in_flight = [d.message for s in queue.subscriptions for d in s.in_flight.values()]
-    ready = [m for m in queue.ready if not m.settled]
-    owned = ready + lent + [m for m in in_flight if _is_own(m)]
-    assert queue.depth == len(owned), "ready + in flight + lent is not depth"
-    assert queue.body_bytes == sum(len(m.body) for m in owned)
+    ready = queue.ready
+    waiting = [m for m in queue.waiting() if not m.settled]
+    owned = waiting + lent + [m for m in in_flight if _is_own(m)]
+    assert queue.held == len(owned), "waiting + in flight + lent is not what is held"
+    assert queue.held_bytes == sum(len(m.body) for m in owned)
     assert len({m.dot for m in owned}) == len(owned), "one message stands in two places"
     assert queue.free == sum(s.free for s in queue.subscriptions)
     for subscription in queue.subscriptions:
         assert 0 <= len(subscription.in_flight) <= subscription.credit, "credit exceeded"
-        assert subscription.waiting == (subscription.free > 0), "a consumer with room is not in line"
-    assert set(queue.in_line) == {s for s in queue.subscriptions if s.waiting}
-    assert len(queue.in_line) == len(set(queue.in_line))
-    for borrower in queue.borrowers.values():
+        window = subscription.window
+        is_in_round = window is not None and subscription in window.round
+        assert (subscription.waiting or is_in_round) == (subscription.free > 0), "a consumer with room is not in line"
+    in_line, peers_in_line, borrowers = queue.in_line or (), queue.peers_in_line or (), queue.borrowers or {}
+    assert set(in_line) == {s for s in queue.subscriptions if s.waiting}
+    assert len(in_line) == len(set(in_line))
+    for borrower in borrowers.values():
         assert borrower.waiting == (borrower.limit > borrower.sent), "a peer with room is not in line"
-    assert set(queue.peers_in_line) == {b for b in queue.borrowers.values() if b.waiting}
-    assert len(queue.peers_in_line) == len(set(queue.peers_in_line))
-    if ready and not node.queues.held:
-        assert not queue.in_line and not queue.peers_in_line, "a ready message waits beside idle credit"
+    assert set(peers_in_line) == {b for b in borrowers.values() if b.waiting}
+    assert len(peers_in_line) == len(set(peers_in_line))
+    is_late = bool(queue.check_us) and queue.check_us <= node.now_us
+    if ready and not node.queues.held and not queue.is_loading and not is_late:
+        if queue.picking is None:
+            assert not in_line and not peers_in_line, "a ready message waits beside idle credit"
+        else:
+            check_turns(queue, queue.picking)
+    if queue.picking is not None:
+        check_hands(node, queue, queue.picking)
     assert not queue.idle, "an idle queue is kept"
+
+
+def check_turns(queue: Queue, picking: Picking) -> None:
+    """No ready message waits for a consumer that wants it, has room, and whose turn it is."""
+    takers: list[Subscription | Borrower] = [
+        s for s in queue.in_line or () if s.window is None or s.window.room > 0 and not s.closed
+    ]
+    takers += queue.peers_in_line or ()
+    exclusive = [s for s in queue.subscriptions if s.since_us and not s.closed]
+    exclusive += [b for b in (queue.borrowers or {}).values() if b.since_us]
+    if exclusive:
+        node = queue.shared.node
+        first = min(exclusive, key=lambda t: (t.since_us, node if isinstance(t, Subscription) else t.peer))
+        assert picking.roster.active is first
+        holders = {first if isinstance(first, Subscription) else first.key}
+        takers = [first] if first in takers and set(picking.hands.out) <= holders else []
+    for lane in queue.lanes:
+        for message in lane.ready:
+            if message.settled:
+                continue
+            group = group_of(message)
+            if group and not exclusive:
+                assert picking._holder_of(group, message) not in takers, "a message of a group waits for nothing"
+            else:
+                assert not any(wants(taker, message) for taker in takers), "a wanted message waits beside idle credit"
+        if lane.behind:
+            return
+
+
+def check_hands(node: Node, queue: Queue, picking: Picking) -> None:
+    """What a Picking believes to be out is what is out."""
+    in_flight = [d for s in queue.subscriptions for d in s.in_flight.values()]
+    assert set(picking.hands.local) == {d.tag for d in in_flight}
+    lent = {
+        m.dot: (group_of(m), key_of(peer, m.lent_as))
+        for peer, by_dot in node.queues.lent.items()
+        for m in by_dot.values()
+        if m.envelope.destination == queue.name
+    }
+    assert picking.hands.lent == lent
+    out = Counter(d.subscription for d in in_flight if d.message.owner is None) + Counter(k for _, k in lent.values())
+    assert picking.hands.out == out
+    groups = Counter(group_of(d.message) for d in in_flight)
+    groups += Counter(group for group, _ in lent.values())
+    groups += Counter(group_of(m) for parked in picking.parking.waiting.values() for m in parked)
+    del groups[b""]
+    assert {group: held.count for group, held in picking.hands.groups.items()} == groups
+    for subscription, parked in picking.parking.waiting.items():
+        window = subscription.window
+        assert parked and all(message.owner is not None for message in parked)
+        assert subscription.free <= 0 or (window is not None and window.room <= 0), "parked beside idle credit"
 
 
 def check_empty(node: Node) -> None:
     """Nothing is left of anything: for the end of a test that settled and closed everything."""
     broker = node.broker
     assert not broker.sessions
-    assert not broker.wanted
+    assert not broker.topics
     assert not broker.fanouts
     assert not broker.queues.by_name
     assert not broker.queues.deliveries

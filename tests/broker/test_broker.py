@@ -1,13 +1,14 @@
 import pytest
 
-from qmq.broker.message import Gap, Message, Settle
+from qmq.broker.message import Gap, Message, Retain, Settle
 from qmq.broker.outcome import Outcome
+from qmq.broker.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.session import Held
 from qmq.broker.subscription import Ack, Subscription
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 
-from .rig import JOBS, NOW_US, Node, check_accounts, check_empty, envelope, message_of
+from .rig import AT_ONCE, JOBS, NOW_US, Node, check_accounts, check_empty, envelope, message_of
 
 A = Origin("a", 1)
 B = Origin("b", 1)
@@ -92,7 +93,7 @@ def test_full_disk_refuses_durable_messages_and_nothing_else() -> None:
 
 
 def test_queue_takes_messages_up_to_its_bound_and_again_after_a_settle() -> None:
-    node = Node(bounds=lambda name: (2, 0))
+    node = Node(rules=QueueRules(messages_max=2))
     node.send()
     node.send()
     client = node.client()
@@ -106,7 +107,7 @@ def test_queue_takes_messages_up_to_its_bound_and_again_after_a_settle() -> None
 
 
 def test_queue_takes_bytes_up_to_its_bound() -> None:
-    node = Node(bounds=lambda name: (0, 10))
+    node = Node(rules=QueueRules(bytes_max=10))
     node.send(b"x" * 6)
 
     assert refusal(node.send, b"x" * 5) == "queue-full"
@@ -114,14 +115,15 @@ def test_queue_takes_bytes_up_to_its_bound() -> None:
 
 
 def test_body_above_the_bound_of_a_queue_is_refused_also_when_the_queue_is_empty() -> None:
-    node = Node(bounds=lambda name: (0, 10))
+    node = Node(rules=QueueRules(bytes_max=10))
 
     assert refusal(node.send, b"x" * 11) == "queue-full"
     check_empty(node)
 
 
 def test_bound_of_a_queue_does_not_concern_others() -> None:
-    node = Node(bounds=lambda name: (1, 0) if name == JOBS else (0, 0))
+    one = QueueRules(messages_max=1)
+    node = Node(rules_of=lambda name: one if name == JOBS else DEFAULT_RULES)
     node.send()
     node.send(destination="/queue/free")
     node.send(destination="/queue/free")
@@ -289,7 +291,8 @@ def test_transaction_of_another_client_is_unknown() -> None:
 
 
 def test_transaction_that_would_pass_a_bound_is_refused_as_a_whole() -> None:
-    node = Node(bounds=lambda name: (2, 0) if name == "/queue/small" else (0, 0))
+    two = QueueRules(messages_max=2)
+    node = Node(rules_of=lambda name: two if name == "/queue/small" else DEFAULT_RULES)
     node.send(b"in")
     client = node.client()
     client.subscribe()
@@ -308,7 +311,7 @@ def test_transaction_that_would_pass_a_bound_is_refused_as_a_whole() -> None:
 
 
 def test_bytes_of_a_transaction_count_together() -> None:
-    node = Node(bounds=lambda name: (0, 10))
+    node = Node(rules=QueueRules(bytes_max=10))
     client = node.client()
     client.begin()
     client.hold(send_of(b"x" * 6))
@@ -366,7 +369,7 @@ def test_cumulative_ack_in_a_transaction_may_cover_another_of_its_acks() -> None
 
 
 def test_nack_in_a_transaction_returns_the_message_at_commit() -> None:
-    node = Node()
+    node = Node(rules=AT_ONCE)
     node.send(b"1")
     client = node.client()
     client.subscribe()
@@ -546,3 +549,18 @@ def test_queue_message_of_an_older_life_of_this_node_is_owned_again() -> None:
     assert client.bodies == [b"back"]
     assert node.settled_dots() == [Dot(old, 4)]
     check_accounts(node)
+
+
+def test_a_value_that_a_peer_told_before_its_message_came_is_heard_once() -> None:
+    node = Node()
+    client = node.client()
+    client.subscribe("/topic/*")
+    value = message_of(B, -1, b"v", "/topic/a")
+    value.envelope.retain = Retain.SET
+
+    news = node.decide(lambda out: node.broker.value_from_peer(value, "c", out))
+    node.decide(lambda out: node.broker.topic_from_peer(value, out))
+    node.decide(lambda out: node.broker.value_from_peer(value, "b", out))
+
+    assert [message.body for message in client.heard] == [b"v"]
+    assert [run.retained for run in news.topic_runs] == [True]

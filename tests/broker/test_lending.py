@@ -1,14 +1,19 @@
 import pytest
 
+from qmq.broker.lending import WITHDRAWN
+from qmq.broker.life import Back
 from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Ack
 from qmq.dots import Dot, Origin
 
-from .rig import JOBS, Node, check_accounts, check_empty, message_of
+from .rig import JOBS, Client, Node, check_accounts, check_empty, message_of
 
 A = Origin("a", 1)
 B = Origin("b", 1)
 C = Origin("c", 1)
+SETTLE = Dot(B, 100)
+"""The record with which b settled something."""
 
 
 def owner(*bodies: bytes, durable: bool = True) -> Node:
@@ -92,6 +97,7 @@ def test_lent_message_that_its_peer_settled_is_gone() -> None:
     node.lending.settled("b", dots(1))
 
     assert node.settled_dots() == []
+    node.offer("b", WITHDRAWN)
     check_empty(node)
 
 
@@ -101,7 +107,7 @@ def test_settle_counts_once_by_nudge_and_journal_in_either_order(first: str) -> 
     node.offer("b", 2)
     ways = {
         "nudge": lambda: node.lending.settled("b", dots(1)),
-        "journal": lambda: node.broker.accept_settles(dots(1), {A: 2}),
+        "journal": lambda: node.broker.accept_settles(JOBS, dots(1), {A: 2}, SETTLE),
     }
 
     ways.pop(first)()
@@ -118,7 +124,7 @@ def test_settled_message_is_not_lent_for_ever_when_the_nudge_is_lost() -> None:
     node.offer("b", 1)
 
     node.lending.borrower_lost("b")
-    node.broker.accept_settles(dots(1), {A: 1})
+    node.broker.accept_settles(JOBS, dots(1), {A: 1}, SETTLE)
 
     check_empty(node)
 
@@ -139,7 +145,9 @@ def test_returned_message_goes_to_the_head_and_counts_as_an_attempt_only_when_se
     node = owner(b"1", b"2", b"3")
     node.offer("b", 2)
 
-    node.decide(lambda out: node.lending.returned("b", [(Dot(A, 1), False), (Dot(A, 2), True)], out))
+    node.decide(
+        lambda out: node.lending.returned("b", [(Dot(A, 1), Back.UNSEEN, None), (Dot(A, 2), Back.RELEASED, None)], out)
+    )
 
     assert node.ready() == [b"1", b"2", b"3"]
     client = node.client()
@@ -153,7 +161,7 @@ def test_messages_returned_one_by_one_keep_their_order() -> None:
     node.offer("b", 3)
 
     for sequence in (1, 2, 3):
-        node.decide(lambda out: node.lending.returned("b", [(Dot(A, sequence), False)], out))  # noqa: B023
+        node.decide(lambda out: node.lending.returned("b", [(Dot(A, sequence), Back.UNSEEN, None)], out))  # noqa: B023
 
     assert node.ready() == [b"1", b"2", b"3"]
 
@@ -163,7 +171,7 @@ def test_message_returned_twice_or_by_a_stranger_stands_in_line_once() -> None:
     node.offer("b", 1)
 
     for peer in ("c", "b", "b"):
-        node.decide(lambda out: node.lending.returned(peer, [(Dot(A, 1), True)], out))  # noqa: B023
+        node.decide(lambda out: node.lending.returned(peer, [(Dot(A, 1), Back.RELEASED, None)], out))  # noqa: B023
 
     assert node.ready() == [b"1"]
     check_accounts(node)
@@ -172,10 +180,11 @@ def test_message_returned_twice_or_by_a_stranger_stands_in_line_once() -> None:
 def test_returned_message_that_was_settled_meanwhile_stays_gone() -> None:
     node = owner(b"1")
     node.offer("b", 1)
-    node.broker.accept_settles(dots(1), {A: 1})
+    node.broker.accept_settles(JOBS, dots(1), {A: 1}, SETTLE)
 
-    node.decide(lambda out: node.lending.returned("b", [(Dot(A, 1), True)], out))
+    node.decide(lambda out: node.lending.returned("b", [(Dot(A, 1), Back.RELEASED, None)], out))
 
+    node.offer("b", WITHDRAWN)
     check_empty(node)
 
 
@@ -185,7 +194,7 @@ def test_returned_message_goes_to_an_idle_consumer_here() -> None:
     client = node.client()
     client.subscribe()
 
-    node.decide(lambda out: node.lending.returned("b", [(Dot(A, 1), False)], out))
+    node.decide(lambda out: node.lending.returned("b", [(Dot(A, 1), Back.UNSEEN, None)], out))
 
     assert client.bodies == [b"1"]
 
@@ -236,8 +245,9 @@ def test_peer_that_was_given_up_can_still_settle_by_the_journal() -> None:
 
     node.lending.settled("b", dots(1))
     assert node.depth() == 1
-    node.broker.accept_settles(dots(1), {A: 1})
+    node.broker.accept_settles(JOBS, dots(1), {A: 1}, SETTLE)
     client.leave()
+    node.offer("b", WITHDRAWN)
 
     check_empty(node)
 
@@ -248,7 +258,7 @@ def test_memory_only_message_is_lent_settled_and_returned_like_any_other() -> No
     first, second = Dot(A, -1), Dot(A, -2)
 
     node.lending.settled("b", [first])
-    node.decide(lambda out: node.lending.returned("b", [(second, True)], out))
+    node.decide(lambda out: node.lending.returned("b", [(second, Back.RELEASED, None)], out))
 
     assert node.ready() == [b"2"]
     assert node.depth() == 1
@@ -280,16 +290,17 @@ def test_queues_of_consumers_that_left_a_peer_are_forgotten_while_its_link_is_up
         node.send(b"1", name)
         node.lending.settled("b", [Dot(A, number + 1)])
         node.offer("b", 2, name)
-        node.offer("b", 1, name)
+        out = node.offer("b", WITHDRAWN, name)
+        assert out.peer_forgotten == {"b": [name]}
 
     check_empty(node)
+    assert not any(node.lending._borrowing.values())
 
 
-def test_credit_of_a_forgotten_queue_goes_on_counting() -> None:
+def test_credit_of_an_empty_queue_goes_on_counting() -> None:
     node = owner(b"1")
     node.offer("b", 1)
     node.lending.settled("b", dots(1))
-    assert JOBS not in node.queues.by_name
     node.send(b"2")
     node.send(b"3")
 
@@ -341,7 +352,7 @@ def test_nothing_is_offered_for_queues_without_consumers() -> None:
     assert node.lending.offers() == []
 
 
-def test_offer_is_cut_when_the_last_consumer_leaves() -> None:
+def test_offer_is_withdrawn_when_the_last_consumer_leaves() -> None:
     node = borrower()
     client = node.client()
     client.subscribe(credit=4)
@@ -349,7 +360,7 @@ def test_offer_is_cut_when_the_last_consumer_leaves() -> None:
 
     client.leave()
 
-    assert node.lending.offers() == [("b", JOBS, 0)]
+    assert node.lending.offers() == [("b", JOBS, WITHDRAWN)]
 
 
 def test_offer_is_raised_when_half_of_it_is_used_and_free_again() -> None:
@@ -367,30 +378,148 @@ def test_offer_is_raised_when_half_of_it_is_used_and_free_again() -> None:
     assert node.lending.offers() == [("b", JOBS, 6)]
 
 
-def test_queues_that_lost_their_consumers_before_anything_was_lent_cost_neither_side_memory() -> None:
+class Pair:
+    """Node b borrows from node a; what one tells the other arrives at once, in order."""
+
+    def __init__(self) -> None:
+        self.a, self.b = Node("a"), Node("b")
+        self.a.lending.borrower_connected("b")
+        self.b.lending.owner_connected("a")
+        self.frames: list[str] = []
+        self.lost = False
+
+    def tell(self) -> None:
+        """Exchange until neither has anything to say."""
+        while True:
+            before = len(self.frames)
+            for _, name, limit in self.b.lending.offers():
+                self.frames.append(f"credit {limit}")
+                self._told_b(self.a.offer("b", limit, name))
+            if len(self.frames) == before:
+                return
+
+    def send(self, body: bytes = b"m", destination: str = JOBS, headers: bytes = b"") -> None:
+        self._told_b(self.a.send(body, destination, headers=headers))
+
+    def _told_b(self, out: Outcome) -> None:
+        """What a decision of a means for b, and what b answers."""
+        if not self.lost:
+            lent = [borrowed_copy(message) for message in out.peer_deliveries.get("b", ())]
+            if lent:
+                self.frames.append("lend")
+                self.told_a(self.b.borrow(*lent))
+        if names := out.peer_forgotten.get("b"):
+            self.frames.append("forgotten")
+            self.told_a(self.b.decide(lambda out: self.b.lending.forgotten("a", names)))
+
+    def told_a(self, out: Outcome) -> None:
+        """What a decision of b means for a."""
+        self.tell()
+        for told in (out.peer_settled_now, out.peer_settled_after):
+            if dots := told.get("a"):
+                self._told_b(self.a.decide(lambda out: self.a.lending.settled("b", dots)))  # noqa: B023
+        if returns := out.peer_returns.get("a"):
+            self.frames.append("returned")
+            back = [(message.dot, why, asks) for message, why, asks in returns]
+            self._told_b(self.a.decide(lambda out: self.a.lending.returned("b", back, out)))
+
+    def ack(self, client: Client) -> None:
+        for delivery in [d for d in client.inbox if d.tag in self.b.queues.deliveries]:
+            self.told_a(client.ack(delivery))
+
+
+def borrowed_copy(message: Message) -> Message:
+    copy = Message(message.envelope, message.body, message.origin, message.sequence, message.timestamp_us)
+    copy.owner, copy.attempts, copy.lent_as = "a", message.attempts, message.lent_as
+    return copy
+
+
+def test_ten_thousand_queues_that_a_peer_used_once_leave_nothing_on_either_side() -> None:
     """Each reply queue of a busy service lives for one message; a link may last for months."""
-    a, b = Node("a"), Node("b")
-    a.lending.borrower_connected("b")
-    b.lending.owner_connected("a")
-    client = b.client()
+    pair = Pair()
+    client = pair.b.client()
 
-    def tell() -> list[tuple[str, str, int]]:
-        offers = b.lending.offers()
-        for _, queue, limit in offers:
-            a.offer("b", limit, queue)
-        return offers
+    for number in range(10_000):
+        name = f"/queue/reply-{number}"
+        client.subscribe(name, credit=1)
+        pair.tell()
+        pair.send(b"1", name)
+        pair.ack(client)
+        client.unsubscribe()
+        pair.tell()
+        client.inbox.clear()
 
-    client.subscribe("/queue/reply.1", credit=1)
-    assert tell() == [("a", "/queue/reply.1", 1)]
-    assert (len(a.lending._borrowing["b"]), len(b.lending._offered["a"])) == (1, 1)
+    check_empty(pair.a)
+    assert not any(pair.a.lending._borrowing.values())
+    b = pair.b.lending
+    assert not any((*b._received.values(), *b._offered.values(), *b._withdrawing.values(), *b._special.values()))
+    assert not pair.b.queues.by_name
+
+
+def test_withdrawn_offer_is_not_made_again_before_the_owner_has_forgotten_it() -> None:
+    node = borrower()
+    client = node.client()
+    client.subscribe(credit=4)
+    node.lending.offers()
+    node.borrow(borrowed(1))
     client.unsubscribe()
+    assert node.lending.offers() == [("b", JOBS, WITHDRAWN)]
 
-    assert tell() == [("a", "/queue/reply.1", 0)]
-    assert (len(a.lending._borrowing["b"]), len(b.lending._offered["a"])) == (0, 0)
-    check_empty(a)
-    client.subscribe("/queue/reply.1", credit=1)
-    assert tell() == [("a", "/queue/reply.1", 1)]
-    assert a.send(b"1", "/queue/reply.1").peer_deliveries
+    client.subscribe(credit=4)
+    assert node.lending.offers() == []
+    node.decide(lambda out: node.lending.forgotten("b", [JOBS]))
+
+    assert node.lending.offers() == [("b", JOBS, 4)]
+
+
+def test_what_was_on_its_way_when_an_offer_was_withdrawn_goes_back_unseen() -> None:
+    node = borrower()
+    client = node.client()
+    client.subscribe(credit=4)
+    node.lending.offers()
+    client.unsubscribe()
+    node.lending.offers()
+
+    out = node.borrow(borrowed(1, b"1"))
+
+    assert [(m.body, why) for m, why, _ in out.peer_returns["b"]] == [(b"1", Back.UNSEEN)]
+    assert node.lending.offers() == []
+
+
+def test_owner_that_forgets_twice_or_unasked_changes_nothing() -> None:
+    node = borrower()
+    node.client().subscribe(credit=4)
+    node.lending.offers()
+    node.borrow(borrowed(1))
+
+    node.decide(lambda out: node.lending.forgotten("b", [JOBS]))
+    node.decide(lambda out: node.lending.forgotten("c", [JOBS]))
+
+    assert node.lending._received["b"] == {JOBS: 1}
+
+
+def test_withdrawing_what_was_never_offered_is_answered_too() -> None:
+    out = owner().offer("b", WITHDRAWN)
+
+    assert out.peer_forgotten == {"b": [JOBS]}
+    assert out.needs_commit, "what was lent before is told before"
+
+
+def test_full_consumer_on_a_peer_costs_a_few_frames_and_not_one_more_for_every_message() -> None:
+    pair = Pair()
+    client = pair.b.client()
+    client.subscribe(credit=2)
+    pair.tell()
+    # Taken by messages of b's own, of which a knows nothing.
+    pair.b.send(b"own")
+    pair.b.send(b"own")
+
+    for _ in range(50):
+        pair.send()
+
+    assert pair.frames == ["credit 2", "lend", "credit 1", "returned"]
+    assert len(pair.a.ready()) == 50
+    check_accounts(pair.a)
 
 
 def test_owner_that_used_all_its_credit_is_offered_the_last_free_place() -> None:
@@ -422,7 +551,7 @@ def test_offers_do_not_look_at_every_consumer() -> None:
         node.client().subscribe(credit=5)
     node.lending.offers()
     queue = node.queues.by_name[JOBS]
-    queue.subscriptions, kept = {}, queue.subscriptions
+    queue.subscriptions, kept = queue.subscriptions[:1], queue.subscriptions
 
     node.queues.touched[JOBS] = None
     node.lending.owner_connected("c")
@@ -472,7 +601,7 @@ def test_settle_of_a_borrowed_memory_only_message_is_told_without_a_record() -> 
 
 
 @pytest.mark.parametrize("verb", ["nack", "leave", "unsubscribe"])
-def test_borrowed_message_that_its_client_gives_back_returns_to_its_owner_as_seen(verb: str) -> None:
+def test_borrowed_message_that_its_client_gives_back_returns_to_its_owner_with_the_reason(verb: str) -> None:
     node = borrower()
     client = node.client()
     client.subscribe()
@@ -483,7 +612,9 @@ def test_borrowed_message_that_its_client_gives_back_returns_to_its_owner_as_see
     else:
         out = client.leave() if verb == "leave" else client.unsubscribe()
 
-    assert [(m.dot, seen) for m, seen in out.peer_returns["b"]] == [(Dot(B, 1), True)]
+    assert [(m.dot, why) for m, why, _ in out.peer_returns["b"]] == [
+        (Dot(B, 1), Back.FAILED if verb == "nack" else Back.RELEASED)
+    ]
     assert node.depth() == 0
     assert node.lending.borrowed_from("b") == []
     check_accounts(node)
@@ -497,7 +628,7 @@ def test_borrowed_message_without_a_free_consumer_is_returned_unseen() -> None:
 
     out = node.borrow(borrowed(2))
 
-    assert [(m.dot, seen) for m, seen in out.peer_returns["b"]] == [(Dot(B, 2), False)]
+    assert [(m.dot, why) for m, why, _ in out.peer_returns["b"]] == [(Dot(B, 2), Back.UNSEEN)]
     assert client.bodies == [b"m"]
     check_accounts(node)
 

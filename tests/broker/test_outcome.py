@@ -10,7 +10,7 @@ A = Origin("a", 1)
 
 def deliver(out: Outcome, subscription: Subscription, tag: int, message: Message) -> Delivery:
     delivery = Delivery(tag, subscription, message)
-    subscription.in_flight[tag] = delivery
+    subscription.in_flight = {**subscription.in_flight, tag: delivery}
     out.deliver(delivery)
     return delivery
 

@@ -193,3 +193,40 @@ def test_patterns_of_many_hashes_cost_no_more_than_nodes_times_words(monkeypatch
     assert len(found) == 2
     # Per node and word: its own word, `*`, and `#` once for each of the two ways into it.
     assert steps["look-ups"] <= 4 * nodes * (len(words) + 1)
+
+
+Words = st.lists(st.sampled_from(["a", "b", "ab", ""]), min_size=1, max_size=4)
+PatternWords = st.lists(st.sampled_from(["a", "b", "*", "#"]), min_size=1, max_size=4)
+
+
+@given(PatternWords, Words, st.sampled_from(["", "*"]))
+def test_one_pattern_asked_about_a_name_answers_as_the_table_does(
+    pattern_words: list[str], words: list[str], last: str
+) -> None:
+    pattern, name = "/topic/" + ".".join(pattern_words) + last, "/topic/" + ".".join(words)
+
+    one = patterns.Pattern(pattern)
+
+    assert one.matches(name) == matches(pattern, name)
+    assert not one.matches(name) or name.startswith(one.literal)
+
+
+def test_a_table_is_the_collection_of_its_patterns() -> None:
+    table = table_of("/topic/a", "/topic/b*", "/topic/c.#")
+    table.add("/topic/a", "other")
+    table.add("/topic/c.#", "other")
+    table.add("/topic/c.#", "other")
+
+    assert sorted(table) == ["/topic/a", "/topic/b*", "/topic/c.#"]
+    assert [table.count(pattern) for pattern in ("/topic/a", "/topic/b*", "/topic/c.#", "/topic/d")] == [2, 1, 2, 0]
+
+    table.remove("/topic/a", "other")
+    table.remove("/topic/b*", "unknown")
+    table.remove("/topic/b*", "/topic/b*")
+    table.remove("/topic/c.#", "unknown")
+    table.remove("/topic/c.#", "other")
+    table.remove("/topic/z.#", "other")
+
+    assert sorted(table) == ["/topic/a", "/topic/c.#"] and len(table) == 2
+    assert "/topic/a" in table and "/topic/b*" not in table
+    assert table.count("/topic/c.#") == 1

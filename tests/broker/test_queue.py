@@ -1,37 +1,45 @@
-from itertools import count
+from collections import deque
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qmq.broker.borrower import Borrower
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
-from qmq.broker.queue import Borrower, Queue
-from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.broker.queue import Queue
+from qmq.broker.rules import DEFAULT_RULES
+from qmq.broker.shared import Shared
+from qmq.broker.subscription import Ack, Subscription
 from qmq.dots import Origin
 
-from .rig import JOBS, message_of
+from .rig import JOBS, NOW_US, message_of
 
 A = Origin("a", 1)
 
 
+def never_expire(queue: Queue, message: Message, out: Outcome) -> None:
+    raise AssertionError(f"{message.dot} does not expire")
+
+
 def queue_of(*bodies: bytes) -> Queue:
-    queue = Queue(JOBS, {}, count(1).__next__)
+    queue = Queue(JOBS, DEFAULT_RULES, Shared("a", never_expire))
     for sequence, body in enumerate(bodies, 1):
-        queue.push(message_of(A, sequence, body))
+        queue.push(message_of(A, sequence, body), NOW_US)
     return queue
 
 
 def consumer(queue: Queue, credit: int = 10) -> Subscription:
     subscription = Subscription(1, "s", JOBS, Ack.CLIENT_INDIVIDUAL, credit, b"")
-    queue.subscriptions[subscription] = None
+    queue.subscriptions.append(subscription)
     queue.line_up(subscription)
     return subscription
 
 
 def borrower(queue: Queue, limit: int, peer: str = "b") -> Borrower:
-    borrower = queue.borrowers[peer] = Borrower(peer, {})
+    borrower = Borrower(peer, {})
     borrower.limit = limit
+    queue.admit(borrower)
     queue.line_up_peer(borrower)
     return borrower
 
@@ -42,9 +50,15 @@ def bodies_of(subscription: Subscription) -> list[bytes]:
 
 def taken_by(queue: Queue, *bodies: bytes) -> list[Message]:
     """Take the first messages off the head, as a consumer would."""
-    taken = [queue.ready.popleft() for _ in bodies]
+    taken = take(queue, len(bodies))
     assert [message.body for message in taken] == list(bodies)
     return taken
+
+
+def take(queue: Queue, count: int) -> list[Message]:
+    """The first `count` messages off the head."""
+    (lane,) = queue.lanes
+    return [lane.ready.popleft() for _ in range(count)]
 
 
 def ready(queue: Queue) -> list[bytes]:
@@ -169,7 +183,7 @@ def test_bytes_and_depth_count_bodies_until_they_are_settled() -> None:
     assert queue.idle
 
 
-def test_queue_is_idle_only_without_messages_consumers_and_credit_of_peers() -> None:
+def test_queue_is_idle_only_without_messages_consumers_and_peers_that_have_some() -> None:
     assert queue_of().idle
     assert not queue_of(b"1").idle
 
@@ -180,6 +194,8 @@ def test_queue_is_idle_only_without_messages_consumers_and_credit_of_peers() -> 
     assert not lending.idle
 
     peer.sent = 1
+    assert not lending.idle, "its consumers are there, with room or without"
+    lending.dismiss(peer)
     assert lending.idle
 
 
@@ -205,7 +221,7 @@ def test_messages_that_come_back_one_by_one_stand_in_their_old_order(order: list
 @given(st.integers(0, 40), st.permutations(range(30)))
 def test_every_order_of_coming_back_restores_the_order_of_coming_in(left: int, order: list[int]) -> None:
     queue = queue_of(*(b"%03d" % number for number in range(30 + left)))
-    taken = [queue.ready.popleft() for _ in range(30)]
+    taken = take(queue, 30)
 
     for index in order:
         queue.push_back([taken[index]])
@@ -214,56 +230,49 @@ def test_every_order_of_coming_back_restores_the_order_of_coming_in(left: int, o
     assert len(queue.ready) == 30 + left
 
 
-class CountedPlace(int):
-    """A place that counts how often it is compared."""
+class Watched(deque[Message]):
+    """What is ready, and how often one looked at a message of it that is not the first."""
 
     looks = 0
 
-    def __lt__(self, other: int) -> bool:
-        CountedPlace.looks += 1
-        return int(self) < int(other)
-
-    def __gt__(self, other: int) -> bool:
-        CountedPlace.looks += 1
-        return int(self) > int(other)
+    def __getitem__(self, index):  # type: ignore[no-untyped-def, override]  # as deque's, counted
+        self.looks += 1
+        return super().__getitem__(index)
 
 
 def test_message_that_comes_back_looks_at_few_of_those_that_wait() -> None:
     queue = queue_of(*(b"m" for _ in range(10_000)))
-    for message in queue.ready:
-        message.place = CountedPlace(message.place)
-    taken = [queue.ready.popleft() for _ in range(3)]
+    taken = take(queue, 3)
+    lane = queue.lanes[0]
+    lane.ready = ready = Watched(lane.ready)
 
-    CountedPlace.looks = 0
     for index in (0, 2, 1):
         queue.push_back([taken[index]])
 
-    assert 0 < CountedPlace.looks <= 12
+    assert 0 < ready.looks <= 12
 
 
 def test_message_that_comes_back_behind_many_others_looks_at_few_of_them() -> None:
     queue = queue_of(*(b"m" for _ in range(10_000)))
-    for message in queue.ready:
-        message.place = CountedPlace(message.place)
-    taken = [queue.ready.popleft() for _ in range(5_000)]
+    taken = take(queue, 5_000)
     queue.push_back(taken[:-1])
+    lane = queue.lanes[0]
+    lane.ready = ready = Watched(lane.ready)
 
-    CountedPlace.looks = 0
     queue.push_back(taken[-1:])
 
-    assert 0 < CountedPlace.looks <= 40
+    assert 0 < ready.looks <= 40
     assert queue.ready[4_999] is taken[-1]
 
 
 def test_tags_are_never_used_again() -> None:
-    deliveries: dict[int, Delivery] = {}
-    queue = Queue(JOBS, deliveries, count(1).__next__)
+    shared = Shared("a", never_expire)
+    queue = Queue(JOBS, DEFAULT_RULES, shared)
     subscription = consumer(queue)
     for sequence in (1, 2):
-        message = message_of(A, sequence)
-        queue.push(message)
+        queue.push(message_of(A, sequence), NOW_US)
         queue.dispatch(Outcome())
-        (tag,) = deliveries
+        (tag,) = shared.deliveries
         assert tag == sequence
-        deliveries.clear()
+        shared.deliveries.clear()
         subscription.in_flight.clear()

@@ -1,17 +1,20 @@
 import pytest
 
+from qmq.broker.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.subscription import Ack
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 
-from .rig import JOBS, Node, check_accounts, check_empty, message_of
+from .rig import AT_ONCE, JOBS, Node, check_accounts, check_empty, message_of
 
 A = Origin("a", 1)
 OLD = Origin("a", 77)
+SETTLE = Dot(Origin("b", 1), 1)
+"""The record with which another node settled something."""
 
 
-def queue_with(*bodies: bytes, durable: bool = True) -> Node:
-    node = Node()
+def queue_with(*bodies: bytes, durable: bool = True, rules: QueueRules = DEFAULT_RULES) -> Node:
+    node = Node(rules=rules)
     for body in bodies:
         node.send(body, durable=durable)
     return node
@@ -129,7 +132,7 @@ def test_client_cannot_settle_what_another_has() -> None:
 
 
 def test_refused_message_comes_again_with_its_attempts_counted() -> None:
-    node = queue_with(b"1", b"2")
+    node = queue_with(b"1", b"2", rules=AT_ONCE)
     client = node.client()
     client.subscribe(credit=1)
 
@@ -142,7 +145,7 @@ def test_refused_message_comes_again_with_its_attempts_counted() -> None:
 
 
 def test_refused_message_goes_to_whoever_is_next_in_line() -> None:
-    node = queue_with(b"1")
+    node = queue_with(b"1", rules=AT_ONCE)
     first, second = node.client(), node.client()
     first.subscribe(credit=1)
     second.subscribe()
@@ -153,7 +156,7 @@ def test_refused_message_goes_to_whoever_is_next_in_line() -> None:
 
 
 def test_cumulative_nack_returns_all_up_to_it_in_order() -> None:
-    node = queue_with(b"1", b"2", b"3", b"4")
+    node = queue_with(b"1", b"2", b"3", b"4", rules=AT_ONCE)
     client = node.client()
     client.subscribe(ack=Ack.CLIENT, credit=3)
     client.node.queues.held = True
@@ -243,11 +246,12 @@ def test_queue_without_messages_and_consumers_is_forgotten(durable: bool) -> Non
     check_empty(node)
 
 
-def test_bounds_come_with_the_queue() -> None:
-    node = Node(bounds=lambda name: (5, 50) if name == JOBS else (0, 0))
+def test_rules_come_with_the_queue() -> None:
+    few = QueueRules(messages_max=5, bytes_max=50)
+    node = Node(rules_of=lambda name: few if name == JOBS else DEFAULT_RULES)
 
-    assert (node.queues.get(JOBS).messages_max, node.queues.get(JOBS).bytes_max) == (5, 50)
-    assert (node.queues.get("/queue/x").messages_max, node.queues.get("/queue/x").bytes_max) == (0, 0)
+    assert node.queues.get(JOBS).rules is few
+    assert node.queues.get("/queue/x").rules is DEFAULT_RULES
 
 
 # Settles from elsewhere: another node's consumer, or this node's own before it lost its disk.
@@ -256,7 +260,7 @@ def test_bounds_come_with_the_queue() -> None:
 def test_message_settled_elsewhere_while_ready_is_never_delivered() -> None:
     node = queue_with(b"1", b"2")
 
-    node.broker.accept_settles([Dot(A, 1)], {A: 2})
+    node.broker.accept_settles(JOBS, [Dot(A, 1)], {A: 2}, SETTLE)
 
     assert node.depth() == 1
     client = node.client()
@@ -268,7 +272,7 @@ def test_message_settled_elsewhere_while_ready_is_never_delivered() -> None:
 def test_queue_is_forgotten_when_its_last_message_is_settled_elsewhere() -> None:
     node = queue_with(b"1")
 
-    node.broker.accept_settles([Dot(A, 1)], {A: 1})
+    node.broker.accept_settles(JOBS, [Dot(A, 1)], {A: 1}, SETTLE)
 
     check_empty(node)
 
@@ -279,7 +283,7 @@ def test_message_settled_elsewhere_while_in_flight_is_neither_recorded_nor_retur
     client = node.client()
     client.subscribe()
 
-    node.broker.accept_settles([Dot(A, 1)], {A: 1})
+    node.broker.accept_settles(JOBS, [Dot(A, 1)], {A: 1}, SETTLE)
     check_accounts(node)
     if verb == "ack":
         client.ack(client.inbox[0])
@@ -296,7 +300,7 @@ def test_message_settled_elsewhere_while_in_flight_is_neither_recorded_nor_retur
 def test_settle_told_twice_counts_once() -> None:
     node = queue_with(b"1", b"2")
 
-    node.broker.accept_settles([Dot(A, 1), Dot(A, 1)], {A: 2})
+    node.broker.accept_settles(JOBS, [Dot(A, 1), Dot(A, 1)], {A: 2}, SETTLE)
 
     assert node.depth() == 1
 
@@ -304,7 +308,7 @@ def test_settle_told_twice_counts_once() -> None:
 def test_settle_of_another_nodes_message_is_none_of_our_business() -> None:
     node = queue_with(b"1")
 
-    node.broker.accept_settles([Dot(Origin("b", 1), 1), Dot(Origin("b", 1), 100)], {})
+    node.broker.accept_settles(JOBS, [Dot(Origin("b", 1), 1), Dot(Origin("b", 1), 100)], {}, SETTLE)
 
     assert node.depth() == 1
     assert not node.queues.settled_early
@@ -312,7 +316,7 @@ def test_settle_of_another_nodes_message_is_none_of_our_business() -> None:
 
 def test_settle_that_came_before_its_message_settles_it_on_arrival() -> None:
     node = Node()
-    node.broker.accept_settles([Dot(OLD, 3)], {OLD: 2})
+    node.broker.accept_settles(JOBS, [Dot(OLD, 3)], {OLD: 2}, SETTLE)
 
     node.decide(lambda out: node.broker.accept(message_of(OLD, 3), out))
 
@@ -322,7 +326,7 @@ def test_settle_that_came_before_its_message_settles_it_on_arrival() -> None:
 def test_settle_of_a_message_that_is_known_and_gone_is_not_remembered() -> None:
     node = Node()
 
-    node.broker.accept_settles([Dot(OLD, 3)], {OLD: 3})
+    node.broker.accept_settles(JOBS, [Dot(OLD, 3)], {OLD: 3}, SETTLE)
 
     assert not node.queues.settled_early
 
@@ -348,7 +352,7 @@ def test_restored_messages_wait_until_the_hold_is_released() -> None:
 
 
 def test_nothing_leaves_a_held_node_by_ack_nack_return_or_credit() -> None:
-    node = queue_with(b"1", b"2", b"3", b"4")
+    node = queue_with(b"1", b"2", b"3", b"4", rules=AT_ONCE)
     client = node.client()
     client.subscribe(credit=2)
     node.queues.held = True
@@ -397,7 +401,7 @@ def test_message_settled_elsewhere_during_the_hold_is_not_delivered_after_it() -
     client = node.client()
     client.subscribe()
 
-    node.broker.accept_settles([Dot(OLD, 1)], {OLD: 2})
+    node.broker.accept_settles(JOBS, [Dot(OLD, 1)], {OLD: 2}, SETTLE)
     node.decide(node.queues.release_hold)
 
     assert client.bodies == [b"2"]

@@ -8,7 +8,7 @@ def test_room_is_credit_minus_what_is_in_flight() -> None:
     subscription = Subscription(1, "s", JOBS, Ack.CLIENT, 2, b"")
 
     assert subscription.free == 2
-    subscription.in_flight[1] = Delivery(1, subscription, message_of(Origin("a", 1), 1))
+    subscription.in_flight = {1: Delivery(1, subscription, message_of(Origin("a", 1), 1))}
     assert subscription.free == 1
 
 

@@ -1,0 +1,41 @@
+"""Classes of consumers: those that peers lend to under one name, because they may be given the same messages.
+
+Most consumers are plain, and their class is "". One with a selector is in a class with all that have the same selector;
+one that is exclusive is in a class with the time at which it began, by which the mesh agrees who comes first. A peer
+is offered credit for a queue (plain) or for a queue and a class; no STOMP header can hold the NUL between them.
+"""
+
+from typing import Final
+
+from qmq.broker.selectors import Selector, compile_selector
+from qmq.errors import Refused
+
+PLAIN: Final = ""
+
+
+def class_of(selector: Selector | None, since_us: int) -> str:
+    """The class of a consumer with this selector; `since_us`: when it began, if it is exclusive, else 0."""
+    if selector is None and not since_us:
+        return PLAIN
+    return f"{'' if selector is None else selector.text}\0{since_us}"
+
+
+def offer_name(queue: str, of: str) -> str:
+    """What credit for a class of consumers of a queue is called between peers."""
+    return f"{queue}\0{of}" if of else queue
+
+
+def split_offer(name: str) -> tuple[str, str]:
+    """(queue, class); the inverse of `offer_name`."""
+    queue, _, of = name.partition("\0")
+    return queue, of
+
+
+def read_class(of: str) -> tuple[Selector | None, int]:
+    """(selector, since_us) of a class as a peer names it. Raises Refused for what is none."""
+    if of == PLAIN:
+        return None, 0
+    text, nul, since = of.rpartition("\0")
+    if not nul or not (since.isascii() and since.isdigit() and len(since) <= 18):
+        raise Refused("bad-selector", "A class of consumers is a selector and the time of an exclusive one.")
+    return (compile_selector(text) if text else None), int(since)

@@ -1,0 +1,219 @@
+"""Queue messages of one node pass from one server to another: in memory, on the node that takes over, on the one that
+ceases to serve, and on those in between that have some of them in their consumers' hands.
+
+Who may serve is decided elsewhere (`ownership`); here it is obeyed. Nothing moves between nodes: every queue store has
+the rows of all nodes, so who takes over begins to read the owner's rows, and who ceases forgets what it has of them.
+What comes from the journal while the store is being brought up to date is kept aside (`gather`), and what is with
+consumers elsewhere counts as lent to them: neither is handed out a second time.
+
+Surprising: messages in memory only (`persistent:false`) stay with the node that accepted them; no other has them.
+"""
+
+from collections.abc import Iterable
+from heapq import heapify
+from typing import TYPE_CHECKING
+
+from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
+from qmq.broker.subscription import Delivery
+from qmq.dots import Dot
+
+if TYPE_CHECKING:
+    from qmq.broker.queue import Queue
+    from qmq.broker.queues import Queues
+
+
+class Gathered:
+    """What came of an owner's messages since `gather`, in order: new ones, and (queue, dot, settle record)."""
+
+    __slots__ = ("messages", "settles")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.settles: list[tuple[str, Dot, Dot | None]] = []
+
+
+class Handover:
+    """`serves` names the nodes whose messages this node hands out, itself included as a rule."""
+
+    def __init__(self, queues: "Queues", node: str) -> None:
+        self._queues = queues
+        self.serves = {node}
+        self.gathering: dict[str, Gathered] = {}
+        self.elsewhere: dict[Dot, str] = {}
+        """Messages of served owners that are not in memory, and the peer whose consumers have them."""
+
+    # Taking over
+
+    def gather(self, owner: str) -> None:
+        """From now on keep aside what comes of `owner`; the store will be brought up to this moment at least."""
+        self.gathering[owner] = Gathered()
+
+    def abandon(self, owner: str) -> None:
+        """The takeover has failed: forget what was kept aside."""
+        self.gathering.pop(owner, None)
+        self.elsewhere = {dot: peer for dot, peer in self.elsewhere.items() if dot.origin.node != owner}
+
+    def hold_elsewhere(self, peer: str, dots: Iterable[Dot]) -> None:
+        """Consumers of `peer` have these. What was handed out to others meanwhile stays with both."""
+        for dot in dots:
+            node = dot.origin.node
+            if node not in self.serves and node not in self.gathering:
+                continue
+            message = self._queues.owned.get(dot.origin, {}).get(dot.sequence)
+            if message is None:
+                self.elsewhere[dot] = peer
+            elif self._queues.get(message.envelope.destination).take_out(message):
+                self._queues.count_as_lent(message, peer)
+
+    def held_by(self, peer: str) -> list[Dot]:
+        """What is not in memory and with consumers of `peer`."""
+        return [dot for dot, there in self.elsewhere.items() if there == peer]
+
+    def with_peers(self, owner: str) -> dict[str, list[Dot]]:
+        """Peer → what it has of `owner`'s messages, as far as this node knows, which has served them."""
+        found: dict[str, list[Dot]] = {}
+        for peer, lent in self._queues.lent.items():
+            found.setdefault(peer, []).extend(dot for dot in lent if dot.origin.node == owner and dot.sequence > 0)
+        for dot, peer in self.elsewhere.items():
+            if dot.origin.node == owner:
+                found.setdefault(peer, []).append(dot)
+        return {peer: dots for peer, dots in found.items() if dots}
+
+    def adopt(self, owner: str, tombstones: Iterable[Dot], out: Outcome) -> None:
+        """Hand out the messages of `owner` from now on. Its rows are in the store, no load of a page is under way.
+
+        `tombstones` are settles that the store has met before their messages.
+        """
+        queues = self._queues
+        gathered = self.gathering.pop(owner, None) or Gathered()
+        self.serves.add(owner)
+        queues.shared.clocks.serve(owner)
+        queues.serves_own = queues.node in self.serves
+        queues.shared.has_stored = True
+        queues.settled_early.update(dot for dot in tombstones if dot.origin.node == owner)
+        self._adopt_deliveries(owner)
+        for queue in list(queues.by_name.values()):
+            self._drop_parked(queue, owner)
+            _read_anew(queue)
+        for queue_name, dot, record in gathered.settles:
+            self._settled_meanwhile(queue_name, dot, record)
+        for message in gathered.messages:
+            if message.dot not in queues.paging.gone.get(message.envelope.destination, {}):
+                queues.paging.recall_attempts(message)
+                queues.take_in(message, out)
+        for queue in list(queues.by_name.values()):
+            queues.dispatch(queue, out)
+            queues.forget_if_idle(queue)
+
+    def _adopt_deliveries(self, owner: str) -> None:
+        """What was borrowed and is with consumers here is served here now."""
+        queues = self._queues
+        for delivery in self.in_hand(owner):
+            message = delivery.message
+            if message.owner is not None:
+                queue = queues.get(delivery.subscription.destination)
+                message.owner = None
+                queues.owned.setdefault(message.origin, {})[message.sequence] = message
+                queue.held += 1
+                queue.held_bytes += len(message.body)
+                if queue.picking is not None:
+                    queue.picking.hands.finished(delivery)
+                    queue.picking.hands.given(delivery)
+
+    def _settled_meanwhile(self, queue_name: str, dot: Dot, record: Dot | None) -> None:
+        queues = self._queues
+        if record is None:
+            # Settled by a consumer here while it was borrowed: our own record says so.
+            for settled in queues.settled_here.values():
+                if dot in settled:
+                    record = Dot(queues.paging.origin, settled[dot])
+        queues.settled_elsewhere(queue_name, dot, dot.sequence, record)
+
+    # Ceasing to serve
+
+    def cede(self, owner: str, server: str) -> list[Dot]:
+        """`server` hands out the messages of `owner` from now on. Returns those that consumers here still have."""
+        self.abandon(owner)
+        queues = self._queues
+        if owner in self.serves:
+            self.serves.discard(owner)
+            queues.shared.clocks.cease(owner)
+            queues.serves_own = queues.node in self.serves
+            for queue in list(queues.by_name.values()):
+                _forget_messages(queue, owner)
+            for origin in [origin for origin in queues.owned if origin.node == owner]:
+                del queues.owned[origin]
+            queues.settled_early = {dot for dot in queues.settled_early if dot.origin.node != owner}
+            for lent in queues.lent.values():
+                for dot in [dot for dot in lent if dot.origin.node == owner and dot.sequence > 0]:
+                    del lent[dot]
+        held = self._pass_on(owner, server)
+        for queue in list(queues.by_name.values()):
+            self._drop_parked(queue, owner)
+            queues.forget_if_idle(queue)
+        return held
+
+    def _pass_on(self, owner: str, server: str) -> list[Dot]:
+        """Tell settles and returns of what is with consumers here to `server`."""
+        queues = self._queues
+        held: list[Dot] = []
+        for delivery in self.in_hand(owner):
+            delivery.message.owner = server
+            held.append(delivery.message.dot)
+        settled = queues.settled_here.setdefault(server, {})
+        for peer, dots in queues.settled_here.items():
+            if peer != server:
+                for dot in [dot for dot in dots if dot.origin.node == owner]:
+                    settled[dot] = dots.pop(dot)
+        return held + [dot for dot in settled if dot.origin.node == owner]
+
+    def in_hand(self, owner: str) -> list[Delivery]:
+        """Durable queue messages of `owner` with consumers here. What durable subscriptions have is of no queue."""
+        return [
+            delivery
+            for delivery in self._queues.deliveries.values()
+            if delivery.message.origin.node == owner
+            and delivery.message.sequence > 0
+            and delivery.subscription.durable is None
+        ]
+
+    def _drop_parked(self, queue: "Queue", owner: str) -> None:
+        """What waits for a full consumer was seen by nobody: its server hands it out again."""
+        if queue.picking is not None:
+            queue.picking.parking.drop_of(owner)
+
+
+def _forget_messages(queue: "Queue", owner: str) -> None:
+    """Take everything of `owner` out of `queue`, which then reads the store anew."""
+
+    def stays(message: Message) -> bool:
+        return message.origin.node != owner or message.sequence < 0 or message.settled
+
+    gone = [message for lane in queue.lanes for message in (*lane.ready, *(lane.fresh or ()))]
+    gone += [entry[2] for entry in queue.delayed or ()]
+    out = [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
+    for lent in queue.shared.lent.values():
+        out += [message for message in lent.values() if message.envelope.destination == queue.name]
+    for message in [message for message in (*gone, *out) if not stays(message)]:
+        queue.held -= 1
+        queue.held_bytes -= len(message.body)
+        if queue.picking is not None:
+            queue.picking.not_lent(message)
+    for lane in queue.lanes:
+        lane.keep_only(stays)
+    if queue.delayed is not None:
+        queue.delayed = [entry for entry in queue.delayed if stays(entry[2])] or None
+        heapify(queue.delayed or [])
+    _read_anew(queue)
+
+
+def _read_anew(queue: "Queue") -> None:
+    """The store may have other rows for this queue than before: count and read them from the beginning."""
+    queue.is_counted = False
+    queue.stored = queue.stored_bytes = queue.stored_due_us = 0
+    for lane in queue.lanes:
+        lane.behind = True
+        lane.after = None
+    if queue.picking is not None:
+        queue.picking.look_again()

@@ -1,0 +1,67 @@
+"""What the operator decided for a queue: bounds, patience with consumers, and where messages go that nobody takes.
+
+One object per policy, shared by all queues under it, and replaced as a whole when the configuration is read again.
+"""
+
+from typing import Final, Literal
+
+Overflow = Literal["refuse", "drop-oldest", "drop-newest"]
+
+DEAD_LETTERS: Final = "/queue/dead-letters"
+DELIVERY_LIMIT_DEFAULT: Final = 20
+REDELIVERY_US_MIN: Final = 100_000
+REDELIVERY_US_MAX: Final = 60_000_000
+
+
+class QueueRules:
+    """Times in µs, sizes in bytes of bodies; 0 is no bound, `dead_letter` "" means that such messages are dropped.
+
+    `keeps_dropped`: what expires or does not fit goes to the dead letters, too, and not only what consumers refuse.
+    """
+
+    __slots__ = (
+        "ack_timeout_us",
+        "bytes_max",
+        "dead_letter",
+        "delivery_limit",
+        "exclusive",
+        "keeps_dropped",
+        "messages_max",
+        "overflow",
+        "redelivery_us_max",
+        "redelivery_us_min",
+    )
+
+    def __init__(
+        self,
+        *,
+        messages_max: int = 0,
+        bytes_max: int = 0,
+        overflow: Overflow = "refuse",
+        ack_timeout_us: int = 0,
+        delivery_limit: int = DELIVERY_LIMIT_DEFAULT,
+        redelivery_us_min: int = REDELIVERY_US_MIN,
+        redelivery_us_max: int = REDELIVERY_US_MAX,
+        dead_letter: str = DEAD_LETTERS,
+        keeps_dropped: bool = False,
+        exclusive: bool = False,
+    ) -> None:
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
+        self.overflow = overflow
+        self.ack_timeout_us = ack_timeout_us
+        self.delivery_limit = delivery_limit
+        self.redelivery_us_min = redelivery_us_min
+        self.redelivery_us_max = redelivery_us_max
+        self.dead_letter = dead_letter
+        self.keeps_dropped = keeps_dropped
+        self.exclusive = exclusive
+
+    def back_off(self, failures: int) -> int:
+        """How long a message waits after its n-th failed delivery, in µs: doubled each time up to the most."""
+        if not self.redelivery_us_min:
+            return 0
+        return min(self.redelivery_us_min << min(failures - 1, 40), self.redelivery_us_max)
+
+
+DEFAULT_RULES: Final = QueueRules()

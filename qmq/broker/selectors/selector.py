@@ -1,0 +1,76 @@
+"""A compiled selector, and the two ways to write one.
+
+Equal texts give equal selectors, and mostly the same object: the last few hundred are remembered, because a thousand
+workers subscribe with the same words.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from qmq.broker.selectors.conditions import Condition
+from qmq.broker.selectors.lexer import shown, tokens_of
+from qmq.broker.selectors.parser import Parser
+from qmq.broker.selectors.values import Row
+from qmq.errors import Refused
+
+SELECTOR_CHARS_MAX = 4096
+
+REMEMBERED_MAX = 256
+"""Compiled selectors kept for the next who asks; the largest take some 50 KiB each."""
+
+# ActiveMQ and Artemis read numbers from text headers, and hyphens in names, only behind these; here it is always so.
+IMPLIED_PREFIXES = ("convert_string_expressions:", "hyphenated_props:")
+
+
+class Selector:
+    """What a subscription wants. `text` is as it was written; it alone makes two selectors equal."""
+
+    __slots__ = ("_condition", "text")
+
+    def __init__(self, text: str, condition: Condition) -> None:
+        self.text = text
+        self._condition = condition
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """Whether a message with these headers is wanted. Never raises; unknown is no."""
+        return self._condition.test(Row(properties)) is True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Selector) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Selector({self.text!r})"
+
+
+def compile_selector(text: str) -> Selector:
+    """Read a selector (docs/selectors.md). Raises Refused `bad-selector`, with the column and what was expected."""
+    # Checked here, so that no long text is ever a key of what is remembered.
+    if len(text) > SELECTOR_CHARS_MAX:
+        raise Refused("bad-selector", f"A selector has at most {SELECTOR_CHARS_MAX} characters.")
+    return _compile(text)
+
+
+def compile_filter(text: str) -> Selector:
+    """Read xtomp's `NAME=VALUE`: the header NAME has exactly this VALUE. Raises Refused `bad-selector`."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise Refused("bad-selector", f"The header filter is NAME=VALUE, and not {shown(text)}.")
+    quoted_name = name.replace('"', '""')
+    quoted_value = value.replace("'", "''")
+    return compile_selector(f"\"{quoted_name}\" = '{quoted_value}'")
+
+
+@lru_cache(maxsize=REMEMBERED_MAX)
+def _compile(text: str) -> Selector:
+    start = 0
+    while True:
+        rest = start
+        for prefix in IMPLIED_PREFIXES:
+            if text.startswith(prefix, start):
+                start += len(prefix)
+        if start == rest:
+            break
+    return Selector(text, Parser(tokens_of(text, start)).whole())

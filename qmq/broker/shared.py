@@ -1,0 +1,64 @@
+"""What all queues of one node share: who has what in hand, and what must be looked at when."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qmq.broker.clocks import PeerClocks
+from qmq.broker.deadlines import Deadlines
+from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
+from qmq.broker.subscription import Delivery
+from qmq.dots import Dot
+
+if TYPE_CHECKING:
+    from qmq.broker.paging import Paging
+    from qmq.broker.queue import Queue
+
+
+class Shared:
+    """`expire` is called with a message that its queue has just taken out of line because its time has passed."""
+
+    __slots__ = (
+        "clocks",
+        "deadlines",
+        "deliveries",
+        "expire",
+        "has_stored",
+        "is_disk_full",
+        "is_fenced",
+        "lent",
+        "memory_bytes",
+        "node",
+        "paging",
+        "stirred",
+        "tag",
+        "withdrawn",
+    )
+
+    def __init__(self, node: str, expire: "Callable[[Queue, Message, Outcome], None]") -> None:
+        self.node = node
+        self.deliveries: dict[int, Delivery] = {}
+        """tag → delivery, of all sessions."""
+        self.tag = 0
+        """The last one given; never used again."""
+        self.deadlines = Deadlines()
+        self.clocks = PeerClocks()
+        self.expire = expire
+        self.is_disk_full: Callable[[], bool] = _never
+        self.is_fenced: Callable[[], bool] = _never
+        """Whether another node may serve what is here by now: then nothing of it is given up."""
+        self.has_stored = False
+        """Whether the queue store may hold messages of this node that are not in memory."""
+        self.paging: Paging | None = None
+        self.memory_bytes = 0
+        """What own messages that live in memory only take, near enough for a bound."""
+        self.lent: dict[str, dict[Dot, Message]] = {}
+        """peer → what it has from us: neither settled nor returned nor given up."""
+        self.stirred: dict[Queue, None] = {}
+        """Queues in which it may be somebody else's turn; looked at when the decision under way is finished."""
+        self.withdrawn: dict[tuple[str, str], None] = {}
+        """(queue, class): an ordered message goes back to its owner, so nothing may be on its way here meanwhile."""
+
+
+def _never() -> bool:
+    return False

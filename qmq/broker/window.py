@@ -1,0 +1,50 @@
+"""What all queue subscriptions of one client may have in flight together, when it has asked for such a bound.
+
+Each subscription keeps its own credit; the window comes on top. One that would be given a message while the window is
+full waits in the client's own round, and lines up at its queue again when its turn comes: so queues with many messages
+do not starve those with few.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qmq.broker.subscription import Subscription
+
+
+class Window:
+    """`most` messages, of which `held` are out. `subscriptions` are all that share it."""
+
+    __slots__ = ("_round", "held", "most", "subscriptions")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+        self.subscriptions: dict[Subscription, None] = {}
+        self._round: dict[Subscription, None] = {}
+
+    @property
+    def room(self) -> int:
+        return self.most - self.held
+
+    @property
+    def round(self) -> deque["Subscription"]:
+        """Who waits for room, in order."""
+        return deque(self._round)
+
+    def wait(self, subscription: "Subscription") -> None:
+        """Put `subscription` at the end of the round, where it may stand already."""
+        self._round.pop(subscription, None)
+        self._round[subscription] = None
+
+    def next(self) -> "Subscription | None":
+        """Whose turn it is, taken out of the round."""
+        for subscription in self._round:
+            del self._round[subscription]
+            return subscription
+        return None
+
+    def leave(self, subscription: "Subscription") -> None:
+        """It ends."""
+        self.subscriptions.pop(subscription, None)
+        self._round.pop(subscription, None)

@@ -1,0 +1,435 @@
+"""All that can happen to the ownership of one node's messages, in a small world, breadth first.
+
+Three nodes, `a`, `b` and `c`; the owner is `a`; two messages; one cut (a node alone, both ways or one way, or a pair)
+that heals at any moment, and one crash with an immediate restart. Time goes in ticks: `after_seconds` is three of them,
+and with each tick the nodes that reach each other exchange beats. Everything else (bids, votes, handing out, settling,
+telling settles, confirming them, receipts, releases) happens in any order between them. What a node confirms is
+known where it was settled from then on, as old as it may get; what the node had promised came before it on the link.
+
+A breadth-first search goes so far as memory and patience allow, from the beginning and from the middle of a takeover;
+drawn walks go deeper.
+
+Watched in every step: no two nodes may hand out at the same time, and nothing is handed out whose ACK was receipted at
+level `quorum` (`qmq.broker.quorum`). And from the states that are looked at more closely the world comes to rest once
+it is healed: everything is settled, and every ACK receipted. A rule that is broken on purpose must show as one of
+these.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import permutations
+from typing import Final
+
+from qmq.broker.ownership import Bid, Claim, Heard, Ownership, Term
+from qmq.broker.quorum import settled_through
+
+NODES: Final = ("a", "b", "c")
+OWNER: Final = "a"
+AFTER: Final = 3.0
+MESSAGES: Final = ("m", "n")
+MAJORITY: Final = 2
+TERM_MAX: Final = 3
+AGE_MAX: Final = 5.0
+"""Nothing depends on what is older: `after_seconds`, and the turns of two candidates."""
+WEIGHTS: Final = {
+    "tick": 3.0,
+    "quiet tick": 0.5,
+    "beat": 0.5,
+    "cut": 0.2,
+    "heal": 0.15,
+    "crash": 0.05,
+    "hand out": 0.3,
+    "bid": 4.0,
+    "vote": 4.0,
+}
+"""How often a walk takes each kind of step."""
+CALM_TICKS: Final = 16
+"""In so many ticks without faults everything must be settled."""
+CUTS: Final[tuple[frozenset[tuple[str, str]], ...]] = (
+    frozenset({("a", "b"), ("b", "a"), ("a", "c"), ("c", "a")}),
+    frozenset({("b", "a"), ("c", "a")}),
+    frozenset({("a", "b"), ("a", "c")}),
+    frozenset({("a", "b"), ("b", "a")}),
+)
+"""What is lost while it lasts: (from, to)."""
+
+Make = Callable[..., Ownership]
+
+
+Step = tuple[str, "World"]
+"""What happened, and what became of it."""
+
+
+class Broken(Exception):
+    """What must never happen has happened."""
+
+
+class Member:
+    """One node: its rules, the settles it knows, and what it has under way."""
+
+    def __init__(self, rules: Ownership) -> None:
+        self.rules = rules
+        self.settled: frozenset[str] = frozenset()
+        self.out: frozenset[str] = frozenset()
+        """Handed out by this node as the server, not known to be settled."""
+        self.held: frozenset[str] = frozenset()
+        """With consumers of this node."""
+        self.acked: frozenset[str] = frozenset()
+        """By consumers of this node, which wait for the receipts."""
+        self.confirmed: frozenset[tuple[str, str]] = frozenset()
+        """(node, message): that node has told that it has the settle on its disk."""
+        self.needs: frozenset[str] | None = None
+        """Settles that it must know before it hands out; None: it has nothing to hand out."""
+        self.bid: Bid | None = None
+        self.votes: frozenset[str] = frozenset()
+        self.learned: frozenset[str] = frozenset()
+        self.released: Term | None = None
+
+    def copy(self) -> "Member":
+        new = Member.__new__(Member)
+        new.__dict__.update(self.__dict__)
+        new.rules = copy_rules(self.rules)
+        return new
+
+    def can_serve(self, now: float) -> bool:
+        return self.needs is not None and self.needs <= self.settled and self.rules.leads(OWNER, now)
+
+    def key(self, now: float) -> tuple[object, ...]:
+        state = (self.settled, self.out, self.held, self.needs, self.bid, self.votes, self.learned, self.released)
+        return state, self.acked, self.confirmed, key_of(self.rules, now)
+
+
+class World:
+    """The three nodes, what is lost between them, and the receipts that were given."""
+
+    def __init__(self, make: Make = Ownership) -> None:
+        self.now = 0.0
+        self.cut: frozenset[tuple[str, str]] = frozenset()
+        self.cuts_left = 1
+        self.crashes_left = 1
+        self.receipted: frozenset[str] = frozenset()
+        self.members = {name: Member(make(name, NODES, AFTER, 0.0)) for name in NODES}
+        self.members[OWNER].needs = frozenset()
+        for _ in range(int(AFTER)):
+            self.tick()
+
+    def copy(self, *touched: str) -> "World":
+        new = World.__new__(World)
+        new.__dict__.update(self.__dict__)
+        new.members = {name: m.copy() if name in touched else m for name, m in self.members.items()}
+        return new
+
+    def key(self) -> tuple[object, ...]:
+        members = tuple([member.key(self.now) for member in self.members.values()])
+        return self.cut, self.cuts_left, self.crashes_left, self.receipted, members
+
+    # Steps. Each changes this world, which is a copy of the one before.
+
+    def tick(self, *, is_quiet: bool = False) -> None:
+        """Time passes; unless `is_quiet`, those that reach each other exchange beats."""
+        self.now += 1
+        for member in self.members.values():
+            # What was not answered at once is asked anew.
+            member.bid = None
+            member.votes = member.learned = frozenset()
+        for _ in range(0 if is_quiet else 2):
+            for here in NODES:
+                for there in NODES:
+                    self.tell(here, there)
+        for name in NODES:
+            self.look(name)
+
+    def look(self, name: str) -> None:
+        """What a node does by itself."""
+        member = self.members[name]
+        member.rules.claim_own(self.now)
+        if member.rules.term_of(OWNER).server != name:
+            member.needs = None
+        elif name == OWNER and member.needs is None and OWNER in member.rules.claims:
+            member.needs = frozenset()
+
+    def tell(self, here: str, there: str) -> None:
+        """A beat, and its echo, as far as they get through."""
+        if here == there or (here, there) in self.cut:
+            return
+        one, other = self.members[here].rules, self.members[there].rules
+        beat = one.beat(self.now)
+        other.hear(here, beat, self.now)
+        if (there, here) not in self.cut:
+            one.hear(there, other.beat(self.now, echo_us=beat.stamp_us, wants_echo=False), self.now)
+
+    def crash(self, name: str, make: Make) -> None:
+        """The process ends and starts again: what it had only in memory is gone, its consumers too."""
+        member = self.members[name]
+        old = member.rules
+        member.rules = make(name, NODES, AFTER, self.now, promised=old.promised, terms=old.terms)
+        member.rules._stamp_us = old._stamp_us  # its clock went on
+        member.bid = member.released = None
+        member.votes = member.learned = member.out = member.held = member.acked = frozenset()
+        member.confirmed = frozenset()
+        is_own = name == OWNER and member.rules.term_of(OWNER).server == OWNER
+        # An owner that comes back first learns what a majority knows; see `steps`.
+        member.needs = frozenset(m for m in MESSAGES if self.is_known(m)) if is_own else None
+
+    def is_known(self, message: str) -> bool:
+        return sum(message in member.settled for member in self.members.values()) >= MAJORITY
+
+    def vote(self, candidate: str, voter: str) -> None:
+        member, other = self.members[candidate], self.members[voter]
+        assert member.bid is not None
+        if not other.rules.vote(member.bid, self.now):
+            return
+        member.votes |= {voter}
+        member.learned |= other.settled
+        if len(member.votes) >= MAJORITY:
+            member.rules.won(member.bid, self.now)
+            member.needs = member.learned
+            member.bid = member.released = None
+            member.votes = member.learned = frozenset()
+
+    def hand_out(self, server: str, message: str, consumer: str) -> None:
+        if message in self.receipted:
+            raise Broken(f"{server} hands out {message} after its ACK was receipted")
+        self.members[server].out |= {message}
+        self.members[consumer].held |= {message}
+
+    def settle(self, consumer: str, message: str) -> None:
+        """A consumer of this node acknowledges what it has."""
+        member = self.members[consumer]
+        member.held -= {message}
+        member.settled |= {message}
+        member.acked |= {message}
+        member.out -= {message}
+
+    def tell_settles(self, here: str, there: str) -> None:
+        """Records go from one node to another."""
+        other = self.members[there]
+        other.settled |= self.members[here].settled
+        other.out -= other.settled
+
+    def confirm(self, consumer: str, name: str) -> None:
+        """`name` tells which of the settles it has; the word about what it has promised comes first on the link."""
+        member, other = self.members[consumer], self.members[name]
+        promised = other.rules.promised.get(OWNER)
+        if promised is not None:
+            heard = member.rules.peers[name]
+            heard.promises[OWNER] = max(promised.number, heard.promises.get(OWNER, 0))
+        member.confirmed |= {(name, message) for message in member.acked & other.settled}
+
+    def may_receipt(self, consumer: str, message: str) -> bool:
+        """At level `quorum`, as the consumer's node sees it."""
+        member = self.members[consumer]
+        marks = {name: 1 for name, known in member.confirmed if known == message}
+        return settled_through(member.rules, OWNER, {**marks, consumer: 1}) == 1
+
+
+def steps(world: World, make: Make = Ownership) -> Iterator[Step]:
+    """Every world that can follow. Raises Broken."""
+    now = world.now
+    for is_quiet in (False, True):
+        new = world.copy(*NODES)
+        new.tick(is_quiet=is_quiet)
+        yield "quiet tick" if is_quiet else "tick", new
+    for here, there in permutations(NODES, 2):
+        if (here, there) not in world.cut:
+            new = world.copy(here, there)
+            new.tell(here, there)
+            new.look(here)
+            new.look(there)
+            yield "beat", new
+    if world.cuts_left:
+        for cut in CUTS:
+            new = world.copy()
+            new.cut, new.cuts_left = cut, 0
+            yield "cut", new
+    if world.cut:
+        new = world.copy()
+        new.cut = frozenset()
+        yield "heal", new
+    if world.crashes_left:
+        for name in NODES:
+            new = world.copy(name)
+            new.crashes_left = 0
+            new.crash(name, make)
+            yield "crash", new
+    for name, member in world.members.items():
+        rules = member.rules
+        if member.bid is None:
+            bid = rules.bid_for(OWNER, now, member.released)
+            if bid is not None and bid.term <= TERM_MAX:
+                new = world.copy(name)
+                new.members[name].bid = bid
+                yield "bid", new
+        else:
+            for voter in NODES:
+                reached = voter == name or not {(name, voter), (voter, name)} & world.cut
+                if reached and voter not in member.votes:
+                    new = world.copy(name, voter)
+                    new.vote(name, voter)
+                    yield "vote", new
+        yield from _deliveries(world, name)
+        for other in NODES:
+            if other != name and (name, other) not in world.cut and not member.settled <= world.members[other].settled:
+                new = world.copy(other)
+                new.tell_settles(name, other)
+                yield "tell", new
+    yield from _release(world)
+
+
+def _deliveries(world: World, name: str) -> Iterator[Step]:
+    member = world.members[name]
+    if member.can_serve(world.now):
+        for message in MESSAGES:
+            if message not in member.settled and message not in member.out:
+                for consumer in sorted({name, "c"}):
+                    reached = consumer == name or (name, consumer) not in world.cut
+                    if reached and message not in world.members[consumer].held:
+                        new = world.copy(name, consumer)
+                        new.hand_out(name, message, consumer)
+                        yield "hand out", new
+    for message in sorted(member.held):
+        new = world.copy(name)
+        new.settle(name, message)
+        yield "settle", new
+    for other in NODES:
+        news = {(other, message) for message in member.acked & world.members[other].settled}
+        if other != name and (other, name) not in world.cut and not news <= member.confirmed:
+            new = world.copy(name)
+            new.confirm(name, other)
+            yield "confirm", new
+    for message in sorted(member.acked):
+        if world.may_receipt(name, message):
+            new = world.copy(name)
+            new.members[name].acked -= {message}
+            new.members[name].confirmed = frozenset(one for one in member.confirmed if one[1] != message)
+            new.receipted |= {message}
+            yield "receipt", new
+
+
+def _release(world: World) -> Iterator[Step]:
+    """The owner is back and asks the node that serves it to stop."""
+    owner = world.members[OWNER]
+    heard = owner.rules.server_heard(OWNER, world.now)
+    if OWNER in owner.rules.claims or owner.released is not None or heard is None:
+        return
+    server = heard.server
+    if {(OWNER, server), (server, OWNER)} & world.cut:
+        return
+    new = world.copy(OWNER, server)
+    if new.members[server].rules.release(OWNER, heard.number):
+        new.members[server].needs = None
+        new.members[server].out = frozenset()
+        new.members[OWNER].released = heard
+        new.members[OWNER].learned |= new.members[server].settled
+        yield "release", new
+
+
+def calm_down(world: World) -> None:
+    """Without faults everything is settled by and by. Raises Broken when it is not."""
+    world = world.copy(*NODES)
+    world.cut = frozenset()
+    for _ in range(CALM_TICKS):
+        world.tick()
+        known = frozenset[str]().union(*[member.settled for member in world.members.values()])
+        for member in world.members.values():
+            member.settled = known
+            member.out -= known
+        for _, new in _release(world):
+            world = new
+        for name, member in world.members.items():
+            member.bid = member.rules.bid_for(OWNER, world.now, member.released)
+            if member.bid is not None:
+                for voter in NODES:
+                    if member.bid is not None:
+                        world.vote(name, voter)
+            if member.can_serve(world.now):
+                for message in MESSAGES:
+                    if message not in member.settled:
+                        # Whoever had it before has given it back, or will settle it.
+                        world.hand_out(name, message, name)
+                        member.settled |= {message}
+        for name, member in world.members.items():
+            for other in NODES:
+                if other != name:
+                    world.confirm(name, other)
+            member.acked = frozenset(message for message in member.acked if not world.may_receipt(name, message))
+        if all(member.settled == frozenset(MESSAGES) and not member.acked for member in world.members.values()):
+            return
+    raise Broken("the mesh is whole, and messages or receipts wait")
+
+
+def explore(first: World, make: Make = Ownership, *, states_max: int) -> int:
+    """Every world that can be reached from `first`, breadth first, until so many are seen. Raises Broken."""
+    seen = {first.key()}
+    waiting = deque([first])
+    while waiting and len(seen) < states_max:
+        for _, new in steps(waiting.popleft(), make):
+            key = new.key()
+            if key not in seen:
+                check(new)
+                seen.add(key)
+                waiting.append(new)
+    return len(seen)
+
+
+def check(world: World) -> None:
+    """Raises Broken."""
+    if sum(OWNER in member.rules.claims and member.can_serve(world.now) for member in world.members.values()) > 1:
+        raise Broken("two nodes may hand out")
+
+
+def walk(seed: int, make: Make = Ownership, *, steps_max: int = 60) -> None:
+    """One long history, drawn. What breadth first finds only after millions of states lies that deep. Raises Broken."""
+    chance = random.Random(seed)
+    world = World(make)
+    for _ in range(steps_max):
+        found = list(steps(world, make))
+        weights = [WEIGHTS.get(what, 1.0) for what, _ in found]
+        world = chance.choices(found, weights)[0][1]
+        check(world)
+    calm_down(world)
+
+
+# Copies and keys, by hand: they are what takes the time.
+
+
+def copy_rules(rules: Ownership) -> Ownership:
+    new = type(rules).__new__(type(rules))
+    new.__dict__.update(rules.__dict__)
+    new.is_majority = new._is_more_than_half
+    new.promised, new.terms, new.claims = dict(rules.promised), dict(rules.terms), dict(rules.claims)
+    new.peers = {name: _copy_heard(heard) for name, heard in rules.peers.items()}
+    return new
+
+
+def _copy_heard(heard: Heard) -> Heard:
+    new = Heard()
+    new.at, new.well_at, new.echo_us = heard.at, heard.well_at, heard.echo_us
+    new.claims, new.promises = dict(heard.claims), dict(heard.promises)
+    return new
+
+
+def _age(now: float, at: float) -> float:
+    """Beyond some ticks nothing depends on it any more."""
+    return min(now - at, AGE_MAX)
+
+
+def key_of(rules: Ownership, now: float) -> tuple[object, ...]:
+    claim: Claim | None = rules.claims.get(OWNER)
+    peers = tuple(
+        [
+            (
+                _age(now, heard.well_at),
+                _age(now, heard.claims[OWNER][1]) if OWNER in heard.claims else None,
+                heard.claims[OWNER][0] if OWNER in heard.claims else None,
+                min(round(now - heard.echo_us / 1e6), AFTER),
+                claim is not None and heard.echo_us > claim.stamp_us,
+                heard.promises.get(OWNER, 0),
+            )
+            for heard in rules.peers.values()
+        ]
+    )
+    own = (rules.promised.get(OWNER), rules.terms.get(OWNER), None if claim is None else claim.term)
+    since = (_age(now, rules.awake_since), max(0.0, _age(now, rules.contact_since)))
+    return since, None if claim is None else min(now - claim.since, AFTER), own, peers
