@@ -6,16 +6,18 @@ durable on return (`sqlite`). The commit of `commit_checkpoint` is the commit po
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
-from qmq.dots import Origin, Vector, parse_origin
+from qmq.cursors import Cursor, Name
+from qmq.dots import Dot, Origin, Vector, parse_origin
 from qmq.storage.ports import CheckpointState, FanoutExtent, Identity
 from qmq.storage.sqlite import medium, open_migrated, vector_from_json, vector_to_json
+from qmq.storage.term_record import TermNote
 
 migrations = Migrations("qmq-catalog")
 
@@ -41,7 +43,51 @@ def m001_first(database: sqlite_utils.Database) -> None:
     database.table("incarnations").create({"origin": str, "started_us": int}, pk="origin")
 
 
-KNOWN_MIGRATIONS: Final = frozenset({"m001_first"})
+@migrations()
+def m002_durable_subscriptions(database: sqlite_utils.Database) -> None:
+    """`start`, `done` and `told` are JSON; a row with `created_us` 0 remembers a deletion."""
+    fanouts = database.table("fanouts")
+    fanouts.add_column("dropped_records", int, not_null_default=0)
+    fanouts.add_column("dropped", str, not_null_default="{}")
+    database.table("given_up").create({"origin": str, "through": int}, pk="origin")
+    database.table("durable_subscriptions").create(
+        {
+            "destination": str,
+            "client": str,
+            "name": str,
+            "created_us": int,
+            "deleted_us": int,
+            "start": str,
+            "done": str,
+            "credit": int,
+            "told": str,
+        },
+        pk=("destination", "client", "name"),
+    )
+
+
+@migrations()
+def m003_facts(database: sqlite_utils.Database) -> None:
+    """What the directory remembers of the mesh: see `mesh_facts`."""
+    database.table("facts").create({"name": str, "value": str}, pk="name", not_null={"value"})
+
+
+@migrations()
+def m004_terms(database: sqlite_utils.Database) -> None:
+    """One row per owner for the term, and one for this node's vote."""
+    columns = {"owner": str, "is_vote": int, "number": int, "server": str}
+    database.table("terms").create(columns, pk=("owner", "is_vote"))
+
+
+@migrations()
+def m005_holders(database: sqlite_utils.Database) -> None:
+    """`holder` of a durable subscription is JSON, `[stamp, origin]`."""
+    database.table("durable_subscriptions").add_column("holder", str, not_null_default="null")
+
+
+KNOWN_MIGRATIONS: Final = frozenset(
+    {"m001_first", "m002_durable_subscriptions", "m003_facts", "m004_terms", "m005_holders"}
+)
 
 
 class SqliteCatalog:
@@ -66,18 +112,51 @@ class SqliteCatalog:
 
     def fanouts(self) -> dict[str, FanoutExtent]:
         with self._lock, medium():
-            return {
-                row.pop("destination"): FanoutExtent(**row)
-                for row in [dict(r) for r in self._database.table("fanouts").rows]
-            }
+            return {row.pop("destination"): _extent(row) for row in map(dict, self._database.table("fanouts").rows)}
 
-    def commit_checkpoint(self, state: CheckpointState, fanouts: Mapping[str, FanoutExtent]) -> None:
+    def cursors(self) -> dict[Name, Cursor]:
+        with self._lock, medium():
+            found = [_cursor(row) for row in self._database.table("durable_subscriptions").rows]
+            return {cursor.name: cursor for cursor in found}
+
+    def given_up(self) -> Vector:
+        with self._lock, medium():
+            rows = self._database.table("given_up").rows
+            return {parse_origin(row["origin"]): row["through"] for row in rows}
+
+    def terms(self) -> list[TermNote]:
+        with self._lock, medium():
+            rows = self._database.table("terms").rows
+            return [TermNote(row["owner"], row["number"], row["server"], bool(row["is_vote"])) for row in rows]
+
+    def commit_checkpoint(
+        self,
+        state: CheckpointState,
+        fanouts: Mapping[str, FanoutExtent],
+        cursors: Sequence[Cursor] = (),
+        given_up: Vector | None = None,
+        terms: Sequence[TermNote] = (),
+    ) -> None:
         with self._lock, medium(), self._database.atomic():
             self._put_position("checkpoint", state)
             self._database.table("fanouts").insert_all(
-                ({"destination": destination, **extent._asdict()} for destination, extent in fanouts.items()),
+                (_extent_row(destination, extent) for destination, extent in fanouts.items()),
                 replace=True,
                 pk="destination",
+            )
+            durables = self._database.table("durable_subscriptions")
+            kept = [cursor for cursor in cursors if cursor.created_us or cursor.deleted_us]
+            durables.insert_all(map(_cursor_row, kept), replace=True, pk=("destination", "client", "name"))
+            for cursor in cursors:
+                if not (cursor.created_us or cursor.deleted_us):
+                    durables.delete_where("destination = ? and client = ? and name = ?", list(cursor.name))
+            self._database.table("given_up").insert_all(
+                ({"origin": str(origin), "through": through} for origin, through in (given_up or {}).items()),
+                replace=True,
+                pk="origin",
+            )
+            self._database.table("terms").insert_all(
+                (note._asdict() for note in terms), replace=True, pk=("owner", "is_vote")
             )
 
     def base(self) -> CheckpointState:
@@ -104,6 +183,19 @@ class SqliteCatalog:
     def add_incarnation(self, origin: Origin, started_us: int) -> None:
         self._replace("incarnations", {"origin": str(origin), "started_us": started_us})
 
+    def facts(self) -> dict[str, str]:
+        with self._lock, medium():
+            return {row["name"]: row["value"] for row in self._database.table("facts").rows}
+
+    def set_facts(self, facts: Mapping[str, str | None]) -> None:
+        with self._lock, medium(), self._database.atomic():
+            table = self._database.table("facts")
+            kept = [{"name": name, "value": value} for name, value in facts.items() if value is not None]
+            table.insert_all(kept, replace=True, pk="name")
+            for name, value in facts.items():
+                if value is None:
+                    table.delete_where("name = ?", [name])
+
     def close(self) -> None:
         with self._lock:
             self._database.close()
@@ -121,3 +213,42 @@ class SqliteCatalog:
     def _put_position(self, name: str, state: CheckpointState) -> None:
         row = {"name": name, "position": state.position, "vector": json.dumps(vector_to_json(state.vector))}
         self._database.table("positions").insert(row, replace=True)
+
+
+def _extent_row(destination: str, extent: FanoutExtent) -> dict[str, str | int]:
+    row = {"destination": destination, **extent._asdict()}
+    row["dropped"] = json.dumps(vector_to_json(dict(extent.dropped)))
+    return row
+
+
+def _extent(row: dict[str, Any]) -> FanoutExtent:
+    dropped = vector_from_json(json.loads(row.pop("dropped")))
+    return FanoutExtent(**row, dropped=tuple(Dot(origin, last) for origin, last in dropped.items()))
+
+
+def _cursor_row(cursor: Cursor) -> dict[str, str | int]:
+    return {
+        **cursor.name._asdict(),
+        "created_us": cursor.created_us,
+        "deleted_us": cursor.deleted_us,
+        "start": json.dumps(None if cursor.start is None else vector_to_json(cursor.start)),
+        "done": json.dumps({str(origin): ranges for origin, ranges in cursor.done.items()}),
+        "credit": cursor.credit,
+        "told": json.dumps(vector_to_json(cursor.told)),
+        "holder": json.dumps(None if cursor.holder is None else [cursor.holder[0], str(cursor.holder[1])]),
+    }
+
+
+def _cursor(row: Mapping[str, Any]) -> Cursor:
+    cursor = Cursor(Name(row["destination"], row["client"], row["name"]))
+    cursor.created_us = row["created_us"]
+    cursor.deleted_us = row["deleted_us"]
+    start = json.loads(row["start"])
+    cursor.start = None if start is None else vector_from_json(start)
+    done = json.loads(row["done"])
+    cursor.done = {parse_origin(text): [(after, through) for after, through in ranges] for text, ranges in done.items()}
+    cursor.credit = row["credit"]
+    cursor.told = vector_from_json(json.loads(row["told"]))
+    holder = json.loads(row["holder"])
+    cursor.holder = None if holder is None else (holder[0], parse_origin(holder[1]))
+    return cursor

@@ -8,16 +8,19 @@ Surprising: a segment's batches end where the next segment's base says, so the p
 base of the next one are the same number, and the next batch stands one head further.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
-from qmq.dots import Vector
+from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
 from qmq.storage.batch import HEAD_BYTES, BatchHead, read_head, verify_batch
 from qmq.storage.ports import Disk, File
 from qmq.storage.segment import (
+    BatchEntry,
     SegmentHead,
     encode_footer,
     encode_head,
+    is_sealed,
     make_footer,
     read_footer,
     read_segment_head,
@@ -31,15 +34,19 @@ _SEAL_READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class Segment:
-    """One file of a chain. `end` is the position after its last batch; for the last segment it grows."""
+    """One file of a chain. `end` is the position after its last batch; for the last segment it grows.
 
-    __slots__ = ("head", "path", "file", "end")
+    `sealed`: it is known to have its index; one that was sealed in an earlier life is looked at once.
+    """
+
+    __slots__ = ("head", "path", "file", "end", "sealed")
 
     def __init__(self, head: SegmentHead, path: str, file: File, end: int) -> None:
         self.head = head
         self.path = path
         self.file = file
         self.end = end
+        self.sealed = False
 
     @property
     def base(self) -> int:
@@ -108,8 +115,8 @@ class Chain:
     ) -> list[tuple[int, BatchHead, bytes]]:
         """Whole batches from `position` on, checksums verified: about `bytes_max`, but at least one; [] at the end.
 
-        `holes` (sorted) are passed over. Damage that is met is passed over too and added to `damage`: readers never
-        get a bad batch, and they notice the missing sequences themselves.
+        `holes` (sorted) are passed over. Damage that is met is passed over too and added to `damage`, once: readers
+        never get a bad batch, and they notice the missing sequences themselves.
         """
         segments = self.segments
         found: list[tuple[int, BatchHead, bytes]] = []
@@ -160,7 +167,8 @@ class Chain:
             if stretch.head is not None:
                 found.append((position + stretch.start, stretch.head, data[stretch.start : stretch.end]))
                 return stretch.end
-            damage.append((position + stretch.start, position + stretch.end))
+            if (found_bad := (position + stretch.start, position + stretch.end)) not in damage:
+                damage.append(found_bad)
         return len(data) or limit - position
 
     def drop_before(self, position: int) -> int:
@@ -179,25 +187,57 @@ class Chain:
 
     def seal(self, segment: Segment) -> None:
         """Append the index to a full segment. A crash in the middle leaves it unsealed, and it is sealed again."""
-        batches: list[tuple[int, bytes]] = []
-        position = segment.first
-        only = Chain(self.disk, self.directory, self.content, self.node, [segment])
-        while True:
-            chunk = only.read(position, _SEAL_READ_BYTES, [], [])
-            if not chunk:
-                break
-            batches.extend((place - segment.base, data) for place, _, data in chunk)
-            position = chunk[-1][0] + chunk[-1][1].size
+        batches = ((position - segment.base, data) for position, _, data in self.batches_of(segment))
         segment.file.write(encode_footer(make_footer(segment.end - segment.base, batches)))
         segment.file.sync()
+        segment.sealed = True
+
+    def batches_of(
+        self, segment: Segment, damage: list[Damage] | None = None
+    ) -> Iterator[tuple[int, BatchHead, bytes]]:
+        """The good batches of one segment, with their positions; what is not good is added to `damage`."""
+        bad = [] if damage is None else damage
+        position = segment.first
+        only = Chain(self.disk, self.directory, self.content, self.node, [segment])
+        while chunk := only.read(position, _SEAL_READ_BYTES, [], bad):
+            yield from chunk
+            position = chunk[-1][0] + chunk[-1][1].size
+
+    def index_of(self, segment: Segment) -> list[BatchEntry]:
+        """Its batches, from the index where there is one."""
+        footer = read_footer(segment.file)
+        if footer is not None:
+            return footer.batches
+        return [
+            BatchEntry(position - segment.base, head.origin, head.first, head.last, head.count, *_times(head))
+            for position, head, _ in self.batches_of(segment)
+        ]
+
+    def contents(self, segment: Segment) -> tuple[Vector, int]:
+        """Per origin the last sequence in `segment`, and how many records there are."""
+        last: Vector = {}
+        entries = self.index_of(segment)
+        for entry in entries:
+            merge(last, {entry.origin: entry.last})
+        return last, sum(entry.records for entry in entries)
 
     def unsealed(self) -> list[Segment]:
         """Full segments without an index, oldest first."""
-        return [segment for segment in self.segments[:-1] if read_footer(segment.file) is None]
+        found: list[Segment] = []
+        for segment in self.segments[:-1]:
+            if not segment.sealed:
+                segment.sealed = is_sealed(segment.file)
+                if not segment.sealed:
+                    found.append(segment)
+        return found
 
     def close(self) -> None:
         for segment in self.segments:
             segment.file.close()
+
+
+def _times(head: BatchHead) -> tuple[int, int]:
+    return head.first_us, head.last_us
 
 
 def find_segment(segments: list[Segment], position: int) -> int:

@@ -3,31 +3,59 @@
 It reads the journal itself, from the last checkpoint to a given end, and reduces it; a message that was settled in
 between never touches a store. Order, each step durable before the next:
 
-1. fanout logs, 2. queue store (one transaction), 3. catalog: position, vector, extents. **3 is the commit point.**
+1. queue store (one transaction), 2. fanout logs, 3. catalog: position, vector, extents. **3 is the commit point.**
 
 A crash before 3 repeats the whole stretch: fanout logs are cut to their committed extents, and the queue store knows
-its own position, so it skips what it already took. After 3 come sealing and dropping, which may be left undone.
+its own position, so it skips what it already took. After 3 come sealing and dropping, which may be left undone. The
+queue store comes first because it alone can find out half-way that the disk is full: then nothing has changed yet.
 
 Runs in a thread of its own while another appends and others read. Surprising: long stretches are carried over in
 slices with a commit each, so memory stays bounded.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from qmq.dots import Dot, Vector, covers
+from qmq.cursors import Cursor, Move, Name, surplus_deletions
+from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import CorruptLog, DiskFull, LogBroken
-from qmq.storage.fanout import FanoutLogs
+from qmq.members import Listing, Membership, Retirement
+from qmq.storage.fanout import Arrival, FanoutLogs
 from qmq.storage.journal import Journal
-from qmq.storage.ports import Catalog, CheckpointState, Disk, FanoutExtent, QueueStore, Retention, StorageSettings
-from qmq.storage.reduce import Reduction
+from qmq.storage.mesh_facts import retirement_fact, retirements_of
+from qmq.storage.ports import (
+    SEQUENCE_MAX,
+    Catalog,
+    CheckpointState,
+    Disk,
+    FanoutExtent,
+    QueueStore,
+    Retention,
+    StorageSettings,
+)
+from qmq.storage.reduce import NEVER, Reduction
+from qmq.storage.seals import Seal, Seals
+from qmq.storage.term_record import Terms
 
 SLICE_BYTES: Final = 4 * 1024 * 1024
 SLICE_BYTES_MIN: Final = 1024 * 1024
 """Twice the largest batch: what a checkpoint on an almost full disk can still carry over safely."""
+SLICE_CHANGES: Final = 50_000
+"""Rows that a slice puts or deletes, about; settles take few bytes in the journal, but a page each in a database."""
+SLICE_CHANGES_MIN: Final = 500
+"""How far the slices shrink when the queue store finds no room for them."""
+COMMIT_BYTES: Final = 256 * 1024
+"""What the databases' own logs may take for the smallest slice. The catalog's commit comes last, and cannot be undone
+half-way like that of the queue store; so it is not begun where it might not find room."""
+LOOK_AGAIN_SECONDS: Final = 60
+"""Between two looks at what is left of dead incarnations, when something was."""
 _READ_BYTES: Final = 1024 * 1024
 _SECOND_US: Final = 1_000_000
+
+
+_UNTOLD: Final = frozenset({"vector", "position", "forgotten", "released"})
 
 
 class CheckpointReport(NamedTuple):
@@ -42,6 +70,19 @@ class CheckpointReport(NamedTuple):
     """Of the journal."""
     sealed: int
     """Journal segments that got their index."""
+    vector: Vector
+    """What is in the stores now: messages up to it that are not settled are in the queue store."""
+    retention_due_us: int = 0
+    """When the next of what fanout logs hold now is too old to be kept; 0: they are empty."""
+    forgotten: tuple[Origin, ...] = ()
+    """Dead incarnations that have left the vectors."""
+    released: tuple[Seal, ...] = ()
+    """Sealed incarnations of which nothing is left here, which the mesh does not know yet."""
+
+    def __str__(self) -> str:
+        """For the log: what was done, without the vector."""
+        facts = {name: value for name, value in self._asdict().items() if value and name not in _UNTOLD}
+        return ", ".join(f"{name} {value}" for name, value in facts.items()) or "nothing to do"
 
 
 class Checkpointer:
@@ -72,6 +113,13 @@ class Checkpointer:
         self._lock = lock
         self._one_at_a_time = threading.Lock()
         self._broken = False
+        self._cursors = catalog.cursors()
+        self._terms = Terms.of(catalog.terms())
+        self._seals = Seals.of(catalog.facts())
+        self._next_look_us = 0
+        self._retention: Mapping[str, Retention] = {}
+        # Until the first checkpoint of this life: what the last ones of the life before noted.
+        self._arrival = Arrival(max((extent.last_us for extent in logs.extents.values()), default=0), NEVER - 1)
 
     @property
     def state(self) -> CheckpointState:
@@ -82,11 +130,42 @@ class Checkpointer:
         self, end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
     ) -> CheckpointReport:
         """Carry everything before journal position `end` into the stores, then drop. See `Store.checkpoint`."""
+        with self.working():
+            self._retention = retention
+            dropped = self._drop(now_us, members)
+            self._arrival = Arrival(min(self._arrival.earliest_us, now_us), now_us)
+            carried = self._carry(end)
+            self._arrival = Arrival(now_us, now_us)
+            sealed = self._journal.seal_full()
+            dropped += self._drop(now_us, members)
+            due_us = self._drop_fanouts(now_us)
+            self._forget_deletions(now_us)
+            forgotten = self._forget_dead({self._node, *members})
+            released = self._without_rest(self._seals.unreleased(self._node), now_us)
+            vector = dict(self.state.vector)
+            return CheckpointReport(end, *carried, dropped, sealed, vector, due_us, forgotten, released)
+
+    def carry(self) -> None:
+        """Bring the stores up to the journal when a node opens; drops nothing, for what peers have is not known yet.
+
+        Raises DiskFull: what was carried so far is safe, the journal holds the rest; and what `run` raises.
+        """
+        with self.working():
+            self._carry(self._journal.end)
+
+    def give_back(self) -> bool:
+        """See `Store.give_back`."""
+        with self.working():
+            return self._queues.give_back()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """One at a time, and none after one that failed."""
         with self._one_at_a_time:
             if self._broken:
                 raise LogBroken("a checkpoint failed before; restart to recover")
             try:
-                return self._run(end, now_us, members, retention)
+                yield
             except DiskFull:
                 raise
             except OSError as error:
@@ -97,43 +176,76 @@ class Checkpointer:
                 self._broken = True
                 raise
 
-    def _run(
-        self, end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
-    ) -> CheckpointReport:
+    def _carry(self, end: int) -> tuple[int, int, int, int]:
+        """Journal bytes read, queue rows added and deleted, fanout records."""
         journal = self._journal
         if journal.synced_end < end:
             journal.sync()
         end = min(end, journal.synced_end)
-        begin = self.state.position
-        dropped = self._drop(now_us, members)
+        begin = place = self.state.position
+        vector = self.state.vector
+        if self._queues.position() < place and journal.start < place:
+            # An older copy of the queue store, or a new one: it takes what the others have already, and they do not.
+            place = max(self._queues.position(), journal.start)
+            vector = journal.vector_at(place)
         added = deleted = copied = 0
-        while self.state.position < end:
+        changes_max = SLICE_CHANGES
+        while place < end:
             # A slice writes at most about what it reads; half of what is free leaves room for the stores' own needs.
-            size_max = min(SLICE_BYTES, self._disk.free_bytes() // 2)
-            if size_max < SLICE_BYTES_MIN and size_max < end - self.state.position:
+            room = self._disk.free_bytes() // 2
+            if room < SLICE_BYTES_MIN and room < end - place + COMMIT_BYTES:
                 raise DiskFull("no room for a checkpoint")
-            reduction, position = self._reduce(end, size_max)
-            copied += self._commit(reduction, position)
-            added += len(reduction.live)
-            deleted += len(reduction.deletes)
-        sealed = journal.seal_full()
-        dropped += self._drop(now_us, members)
-        self._drop_fanouts(now_us, retention)
-        return CheckpointReport(end, end - begin, added, deleted, copied, dropped, sealed)
+            reduction, after = self._reduce(place, end, vector, room, changes_max)
+            if reduction.vector == vector:
+                break  # No batch was left.
+            try:
+                self._apply(reduction, after)
+            except DiskFull:
+                # A change needs more than it leaves behind, and a smaller one less.
+                changes_max //= 10
+                if changes_max < SLICE_CHANGES_MIN:
+                    raise
+                continue
+            copied += self._commit(reduction, after)
+            place, vector = after, reduction.vector
+            added += reduction.live_count()
+            deleted += sum(map(len, reduction.deletes.values()))
+        return max(end - begin, 0), added, deleted, copied
 
-    def _reduce(self, end: int, size_max: int) -> tuple[Reduction, int]:
-        """One slice of the journal, about `size_max` bytes but at least one batch, and the position after it."""
-        state = self.state
+    def what_is_left(self) -> Reduction:
+        """What the journal holds beyond the stores, when there is no room to carry it: as large as that part is."""
+        place = self._queues.position()
         reduction = Reduction(
             self._settings,
             self._node,
-            dict(state.vector),
+            self._journal.vector_at(place) if place != self.state.position else dict(self.state.vector),
+            self.tombstones,
+            queue_position=place,
+            fanout_position=NEVER,
+            forgotten=self._seals.forgotten,
+        )
+        while batches := self._journal.read(place, _READ_BYTES):
+            for start, head, data in batches:
+                reduction.take(start, head, data)
+                place = start + head.size
+        return reduction
+
+    def _reduce(self, begin: int, end: int, vector: Vector, room: int, changes_max: int) -> tuple[Reduction, int]:
+        """One slice of the journal, and the position after it: at least one batch, about SLICE_BYTES.
+
+        `vector` is that at `begin`. Raises DiskFull when the first batch takes more than `room`.
+        """
+        reduction = Reduction(
+            self._settings,
+            self._node,
+            dict(vector),
             self.tombstones,
             queue_position=self._queues.position(),
-            fanout_position=state.position,
+            fanout_position=self.state.position,
+            forgotten=self._seals.forgotten,
         )
-        begin = position = state.position
-        limit = min(end, position + size_max)
+        position = begin
+        limit = min(end, begin + min(SLICE_BYTES, room))
         while position < limit:
             batches = self._journal.read(position, min(_READ_BYTES, limit - position))
             if not batches or batches[0][0] >= end:
@@ -141,11 +253,32 @@ class Checkpointer:
             for start, head, data in batches:
                 if start >= end:
                     break
+                if head.size > room - (position - begin):
+                    if position == begin:
+                        raise DiskFull(f"no room to carry a batch of {head.size} bytes into the stores")
+                    limit = position
+                    break
                 reduction.take(start, head, data)
                 position = start + head.size
+                if reduction.changes >= changes_max:
+                    limit = position
+                    break
         if any(begin <= start < position for start, _ in self._journal.damage):
             raise CorruptLog("the journal was damaged since it was written; restart to recover")
         return reduction, position
+
+    def _apply(self, reduction: Reduction, position: int) -> None:
+        """Raises DiskFull; nothing has changed then."""
+        if position > self._queues.position():
+            self._queues.apply(
+                reduction.rows(),
+                reduction.deletes,
+                reduction.tombstones_add,
+                reduction.tombstones_del,
+                position,
+                reduction.attempts,
+            )
+            self.tombstones = reduction.tombstones()
 
     def _commit(self, reduction: Reduction, position: int) -> int:
         extents: dict[str, FanoutExtent] = {}
@@ -153,17 +286,22 @@ class Checkpointer:
         for destination, entries in reduction.fanouts.items():
             with self._lock:
                 log = self._logs.hold(destination)
-            extents[destination] = log.append(entries)
+            extents[destination] = log.append(entries, self.bounds(destination), self._arrival)
             with self._lock:
                 self._logs.release(extents[destination])
             copied += len(entries)
-        if position > self._queues.position():
-            self._queues.apply(
-                reduction.rows(), reduction.deletes, reduction.tombstones_add, reduction.tombstones_del, position
-            )
-            self.tombstones = reduction.tombstones()
+        if position <= self.state.position:
+            return copied  # Only the queue store had lacked this.
         state = CheckpointState(position, reduction.vector)
-        self._catalog.commit_checkpoint(state, extents)
+        if reduction.retired:
+            self._remember_retired(reduction.retired)
+        # Before the commit point as well: facts only grow.
+        news = [origin for writer, seals in reduction.seals for origin in self._seals.take(writer, seals)]
+        if news:
+            self._catalog.set_facts(self._seals.facts(news))
+        cursors = self._moved(reduction.moves)
+        terms = [note for note in reduction.terms.values() if self._terms.take(note)]
+        self._catalog.commit_checkpoint(state, extents, cursors, reduction.given_up, terms)
         self._logs.commit(state, extents)
         for destination in extents:
             with self._lock:
@@ -198,19 +336,125 @@ class Checkpointer:
         self._catalog.set_base(base)
         return journal.drop_before(base.position)
 
-    def _drop_fanouts(self, now_us: int, retention: Mapping[str, Retention]) -> None:
+    def _forget_dead(self, members: set[str]) -> tuple[Origin, ...]:
+        """Let go of the dead incarnations of which no member has anything left.
+
+        The name is remembered first: whatever of the rest a crash leaves undone, the next opening does.
+        """
+        gone = self._dropped(self._seals.forgettable(members))
+        if gone:
+            self._catalog.set_facts(self._seals.forget(gone))
+            state = CheckpointState(self.state.position, self._seals.without(self.state.vector))
+            changed = [cursor for cursor in self._cursors.values() if cursor.forget_origins(self._seals.forgotten)]
+            self._catalog.commit_checkpoint(state, {}, changed)
+            self._logs.commit(state, {})
+            base = self._catalog.base()
+            self._catalog.set_base(CheckpointState(base.position, self._seals.without(base.vector)))
+            self._journal.forget(self._seals.without)
+        return tuple(gone)
+
+    def _dropped(self, sealed: Vector) -> list[Origin]:
+        """Those of which nothing is in the journal any more."""
+        base = self._journal.base() if sealed else {}
+        return [origin for origin, last in sealed.items() if base.get(origin, 0) >= last]
+
+    def _without_rest(self, sealed: Vector, now_us: int) -> tuple[Seal, ...]:
+        """Those of which nothing is left here at all. Looks at fanout logs, and so not more often than it must."""
+        found = self._dropped(sealed)
+        if not found or now_us < self._next_look_us:
+            return ()
+        found = [origin for origin in found if not self._queues.standing(origin, 0, SEQUENCE_MAX, 1)]
+        waiting = len(found)
+        for destination, extent in list(self._logs.extents.items()):
+            if not found:
+                break
+            if extent.records:
+                with self._lock:
+                    chain = self._logs.get(destination).chain
+                    for segment in chain.segments:
+                        kept = chain.contents(segment)[0]
+                        found = [origin for origin in found if origin not in kept]
+        if len(found) < waiting:
+            # What keeps the rest is in no hurry to go.
+            self._next_look_us = now_us + LOOK_AGAIN_SECONDS * _SECOND_US
+        return tuple(Seal(origin, sealed[origin], True) for origin in found)
+
+    def _moved(self, moves: list[Move]) -> list[Cursor]:
+        """The cursors that `moves` change, with them."""
+        changed: dict[Name, Cursor] = {}
+        for move in moves:
+            cursor = self._cursors.get(move.name)
+            if cursor is None:
+                cursor = self._cursors[move.name] = Cursor(move.name)
+            cursor.apply(move)
+            changed[move.name] = cursor
+        return list(changed.values())
+
+    def _remember_retired(self, retired: list[Retirement]) -> None:
+        """Before the commit point: repeated, it comes to the same."""
+        facts = self._catalog.facts()
+        membership = Membership(self._node, Listing(0, frozenset()), retired=retirements_of(facts))
+        for retirement in retired:
+            if membership.retire(retirement):
+                self._catalog.set_facts(retirement_fact(membership.retired[retirement.node]))
+
+    def _forget_deletions(self, now_us: int) -> None:
+        """Deleted durable subscriptions are remembered while a record from before may still come, up to a number."""
+        oldest_us = now_us - self._settings.journal_age_seconds_max * _SECOND_US
+        old = [c for c in self._cursors.values() if not c.created_us and c.deleted_us < oldest_us]
+        for cursor in old:
+            del self._cursors[cursor.name]
+        surplus = surplus_deletions(self._cursors.values())
+        for cursor in surplus:
+            del self._cursors[cursor.name]
+        old += surplus
+        for cursor in old:
+            cursor.deleted_us = 0
+        if old:
+            self._catalog.commit_checkpoint(self.state, {}, old)
+
+    def bounds(self, destination: str) -> Retention:
+        """What retention keeps of `destination`, as the last checkpoint was told."""
+        try:
+            return self._retention[destination]
+        except KeyError:
+            return self._settings.fanout_retention
+
+    def retention_due_us(self, retention: Mapping[str, Retention]) -> int:
+        """When something in a fanout log may be too old for `retention`, at the earliest; 0 for never."""
+        self._retention = retention
+        extents = self._logs.extents.items()
+        dues = [e.first_us + self.bounds(name).age_seconds_max * _SECOND_US + 1 for name, e in extents if e.records]
+        return min(dues, default=0)
+
+    def _drop_fanouts(self, now_us: int) -> int:
+        """Drop what retention gives up. Returns when the next part of what is left will be too old, 0 for never."""
+        due_us = 0
         for destination in list(self._logs.extents):
-            bounds = retention.get(destination, self._settings.fanout_retention)
+            bounds = self.bounds(destination)
             extent = self._logs.extents[destination]
-            young = now_us - extent.first_us <= bounds.age_seconds_max * _SECOND_US
-            if young and extent.end - extent.start <= bounds.bytes_max:
-                continue  # Nothing can be due, so an idle log need not even be opened.
-            with self._lock:
-                log = self._logs.hold(destination)
-            kept = log.without_expired(now_us, bounds)
-            if kept.start != extent.start:
-                self._catalog.commit_checkpoint(self.state, {destination: kept})
-                self._logs.commit(self.state, {destination: kept})
-                log.drop()
-            with self._lock:
-                self._logs.release()
+            if not extent.records:
+                continue
+            next_us = extent.first_us + bounds.age_seconds_max * _SECOND_US + 1
+            # Nothing can be due before, so an idle log need not even be opened.
+            if now_us >= next_us or now_us < extent.last_us or extent.end - extent.start > bounds.bytes_max:
+                next_us = self._drop_expired(destination, extent, now_us, bounds)
+            due_us = min(due_us or next_us, next_us or due_us)
+        return due_us
+
+    def commit_extent(self, destination: str, extent: FanoutExtent) -> None:
+        """This counts from now on of the log of `destination`. For who is `working`."""
+        self._catalog.commit_checkpoint(self.state, {destination: extent})
+        self._logs.commit(self.state, {destination: extent})
+
+    def _drop_expired(self, destination: str, extent: FanoutExtent, now_us: int, bounds: Retention) -> int:
+        with self._lock:
+            log = self._logs.hold(destination)
+        kept, due_us = log.without_expired(now_us, bounds)
+        if kept != extent:
+            self.commit_extent(destination, kept)
+        if kept.start != extent.start:
+            log.drop()
+        with self._lock:
+            self._logs.release()
+        return due_us

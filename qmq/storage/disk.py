@@ -3,16 +3,28 @@
 The only module of storage that touches the operating system. It leaves formats, order of writes and recovery to
 others. Surprising: a new or renamed file is only safe once its directory was synced too, and that is the caller's
 step; and a failed fsync is never retried, because the kernel may have marked the lost pages clean.
+
+A process that runs out of file descriptors must not lose its journal over it: some are kept open in reserve while the
+directory is locked, and given up one by one when a file cannot be opened for want of them.
 """
 
+import errno
 import fcntl
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final, TypeVar
 
 from qmq.errors import DirectoryInUse
 
+SPARE_DESCRIPTORS: Final = 8
+"""A segment keeps its file open as long as it is read: so many new ones, or checkpoints, a shortage is outlived."""
+
 _LOCK_NAME = "lock"
+_SHORTAGES = (errno.EMFILE, errno.ENFILE)
+
+T = TypeVar("T")
 
 
 class DiskFile:
@@ -61,6 +73,7 @@ class RealDisk:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock = -1
+        self._spare: list[int] = []
 
     def lock(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -71,8 +84,34 @@ class RealDisk:
             os.close(descriptor)
             raise DirectoryInUse(f"another process has {self.root} open") from error
         self._lock = descriptor
+        self._save_descriptors()
+
+    def _save_descriptors(self) -> None:
+        """Have all that are kept in reserve, as far as the system gives them."""
+        try:
+            while self._lock >= 0 and len(self._spare) < SPARE_DESCRIPTORS:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno not in _SHORTAGES:
+                raise
+
+    def _open(self, call: Callable[[], T]) -> T:
+        """Do what needs a descriptor, with one of the reserve if there is no other."""
+        while True:
+            try:
+                opened = call()
+            except OSError as error:
+                if error.errno not in _SHORTAGES or not self._spare:
+                    raise
+                os.close(self._spare.pop())
+            else:
+                if len(self._spare) < SPARE_DESCRIPTORS:
+                    self._save_descriptors()
+                return opened
 
     def unlock(self) -> None:
+        while self._spare:
+            os.close(self._spare.pop())
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -84,18 +123,18 @@ class RealDisk:
         directory.mkdir(parents=True)
         while directory != self.root:
             directory = directory.parent
-            _sync_directory(directory)
+            self._sync(directory)
 
     def create(self, path: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        return DiskFile(os.open(self.root / path, flags, 0o600))
+        return DiskFile(self._open(lambda: os.open(self.root / path, flags, 0o600)))
 
     def open(self, path: str) -> DiskFile:
-        return DiskFile(os.open(self.root / path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+        return DiskFile(self._open(lambda: os.open(self.root / path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)))
 
     def names(self, directory: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.root / directory))
+            return sorted(self._open(lambda: os.listdir(self.root / directory)))
         except FileNotFoundError:
             return []
 
@@ -106,7 +145,10 @@ class RealDisk:
         os.unlink(self.root / path)
 
     def sync_directory(self, path: str) -> None:
-        _sync_directory(self.root / path)
+        self._sync(self.root / path)
+
+    def _sync(self, directory: Path) -> None:
+        self._open(lambda: _sync_directory(directory))
 
     def free_bytes(self) -> int:
         state = os.statvfs(self.root)

@@ -3,25 +3,34 @@
 The journal is the truth until a checkpoint has copied a fanout's records here; then the catalog's extent says how much
 of this log counts. What a crashed checkpoint wrote beyond that is cut when the log is opened, and written again.
 
+Retention goes by when records came to this node, as far as checkpoints tell (`Arrival`), and by their own times only
+within that: the clock of an origin may be anywhere. The records themselves keep the times they came with.
+
 Surprising: logs are opened when they are first used and only so many stay open, so a node can have many fanouts.
 """
 
 import hashlib
 import threading
 from bisect import bisect_right
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
-from qmq.dots import Origin
+from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import LogBroken
-from qmq.storage.batch import BATCH_BYTES_TARGET, SPARSE, encode_batch
-from qmq.storage.chain import Chain, open_chain, replace_file
+from qmq.storage.batch import BATCH_BYTES_TARGET, SPARSE, encode_batch, read_head
+from qmq.storage.chain import Chain, Damage, Segment, open_chain, replace_file
 from qmq.storage.ports import CheckpointState, Disk, FanoutExtent, Retention, StorageSettings
 from qmq.storage.reduce import FanoutEntry
-from qmq.storage.segment import FANOUT, read_footer
+from qmq.storage.segment import FANOUT
 
 FANOUT_DIRECTORY: Final = "fanout"
 OPEN_FILES_MAX: Final = 128
 """Descriptors of open logs, one per segment; the operating system may allow no more than a thousand in all."""
+SEGMENTS_KEPT: Final = 8
+"""A log is cut into about so many segments, and overstays its retention by at most one of them."""
+SEGMENT_BYTES_MIN: Final = 64 * 1024
+DROPPED_ORIGINS_MAX: Final = 4096
+"""Incarnations of which it is known how far they were dropped; each restart of a publishing node makes one."""
 BOUNDARIES_MAX: Final = 64
 """Checkpoints remembered per fanout, for readers that name an older journal position."""
 _READABLE_CHARACTERS: Final = 40
@@ -35,10 +44,21 @@ def directory_name(destination: str) -> str:
     return f"{readable.strip('_')[:_READABLE_CHARACTERS]}-{digest}"
 
 
+class Arrival(NamedTuple):
+    """When the records of one checkpoint came, µs: not before the previous one, and not after this one."""
+
+    earliest_us: int
+    latest_us: int
+
+    def of(self, timestamp_us: int) -> int:
+        """The time that counts for a record with this timestamp."""
+        return min(max(timestamp_us, self.earliest_us), self.latest_us)
+
+
 class FanoutLog:
     """One fanout's log. `extent` says what counts; everything written since is in `chain` but not yet in it."""
 
-    __slots__ = ("extent", "chain", "_settings")
+    __slots__ = ("extent", "chain", "missing", "_settings")
 
     def __init__(self, disk: Disk, node: str, settings: StorageSettings, extent: FanoutExtent) -> None:
         """Open the log and make it be exactly `extent`. Raises OSError and FutureVersion."""
@@ -50,31 +70,46 @@ class FanoutLog:
             # Nothing of it can be served in order; it stays beside the log, under a name that no reader takes.
             disk.rename(path, path + ".bad")
         _cut_to(self.chain, extent)
+        self.missing = _holes_between(self.chain, extent)
+        """Stretches of what counts for which there is no file: it went missing, or its head or its end did."""
+        if self.chain.end < extent.end:
+            # What follows goes on after what is lost: positions are never used twice.
+            self.chain.add_segment(extent.end, extent.last_us, {})
 
-    def append(self, entries: list[FanoutEntry]) -> FanoutExtent:
-        """Write `entries` in order, durable on return. Returns the extent with them, which the caller commits."""
+    def append(self, entries: list[FanoutEntry], retention: Retention, arrival: Arrival) -> FanoutExtent:
+        """Write `entries`, which came at `arrival`, in order, durable on return.
+
+        Returns the extent with them, which the caller commits.
+
+        Segments are a fraction of what `retention` keeps, so that it can be kept to by dropping whole ones.
+        """
         chain = self.chain
         extent = self.extent
         records = extent.records
+        newest_us = min(extent.last_us, arrival.latest_us)
         run: list[FanoutEntry] = []
         size = 0
         for entry in entries:
             if run and (entry.origin != run[0].origin or size + len(entry.packed) > BATCH_BYTES_TARGET):
-                self._write(run)
+                newest_us = self._write(run, newest_us, retention, arrival)
                 run, size = [], 0
             run.append(entry)
             size += len(entry.packed)
-        self._write(run)
+        newest_us = self._write(run, newest_us, retention, arrival)
         chain.sync()
         return extent._replace(
             start=chain.start,
             end=chain.end,
             records=records + len(entries),
-            first_us=extent.first_us or entries[0].timestamp_us,
-            last_us=entries[-1].timestamp_us,
+            first_us=min(extent.first_us or arrival.of(entries[0].timestamp_us), newest_us),
+            last_us=newest_us,
         )
 
-    def _write(self, run: list[FanoutEntry]) -> None:
+    def _write(self, run: list[FanoutEntry], newest_us: int, retention: Retention, arrival: Arrival) -> int:
+        """Write one batch; `newest_us` is the newest time that counts before it. Returns the newest one with it.
+
+        A segment is as old as that, not as what a peer sends late: else retention would drop it too early.
+        """
         origin: Origin = run[0].origin
         data = encode_batch(
             origin,
@@ -85,41 +120,100 @@ class FanoutLog:
             run[-1].timestamp_us,
             SPARSE,
         )
+        newest_us = max(newest_us, arrival.of(run[0].timestamp_us))
+        self._put(data, newest_us, retention)
+        return max(newest_us, arrival.of(run[-1].timestamp_us))
+
+    def _put(self, data: bytes, newest_us: int, retention: Retention) -> None:
         chain = self.chain
         if not chain.segments:
-            chain.add_segment(self.extent.end, run[0].timestamp_us, {})
-        elif chain.tail_bytes() and chain.tail_bytes() + len(data) > self._settings.segment_bytes_max:
+            chain.add_segment(self.extent.end, newest_us, {})
+        elif chain.tail_bytes() and self._is_full(len(data), newest_us, retention):
             chain.sync()
-            chain.add_segment(chain.end, run[0].timestamp_us, {})
+            chain.add_segment(chain.end, newest_us, {})
         chain.write(data)
         chain.extend(len(data))
+
+    def rewrite(self, batches: Iterable[bytes], retention: Retention) -> FanoutExtent:
+        """Write `batches` behind everything that is here, in files of their own, durable on return.
+
+        Returns the extent that consists of them alone. The caller commits it, and then calls `drop`.
+        """
+        chain = self.chain
+        before = self.extent
+        arrival = Arrival(before.first_us, before.last_us)
+        newest_us = before.first_us
+        chain.sync()
+        chain.add_segment(max(chain.end, before.end), newest_us, {})
+        start = chain.segments[-1].base
+        records = 0
+        for data in batches:
+            head = read_head(data)
+            assert head is not None, "whole batches only"
+            newest_us = max(newest_us, arrival.of(head.first_us))
+            self._put(data, newest_us, retention)
+            newest_us = max(newest_us, arrival.of(head.last_us))
+            records += head.count
+        chain.sync()
+        return before._replace(start=start, end=chain.end, records=records, last_us=max(newest_us, before.last_us))
+
+    def _is_full(self, more_bytes: int, newest_us: int, retention: Retention) -> bool:
+        chain = self.chain
+        most = max(SEGMENT_BYTES_MIN, retention.bytes_max // SEGMENTS_KEPT)
+        if chain.tail_bytes() + more_bytes > min(self._settings.segment_bytes_max, most):
+            return True
+        age_us = newest_us - chain.segments[-1].head.created_us
+        return age_us > retention.age_seconds_max * 1_000_000 // SEGMENTS_KEPT
 
     def seal_full(self) -> None:
         """Write the missing indexes; only once the extent that covers the segments was committed."""
         for segment in self.chain.unsealed():
             self.chain.seal(segment)
 
-    def without_expired(self, now_us: int, retention: Retention) -> FanoutExtent:
-        """The extent without the oldest segments that `retention` gives up. Commit it, then `drop`."""
-        segments = self.chain.segments
-        extent = self.extent
+    def without_expired(self, now_us: int, retention: Retention) -> tuple[FanoutExtent, int]:
+        """The extent without the oldest segments that `retention` gives up, and when the next one is due (µs).
+
+        Commit the extent, then `drop`. When all that is there is too old, an empty segment takes its place.
+        """
+        chain = self.chain
+        # Times ahead of now were believed when nobody could tell: by an older version, or at an opening, which has
+        # no clock.
+        extent = self.extent._replace(last_us=min(self.extent.last_us, now_us))
+        extent = extent._replace(first_us=min(extent.first_us, extent.last_us))
+        age_us = retention.age_seconds_max * 1_000_000
+        if extent.records and now_us - extent.last_us > age_us and chain.tail_bytes():
+            chain.add_segment(chain.end, extent.last_us, {})
+            extent = extent._replace(end=chain.end)
+        segments = chain.segments
+        begun_us = _begun_us(segments, extent.last_us)
         kept = 0
-        dropped = 0
+        gone: Vector = {}
+        records = 0
         while kept + 1 < len(segments):
-            after = segments[kept + 1]
             over = extent.end - segments[kept].base > retention.bytes_max
-            old = now_us - after.head.created_us > retention.age_seconds_max * 1_000_000
+            old = now_us - begun_us[kept + 1] > age_us
             if not (over or old):
                 break
-            footer = read_footer(segments[kept].file)
-            dropped += sum(entry.records for entry in footer.batches) if footer else 0
+            last, count = chain.contents(segments[kept])
+            merge(gone, last)
+            records += count
             kept += 1
+        newest_us = begun_us[kept + 1] if kept + 1 < len(segments) else extent.last_us
+        left = max(0, extent.records - records)
+        due_us = newest_us + age_us + 1 if left else 0
         if not kept:
-            return extent
+            return extent, due_us
         first = segments[kept]
-        return extent._replace(
-            start=first.base, records=max(0, extent.records - dropped), first_us=first.head.created_us
+        dropped = dict(extent.dropped)
+        merge(dropped, gone)
+        extent = extent._replace(
+            start=first.base,
+            records=left,
+            first_us=begun_us[kept],
+            dropped_records=extent.dropped_records + min(records, extent.records),
+            dropped=tuple(Dot(origin, last) for origin, last in dropped.items())[-DROPPED_ORIGINS_MAX:],
         )
+        return extent, due_us
 
     def drop(self) -> None:
         """Remove the files that the committed extent no longer covers."""
@@ -128,6 +222,15 @@ class FanoutLog:
 
     def close(self) -> None:
         self.chain.close()
+
+
+def _begun_us(segments: Sequence[Segment], last_us: int) -> list[int]:
+    """When each segment was begun: as its head says, but not later than the ones behind it, or what ends them all."""
+    found: list[int] = []
+    for segment in reversed(segments):
+        last_us = min(last_us, segment.head.created_us)
+        found.append(last_us)
+    return found[::-1]
 
 
 def _cut_to(chain: Chain, extent: FanoutExtent) -> None:
@@ -144,9 +247,16 @@ def _cut_to(chain: Chain, extent: FanoutExtent) -> None:
             tail.file.close()
             tail.file = replace_file(chain.disk, tail.path, data)
         tail.end = tail.base + tail.file.size()
-    elif extent.end:
-        # Retention can drop everything but the last segment, so this file was lost; what follows goes on after it.
-        chain.add_segment(extent.end, extent.last_us, {})
+
+
+def _holes_between(chain: Chain, extent: FanoutExtent) -> list[Damage]:
+    holes: list[Damage] = []
+    place = extent.start
+    for segment in chain.segments:
+        holes.append((place, segment.base))
+        place = max(place, segment.end)
+    holes.append((place, extent.end))
+    return [(start, end) for start, end in holes if start < end]
 
 
 class FanoutLogs:
@@ -163,6 +273,8 @@ class FanoutLogs:
         """The last committed checkpoint."""
         self.extents = extents
         """Destination → what counts, as committed."""
+        self.rewritten: dict[str, int] = {}
+        """Destination → where a log begins that was written anew since the start."""
         self._opened_position = state.position
         self._boundaries: dict[str, list[tuple[int, int]]] = {}
         self._swap = threading.Lock()
@@ -220,6 +332,20 @@ class FanoutLogs:
                 if log is not None:
                     log.extent = extent
             self.state = state
+
+    def replaced(self, destination: str) -> None:
+        """The committed extent is a log that was written anew: no position of the former one means anything in it."""
+        with self._swap:
+            extent = self.extents[destination]
+            self._boundaries[destination] = [(self.state.position, extent.end)]
+            self.rewritten[destination] = extent.start
+            self._open[destination].missing = []
+
+    def reopen(self, destination: str) -> None:
+        """Forget what was written and not committed: the next `get` cuts it off. Not while it is held."""
+        log = self._open.pop(destination, None)
+        if log is not None:
+            log.close()
 
     def view(self, destination: str) -> tuple[CheckpointState, FanoutExtent | None]:
         """The checkpoint, and what it covers of `destination`; of the same moment."""

@@ -9,13 +9,16 @@ the next checkpoint; a node without late readers pays nothing for it.
 """
 
 from bisect import bisect_right
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, NoReturn
 
-from qmq.dots import Origin, Vector
-from qmq.errors import LogBroken
+from qmq.dots import Dot, Origin, Vector, covers, merge
+from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.batch import batch_records, published_destinations
+from qmq.storage.chain import Damage
 from qmq.storage.fanout import FanoutLogs
-from qmq.storage.journal import Journal
+from qmq.storage.journal import Journal, Mark
+from qmq.storage.ports import FanoutExtent
 from qmq.storage.record import Kind, Record
 
 _INDEX_READ_BYTES: Final = 1024 * 1024
@@ -28,6 +31,23 @@ class FanoutPosition(NamedTuple):
     journal_position: int
     """Everything of this fanout before this journal position was returned, once a read says `at_end`."""
     seen: tuple[tuple[Origin, int], ...]
+
+
+class FanoutPage(NamedTuple):
+    """What one read gives. `dropped`: retention had given up what was here; per origin, how far."""
+
+    rows: list[tuple[Origin, Record]]
+    position: FanoutPosition
+    at_end: bool
+    dropped: tuple[Dot, ...]
+
+
+class FanoutBegin(NamedTuple):
+    """A place to begin: read from `position`, and leave out the first `skip` records. `before` is the vector there."""
+
+    position: FanoutPosition
+    skip: int
+    before: Vector
 
 
 class FanoutInfo(NamedTuple):
@@ -50,12 +70,14 @@ class _Entry(NamedTuple):
 
 
 class FanoutReader:
-    """See the module's opening. `read` and `info` are for one caller at a time; `start`, `after` and `at` for any."""
+    """See the module's opening. Methods are for one caller at a time, but `start` and `at` for any."""
 
     def __init__(self, journal: Journal, logs: FanoutLogs, prefix: str) -> None:
         self._journal = journal
         self._logs = logs
         self._prefix = prefix
+        self.damaged: dict[str, str] = {}
+        """Fanouts that a reader found damaged since the start, and what is wrong with them."""
         self._index: dict[str, list[_Entry]] = {}
         self._indexed_from = 0
         self._indexed_to = 0
@@ -64,12 +86,51 @@ class FanoutReader:
         """Before everything that is kept."""
         return FanoutPosition(0, 0, ())
 
-    def after(self, vector: Vector) -> FanoutPosition:
-        """Before everything that `vector` does not cover: for a reader that resumes with what it has."""
-        return FanoutPosition(0, 0, tuple(vector.items()))
+    def after(self, destination: str, vector: Vector) -> FanoutPosition:
+        """Before everything that `vector` does not cover: for a reader that resumes with what it has.
 
-    def at(self, destination: str, journal_position: int) -> FanoutPosition:
-        """Before the first record whose batch begins at `journal_position` or later.
+        Whole segments that it covers are passed over by their index.
+        """
+        _, extent = self._logs.view(destination)
+        log_position = 0
+        if extent is not None and covers(vector, dict(extent.dropped)):
+            chain = self._logs.get(destination).chain
+            for segment, after in zip(chain.segments, chain.segments[1:], strict=False):
+                if after.base > extent.end or not covers(vector, chain.contents(segment)[0]):
+                    break
+                log_position = after.base
+        return FanoutPosition(log_position, 0, tuple(vector.items()))
+
+    def at_offset(self, destination: str, offset: int) -> FanoutBegin:
+        """Before the record that is the `offset`-th ever kept here, from 0 on; the first kept one if that is gone.
+
+        Beyond the end: the end. `offset` -1 is the last record there is.
+        """
+        entries, extent = self._entries(destination)
+        left = offset - (extent.dropped_records if extent else 0)
+        if offset < 0:
+            left = max(0, sum(entry.records for entry in entries) + offset)
+        return self._begin(destination, extent, entries, lambda entry, seen: entry.records <= left - seen, left)
+
+    def since(self, destination: str, timestamp_us: int) -> FanoutBegin:
+        """Before the first kept record that was accepted at `timestamp_us` or later; the end when there is none."""
+        entries, extent = self._entries(destination)
+        begin = self._begin(destination, extent, entries, lambda entry, seen: entry.last_us < timestamp_us, 0)
+        rows = self.page(destination, begin.position, 1).rows
+        skip = 0
+        while skip < len(rows) and rows[skip][1].timestamp_us < timestamp_us:
+            skip += 1
+        before = dict(begin.before)
+        merge(before, {origin: record.sequence for origin, record in rows[:skip]})
+        return FanoutBegin(begin.position, skip, before)
+
+    def at(self, destination: str, mark: Mark) -> FanoutPosition:
+        """Before the first record whose batch begins at a mark of the journal or later, also when that is dropped."""
+        journal_position, before = mark
+        return FanoutPosition(self._logs.locate(destination, journal_position), journal_position, tuple(before.items()))
+
+    def _at(self, destination: str, journal_position: int) -> FanoutPosition:
+        """As `at`, of a position whose vector has to be found.
 
         Reads at most `MARK_BYTES` of the journal's tail for a position that was appended by this process.
         """
@@ -84,6 +145,23 @@ class FanoutReader:
         self, destination: str, position: FanoutPosition, bytes_max: int
     ) -> tuple[list[tuple[Origin, Record]], FanoutPosition, bool]:
         """Records from `position` on, about `bytes_max` of log but at least one batch; the position after; at end?"""
+        return self.page(destination, position, bytes_max)[:3]
+
+    def page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
+        """As `read`, and what retention had taken away before it. Raises CorruptLog where the log is damaged."""
+        start = self._kept_from(destination)
+        while True:
+            page = self._page(destination, position, bytes_max)
+            start, before = self._kept_from(destination), start
+            if start == before or position.log_position >= start:
+                return page
+            # Retention dropped it while it was read: what was found may have a hole that nobody was told of.
+
+    def _kept_from(self, destination: str) -> int:
+        _, extent = self._logs.view(destination)
+        return extent.start if extent is not None else 0
+
+    def _page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
         state, extent = self._logs.view(destination)
         checkpoint = state.position
         self._update(checkpoint)
@@ -91,16 +169,30 @@ class FanoutReader:
         seen = dict(position.seen)
         left = bytes_max
         log_position = position.log_position
+        dropped: tuple[Dot, ...] = ()
         if extent is not None:
-            log_position = max(log_position, extent.start)
-            chain = self._logs.get(destination).chain
+            if 0 < log_position < self._logs.rewritten.get(destination, 0):
+                raise CorruptLog(f"{destination}: its log was written anew since this reader began")
+            if log_position < extent.start:
+                dropped = extent.dropped
+                log_position = extent.start
+            log = self._logs.get(destination)
+            chain = log.chain
             while log_position < extent.end:
                 if left <= 0:
-                    return found, FanoutPosition(log_position, position.journal_position, position.seen), False
+                    after = FanoutPosition(log_position, position.journal_position, position.seen)
+                    return FanoutPage(found, after, False, dropped)
+                bad: list[Damage] = []
                 try:
-                    batches = chain.read(log_position, left, [], [])
+                    batches = chain.read(log_position, left, [], bad)
                 except OSError as error:
                     raise LogBroken(f"cannot read the log of {destination}: {error}") from error
+                if bad and bad[0][0] < extent.end:
+                    self._report(destination, f"its log is damaged from {bad[0][0]} to {bad[0][1]}")
+                reached = batches[-1][0] if batches else extent.end
+                for begin, end in log.missing:
+                    if log_position < end and begin < min(reached, extent.end):
+                        self._report(destination, f"its log has no file from {begin} to {end}")
                 if not batches:
                     log_position = extent.end
                 for start, head, data in batches:
@@ -119,24 +211,72 @@ class FanoutReader:
         entries = self._index.get(destination, [])
         for entry in entries[bisect_right(entries, journal_position - 1, key=_entry_position) :]:
             if left <= 0:
-                return found, FanoutPosition(log_position, entry.position, tuple(seen.items())), False
+                after = FanoutPosition(log_position, entry.position, tuple(seen.items()))
+                return FanoutPage(found, after, False, dropped)
             known = seen.get(entry.origin, 0)
             left -= entry.size
             if entry.last <= known:
                 continue
-            for start, head, data in self._journal.read(entry.position, entry.size):
-                # Damage is passed over by the journal, which may then return a batch further on.
-                if start == entry.position:
-                    found.extend(
-                        (head.origin, record)
-                        for record in batch_records(data)
-                        if record.destination == destination and record.kind == Kind.PUBLISH and record.sequence > known
-                    )
+            read = self._journal.read(entry.position, entry.size)
+            if not read or read[0][0] != entry.position:
+                if entry.position < self._journal.start:
+                    # A checkpoint has carried it into the log, and dropped it here, since we began.
+                    return self._page(destination, position, bytes_max)
+                # Damage is passed over by the journal, which then returns a batch further on.
+                self._report(destination, f"the journal is damaged at {entry.position}")
+            found.extend(
+                (entry.origin, record)
+                for record in batch_records(read[0][2])
+                if record.destination == destination and record.kind == Kind.PUBLISH and record.sequence > known
+            )
             seen[entry.origin] = entry.last
-        return found, FanoutPosition(log_position, self._indexed_to, tuple(seen.items())), True
+        return FanoutPage(found, FanoutPosition(log_position, self._indexed_to, tuple(seen.items())), True, dropped)
+
+    def _report(self, destination: str, what: str) -> NoReturn:
+        """Unknown is not the same as nothing: a reader that went on would never miss what it was not given."""
+        self.damaged[destination] = what
+        raise CorruptLog(f"{destination}: {what}")
+
+    def _entries(self, destination: str) -> tuple[list[_Entry], FanoutExtent | None]:
+        """Every batch of the fanout that is kept, in order: of its log (`in_log`), then of the journal."""
+        state, extent = self._logs.view(destination)
+        self._update(state.position)
+        entries: list[_Entry] = []
+        if extent is not None:
+            chain = self._logs.get(destination).chain
+            for segment in chain.segments:
+                if segment.base < extent.start or segment.first >= extent.end:
+                    continue
+                for found in chain.index_of(segment):
+                    place = segment.base + found.offset
+                    if place < extent.end:
+                        size = 0
+                        entries.append(_Entry(place, size, found.origin, found.last, *found[4:]))
+        return entries + self._index.get(destination, []), extent
+
+    def _begin(
+        self,
+        destination: str,
+        extent: FanoutExtent | None,
+        entries: list[_Entry],
+        passes: Callable[[_Entry, int], bool],
+        left: int,
+    ) -> FanoutBegin:
+        """Before the first batch that `passes` does not pass by; it is asked with the records before that batch."""
+        before: Vector = dict(extent.dropped) if extent else {}
+        records = 0
+        for entry in entries:
+            if not passes(entry, records):
+                skip = max(0, left - records)
+                if entry.size:
+                    return FanoutBegin(self._at(destination, entry.position), skip, before)
+                return FanoutBegin(FanoutPosition(entry.position, 0, ()), skip, before)
+            records += entry.records
+            merge(before, {entry.origin: entry.last})
+        return FanoutBegin(self._at(destination, self._indexed_to), 0, before)
 
     def info(self, destination: str) -> FanoutInfo:
-        """Counts and times; times are those of batches, µs, 0 when there is nothing."""
+        """Counts and times, µs, 0 when there is nothing; of the fanout log the times that count for retention."""
         state, extent = self._logs.view(destination)
         self._update(state.position)
         entries = self._index.get(destination, [])

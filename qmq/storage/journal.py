@@ -12,18 +12,23 @@ Surprising: after any failed write or sync nothing works but reading, until the 
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from qmq.dots import Vector, covers, merge
 from qmq.errors import DiskFull, LogBroken
-from qmq.storage.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, read_head
+from qmq.storage.batch import GAPS, REST, BatchHead, batch_records, is_journal, read_head
 from qmq.storage.chain import Chain, Damage
+from qmq.storage.journal_rests import JournalRests
 from qmq.storage.ports import StorageSettings
 from qmq.storage.record import Kind, unpack_gap
 
 MARK_BYTES: Final = 1024 * 1024
 """How far apart the positions are whose vector is remembered; a seek reads at most this much too early."""
+
+SYNC_FAILED: Final = "journal/sync-failed"
+"""Present when a write or sync failed: the kernel may hold pages of the tail that it takes for written."""
 
 Mark = tuple[int, Vector]
 """A position and the vector of everything before it."""
@@ -46,6 +51,7 @@ class Journal:
         self._vector = vector
         self._marks = marks
         self._holes = holes
+        self._rests = JournalRests(chain)
         self._writing = threading.Lock()
         self._state = threading.Lock()
         self._broken = False
@@ -55,8 +61,15 @@ class Journal:
         """Position after the last appended batch."""
         self.synced_end = chain.end
         """Position up to which everything survives a power cut."""
+        self.last_append: Mark = (chain.end, dict(vector))
+        """Where the last `append` began. Right for the one that appends, until it appends again."""
         self.damage: list[Damage] = []
         """Stretches that reads found damaged and passed over since the start; a node raises an alarm about them."""
+
+    @property
+    def node(self) -> str:
+        """Whose journal it is."""
+        return self._chain.node
 
     @property
     def start(self) -> int:
@@ -71,6 +84,10 @@ class Journal:
     def base(self) -> Vector:
         """What retention has dropped: the vector at `start`."""
         return dict(self._chain.segments[0].head.vector)
+
+    def rests(self) -> Vector:
+        """Per origin the end of the last stretch of which only a rest stands here; see `JournalRests.last`."""
+        return self._rests.last()
 
     def append(self, batches: Sequence[bytes], settle_only: bool = False) -> int:
         """Write whole `batches` at the tail with one write; return the position after them.
@@ -87,6 +104,7 @@ class Journal:
             if self._broken:
                 raise LogBroken("the journal failed before; restart to recover")
             heads = self._check(batches)
+            began = (self.end, dict(self._vector))
             data = batches[0] if len(batches) == 1 else b"".join(batches)
             try:
                 if not settle_only:
@@ -98,14 +116,17 @@ class Journal:
                 if self._settings.sync == "always":
                     chain.sync()
             except OSError as error:
-                self._broken = True
+                self._give_up()
                 raise LogBroken(f"append failed: {error}") from error
             with self._state:
                 for head, batch in zip(heads, batches, strict=True):
                     advance(self._vector, head, batch, chain.node)
                     self._newest_us = max(self._newest_us, head.last_us)
+                    if head.attributes & REST:
+                        self._rests.note(head)
                 chain.extend(len(data))
                 self.end = chain.end
+                self.last_append = began
                 if self._settings.sync == "always":
                     self.synced_end = self.end
                 if self.end - self._marks[-1][0] >= MARK_BYTES:
@@ -122,7 +143,7 @@ class Journal:
             try:
                 self._chain.sync()
             except OSError as error:
-                self._broken = True
+                self._give_up()
                 raise LogBroken(f"sync failed: {error}") from error
             self.synced_end = self.end
 
@@ -190,6 +211,15 @@ class Journal:
             self._marks = [(self.start, self.base()), *kept]
         return freed
 
+    def forget(self, without: Callable[[Vector], Vector]) -> None:
+        """Nothing of some origins is here any more: `without` takes them out of a vector."""
+        with self._state:
+            self._vector = without(self._vector)
+            self.last_append = (self.last_append[0], without(self.last_append[1]))
+            self._marks = [(position, without(vector)) for position, vector in self._marks]
+            strip_heads(self._chain, without)
+        self._rests.forget(without)
+
     def seal_full(self) -> int:
         """Write the index of every full segment that has none. Returns how many. Raises LogBroken."""
         try:
@@ -213,6 +243,14 @@ class Journal:
             self._broken = True
             self._chain.close()
 
+    def _give_up(self) -> None:
+        """Nothing is appended any more; the next start is told, as far as this disk still takes a note."""
+        self._broken = True
+        disk = self._chain.disk
+        with suppress(OSError):
+            disk.create(SYNC_FAILED).close()
+            disk.sync_directory(self._chain.directory)
+
     def _check(self, batches: Sequence[bytes]) -> list[BatchHead]:
         """The heads of `batches`, each continuing its origin. Raises ValueError."""
         heads: list[BatchHead] = []
@@ -221,7 +259,7 @@ class Journal:
             head = read_head(batch)
             if head is None or head.size != len(batch):
                 raise ValueError("not exactly one batch")
-            if head.attributes & (SPARSE | MEMORY):
+            if not is_journal(head.attributes):
                 raise ValueError(f"{head!r} may not be journalled")
             have = max(ahead.get(head.origin, 0), self._vector.get(head.origin, 0))
             if head.first != have + 1:
@@ -245,6 +283,12 @@ class Journal:
         with self._state:
             self.end = self.synced_end = self._chain.end
             self._marks.append((self.end, dict(self._vector)))
+
+
+def strip_heads(chain: Chain, without: Callable[[Vector], Vector]) -> None:
+    """Take forgotten origins out of what the segments say came before them; the files stay as they are."""
+    for segment in chain.segments:
+        segment.head = segment.head._replace(vector=without(segment.head.vector))
 
 
 def advance(vector: Vector, head: BatchHead, data: bytes, node: str) -> None:

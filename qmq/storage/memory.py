@@ -56,7 +56,7 @@ class MemoryFile:
 
     def sync(self) -> None:
         self._alive()
-        if self._disk.call("sync", 0):
+        if self._disk.call("sync", 0) or self._disk.takes("sync"):
             raise self._disk.error
         self._node.synced = len(self._node.data)
 
@@ -92,12 +92,23 @@ class MemoryDisk:
         self._unsynced: dict[str, list[_Change]] = {}
         self._call_number = 0
         self._fail_at = -1
+        self._fail_next: set[str] = set()
         self._locked = False
 
     def fail_at(self, call_number: int, error: OSError | None = None) -> None:
         """Let the changing call with that number (0: the next one) raise `error`, and every later one too."""
         self._fail_at = self._call_number + call_number
         self.error = error if error is not None else OSError(EIO, "told to fail")
+
+    def fail_next(self, kind: str) -> None:
+        """Let the next call of that kind raise, and only that one."""
+        self._fail_next.add(kind)
+
+    def takes(self, kind: str) -> bool:
+        """Whether this call is the one that `fail_next` meant."""
+        meant = kind in self._fail_next
+        self._fail_next.discard(kind)
+        return meant
 
     def heal(self) -> None:
         """Take `fail_at` back."""

@@ -4,16 +4,32 @@ What they committed survives a crash of their disk and goes with its wipe. A com
 told to fail, not at all, and costs what it changes. For tests, simulations and nodes that keep nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping, Sequence
 
+from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import LogBroken
 from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import CheckpointState, FanoutExtent, Identity, PageKey, QueueRow
+from qmq.storage.ports import NO_ATTEMPTS, CheckpointState, FanoutExtent, Identity, QueueHead, QueueRow
+from qmq.storage.queue_plan import LaneKey, by_lane, expired_within
+from qmq.storage.term_record import TermNote, Terms
 
 
 class _CatalogState:
-    __slots__ = ("identity", "checkpoint", "fanouts", "base", "peers", "incarnations")
+    __slots__ = (
+        "identity",
+        "checkpoint",
+        "fanouts",
+        "base",
+        "peers",
+        "incarnations",
+        "cursors",
+        "given_up",
+        "facts",
+        "terms",
+    )
 
     def __init__(self) -> None:
         self.identity: Identity | None = None
@@ -22,16 +38,60 @@ class _CatalogState:
         self.base = CheckpointState(0, {})
         self.peers: dict[str, Vector] = {}
         self.incarnations: dict[Origin, int] = {}
+        self.cursors: dict[Name, Cursor] = {}
+        self.given_up: Vector = {}
+        self.facts: dict[str, str] = {}
+        self.terms = Terms()
+
+
+class _Lane:
+    """Rows of one `LaneKey`. `order` is sorted; sequences stay in it after their row went, until it is mostly those."""
+
+    __slots__ = ("rows", "order", "body_bytes")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, QueueRow] = {}
+        self.order: list[int] = []
+        self.body_bytes = 0
+
+    def add(self, row: QueueRow) -> None:
+        sequence = row.dot.sequence
+        if sequence in self.rows:
+            return
+        place = bisect_left(self.order, sequence)
+        if self.order[place : place + 1] != [sequence]:
+            self.order.insert(place, sequence)
+        self.rows[sequence] = row
+        self.body_bytes += len(row.body)
+
+    def remove(self, sequence: int) -> None:
+        row = self.rows.pop(sequence, None)
+        if row is not None:
+            self.body_bytes -= len(row.body)
+            if len(self.order) > 2 * len(self.rows) + 16:
+                self.order = [known for known in self.order if known in self.rows]
+
+    def beyond(self, sequence: int, due_by_us: int, limit: int) -> list[QueueRow]:
+        found: list[QueueRow] = []
+        for place in range(bisect_right(self.order, sequence), len(self.order)):
+            row = self.rows.get(self.order[place])
+            if row is not None and row.due_us <= due_by_us:
+                found.append(row)
+                if len(found) == limit:
+                    break
+        return found
 
 
 class _QueueState:
-    __slots__ = ("rows", "tombstones", "origins", "position")
+    __slots__ = ("queues", "expiring", "tombstones", "origins", "position", "reading")
 
     def __init__(self) -> None:
-        self.rows: dict[Dot, QueueRow] = {}
+        self.queues: dict[str, dict[LaneKey, _Lane]] = {}
+        self.expiring: dict[Dot, QueueRow] = {}
         self.tombstones: set[Dot] = set()
         self.origins: dict[Origin, int] = {}
         self.position = 0
+        self.reading = threading.Lock()
 
 
 class MemoryCatalog:
@@ -56,10 +116,34 @@ class MemoryCatalog:
     def fanouts(self) -> dict[str, FanoutExtent]:
         return dict(self._state.fanouts)
 
-    def commit_checkpoint(self, state: CheckpointState, fanouts: Mapping[str, FanoutExtent]) -> None:
+    def cursors(self) -> dict[Name, Cursor]:
+        return {name: cursor.copy() for name, cursor in self._state.cursors.items()}
+
+    def given_up(self) -> Vector:
+        return dict(self._state.given_up)
+
+    def terms(self) -> list[TermNote]:
+        return list(self._state.terms.values())
+
+    def commit_checkpoint(
+        self,
+        state: CheckpointState,
+        fanouts: Mapping[str, FanoutExtent],
+        cursors: Sequence[Cursor] = (),
+        given_up: Vector | None = None,
+        terms: Sequence[TermNote] = (),
+    ) -> None:
         _commit(self._disk)
         self._state.checkpoint = CheckpointState(state.position, dict(state.vector))
         self._state.fanouts.update(fanouts)
+        self._state.given_up.update(given_up or {})
+        for note in terms:
+            self._state.terms.take(note)
+        for cursor in cursors:
+            if cursor.created_us or cursor.deleted_us:
+                self._state.cursors[cursor.name] = cursor.copy()
+            else:
+                self._state.cursors.pop(cursor.name, None)
 
     def base(self) -> CheckpointState:
         return CheckpointState(self._state.base.position, dict(self._state.base.vector))
@@ -82,6 +166,17 @@ class MemoryCatalog:
         _commit(self._disk)
         self._state.incarnations[origin] = started_us
 
+    def facts(self) -> dict[str, str]:
+        return dict(self._state.facts)
+
+    def set_facts(self, facts: Mapping[str, str | None]) -> None:
+        _commit(self._disk)
+        for name, value in facts.items():
+            if value is None:
+                self._state.facts.pop(name, None)
+            else:
+                self._state.facts[name] = value
+
     def close(self) -> None:
         """Nothing to give back: the state belongs to the disk."""
 
@@ -98,51 +193,165 @@ class MemoryQueueStore:
     def apply(
         self,
         upserts: Sequence[QueueRow],
-        deletes: Iterable[Dot],
-        tombstones_add: Iterable[Dot],
-        tombstones_del: Iterable[Dot],
+        deletes: Mapping[str, Sequence[Dot]],
+        tombstones_add: Collection[Dot],
+        tombstones_del: Collection[Dot],
         position: int,
+        attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
     ) -> None:
         _commit(self._disk)
         state = self._state
-        for row in upserts:
-            state.origins.setdefault(row.dot.origin, len(state.origins))
-            state.rows[row.dot] = row
-        for dot in deletes:
-            state.rows.pop(dot, None)
-        state.tombstones.update(tombstones_add)
-        state.tombstones.difference_update(tombstones_del)
-        state.position = position
+        with state.reading:
+            for key, rows in by_lane(upserts).items():
+                state.origins.setdefault(key.origin, len(state.origins))
+                lane = state.queues.setdefault(key.queue, {}).setdefault(key, _Lane())
+                for row in rows:
+                    lane.add(row)
+                    if row.expires_us:
+                        state.expiring[row.dot] = row
+            for queue, counts in attempts.items():
+                for dot, count in counts.items():
+                    self._fail(queue, dot, count)
+            for queue, dots in deletes.items():
+                self._delete(queue, dots)
+            state.tombstones.update(tombstones_add)
+            state.tombstones.difference_update(tombstones_del)
+            state.position = position
+
+    def _fail(self, queue: str, dot: Dot, count: int) -> None:
+        for key, lane in self._state.queues.get(queue, {}).items():
+            row = lane.rows.get(dot.sequence) if key.origin == dot.origin else None
+            if row is not None:
+                row = lane.rows[dot.sequence] = row._replace(attempts=max(row.attempts, count))
+                if row.expires_us:
+                    self._state.expiring[dot] = row
+
+    def _delete(self, queue: str, dots: Sequence[Dot]) -> None:
+        lanes = self._state.queues.get(queue, {})
+        for dot in dots:
+            self._state.expiring.pop(dot, None)
+            for key in list(lanes):
+                if key.origin == dot.origin:
+                    lanes[key].remove(dot.sequence)
+                    if not lanes[key].rows:
+                        del lanes[key]
+        if not lanes:
+            self._state.queues.pop(queue, None)
 
     def position(self) -> int:
         return self._state.position
 
-    def load(self, node: str, after: PageKey | None, limit: int) -> tuple[list[QueueRow], PageKey | None]:
-        rows = [row for row in self._state.rows.values() if row.dot.origin.node == node]
-        rows.sort(key=self._key)
-        if after is not None:
-            rows = [row for row in rows if self._key(row) > after]
-        page = rows[:limit]
-        return page, self._key(page[-1]) if len(rows) > limit else None
+    def give_back(self) -> bool:
+        return False
 
-    def queues(self) -> dict[str, int]:
-        counted: dict[str, int] = {}
-        for row in self._state.rows.values():
-            counted[row.queue] = counted.get(row.queue, 0) + 1
-        return counted
+    def nodes(self) -> list[str]:
+        return sorted({origin.node for origin in list(self._state.origins)})
 
-    def get(self, dots: Iterable[Dot]) -> dict[Dot, QueueRow]:
-        rows = self._state.rows
-        return {dot: rows[dot] for dot in dots if dot in rows}
+    def is_empty(self, node: str) -> bool:
+        return not self.listing(node, None, 1)
+
+    def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
+        found: dict[str, QueueHead] = {}
+        with self._state.reading:
+            for queue in queues:
+                lanes = self._lanes(node, queue)
+                if lanes:
+                    late = [row.due_us for key, lane in lanes if key.delayed for row in lane.rows.values()]
+                    found[queue] = QueueHead(
+                        sum(len(lane.rows) for _, lane in lanes),
+                        sum(lane.body_bytes for _, lane in lanes),
+                        tuple(sorted({-key.rank for key, _ in lanes}, reverse=True)),
+                        min((due_us for due_us in late if due_us > now_us), default=0),
+                    )
+        return found
+
+    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+        found: list[QueueRow] = []
+        state = self._state
+        with state.reading:
+            first = -1
+            if after is not None:
+                first = state.origins.get(after.origin, len(state.origins))
+            for key, lane in self._lanes(node, queue):
+                number = state.origins[key.origin]
+                if key.rank == -priority and number >= first:
+                    beyond = after.sequence if after is not None and number == first else -1
+                    found += lane.beyond(beyond, now_us, limit)
+            found.sort(key=self._acceptance)
+        return found[:limit]
+
+    def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
+        with self._state.reading:
+            late = [row for key, lane in self._lanes(node, queue) if key.delayed for row in lane.rows.values()]
+        return sorted((row for row in late if after_us < row.due_us <= until_us), key=_due)[:limit]
+
+    def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
+        with self._state.reading:
+            rows = list(self._state.expiring.values())
+        mine = [row for row in rows if row.dot.origin.node == node and row.expires_us <= until_us]
+        return expired_within(mine, limit, bytes_max)
+
+    def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
+        found: list[tuple[str, int, int]] = []
+        with self._state.reading:
+            for queue in sorted(self._state.queues):
+                lanes = self._lanes(node, queue)
+                if lanes and (after is None or queue > after):
+                    messages = sum(len(lane.rows) for _, lane in lanes)
+                    found.append((queue, messages, sum(lane.body_bytes for _, lane in lanes)))
+                    if len(found) == limit:
+                        break
+        return found
 
     def tombstones(self) -> set[Dot]:
-        return set(self._state.tombstones)
+        with self._state.reading:
+            return set(self._state.tombstones)
+
+    def origins(self) -> list[Origin]:
+        with self._state.reading:
+            return sorted({key.origin for lanes in self._state.queues.values() for key in lanes})
+
+    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str]]:
+        return [(row.dot.sequence, row.queue) for row in self._standing(origin, after, through)[:limit]]
+
+    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+        found: list[QueueRow] = []
+        for row in self._standing(origin, after, through):
+            bytes_max -= len(row.headers) + len(row.body)
+            if found and bytes_max < 0:
+                break
+            found.append(row)
+        return found
+
+    def _standing(self, origin: Origin, after: int, through: int) -> list[QueueRow]:
+        with self._state.reading:
+            rows = [
+                row
+                for lanes in self._state.queues.values()
+                for key, lane in lanes.items()
+                if key.origin == origin
+                for row in lane.rows.values()
+                if after < row.dot.sequence <= through
+            ]
+        return sorted(rows, key=_dot)
 
     def close(self) -> None:
         """Nothing to give back: the state belongs to the disk."""
 
-    def _key(self, row: QueueRow) -> PageKey:
-        return (row.queue, -row.priority, self._state.origins[row.dot.origin], row.dot.sequence)
+    def _lanes(self, node: str | None, queue: str) -> list[tuple[LaneKey, _Lane]]:
+        lanes = self._state.queues.get(queue, {})
+        return [(key, lane) for key, lane in lanes.items() if node is None or key.origin.node == node]
+
+    def _acceptance(self, row: QueueRow) -> tuple[int, int]:
+        return self._state.origins[row.dot.origin], row.dot.sequence
+
+
+def _dot(row: QueueRow) -> Dot:
+    return row.dot
+
+
+def _due(row: QueueRow) -> int:
+    return row.due_us
 
 
 def _commit(disk: MemoryDisk) -> None:

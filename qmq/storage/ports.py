@@ -7,14 +7,17 @@ worker threads; what may be called at the same time is said per class.
 Surprising: position (a place in the journal) is an int that only grows, also over restarts and dropped segments.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
+from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
+from qmq.storage.term_record import TermNote
 
 Sync = Literal["always", "interval", "never"]
 MIB = 1024 * 1024
+SEQUENCE_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,11 @@ class Retention:
 
     age_seconds_max: int = 7 * 86400
     bytes_max: int = 10 * 1024 * MIB
+
+
+def no_times(headers: bytes, timestamp_us: int) -> tuple[int, int]:
+    """What storage assumes of messages as long as nobody tells it how to read their headers: no due time, no expiry."""
+    return 0, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +49,8 @@ class StorageSettings:
     fanout_retention: Retention = Retention()
     fanout_prefix: str = "/fanout/"
     queue_prefix: str = "/queue/"
+    times_of: Callable[[bytes, int], tuple[int, int]] = no_times
+    """(header block, timestamp µs) → (due µs, expires µs), 0 = none. Only asked about records with the TIMED flag."""
     software: str = "qmq"
     """Written into START records, for the reader of a dump."""
 
@@ -94,54 +104,120 @@ class Disk(Protocol):
 
 
 class QueueRow(NamedTuple):
-    """One queue message that was not settled when the checkpoint passed it."""
+    """One queue message that was not settled when the checkpoint passed it. Times are µs since 1970."""
 
     dot: Dot
     queue: str
     timestamp_us: int
     flags: int
     priority: int
+    """0–9, as in `flags`."""
+    due_us: int
+    """Not to be handed out before; 0 = at once."""
+    expires_us: int
+    """Of no use from then on; 0 = never."""
     headers: bytes
     body: bytes
+    attempts: int = 0
+    """Deliveries that have failed."""
 
 
-PageKey = tuple[str, int, int, int]
-"""Where a page of `load` ended; opaque to the caller."""
+NO_ATTEMPTS: Final[Mapping[str, Mapping[Dot, int]]] = {}
+
+
+class QueueHead(NamedTuple):
+    """What the store holds of one queue, of the messages that one node accepted."""
+
+    messages: int
+    body_bytes: int
+    priorities: tuple[int, ...]
+    """Those that have rows, high first."""
+    next_due_us: int
+    """The smallest due time after the asked one; 0 = none."""
 
 
 class QueueStore(Protocol):
-    """Unsettled queue messages of all nodes. One caller at a time. Survives a crash at any moment.
+    """Unsettled queue messages of all nodes. Survives a crash at any moment.
 
-    Raises LogBroken when the medium fails; the last `apply` is then all there or not at all.
+    `apply`, `give_back` and `close` by one caller at a time. The other methods may be called by any thread at any time:
+    they do not wait for an `apply` under way, and see what the last finished one left.
+
+    Raises LogBroken when the medium fails; an `apply` is then all there or not at all.
     """
 
     def apply(
         self,
         upserts: Sequence[QueueRow],
-        deletes: Iterable[Dot],
-        tombstones_add: Iterable[Dot],
-        tombstones_del: Iterable[Dot],
+        deletes: Mapping[str, Sequence[Dot]],
+        tombstones_add: Collection[Dot],
+        tombstones_del: Collection[Dot],
         position: int,
+        attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
     ) -> None:
-        """All of it or nothing, durable on return. Deleting what is not there is no error."""
+        """All of it or nothing, durable on return; `upserts` first, then `attempts`, then `deletes` (queue → dots).
+
+        `attempts` (queue → dot → deliveries that have failed) raises what the rows say, and means nothing to dots that
+        are not here. Deleting what is not there is no error, and a row that is there already stays as it is: a dot
+        names one message for ever. The same goes for tombstones. Raises DiskFull, where the medium can tell; nothing
+        has changed then.
+        """
+
+    def give_back(self) -> bool:
+        """Let the file system have some of the space that messages have left, in one short step; whether there is more.
+
+        By the caller of `apply`, not beside it. Raises DiskFull; nothing has changed then.
+        """
 
     def position(self) -> int:
         """The journal position up to which this store is right; 0 at first."""
 
-    def load(self, node: str, after: PageKey | None, limit: int) -> tuple[list[QueueRow], PageKey | None]:
-        """A page of the messages that `node` accepted, and the key to ask for the next with (None: that was all).
+    def nodes(self) -> list[str]:
+        """Whose messages may be here."""
 
-        Order: queue, priority (high first), origin in the order this store met them, sequence.
+    def is_empty(self, node: str) -> bool:
+        """Whether no message that `node` accepted is here."""
+
+    def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
+        """What is here of `queues`; those without a row are absent. Nothing is counted, so it costs little."""
+
+    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+        """Up to `limit` rows of that priority whose due time is not after `now_us`, in order of acceptance.
+
+        That is: origins in the order this store met them, and each by sequence. Only what comes after `after`, which
+        need not be here (any more); nothing comes after a dot whose origin this store has never met. Fewer than
+        `limit` means that there are no more.
         """
 
-    def queues(self) -> dict[str, int]:
-        """Queue → messages, of all nodes; only queues that have some."""
+    def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
+        """Up to `limit` rows with `after_us` < due time <= `until_us`, by due time."""
 
-    def get(self, dots: Iterable[Dot]) -> dict[Dot, QueueRow]:
-        """The rows among `dots` that exist."""
+    def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
+        """Rows of all queues with 0 < expiry <= `until_us`, by expiry.
+
+        The last one is the `limit`-th, or the first with which headers and bodies come to `bytes_max`; when neither
+        is so, there are no more.
+        """
+
+    def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
+        """(queue, messages, bytes of bodies), up to `limit` queues that come after `after`, by name.
+
+        Of what `node` accepted, or of all nodes; queues without a message are left out.
+        """
 
     def tombstones(self) -> set[Dot]:
         """Settled messages that have not come yet."""
+
+    def origins(self) -> list[Origin]:
+        """Whose messages are here."""
+
+    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str]]:
+        """(sequence, queue) of up to `limit` rows with `after` < sequence <= `through`, by sequence.
+
+        Looks at each queue of the origin, so it is for repairs and not for every day.
+        """
+
+    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+        """The rows there, by sequence: about `bytes_max` of headers and bodies, but at least one if there is one."""
 
     def close(self) -> None: ...
 
@@ -155,7 +231,10 @@ class Identity(NamedTuple):
 
 
 class FanoutExtent(NamedTuple):
-    """What of a fanout log counts: bytes from `start` to `end` (positions of that log) in the directory `name`."""
+    """What of a fanout log counts: bytes from `start` to `end` (positions of that log) in the directory `name`.
+
+    `dropped` and `dropped_records` tell of what retention gave up: per origin the last sequence, and how many in all.
+    """
 
     name: str
     start: int
@@ -163,6 +242,8 @@ class FanoutExtent(NamedTuple):
     records: int
     first_us: int
     last_us: int
+    dropped_records: int = 0
+    dropped: tuple[Dot, ...] = ()
 
 
 class CheckpointState(NamedTuple):
@@ -188,8 +269,27 @@ class Catalog(Protocol):
     def fanouts(self) -> dict[str, FanoutExtent]:
         """Destination → what counts of its log."""
 
-    def commit_checkpoint(self, state: CheckpointState, fanouts: Mapping[str, FanoutExtent]) -> None:
-        """The commit point of a checkpoint: position, vector and the extents that changed, all or nothing."""
+    def cursors(self) -> dict[Name, Cursor]:
+        """The durable subscriptions, and deletions that are still remembered."""
+
+    def given_up(self) -> Vector:
+        """Per origin, up to where this node gave up on records that no peer kept."""
+
+    def terms(self) -> list[TermNote]:
+        """The terms and votes that count."""
+
+    def commit_checkpoint(
+        self,
+        state: CheckpointState,
+        fanouts: Mapping[str, FanoutExtent],
+        cursors: Sequence[Cursor] = (),
+        given_up: Vector | None = None,
+        terms: Sequence[TermNote] = (),
+    ) -> None:
+        """The commit point of a checkpoint, all or nothing: position, vector, and what changed of the rest.
+
+        A cursor without any stamp is forgotten.
+        """
 
     def base(self) -> CheckpointState:
         """Where the kept journal starts, and the vector of what was dropped before."""
@@ -205,5 +305,11 @@ class Catalog(Protocol):
         """This node's own runs → when they began, µs; in that order."""
 
     def add_incarnation(self, origin: Origin, started_us: int) -> None: ...
+
+    def facts(self) -> dict[str, str]:
+        """What this directory remembers of the mesh, by name (`qmq.storage.mesh_facts`)."""
+
+    def set_facts(self, facts: Mapping[str, str | None]) -> None:
+        """All of them or none; None forgets one."""
 
     def close(self) -> None: ...

@@ -10,21 +10,23 @@ reasons):
    file, synced, and renamed into place. Damage with valid batches after it is a hole: its bytes go to quarantine.
 3. A batch that does not continue its origin (because a hole came before) goes to quarantine too: the vector has to stop
    before the hole, and peers will send both again.
-4. Sync the tail, so that what was found is as durable as it will be reported.
+4. Sync the tail, so that what was found is as durable as it will be reported; after a failed sync the tail is copied,
+   because the pages that failed are not written by another sync of the same file.
 
 Surprising: every step can be interrupted and repeated with the same result, so recovery needs no log of its own; and
 holes stay where they are in their segment (positions never move), listed beside it in `quarantine/`.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import msgpack
 
 from qmq.dots import Origin, Vector
 from qmq.errors import LogBroken
-from qmq.storage.batch import MEMORY, SPARSE, BatchHead
+from qmq.storage.batch import BatchHead, is_journal
 from qmq.storage.chain import Chain, Damage, Segment, find_segment, open_chain, replace_file
-from qmq.storage.journal import MARK_BYTES, Journal, Mark, advance
+from qmq.storage.journal import MARK_BYTES, SYNC_FAILED, Journal, Mark, advance, strip_heads
 from qmq.storage.ports import CheckpointState, Disk, StorageSettings
 from qmq.storage.segment import JOURNAL, SegmentHead, scan, segment_base
 
@@ -53,28 +55,45 @@ class JournalRecovery(NamedTuple):
     removed: list[str]
     """Files without any content that a crash had left."""
     lost_positions: int
-    """How far the log ended before the checkpoint; more than 0 means that the disk lost what it had synced."""
+    """How far the log ended before what the stores have; more than 0: the disk lost what it had synced."""
 
 
 def recover_journal(
-    disk: Disk, node: str, settings: StorageSettings, checkpoint: CheckpointState, base: CheckpointState
+    disk: Disk,
+    node: str,
+    settings: StorageSettings,
+    checkpoint: CheckpointState,
+    base: CheckpointState,
+    stored: int = 0,
+    without: Callable[[Vector], Vector] = dict,
 ) -> tuple[Journal, JournalRecovery]:
     """Open the journal of `node`, whatever state it is in. See the module's opening.
+
+    `stored` is the position that the queue store has reached. It may be ahead of the checkpoint, and of a journal that
+    lost what it had synced: new records then go behind it, else the store would take them for known. `without` takes
+    forgotten origins out of a vector.
 
     Raises:
         LogBroken: the disk refused; nothing is lost by that, but nothing can be served.
         FutureVersion: written by later software.
     """
     try:
-        return _recover(disk, node, settings, checkpoint, base)
+        return _recover(disk, node, settings, checkpoint, base, stored, without)
     except OSError as error:
         raise LogBroken(f"cannot recover the journal: {error}") from error
 
 
 def _recover(
-    disk: Disk, node: str, settings: StorageSettings, checkpoint: CheckpointState, base: CheckpointState
+    disk: Disk,
+    node: str,
+    settings: StorageSettings,
+    checkpoint: CheckpointState,
+    base: CheckpointState,
+    stored: int,
+    without: Callable[[Vector], Vector],
 ) -> tuple[Journal, JournalRecovery]:
     chain, bad_heads = open_chain(disk, JOURNAL_DIRECTORY, JOURNAL, node)
+    strip_heads(chain, without)
     holes = load_holes(disk)
     found: list[Quarantined] = []
     raw: list[bytes] = []
@@ -117,15 +136,22 @@ def _recover(
                     found.append(_quarantined(place, piece_start + stretch.end, head))
                     raw.append(data[stretch.start : stretch.end])
 
+    after_failed_sync = SYNC_FAILED.rpartition("/")[2] in disk.names(JOURNAL_DIRECTORY)
+    if chain.segments and (torn_bytes or after_failed_sync):
+        _copy_tail(disk, chain.segments[-1])
     if found:
+        # What stands there must not change any more: a power cut after the list was written would else put good
+        # batches where the list says that none are.
+        chain.sync()
         _put_aside(disk, found, raw)
         holes = sorted([*holes, *((entry.start, entry.end) for entry in found)])
-    if torn_bytes:
-        _cut(disk, chain.segments[-1])
-    lost = max(0, start - chain.end) if chain.segments else start
+    if after_failed_sync:
+        disk.remove(SYNC_FAILED)
+    known = max(start, stored)
+    lost = max(0, known - chain.end) if chain.segments else known
     if lost or not chain.segments:
         newest_us = max((segment.head.created_us for segment in chain.segments), default=0)
-        chain.add_segment(start, newest_us, vector)
+        chain.add_segment(known, newest_us, vector)
     else:
         chain.sync()
     disk.sync_directory(JOURNAL_DIRECTORY)
@@ -134,7 +160,7 @@ def _recover(
 
 
 def _continues(vector: Vector, head: BatchHead) -> bool:
-    return head.first == vector.get(head.origin, 0) + 1 and not head.attributes & (SPARSE | MEMORY)
+    return head.first == vector.get(head.origin, 0) + 1 and is_journal(head.attributes)
 
 
 def _quarantined(start: int, end: int, head: BatchHead | None) -> Quarantined:
@@ -157,8 +183,12 @@ def _outside(holes: list[Damage], start: int, end: int) -> list[tuple[int, int]]
     return parts
 
 
-def _cut(disk: Disk, segment: Segment) -> None:
-    """Make the file end where its batches do; mapped readers keep the old file."""
+def _copy_tail(disk: Disk, segment: Segment) -> None:
+    """Put a synced copy, which ends where the batches do, in the place of the file.
+
+    A copy, because after a failed sync the kernel may take pages for written that are not: syncing the file again
+    would then promise what the disk does not hold.
+    """
     data = segment.bytes_between(segment.base, segment.end)
     segment.file.close()
     segment.file = replace_file(disk, segment.path, data)
@@ -205,11 +235,31 @@ def load_quarantined(disk: Disk) -> list[Quarantined]:
     found: list[Quarantined] = []
     for name in disk.names(QUARANTINE_DIRECTORY):
         if name.endswith(HOLES_SUFFIX):
-            file = disk.open(f"{QUARANTINE_DIRECTORY}/{name}")
-            for start, end, origin, first, last in msgpack.unpackb(file.read(0, file.size())):
-                found.append(Quarantined(start, end, Origin(*origin) if origin else None, first, last))
-            file.close()
+            found += _read_holes(disk, name)
     return sorted(found, key=lambda entry: entry.start)
+
+
+def _read_holes(disk: Disk, name: str) -> list[Quarantined]:
+    file = disk.open(f"{QUARANTINE_DIRECTORY}/{name}")
+    listed = msgpack.unpackb(file.read(0, file.size()))
+    file.close()
+    return [
+        Quarantined(start, end, Origin(*origin) if origin else None, first, last)
+        for start, end, origin, first, last in listed
+    ]
+
+
+def quarantined_bytes(disk: Disk) -> Iterator[tuple[Quarantined, bytes]]:
+    """Everything that was ever put aside, with its bytes, in no order."""
+    for name in disk.names(QUARANTINE_DIRECTORY):
+        if name.endswith(HOLES_SUFFIX):
+            listed = _read_holes(disk, name)
+            file = disk.open(f"{QUARANTINE_DIRECTORY}/{name.removesuffix(HOLES_SUFFIX)}{BYTES_SUFFIX}")
+            place = 0
+            for entry in listed:
+                yield entry, file.read(place, entry.end - entry.start)
+                place += entry.end - entry.start
+            file.close()
 
 
 def load_holes(disk: Disk) -> list[Damage]:

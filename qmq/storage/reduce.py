@@ -8,15 +8,25 @@ Surprising: whether a settle's message is already known is decided by the vector
 looking for the row. That makes the result a function of the log alone, however often it is computed.
 """
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from qmq.dots import Dot, Origin, Vector
-from qmq.storage.batch import GAPS, BatchHead, batch_records, record_slices
+from qmq.cursors import Move
+from qmq.dots import Dot, Origin, Vector, merge
+from qmq.members import Retirement
+from qmq.storage.batch import GAPS, BatchHead, record_slices, unpack_records
+from qmq.storage.cursor_record import unpack_move
+from qmq.storage.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.ports import QueueRow, StorageSettings
-from qmq.storage.record import Kind, Record, priority_of, unpack_dots, unpack_gap
+from qmq.storage.record import FLAGS_MAX, TIMED, Kind, priority_of, unpack_by_origin, unpack_gap
+from qmq.storage.retire_record import unpack_retirement
+from qmq.storage.seals import Seal, unpack_seals
+from qmq.storage.term_record import Terms, is_term, unpack_term
 
 NEVER: Final = 1 << 63
 """A position that no journal reaches: that kind of store is left alone."""
+_new: Final = tuple.__new__
+_PUBLISH: Final = int(Kind.PUBLISH)
 
 
 class FanoutEntry(NamedTuple):
@@ -42,6 +52,14 @@ class Reduction:
         "tombstones_add",
         "tombstones_del",
         "fanouts",
+        "attempts",
+        "moves",
+        "terms",
+        "changes",
+        "given_up",
+        "retired",
+        "seals",
+        "_forgotten",
         "_known_tombstones",
         "_settings",
         "_node",
@@ -58,15 +76,31 @@ class Reduction:
         *,
         queue_position: int,
         fanout_position: int,
+        forgotten: Collection[Origin] = (),
     ) -> None:
         self.vector = vector
-        self.live: dict[Dot, Record] = {}
-        """Queue messages published here and not settled, in log order."""
-        self.deletes: list[Dot] = []
-        """Settled messages that were published before this stretch."""
+        self.live: dict[Origin, dict[int, QueueRow]] = {}
+        """Origin → sequence → queue message published here and not settled, in log order."""
+        self.deletes: dict[str, list[Dot]] = {}
+        """Queue → settled messages that were published before this stretch."""
         self.tombstones_add: set[Dot] = set()
         self.tombstones_del: set[Dot] = set()
         self.fanouts: dict[str, list[FanoutEntry]] = {}
+        self.attempts: dict[str, dict[Dot, int]] = {}
+        """Queue → messages published before this stretch that failed in it → how often they have failed in all."""
+        self.changes = 0
+        """About how many rows of the queue store the stretch touches."""
+        self.moves: list[Move] = []
+        """Of durable subscriptions of fanouts, in log order."""
+        self.terms = Terms()
+        """Of the stretch: those that count at its end."""
+        self.given_up: Vector = {}
+        """What this node gave up in the stretch."""
+        self.seals: list[tuple[str, list[Seal]]] = []
+        """What nodes said of dead incarnations."""
+        self.retired: list[Retirement] = []
+        """Nodes that left the mesh, in log order."""
+        self._forgotten = forgotten
         self._known_tombstones = tombstones
         self._settings = settings
         self._node = node
@@ -82,60 +116,120 @@ class Reduction:
             self.vector[origin] = head.last
             return
         slices: list[bytes] = []
-        for record in batch_records(data):
-            self.vector[origin] = record.sequence
-            if record.kind == Kind.PUBLISH:
-                if record.destination.startswith(self._settings.queue_prefix):
-                    if queues:
-                        self._publish(Dot(origin, record.sequence), record)
-                elif fanouts and record.destination.startswith(self._settings.fanout_prefix):
+        live = self.live.setdefault(origin, {})
+        name = ""
+        is_queue = is_fanout = False
+        known = kind = flags = priority = -1
+        for place, record in enumerate(unpack_records(head, data)):
+            sequence, timestamp_us, what, destination, headers, body = record
+            if what != known:
+                known = what
+                kind = what >> 56
+                flags = what >> 32 & FLAGS_MAX
+                priority = priority_of(flags)
+            if kind == _PUBLISH:
+                if destination != name:
+                    name = destination
+                    is_queue = queues and name.startswith(self._settings.queue_prefix)
+                    is_fanout = fanouts and name.startswith(self._settings.fanout_prefix)
+                if is_queue:
+                    if not (self._known_tombstones or self.tombstones_add) or not self._waited(Dot(origin, sequence)):
+                        due_us = expires_us = 0
+                        if flags & TIMED:
+                            due_us, expires_us = self._settings.times_of(headers, timestamp_us)
+                        # The classes' own constructors would take as long as everything else here together.
+                        dot = _new(Dot, (origin, sequence))
+                        live[sequence] = _new(
+                            QueueRow, (dot, name, timestamp_us, flags, priority, due_us, expires_us, headers, body, 0)
+                        )
+                elif is_fanout:
                     slices = slices or record_slices(data)
-                    self.fanouts.setdefault(record.destination, []).append(
-                        FanoutEntry(origin, record.sequence, record.timestamp_us, slices[record.sequence - head.first])
+                    self.fanouts.setdefault(name, []).append(FanoutEntry(origin, sequence, timestamp_us, slices[place]))
+            elif kind == Kind.SETTLE and queues:
+                self.vector[origin] = sequence
+                for of, sequences in unpack_by_origin(body):
+                    self._settle(destination, of, sequences)
+            elif kind == Kind.DEAD and queues:
+                self.vector[origin] = sequence
+                queue, dead, letter = unpack_dead(body)
+                self._settle(queue, dead.origin, [dead.sequence])
+                dot = Dot(origin, sequence)
+                if not self._waited(dot):
+                    due_us, expires_us = self._settings.times_of(headers, timestamp_us) if flags & TIMED else (0, 0)
+                    live[sequence] = QueueRow(
+                        dot, destination, timestamp_us, flags, priority, due_us, expires_us, headers, letter
                     )
-            elif record.kind == Kind.SETTLE and queues:
-                for dot in unpack_dots(record.body):
-                    self._settle(dot)
-            elif record.kind == Kind.GAP and head.attributes & GAPS and origin.node == self._node:
-                self._give_up(*unpack_gap(record.body), queues)
+            elif kind == Kind.ATTEMPTS and queues:
+                self.vector[origin] = sequence
+                self._fail(destination, unpack_attempts(body))
+            elif kind == Kind.CURSOR and fanouts:
+                self.moves.append(unpack_move(destination, body))
+            elif kind == Kind.SEAL and fanouts:
+                self.seals.append((origin.node, unpack_seals(body)))
+            elif kind == Kind.RETIRE and fanouts:
+                self.retired.append(unpack_retirement(body))
+            elif fanouts and is_term(kind, origin.node, self._node):
+                self.terms.take(unpack_term(kind, body))
+            elif kind == Kind.GAP and head.attributes & GAPS and origin.node == self._node:
+                self._give_up(*unpack_gap(body), queues)
+        self.vector[origin] = head.last
+        self.changes += head.count
 
     def rows(self) -> list[QueueRow]:
         """`live` as the queue store wants it."""
-        return [
-            QueueRow(
-                dot,
-                record.destination,
-                record.timestamp_us,
-                record.flags,
-                priority_of(record.flags),
-                record.headers,
-                record.body,
-            )
-            for dot, record in self.live.items()
-        ]
+        return [row for rows in self.live.values() for row in rows.values()]
+
+    def live_count(self) -> int:
+        return sum(map(len, self.live.values()))
 
     def tombstones(self) -> set[Dot]:
         """Settles that still wait for their message at the end of the stretch."""
         return (self._known_tombstones | self.tombstones_add) - self.tombstones_del
 
-    def _publish(self, dot: Dot, record: Record) -> None:
+    def _waited(self, dot: Dot) -> bool:
+        """Whether a settle has waited for this message. It does not wait any more."""
         if dot in self.tombstones_add:
             self.tombstones_add.discard(dot)
         elif dot in self._known_tombstones:
             self.tombstones_del.add(dot)
         else:
-            self.live[dot] = record
+            return False
+        return True
 
-    def _settle(self, dot: Dot) -> None:
-        if dot.sequence > self.vector.get(dot.origin, 0):
-            if dot not in self._known_tombstones:
-                self.tombstones_add.add(dot)
-        elif self.live.pop(dot, None) is None:
-            self.deletes.append(dot)
+    def _settle(self, queue: str, origin: Origin, sequences: list[int]) -> None:
+        self.changes += len(sequences)
+        if origin in self._forgotten:
+            return  # They were settled before, else their origin would not be forgotten.
+        have = self.vector.get(origin, 0)
+        live = self.live.get(origin)
+        for sequence in sequences:
+            if sequence > have:
+                dot = Dot(origin, sequence)
+                if dot not in self._known_tombstones:
+                    self.tombstones_add.add(dot)
+                if origin.node == self._node:
+                    # Only when the disk lost journal that the queue store had taken: the row is there all the same.
+                    self.deletes.setdefault(queue, []).append(dot)
+            elif live is None or live.pop(sequence, None) is None:
+                self.deletes.setdefault(queue, []).append(Dot(origin, sequence))
+
+    def _fail(self, queue: str, counts: dict[Dot, int]) -> None:
+        self.changes += len(counts)
+        for dot, count in counts.items():
+            origin, sequence = dot
+            if sequence > self.vector.get(origin, 0):
+                continue
+            row = self.live.get(origin, {}).get(sequence)
+            if row is not None:
+                self.live[origin][sequence] = row._replace(attempts=max(row.attempts, count))
+            else:
+                known = self.attempts.setdefault(queue, {})
+                known[dot] = max(count, known.get(dot, 0))
 
     def _give_up(self, origin: Origin, through: int, queues: bool) -> None:
         """Records that will not come need no tombstone either."""
         self.vector[origin] = max(self.vector.get(origin, 0), through)
+        merge(self.given_up, {origin: through})
         if queues:
             for dot in list(self.tombstones_add):
                 if dot.origin == origin and dot.sequence <= through:

@@ -11,6 +11,7 @@ damaged is found (`scan`) but never repaired in place.
 
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ import msgpack
 
 from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog, FutureVersion
-from qmq.storage.batch import BATCH_MAGIC, BatchHead, batch_records, claimed_end, read_head, verify_batch
+from qmq.storage.batch import BATCH_MAGIC, BatchHead, Unpacked, claimed_end, read_head, unpack_records, verify_batch
 from qmq.storage.ports import File
 
 SEGMENT_VERSION: Final = 1
@@ -28,6 +29,9 @@ SEGMENT_SUFFIX: Final = ".qmq"
 JOURNAL: Final = 1
 FANOUT: Final = 2
 _HEAD_BYTES_MAX: Final = 16 * 1024 * 1024
+DESTINATIONS_MAX: Final = 10_000
+"""An index that would list more destinations lists none: it would be half as large as its segment, and so would what
+makes it."""
 
 HEAD_FIELDS: Final = (
     ("magic", "4s", "`51 4d 51 b2`"),
@@ -94,7 +98,7 @@ class Footer(NamedTuple):
     kinds: dict[tuple[Origin, int], int]
     """(origin, kind) → records."""
     destinations: dict[str, tuple[int, int]]
-    """Destination → records, bytes of bodies."""
+    """Destination → records, bytes of bodies; empty when there are too many to list."""
     ranges: dict[Origin, list[tuple[int, int]]]
     """Origin → sequence ranges (first, last), ends included."""
 
@@ -187,24 +191,48 @@ def make_footer(batches_end: int, batches: Iterable[tuple[int, bytes]]) -> Foote
     entries: list[BatchEntry] = []
     kinds: dict[tuple[Origin, int], int] = {}
     destinations: dict[str, tuple[int, int]] = {}
+    is_listed = True
     ranges: dict[Origin, list[tuple[int, int]]] = {}
     for offset, data in batches:
         head = verify_batch(data)
         entries.append(BatchEntry(offset, head.origin, head.first, head.last, head.count, head.first_us, head.last_us))
-        known = ranges.setdefault(head.origin, [])
-        for record in batch_records(data):
-            what = (head.origin, record.kind)
-            kinds[what] = kinds.get(what, 0) + 1
-            records, size = destinations.get(record.destination, (0, 0))
-            destinations[record.destination] = (records + 1, size + len(record.body))
-            if known and known[-1][1] + 1 == record.sequence:
-                known[-1] = (known[-1][0], record.sequence)
-            else:
-                known.append((record.sequence, record.sequence))
+        records = unpack_records(head, data)
+        for what, count in Counter([record[2] >> 56 for record in records]).items():
+            kinds[head.origin, what] = kinds.get((head.origin, what), 0) + count
+        if is_listed:
+            _count_destinations(records, destinations)
+            if len(destinations) > DESTINATIONS_MAX:
+                is_listed = False
+                destinations = {}
+        _extend_ranges(ranges.setdefault(head.origin, []), head, records)
     return Footer(batches_end, entries, kinds, destinations, ranges)
 
 
+def _count_destinations(records: list[Unpacked], destinations: dict[str, tuple[int, int]]) -> None:
+    """Add records and bytes of bodies of one more batch."""
+    sizes: dict[str, int] = {}
+    for _, _, _, destination, _, body in records:
+        sizes[destination] = sizes.get(destination, 0) + len(body)
+    for destination, count in Counter([record[3] for record in records]).items():
+        known_count, known_size = destinations.get(destination, (0, 0))
+        destinations[destination] = (known_count + count, known_size + sizes[destination])
+
+
+def _extend_ranges(known: list[tuple[int, int]], head: BatchHead, records: list[Unpacked]) -> None:
+    """Add the sequences of one more batch to the ranges of its origin."""
+    if head.last - head.first + 1 == head.count:
+        found = [(head.first, head.last)]
+    else:
+        found = [(record[0], record[0]) for record in records]
+    for first, last in found:
+        if known and known[-1][1] + 1 == first:
+            known[-1] = (known[-1][0], last)
+        else:
+            known.append((first, last))
+
+
 def encode_footer(footer: Footer) -> bytes:
+    """The index and its trailer, as they stand behind the batches."""
     origins = {origin: index for index, origin in enumerate(footer.ranges)}
     index: bytes = msgpack.packb(
         {
@@ -224,6 +252,56 @@ def read_footer(file: File) -> Footer | None:
 
     Raises FutureVersion.
     """
+    found = _read_index(file)
+    if found is None:
+        return None
+    batches_end, data = found
+    index = msgpack.unpackb(data)
+    origins = [Origin(node, incarnation) for node, incarnation in index["origins"]]
+    return Footer(
+        batches_end,
+        [BatchEntry(entry[0], origins[entry[1]], *entry[2:]) for entry in index["batches"]],
+        {(origins[number], kind): count for number, kind, count in index["kinds"]},
+        {name: (records, size) for name, (records, size) in index["destinations"].items()},
+        {origins[number]: [(first, last) for first, last in known] for number, known in index["ranges"]},
+    )
+
+
+class Summary(NamedTuple):
+    """What an index says without its list of batches; for those who look at thousands of segments.
+
+    Ranges stand in the order of the batches, so a batch that came twice or too early shows in them.
+    """
+
+    batches_end: int
+    batches: int
+    kinds: dict[tuple[Origin, int], int]
+    ranges: dict[Origin, list[tuple[int, int]]]
+
+
+def read_summary(file: File) -> Summary | None:
+    """As `read_footer`, several times faster."""
+    found = _read_index(file)
+    if found is None:
+        return None
+    batches_end, data = found
+    index = msgpack.unpackb(data, use_list=False)
+    origins = [Origin(node, incarnation) for node, incarnation in index["origins"]]
+    return Summary(
+        batches_end,
+        len(index["batches"]),
+        {(origins[number], kind): count for number, kind, count in index["kinds"]},
+        {origins[number]: list(known) for number, known in index["ranges"]},
+    )
+
+
+def is_sealed(file: File) -> bool:
+    """Whether `read_footer` has something to read. Raises FutureVersion."""
+    return _read_index(file) is not None
+
+
+def _read_index(file: File) -> tuple[int, bytes] | None:
+    """Where the batches end, and the bytes of the index; None when it is missing or damaged."""
     end = file.size() - _TRAILER.size
     if end < 0:
         return None
@@ -236,12 +314,4 @@ def read_footer(file: File) -> Footer | None:
         return None
     if version != SEGMENT_VERSION:
         raise FutureVersion(f"a segment index of version {version}; this software reads up to {SEGMENT_VERSION}")
-    found = msgpack.unpackb(index)
-    origins = [Origin(node, incarnation) for node, incarnation in found["origins"]]
-    return Footer(
-        batches_end,
-        [BatchEntry(entry[0], origins[entry[1]], *entry[2:]) for entry in found["batches"]],
-        {(origins[index], kind): count for index, kind, count in found["kinds"]},
-        {name: (records, size) for name, (records, size) in found["destinations"].items()},
-        {origins[index]: [(first, last) for first, last in known] for index, known in found["ranges"]},
-    )
+    return batches_end, index

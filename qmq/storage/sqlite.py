@@ -14,29 +14,37 @@ from typing import Final
 import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
-from qmq.dots import Origin, Vector, parse_origin
+from qmq.dots import Vector, parse_origin
 from qmq.errors import FutureVersion, LogBroken
 
-_SIGN: Final = 1 << 63
+PAGE_BYTES: Final = 8192
+CACHE_KIB: Final = 4096
+"""Per connection. What is not in it comes from the system's page cache, which costs a copy."""
 
 
-def open_database(path: Path) -> sqlite_utils.Database:
-    """One connection for the life of the node. Raises LogBroken."""
+def open_database(path: Path, *, first: str = "") -> sqlite_utils.Database:
+    """One connection for the life of the node; `first` is said before a new file has a page. Raises LogBroken."""
     with medium():
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        if first:
+            connection.execute(first)
+        connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         return sqlite_utils.Database(connection, strict=True)
 
 
-def open_migrated(path: Path, migrations: Migrations, known: frozenset[str]) -> sqlite_utils.Database:
+def open_migrated(
+    path: Path, migrations: Migrations, known: frozenset[str], *, first: str = ""
+) -> sqlite_utils.Database:
     """`open_database`, brought to the version of this software, which is that of the migrations it has.
 
     Raises:
         FutureVersion: the file has seen a migration that is not `known` here; nothing was changed.
         LogBroken: the medium failed.
     """
-    database = open_database(path)
+    database = open_database(path, first=first)
     with medium():
         later = sorted({migration.name for migration in migrations.applied(database)} - known)
         if later:
@@ -44,6 +52,15 @@ def open_migrated(path: Path, migrations: Migrations, known: frozenset[str]) -> 
             raise FutureVersion(f"{path.name} knows {later}, this software does not")
         migrations.apply(database)
     return database
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A second connection, for reading beside the one that writes. Raises LogBroken."""
+    with medium():
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+        connection.execute("PRAGMA query_only=1")
+        return connection
 
 
 @contextmanager
@@ -55,15 +72,6 @@ def medium() -> Iterator[None]:
         raise LogBroken(f"SQLite failed: {error}") from error
 
 
-def signed(value: int) -> int:
-    """An unsigned 64-bit integer as SQLite can hold it; `unsigned` gives it back."""
-    return value - (1 << 64) if value >= _SIGN else value
-
-
-def unsigned(value: int) -> int:
-    return value + (1 << 64) if value < 0 else value
-
-
 def vector_to_json(vector: Vector) -> dict[str, int]:
     """For a column that an operator can read."""
     return {str(origin): last for origin, last in vector.items()}
@@ -71,7 +79,3 @@ def vector_to_json(vector: Vector) -> dict[str, int]:
 
 def vector_from_json(found: dict[str, int]) -> Vector:
     return {parse_origin(text): last for text, last in found.items()}
-
-
-def origin_columns(origin: Origin) -> tuple[str, int]:
-    return origin.node, signed(origin.incarnation)

@@ -9,33 +9,47 @@ serve its log before it writes a record of its own.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
-from qmq.errors import StorageError
+from qmq.errors import DiskFull, StorageError
 from qmq.storage.batch import BATCH_VERSION, encode_batch
 from qmq.storage.catalog import SqliteCatalog
 from qmq.storage.checkpoint import Checkpointer, CheckpointReport
+from qmq.storage.cursor_replay import replay_cursors
 from qmq.storage.disk import RealDisk, new_uuid
 from qmq.storage.fanout import FanoutLogs
-from qmq.storage.fanout_reader import FanoutInfo, FanoutPosition, FanoutReader
-from qmq.storage.journal import Journal
+from qmq.storage.fanout_reader import FanoutBegin, FanoutInfo, FanoutPage, FanoutPosition, FanoutReader
+from qmq.storage.journal import Journal, Mark
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.memory_stores import MemoryCatalog, MemoryQueueStore
-from qmq.storage.ports import Catalog, CheckpointState, Disk, Identity, QueueStore, Retention, StorageSettings
-from qmq.storage.queue_store import SqliteQueueStore
+from qmq.storage.mending import SPOOL, Found, Mender
+from qmq.storage.mesh_facts import LEARNER
+from qmq.storage.ports import (
+    SEQUENCE_MAX,
+    Catalog,
+    CheckpointState,
+    Disk,
+    Identity,
+    QueueStore,
+    Retention,
+    StorageSettings,
+)
+from qmq.storage.queue_choice import open_queue_store
 from qmq.storage.record import Kind, Record, pack_envelope, pack_record, pack_start
 from qmq.storage.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
-from qmq.storage.reduce import NEVER, Reduction
+from qmq.storage.reduce import Reduction
+from qmq.storage.rest import Rest, RestReader, is_settled
+from qmq.storage.seals import Seals
+from qmq.storage.term_record import TermNote
 
 FORMAT_VERSION: Final = BATCH_VERSION
 CATALOG_FILE: Final = "catalog.sqlite"
-QUEUES_FILE: Final = "queues.sqlite"
-_PAGE_ROWS: Final = 1000
-_READ_BYTES: Final = 1024 * 1024
 NO_RETENTION: Final[Mapping[str, Retention]] = {}
 
 
@@ -48,7 +62,14 @@ class Recovered:
     """The directory was empty: this node remembers nothing it may have promised."""
     vector: Vector
     messages: list[tuple[Dot, Record]]
-    """Live queue messages that this node accepted, oldest incarnation first, each in order of sequence."""
+    """Live queue messages that this node accepted and that are not in the queue store, in order of acceptance.
+
+    Empty, unless the disk had no room to carry the journal into the stores. Then `settled` may say something too.
+    """
+    settled: Mapping[str, Sequence[Dot]]
+    """Queue → messages that are in the queue store although they are settled; the next checkpoint deletes them."""
+    attempts: Mapping[Dot, int]
+    """How often messages of these have failed, where the queue store does not say so yet."""
     tombstones: set[Dot]
     """Settled messages that have not come yet."""
     torn_bytes: int
@@ -58,6 +79,12 @@ class Recovered:
     quarantined_before: list[Quarantined]
     lost_positions: int
     """More than 0: the log ended before the checkpoint, so the disk lost what it had synced."""
+    cursors: dict[Name, Cursor]
+    """Durable subscriptions of fanouts, and deletions of them that are still remembered."""
+    terms: list[TermNote]
+    """Who serves whose queue messages, and this node's votes, as far as they were written down."""
+    given_up: Vector
+    """Per origin, up to where this node gave up on records that no peer kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +133,9 @@ class Store:
         self._logs = logs
         self._lock = lock
         self._reader = FanoutReader(journal, logs, settings.fanout_prefix)
+        self._rest = RestReader(queues, logs, lock)
+        self._mender = Mender(disk, journal, logs, lock, checkpointer)
+        self._resting = threading.Lock()
 
     @classmethod
     def open(
@@ -123,7 +153,7 @@ class Store:
         `uuid` names the directory when it is fresh. Damage is quarantined and reported, never a reason to fail.
 
         Raises:
-            StorageError: the directory belongs to another node.
+            StorageError: the directory belongs to another node, or the queue store to another time or directory.
             FutureVersion: it was written by later software; nothing was changed.
             LogBroken: the disk refused.
         """
@@ -131,29 +161,27 @@ class Store:
         fresh = identity is None
         if identity is None:
             identity = Identity(node, uuid or new_uuid(), FORMAT_VERSION)
+            # First: a directory that has an identity and lacks this is one that forgot nothing.
+            catalog.set_facts({LEARNER: "began empty"})
             catalog.set_identity(identity)
         elif identity.node != node:
             raise StorageError(f"this data directory belongs to node {identity.node}, not to {node}")
+        with suppress(FileNotFoundError):
+            disk.remove(SPOOL)
         quarantined_before = load_quarantined(disk)
-        state = catalog.checkpoint()
-        journal, found = recover_journal(disk, node, settings, state, catalog.base())
+        # What was forgotten stays so, whatever a crash left undone of it.
+        without = Seals.of(catalog.facts()).without
+        state = _stripped(catalog.checkpoint(), without)
+        base = _stripped(catalog.base(), without)
+        journal, found = recover_journal(disk, node, settings, state, base, queues.position(), without)
+        if queues.position() < min(state.position, journal.start):
+            raise StorageError(
+                f"the queue store ends at position {queues.position()}, but the journal begins at {journal.start}:"
+                " what lies between is missing; bring back the queue store that this node used last"
+            )
         if journal.start > state.position:
             # The catalog is older than the log, or new: the stores take what is still there.
             state = CheckpointState(journal.start, journal.base())
-        reduction = Reduction(
-            settings,
-            node,
-            dict(state.vector),
-            queues.tombstones(),
-            queue_position=queues.position(),
-            fanout_position=NEVER,
-        )
-        position = state.position
-        while batches := journal.read(position, _READ_BYTES):
-            for start, head, data in batches:
-                reduction.take(start, head, data)
-                position = start + head.size
-        recovered = _recovered(identity, fresh, journal, found, quarantined_before, queues, reduction)
         lock = threading.RLock()
         logs = FanoutLogs(disk, node, settings, state, catalog.fanouts())
         checkpointer = Checkpointer(
@@ -166,6 +194,15 @@ class Store:
             node=node,
             tombstones=queues.tombstones(),
             lock=lock,
+        )
+        left = None
+        try:
+            checkpointer.carry()
+        except DiskFull:
+            left = checkpointer.what_is_left()
+        cursors, given_up, terms = replay_cursors(journal, catalog, logs.state.position)
+        recovered = _recovered(
+            identity, fresh, journal, found, quarantined_before, left, checkpointer.tombstones, cursors, terms, given_up
         )
         return cls(
             disk=disk,
@@ -213,6 +250,27 @@ class Store:
         """
         return self._checkpointer.run(end, now_us, members, retention)
 
+    def give_back(self) -> bool:
+        """Let the file system have some of what settled queue messages have left; whether there is more.
+
+        One short step, but it waits for a checkpoint under way. Raises DiskFull and LogBroken.
+        """
+        return self._checkpointer.give_back()
+
+    def retention_due_us(self, retention: Mapping[str, Retention]) -> int:
+        """When a checkpoint may find something in a fanout log too old, at the earliest (µs); 0: they are empty."""
+        return self._checkpointer.retention_due_us(retention)
+
+    @property
+    def disk(self) -> Disk:
+        """Where it lies."""
+        return self._disk
+
+    @property
+    def tombstones(self) -> set[Dot]:
+        """Settles in the stores whose message has not come."""
+        return self._checkpointer.tombstones
+
     @property
     def checkpoint_position(self) -> int:
         """Everything in the journal before this has reached the stores."""
@@ -224,14 +282,30 @@ class Store:
 
     def fanout_after(self, destination: str, vector: Vector) -> FanoutPosition:
         """Before the first record of `destination` that `vector` does not cover."""
-        return self._reader.after(vector)
+        with self._lock:
+            return self._reader.after(destination, vector)
 
-    def fanout_at(self, destination: str, journal_position: int) -> FanoutPosition:
-        """Before everything of `destination` whose batch begins at `journal_position` or later. Waits for no lock.
+    def fanout_at(self, destination: str, mark: Mark) -> FanoutPosition:
+        """Before everything of `destination` whose batch begins at `mark` or later. Waits for no lock.
 
-        For a journal position that was dropped meanwhile, records may come twice, but none is left out.
+        The journal may have dropped that position meanwhile: the vector of the mark tells what came before it.
         """
-        return self._reader.at(destination, journal_position)
+        return self._reader.at(destination, mark)
+
+    def fanout_begin(self, destination: str, word: str, number: int) -> FanoutBegin:
+        """Where a reader begins who asks for the `last` record, an `offset`, or a `timestamp` (µs)."""
+        with self._lock:
+            if word == "timestamp":
+                return self._reader.since(destination, number)
+            return self._reader.at_offset(destination, -1 if word == "last" else number)
+
+    def fanout_page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
+        """As `read_fanout`; it says when records that retention dropped are left out, and up to which.
+
+        Raises CorruptLog where the log is damaged: what stood there is unknown, and nothing behind it is returned.
+        """
+        with self._lock:
+            return self._reader.page(destination, position, bytes_max)
 
     def read_fanout(
         self, destination: str, position: FanoutPosition, bytes_max: int
@@ -248,6 +322,49 @@ class Store:
         """What `destination` holds now."""
         with self._lock:
             return self._reader.info(destination)
+
+    def damage(self) -> list[str]:
+        """What reads found damaged since the start, in words; grows only. Waits for no lock."""
+        if not self.journal.damage and not self._reader.damaged:
+            return []
+        journal = [f"the journal is damaged from {start} to {end}" for start, end in list(self.journal.damage)]
+        return journal + [f"{name}: {what}" for name, what in list(self._reader.damaged.items())]
+
+    def read_rest(self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "") -> Rest:
+        """What the stores still hold of a stretch, for a peer that lacks it. See `RestReader.read`."""
+        with self._resting:
+            return self._rest.read(origin, after, through, given_up, fanout)
+
+    def damaged_fanouts(self) -> list[str]:
+        """Fanouts that a reader found damaged, and that are not mended. Waits for no lock."""
+        return list(self._reader.damaged)
+
+    def begin_mending(self, destination: str, given_up: Vector) -> Found:
+        """What the damaged log of `destination` lacks that the journal has not; to be closed. Reads all of the log."""
+        return self._mender.begin(destination, given_up)
+
+    def finish_mending(self, destination: str, found: Found) -> bool:
+        """Write the log anew with what was found. False: it must be begun again, or there is no room."""
+        if not self._mender.finish(destination, found, self._settings.reserve_bytes):
+            return False
+        with self._resting:
+            self._rest.forget()
+        self._reader.damaged.pop(destination, None)
+        return True
+
+    def settled(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> list[Dot]:
+        """Which of these messages are known here to be done; of what this node gave up it knows nothing."""
+        return is_settled(self.queues, self._checkpointer.state.vector, given_up, forgotten, dots)
+
+    def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot]]:
+        """Up to `limit` messages in the queue store, by dot, with their queues; only what comes after `after`."""
+        found: list[tuple[str, Dot]] = []
+        for origin in self.queues.origins():
+            if len(found) < limit and (after is None or origin >= after.origin):
+                beyond = after.sequence if after is not None and origin == after.origin else 0
+                rows = self.queues.standing(origin, beyond, SEQUENCE_MAX, limit - len(found))
+                found += [(queue, Dot(origin, sequence)) for sequence, queue in rows]
+        return found
 
     def fanouts(self) -> list[str]:
         """Destinations that have a fanout log, sorted."""
@@ -267,7 +384,7 @@ class Store:
                 fanouts=len(self._logs.extents),
                 fanout_bytes=sum(extent.end - extent.start for extent in self._logs.extents.values()),
                 tombstones=len(self._checkpointer.tombstones),
-                damaged_ranges=len(journal.damage),
+                damaged_ranges=len(journal.damage) + len(self._reader.damaged),
                 quarantined_ranges=len(self.recovered.quarantined) + len(self.recovered.quarantined_before),
                 free_bytes=self._disk.free_bytes(),
             )
@@ -283,45 +400,51 @@ class Store:
             self._disk.unlock()
 
 
+def _stripped(state: CheckpointState, without: Callable[[Vector], Vector]) -> CheckpointState:
+    return CheckpointState(state.position, without(state.vector))
+
+
 def _recovered(
     identity: Identity,
     fresh: bool,
     journal: Journal,
     found: JournalRecovery,
     quarantined_before: list[Quarantined],
-    queues: QueueStore,
-    reduction: Reduction,
+    left: Reduction | None,
+    tombstones: set[Dot],
+    cursors: dict[Name, Cursor],
+    terms: list[TermNote],
+    given_up: Vector,
 ) -> Recovered:
-    """Live messages of this node: rows that the journal has not settled since, then what it published since."""
-    gone = set(reduction.deletes)
-    messages: dict[Dot, Record] = {}
-    after = None
-    while True:
-        rows, after = queues.load(identity.node, after, _PAGE_ROWS)
-        for row in rows:
-            if row.dot not in gone:
-                messages[row.dot] = Record(
+    """`left` is what could not be carried into the stores."""
+    messages: list[tuple[Dot, Record]] = []
+    attempts: dict[Dot, int] = {}
+    for counts in left.attempts.values() if left is not None else ():
+        attempts.update(counts)
+    for origin, rows in left.live.items() if left is not None else ():
+        if origin.node == identity.node:
+            for row in rows.values():
+                record = Record(
                     row.dot.sequence, row.timestamp_us, Kind.PUBLISH, row.flags, row.queue, row.headers, row.body
                 )
-        if after is None:
-            break
-    messages.update((dot, record) for dot, record in reduction.live.items() if dot.origin.node == identity.node)
-    # Pages come by queue and priority; the broker wants the order of acceptance. An incarnation is as old as its
-    # oldest message, for runs of one node never overlap.
-    oldest: dict[Origin, int] = {}
-    for dot, record in messages.items():
-        oldest[dot.origin] = min(oldest.get(dot.origin, record.timestamp_us), record.timestamp_us)
-    ordered = sorted(messages.items(), key=lambda item: (oldest[item[0].origin], item[0]))
+                messages.append((row.dot, record))
+                if row.attempts:
+                    attempts[row.dot] = row.attempts
     return Recovered(
         identity=identity,
         fresh=fresh,
         vector=journal.vector(),
-        messages=ordered,
-        tombstones=reduction.tombstones(),
+        messages=messages,
+        settled=left.deletes if left is not None else {},
+        attempts=attempts,
+        tombstones=left.tombstones() if left is not None else tombstones,
         torn_bytes=found.torn_bytes,
         quarantined=found.quarantined,
         quarantined_before=quarantined_before,
         lost_positions=found.lost_positions,
+        cursors=cursors,
+        terms=terms,
+        given_up=given_up,
     )
 
 
@@ -342,10 +465,12 @@ def open_memory_store(disk: MemoryDisk, *, node: str, settings: StorageSettings 
         raise
 
 
-def open_store(path: Path, *, node: str, settings: StorageSettings | None = None) -> Store:
+def open_store(path: Path, *, node: str, settings: StorageSettings | None = None, queue_store: str = "sqlite") -> Store:
     """The store of a real node in the directory `path`, made when it is missing.
 
-    Raises DirectoryInUse, and what `Store.open` raises.
+    `queue_store`: `sqlite` for a file in the same directory, or the URL of a PostgreSQL database (`postgresql://…`).
+
+    Raises DirectoryInUse, and what `Store.open` raises; StorageError also when PostgreSQL cannot be used.
     """
     disk = RealDisk(path)
     disk.lock()
@@ -353,7 +478,7 @@ def open_store(path: Path, *, node: str, settings: StorageSettings | None = None
     try:
         catalog = SqliteCatalog(path / CATALOG_FILE)
         opened.append(catalog)
-        queues = SqliteQueueStore(path / QUEUES_FILE)
+        queues = open_queue_store(path, queue_store, node)
         opened.append(queues)
         # SQLite syncs its files; that their names survive is this directory's matter.
         disk.sync_directory(".")

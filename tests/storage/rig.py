@@ -1,11 +1,13 @@
 """Words for building logs in tests: a writer per origin, and what a log of batches comes to, computed the plain way."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from qmq.dots import Dot, Origin, Vector
 from qmq.storage.batch import batch_records, encode_batch, read_head
+from qmq.storage.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
+from qmq.storage.queue_choice import stored_rows
 from qmq.storage.record import Kind, pack_dots, pack_envelope, pack_record, unpack_dots
 from qmq.storage.store import Store, open_memory_store
 
@@ -29,6 +31,13 @@ class Writer:
 
     def settle(self, queue: str, dots: Iterable[Dot]) -> Dot:
         return self._add(Kind.SETTLE, queue, b"", pack_dots(dots), 0)
+
+    def attempts(self, queue: str, counts: Mapping[Dot, int]) -> Dot:
+        return self._add(Kind.ATTEMPTS, queue, b"", pack_attempts(counts.items()), 0)
+
+    def dead(self, queue: str, dot: Dot, letter: bytes, target: str = "/queue/dead-letters") -> Dot:
+        """`dot` of `queue` is done with, and `letter` accepted in `target`."""
+        return self._add(Kind.DEAD, target, b"why:x\n", pack_dead(queue, dot, letter), 0)
 
     def record(self, kind: int, body: bytes) -> Dot:
         return self._add(kind, "", b"", body, 0)
@@ -61,6 +70,7 @@ class Expected:
         self.live: dict[Dot, bytes] = {}
         self.tombstones: set[Dot] = set()
         self.fanout: dict[str, list[tuple[Dot, bytes]]] = {}
+        self.attempts: dict[Dot, int] = {}
         for data in batches:
             head = read_head(data)
             assert head is not None
@@ -71,15 +81,29 @@ class Expected:
         self.vector[dot.origin] = dot.sequence
         if kind == Kind.SETTLE:
             for settled in unpack_dots(body):
-                if self.live.pop(settled, None) is None and settled.sequence > self.vector.get(settled.origin, 0):
-                    self.tombstones.add(settled)
-        elif kind == Kind.PUBLISH and destination.startswith("/queue/"):
+                self._settle(settled)
+        elif kind == Kind.DEAD:
+            _, settled, body = unpack_dead(body)
+            self._settle(settled)
+            kind = Kind.PUBLISH
+        elif kind == Kind.ATTEMPTS:
+            for failed, count in unpack_attempts(body).items():
+                if failed in self.live:
+                    self.attempts[failed] = max(count, self.attempts.get(failed, 0))
+        if kind != Kind.PUBLISH:
+            return
+        if destination.startswith("/queue/"):
             if dot in self.tombstones:
                 self.tombstones.discard(dot)
             else:
                 self.live[dot] = body
-        elif kind == Kind.PUBLISH and destination.startswith("/fanout/"):
+        elif destination.startswith("/fanout/"):
             self.fanout.setdefault(destination, []).append((dot, body))
+
+    def _settle(self, dot: Dot) -> None:
+        self.attempts.pop(dot, None)
+        if self.live.pop(dot, None) is None and dot.sequence > self.vector.get(dot.origin, 0):
+            self.tombstones.add(dot)
 
 
 def open_small(disk: MemoryDisk, settings: StorageSettings = SMALL) -> Store:
@@ -108,14 +132,19 @@ def fanout_all(store: Store, destination: str, bytes_max: int = 300) -> list[tup
     return found
 
 
+def own_messages(store: Store) -> list[tuple[Dot, bytes]]:
+    """What node a has to serve after opening: from the queue store, and from the journal what had no room there."""
+    settled = {dot for dots in store.recovered.settled.values() for dot in dots}
+    rows = [(row.dot, row.body) for row in stored_rows(store.queues, "a") if row.dot not in settled]
+    return rows + [(dot, record.body) for dot, record in store.recovered.messages]
+
+
+def all_attempts(store: Store) -> dict[Dot, int]:
+    """What the queue store knows of failures of messages of nodes a, b and c."""
+    rows = [row for node in ("a", "b", "c") for row in stored_rows(store.queues, node)]
+    return {row.dot: row.attempts for row in rows if row.attempts}
+
+
 def all_rows(store: Store) -> dict[Dot, bytes]:
     """The queue store's messages of nodes a, b and c."""
-    found: dict[Dot, bytes] = {}
-    for node in ("a", "b", "c"):
-        after = None
-        while True:
-            rows, after = store.queues.load(node, after, 3)
-            found.update((row.dot, row.body) for row in rows)
-            if after is None:
-                break
-    return found
+    return {row.dot: row.body for node in ("a", "b", "c") for row in stored_rows(store.queues, node)}

@@ -10,7 +10,7 @@ from qmq.storage.batch import read_head
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.store import Store
 
-from .rig import NOW, Expected, Writer, all_rows, fanout_all, open_small
+from .rig import NOW, Expected, Writer, all_attempts, all_rows, fanout_all, open_small, own_messages
 
 
 class History:
@@ -50,7 +50,7 @@ class History:
         recovered = store.recovered
         assert recovered.vector == expected.vector
         own = {dot: body for dot, body in expected.live.items() if dot.origin.node == "a"}
-        assert {dot: record.body for dot, record in recovered.messages} == own
+        assert dict(own_messages(store)) == own
         assert recovered.tombstones == expected.tombstones
         for destination in ("/fanout/f", "/fanout/g"):
             assert fanout_all(store, destination) == expected.fanout.get(destination, [])
@@ -73,7 +73,7 @@ class History:
 
     def some_batch(self, writer: Writer) -> bytes:
         for _ in range(self.random.randint(1, 4)):
-            what = self.random.randint(0, 5)
+            what = self.random.randint(0, 7)
             body = b"x" * self.random.randint(0, 60)
             if what < 2:
                 writer.publish("/queue/q", body)
@@ -81,7 +81,13 @@ class History:
                 writer.publish(self.random.choice(["/fanout/f", "/fanout/g"]), body)
             else:
                 origin = self.random.choice([w.origin for w in self.writers])
-                writer.settle("/queue/q", [Dot(origin, self.random.randint(1, 20))])
+                dot = Dot(origin, self.random.randint(1, 20))
+                if what < 6:
+                    writer.settle("/queue/q", [dot])
+                elif what < 7 and dot != Dot(writer.origin, writer.have + 1):
+                    writer.dead("/queue/q", dot, body, "/queue/q")
+                else:
+                    writer.attempts("/queue/q", {dot: self.random.randint(1, 9)})
         return writer.batch()
 
     def run(self) -> None:
@@ -117,4 +123,5 @@ def test_whatever_was_acknowledged_survives_any_crash_and_nothing_else_is_made_u
     history.store.checkpoint(history.store.journal.end, NOW, {})
     expected = Expected(history.log)
     assert all_rows(history.store) == expected.live
+    assert all_attempts(history.store) == expected.attempts
     assert history.store.queues.tombstones() == expected.tombstones

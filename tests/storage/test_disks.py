@@ -1,5 +1,8 @@
 """What storage asks of a disk, on real files and on the twin; then what the twin adds: failing and crashing."""
 
+import contextlib
+import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -7,7 +10,7 @@ from random import Random
 import pytest
 
 from qmq.errors import DirectoryInUse
-from qmq.storage.disk import ReadOnlyDisk, RealDisk
+from qmq.storage.disk import SPARE_DESCRIPTORS, ReadOnlyDisk, RealDisk
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import Disk
 
@@ -196,3 +199,45 @@ def test_a_disk_that_was_told_to_fail_fails_from_that_call_on() -> None:
     file.sync()
 
     assert disk.contents()["f"] == b"wholeha"
+
+
+def test_files_are_opened_from_a_reserve_when_descriptors_run_out_and_it_is_filled_up_afterwards(
+    tmp_path: Path,
+) -> None:
+    disk = RealDisk(tmp_path / "data")
+    disk.lock()
+    disk.make_directory("d")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (tmp_path / "last").open("w") as last:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, before[1]))
+        try:
+            taken = fill_gaps()
+            try:
+                files = [disk.create(f"d/{number}") for number in range(SPARE_DESCRIPTORS - 1)]
+                disk.sync_directory("d")
+                assert len(disk.names("d")) == SPARE_DESCRIPTORS - 1
+                files.append(disk.create("d/more"))
+                with pytest.raises(OSError, match="Too many open files"):
+                    disk.create("d/too many")
+            finally:
+                for descriptor in taken:
+                    os.close(descriptor)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    disk.create("d/again").close()
+    assert len(disk._spare) == SPARE_DESCRIPTORS
+    for file in files:
+        file.write(b"whole")
+        file.close()
+    disk.unlock()
+    assert disk._spare == []
+
+
+def fill_gaps() -> list[int]:
+    """Open files until no descriptor is left."""
+    taken: list[int] = []
+    with contextlib.suppress(OSError):
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    return taken

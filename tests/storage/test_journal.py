@@ -1,14 +1,16 @@
 import threading
+import tracemalloc
 from errno import ENOSPC
 
 import pytest
 
 from qmq.errors import DiskFull, LogBroken
 from qmq.storage.batch import GAPS, MEMORY, SPARSE
+from qmq.storage.chain import _SEAL_READ_BYTES
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
 from qmq.storage.record import Kind, pack_gap
-from qmq.storage.segment import read_footer
+from qmq.storage.segment import DESTINATIONS_MAX, make_footer, read_footer
 
 from .rig import NOW, SMALL, A, B, C, Writer, journal_batches, open_small
 
@@ -151,6 +153,17 @@ def test_positions_only_grow_over_segments_and_restarts() -> None:
     assert positions == sorted(set(positions))
 
 
+def test_the_last_append_began_where_the_one_before_ended_also_where_a_segment_begins() -> None:
+    store = open_small(MemoryDisk())
+    a, b = Writer(A), Writer(B)
+    for _ in range(20):
+        before = (store.journal.end, store.journal.vector())
+        store.journal.append([a.published("/queue/q", b"x" * 200), b.published("/queue/q", b"y")])
+
+        assert store.journal.last_append == before
+    assert store.journal.segments() > 2
+
+
 def test_seek_never_goes_past_a_batch_that_is_not_covered() -> None:
     disk = MemoryDisk()
     store = open_small(disk)
@@ -273,3 +286,32 @@ def test_a_disk_that_cannot_be_read_is_a_broken_log_and_not_an_empty_one() -> No
         store.journal.read(0, 100)
     with pytest.raises(LogBroken, match="cannot read"):
         store.read_fanout("/fanout/f", store.fanout_start("/fanout/f"), 100)
+
+
+def test_the_index_of_a_full_segment_is_made_without_holding_the_segment() -> None:
+    segment_bytes = 24 << 20
+    settings = StorageSettings(segment_bytes_max=segment_bytes, sync="never", reserve_bytes=0)
+    store = open_small(MemoryDisk(), settings)
+    writer = Writer(A)
+    for _ in range(52):
+        store.journal.append([writer.published("/queue/q", bytes(500_000))])
+
+    tracemalloc.start()
+    sealed = store.journal.seal_full()
+    _, highest = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert sealed == 1
+    assert highest < 4 * _SEAL_READ_BYTES < segment_bytes
+
+
+def test_an_index_lists_destinations_up_to_a_bound_and_then_none() -> None:
+    writer = Writer(A)
+    few = [(100, writer.published("/queue/a", b"1")), (200, writer.published("/queue/b", b"22"))]
+    many = [(100 + n, writer.published(f"/queue/{n}", b"")) for n in range(DESTINATIONS_MAX + 1)]
+
+    assert make_footer(300, few).destinations == {"/queue/a": (1, 1), "/queue/b": (1, 2)}
+    footer = make_footer(300, [*many, *few])
+
+    assert footer.destinations == {}
+    assert footer.kinds[A, Kind.PUBLISH] == DESTINATIONS_MAX + 3

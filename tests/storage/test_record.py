@@ -13,9 +13,11 @@ from qmq.storage.record import (
     PRIORITY_DEFAULT,
     Kind,
     Record,
+    pack_alike,
     pack_dots,
     pack_envelope,
     pack_gap,
+    pack_middle,
     pack_record,
     pack_start,
     priority_of,
@@ -48,6 +50,14 @@ def packed(record: Record) -> bytes:
 @given(RECORDS)
 def test_a_record_comes_back_as_it_was(record: Record) -> None:
     assert unpack_record(packed(record)) == record
+
+
+@given(RECORDS)
+def test_a_record_packed_like_its_neighbour_is_the_same_record(record: Record) -> None:
+    envelope = pack_envelope(record.destination, record.headers)
+    middle = pack_middle(record.timestamp_us, record.kind, record.flags, envelope, len(record.body))
+
+    assert pack_alike(record.sequence, middle, record.body) == packed(record)
 
 
 @given(RECORDS)
@@ -118,4 +128,16 @@ def test_priority_rides_in_the_flags_and_leaves_the_others_alone(flags: int, pri
 
 
 def test_kinds_keep_their_numbers() -> None:
-    assert {kind.name: int(kind) for kind in Kind} == {"PUBLISH": 1, "SETTLE": 2, "START": 3, "GAP": 4}
+    assert {kind.name: int(kind) for kind in Kind} == {
+        "PUBLISH": 1,
+        "SETTLE": 2,
+        "START": 3,
+        "GAP": 4,
+        "CURSOR": 5,
+        "TERM": 6,
+        "VOTE": 7,
+        "SEAL": 8,
+        "RETIRE": 9,
+        "DEAD": 10,
+        "ATTEMPTS": 11,
+    }

@@ -5,12 +5,13 @@ import pytest
 from qmq.dots import Dot, Vector
 from qmq.errors import FutureVersion, LogBroken, StorageError
 from qmq.storage.batch import MEMORY, read_head
+from qmq.storage.journal import SYNC_FAILED
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
 from qmq.storage.recovery import load_holes
 from qmq.storage.segment import segment_name
 
-from .rig import NOW, SMALL, A, B, C, Expected, Writer, journal_batches, open_small
+from .rig import NOW, SMALL, A, B, C, Expected, Writer, journal_batches, open_small, own_messages
 
 TAIL = "journal/" + segment_name(0)
 
@@ -102,7 +103,7 @@ def test_a_hole_stops_its_origin_before_it_and_spares_the_others() -> None:
         (None, 0, 0),
         (A, 3, 3),
     ]
-    assert [record.body for _, record in store.recovered.messages] == []
+    assert [body for _, body in own_messages(store)] == []
     kept_aside = [data for path, data in damaged.contents().items() if path.endswith(".bad")]
     assert kept_aside == [bytes(whole[place - (bytes(batches[0]).index(b"one")) :][: len(batches[0])]) + batches[2]]
 
@@ -121,7 +122,7 @@ def test_what_was_quarantined_can_be_fetched_again_and_counts_then() -> None:
     assert again.recovered.vector == {A: 3, B: 1}
     assert again.recovered.quarantined == []
     assert len(again.recovered.quarantined_before) == 2
-    assert [record.body for _, record in again.recovered.messages] == [b"one", b"two", b"four"]
+    assert [body for _, body in own_messages(again)] == [b"one", b"two", b"four"]
 
 
 def test_recovery_that_is_cut_at_any_call_recovers_to_the_same_state() -> None:
@@ -282,7 +283,7 @@ def test_unsynced_appends_may_go_with_the_power_but_never_tear_the_rest() -> Non
 
         kept = again.recovered.vector[A]
         assert 3 <= kept <= 6
-        assert [dot for dot, _ in again.recovered.messages] == [Dot(A, n + 1) for n in range(kept)]
+        assert [dot for dot, _ in own_messages(again)] == [Dot(A, n + 1) for n in range(kept)]
 
 
 def test_a_batch_inside_a_damaged_message_is_not_taken_for_the_nodes_own() -> None:
@@ -316,3 +317,48 @@ def test_a_batch_inside_a_torn_message_is_not_taken_for_the_nodes_own() -> None:
         assert journal_batches(store) == batches
         assert store.recovered.torn_bytes == len(data) - cut
         assert store.recovered.quarantined == []
+
+
+def test_after_a_failed_sync_the_tail_is_copied_and_not_only_synced_again() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    store.journal.append([a.published("/queue/q", b"one")])
+    # The sync of the next append fails; the disk works again afterwards and takes a note.
+    disk.fail_next("sync")
+    with pytest.raises(LogBroken):
+        store.journal.append([a.published("/queue/q", b"two")])
+    disk.stop()
+    before = disk.calls["rename"] if "rename" in disk.calls else 0
+
+    recovered = open_small(disk)
+
+    assert recovered.recovered.vector == {A: 2}
+    assert disk.calls["rename"] == before + 1
+    assert SYNC_FAILED not in disk.contents()
+    recovered.close()
+    renames = disk.calls["rename"]
+    open_small(disk)
+    assert disk.calls["rename"] == renames
+
+
+def test_a_list_of_holes_is_written_only_once_what_it_speaks_of_can_change_no_more() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, StorageSettings(segment_bytes_max=1500, reserve_bytes=0, sync="never"))
+    a, b = Writer(A), Writer(B)
+    store.journal.append([a.published("/queue/q", b"one"), b.published("/queue/q", b"two")])
+    node = disk._files[TAIL]
+    node.data[node.data.index(b"one")] ^= 1
+    disk.stop()
+    synced: list[int] = []
+    create = disk.create
+
+    def watched(path: str) -> object:
+        if path.startswith("quarantine/"):
+            synced.append(disk._files[TAIL].synced)
+        return create(path)
+
+    disk.create = watched  # type: ignore[assignment, method-assign]
+    open_small(disk)
+
+    assert synced and set(synced) == {len(node.data)}

@@ -9,12 +9,12 @@ from qmq.dots import Dot
 from qmq.storage.batch import encode_batch, verify_batch
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
-from qmq.storage.record import Kind, Record, pack_dots, pack_envelope, pack_record
+from qmq.storage.record import Kind, pack_dots, pack_envelope, pack_record
 from qmq.storage.segment import read_footer
 from qmq.storage.store import open_memory_store
 from qmq.storage.verify import dump, verify
 
-from .rig import A, B, journal_batches
+from .rig import A, B, journal_batches, own_messages
 
 FILES = Path(__file__).parent / "version_1"
 SETTINGS = StorageSettings(reserve_bytes=0)
@@ -66,6 +66,5 @@ def test_a_node_opens_a_journal_of_version_1() -> None:
     assert footer is not None and footer.destinations["/queue/q"] == (2, 600)
     assert store.recovered.vector == {A: 7, B: 10}
     assert (store.recovered.torn_bytes, store.recovered.quarantined) == (0, [])
-    assert [dot for dot, _ in store.recovered.messages] == [Dot(A, n) for n in (2, 3, 4, 5)]
-    assert isinstance(store.recovered.messages[0][1], Record)
+    assert [dot for dot, _ in own_messages(store)] == [Dot(A, n) for n in (2, 3, 4, 5)]
     assert len(journal_batches(store)) == 11

@@ -1,0 +1,47 @@
+"""Durable subscriptions and terms at a start: what the catalog has of them, and what the journal says since its
+checkpoint.
+
+A pass of its own over that stretch: the broker keeps every cursor in memory, while what recovery makes of messages goes
+into stores. Only the records that are looked for are decoded.
+"""
+
+from typing import Final
+
+from qmq.cursors import Cursor, Name
+from qmq.dots import Vector, merge
+from qmq.storage.batch import GAPS, record_slices
+from qmq.storage.cursor_record import unpack_move
+from qmq.storage.journal import Journal
+from qmq.storage.ports import Catalog
+from qmq.storage.record import KIND_OFFSET, Kind, unpack_gap, unpack_record
+from qmq.storage.term_record import TermNote, Terms, is_term, unpack_term
+
+_READ_BYTES: Final = 1024 * 1024
+
+
+def replay_cursors(
+    journal: Journal, catalog: Catalog, position: int
+) -> tuple[dict[Name, Cursor], Vector, list[TermNote]]:
+    """The cursors by name, what this node has given up, and the terms and votes that count, at the end of the journal.
+
+    `position`: the checkpoint's.
+    """
+    cursors = catalog.cursors()
+    given_up = catalog.given_up()
+    terms = Terms.of(catalog.terms())
+    while batches := journal.read(position, _READ_BYTES):
+        for start, head, data in batches:
+            position = start + head.size
+            own_gaps = head.attributes & GAPS and head.origin.node == journal.node
+            for packed in record_slices(data):
+                kind = packed[KIND_OFFSET]
+                if kind == Kind.CURSOR:
+                    record = unpack_record(packed)
+                    move = unpack_move(record.destination, record.body)
+                    cursors.setdefault(move.name, Cursor(move.name)).apply(move)
+                elif kind == Kind.GAP and own_gaps:
+                    origin, through = unpack_gap(unpack_record(packed).body)
+                    merge(given_up, {origin: through})
+                elif is_term(kind, head.origin.node, journal.node):
+                    terms.take(unpack_term(kind, unpack_record(packed).body))
+    return cursors, given_up, list(terms.values())

@@ -1,0 +1,70 @@
+"""Bodies of the two records about messages that fail: ATTEMPTS and DEAD.
+
+ATTEMPTS says how often messages have come back. Counts are absolute and only grow, so the record may be read twice,
+late or in another order; one that comes before its message, from another origin, is forgotten.
+
+DEAD is a PUBLISH and a SETTLE in one: the record accepts a letter for its destination, with its headers, and its body
+names the message that is settled by it. Whoever has the record has both, however the log is cut.
+"""
+
+from collections.abc import Iterable
+
+import msgpack
+
+from qmq.dots import Dot, Origin
+from qmq.errors import CorruptLog
+
+ATTEMPTS_MAX = (1 << 31) - 1
+"""What every queue store can hold. A message that failed more often stays at it."""
+
+
+def pack_attempts(counts: Iterable[tuple[Dot, int]]) -> bytes:
+    """`[[node, incarnation, [sequence, count, …]], …]`."""
+    grouped: dict[Origin, list[int]] = {}
+    for (origin, sequence), count in counts:
+        grouped.setdefault(origin, []).extend((sequence, min(count, ATTEMPTS_MAX)))
+    packed: bytes = msgpack.packb([[origin.node, origin.incarnation, found] for origin, found in grouped.items()])
+    return packed
+
+
+def unpack_attempts(body: bytes) -> dict[Dot, int]:
+    """The inverse of `pack_attempts`. Raises CorruptLog for anything else."""
+    counts: dict[Dot, int] = {}
+    try:
+        for node, incarnation, values in msgpack.unpackb(body):
+            origin = Origin(_text(node), _number(incarnation, (1 << 64) - 1))
+            for sequence, count in zip(values[::2], values[1::2], strict=True):
+                counts[Dot(origin, _number(sequence))] = _number(count, ATTEMPTS_MAX)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptLog(f"not a list of attempts: {error}") from error
+    return counts
+
+
+def pack_dead(queue: str, dot: Dot, body: bytes) -> bytes:
+    """`[queue, node, incarnation, sequence, body]`: the message `dot` of `queue` is settled; `body` is the letter's."""
+    packed: bytes = msgpack.packb([queue, dot.origin.node, dot.origin.incarnation, dot.sequence, body])
+    return packed
+
+
+def unpack_dead(body: bytes) -> tuple[str, Dot, bytes]:
+    """The inverse of `pack_dead`. Raises CorruptLog for anything else."""
+    try:
+        queue, node, incarnation, sequence, letter = msgpack.unpackb(body)
+        dot = Dot(Origin(_text(node), _number(incarnation, (1 << 64) - 1)), _number(sequence))
+        if type(letter) is not bytes:
+            raise ValueError("a letter's body is bytes")
+        return _text(queue), dot, letter
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptLog(f"not a dead letter: {error}") from error
+
+
+def _number(value: object, most: int = (1 << 63) - 1) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"a number up to {most} was due")
+    return value
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise ValueError("text was due")
+    return value

@@ -1,0 +1,460 @@
+"""The queue store on PostgreSQL, for those whose backlog shall live in a database they run anyway.
+
+Same lanes, rows and promises as `queue_store`; the tables are `qmq_…` in the first schema of the connection's
+search_path, so every node needs a database or schema of its own. An advisory lock keeps a second node out. Needs the
+extra `postgres` (psycopg).
+
+Surprising: joins that read a whole table are switched off for these connections. Each statement here touches few of
+many rows by their key, and the planner, whose statistics are from when the queue was short, does not always see that.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final, cast
+
+import psycopg
+from psycopg import IsolationLevel, errors
+from psycopg.conninfo import conninfo_to_dict
+
+from qmq.dots import Dot, Origin
+from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, StorageError
+from qmq.storage import postgres_sql as sql
+from qmq.storage.ports import NO_ATTEMPTS, QueueHead, QueueRow
+from qmq.storage.queue_plan import (
+    SIGN,
+    STANDING_ROWS,
+    LaneKey,
+    attempts_by_origin,
+    by_lane,
+    expired_within,
+    origin_columns,
+    runs,
+    settles_by_origin,
+    signed,
+    unsigned,
+    within,
+)
+
+CONNECT_SECONDS: Final = 10
+"""How long a start waits for the server."""
+LOCK_SECONDS: Final = 5
+"""How long it waits for the lock: a server needs a moment to see that the node before was killed."""
+_LOCK_KEY: Final = 0x716D71
+_KEEPALIVE: Final = (30, 10, 3)
+"""Seconds of silence, seconds between probes, probes: how soon each side knows that the other's host is gone. Until
+then the server keeps the lock of a node that died with its host."""
+_OPTIONS: Final = (
+    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    " -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={}"
+).format(*_KEEPALIVE)
+
+_Raw = tuple[int, int, int, int, int, int, int, bytes, bytes]
+_Lane = tuple[int, int, str, int, str, int, bool, int, int]
+_Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class PostgresQueueStore:
+    """See `ports.QueueStore`."""
+
+    def __init__(self, url: str, node: str) -> None:
+        """Connect, and bring the tables to this version.
+
+        Raises:
+            StorageError: the server cannot be reached or does not let us in, or the tables belong to another node.
+            DirectoryInUse: another process uses them.
+            FutureVersion: they were made by later software.
+        """
+        self._reading = Lock()
+        self._open: list[_Connection] = []
+        self._where = _shown(url)
+        self._writer = self._connect(url)
+        try:
+            self._reader = self._connect(url)
+            self._reader.read_only = True
+            self._reader.isolation_level = IsolationLevel.REPEATABLE_READ
+            with self._at_start():
+                self._prepare(node)
+                rows = self._writer.execute("SELECT id, node, incarnation FROM qmq_origins").fetchall()
+                self._writer.commit()
+        except BaseException:
+            self.close()
+            raise
+        self._ids = {Origin(name, unsigned(incarnation)): number for number, name, incarnation in rows}
+
+    def _connect(self, url: str) -> _Connection:
+        with self._at_start():
+            options = f"{conninfo_to_dict(url).get('options') or ''} {_OPTIONS}"
+            idle, interval, count = _KEEPALIVE
+            connection: _Connection = psycopg.connect(
+                url,
+                options=options,
+                application_name="qmq",
+                connect_timeout=CONNECT_SECONDS,
+                keepalives_idle=idle,
+                keepalives_interval=interval,
+                keepalives_count=count,
+            )
+            self._open.append(connection)
+            return connection
+
+    @contextmanager
+    def _at_start(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise StorageError(f"the queue store {self._where} cannot be used: {_one_line(error)}") from error
+
+    def _prepare(self, node: str) -> None:
+        """Keep others out, and make or migrate the tables."""
+        writer = self._writer
+        schema = writer.execute("SELECT current_schema()").fetchone()
+        if schema is None or schema[0] is None:
+            raise StorageError(f"the queue store {self._where} has no schema to write to; see search_path")
+        writer.execute(f"SET lock_timeout = {int(LOCK_SECONDS * 1000)}")
+        try:
+            writer.execute("SELECT pg_advisory_lock(%s, hashtext(%s))", (_LOCK_KEY, schema[0]))
+        except errors.LockNotAvailable as error:
+            raise DirectoryInUse(f"another process uses the queue store {self._where}") from error
+        writer.execute("SET lock_timeout = 0")
+        writer.execute("CREATE TABLE IF NOT EXISTS qmq_version (version integer NOT NULL)")
+        found = writer.execute("SELECT version FROM qmq_version").fetchone()
+        version = found[0] if found is not None else 0
+        if version > len(sql.STEPS):
+            raise FutureVersion(
+                f"the queue store {self._where} has version {version}, this software knows {len(sql.STEPS)}"
+            )
+        if found is None:
+            writer.execute("INSERT INTO qmq_version VALUES (0)")
+        for step in sql.STEPS[version:]:
+            writer.execute(step)
+        writer.execute("UPDATE qmq_version SET version = %s", (len(sql.STEPS),))
+        owner = writer.execute("SELECT node FROM qmq_progress").fetchone()
+        if owner is None:
+            writer.execute("INSERT INTO qmq_progress VALUES (%s, 0)", (node,))
+        elif owner[0] != node:
+            raise StorageError(f"the queue store {self._where} belongs to node {owner[0]}, not to {node}")
+
+    # Writing
+
+    def apply(
+        self,
+        upserts: Sequence[QueueRow],
+        deletes: Mapping[str, Sequence[Dot]],
+        tombstones_add: Collection[Dot],
+        tombstones_del: Collection[Dot],
+        position: int,
+        attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
+    ) -> None:
+        added: dict[Origin, int] = {}
+        with self._medium(), self._writer.transaction():
+            self._insert(by_lane(upserts), added)
+            self._fail(attempts_by_origin(attempts), added)
+            self._delete(settles_by_origin(deletes), added)
+            for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
+                numbers: list[int] = []
+                sequences: list[int] = []
+                for origin, sequence in dots:
+                    numbers.append(self._number(origin, added))
+                    sequences.append(signed(sequence))
+                if numbers:
+                    self._writer.execute(statement, (numbers, sequences))
+            self._writer.execute("UPDATE qmq_progress SET position = %s", (position,))
+        # Only now: numbers given out in a transaction that failed do not exist.
+        self._ids.update(added)
+
+    def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
+        if not lanes:
+            return
+        keys = [(key.queue, key.rank, key.delayed, self._number(key.origin, added)) for key in lanes]
+        counts = [len(rows) for rows in lanes.values()]
+        sizes = [sum([len(row.body) for row in rows]) for rows in lanes.values()]
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        opened = self._writer.execute(sql.OPEN_LANES, (*columns, counts, sizes)).fetchall()
+        ids = {(queue, rank, delayed, origin): lane for queue, rank, delayed, origin, lane in opened}
+        try:
+            with self._writer.transaction(), self._writer.cursor() as cursor, cursor.copy(sql.COPY) as copy:
+                copy.set_types(sql.COPY_TYPES)
+                for row in _flat(keys, ids, lanes):
+                    copy.write_row(row)
+        except errors.UniqueViolation:
+            # Some are here already: after the disk lost journal that it had synced, peers send it again.
+            with self._writer.cursor() as cursor:
+                cursor.executemany(sql.INSERT, _flat(keys, ids, lanes))
+            self._writer.execute(sql.RECOUNT, (list(ids.values()),))
+
+    def _fail(self, attempts: dict[tuple[str, Origin], list[tuple[int, int]]], added: dict[Origin, int]) -> None:
+        keys = list(attempts)
+        failed = [
+            (lane, sequence, count) for n, lane in self._lanes_of(keys, added) for sequence, count in attempts[keys[n]]
+        ]
+        if failed:
+            self._writer.execute(sql.FAIL, [list(column) for column in zip(*failed, strict=True)])
+
+    def _lanes_of(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[tuple[int, int]]:
+        """(Place in `keys`, lane) of the lanes that there are."""
+        numbers = [(queue, self._ids.get(origin) or added.get(origin)) for queue, origin in keys]
+        known = [(n, queue, number) for n, (queue, number) in enumerate(numbers) if number is not None]
+        if not known:
+            return []
+        columns = [list(column) for column in zip(*known, strict=True)]
+        return [(n, lane) for n, lane in self._writer.execute(sql.LANES_OF, columns).fetchall()]
+
+    def _delete(self, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
+        keys = list(settles)
+        gone: list[tuple[int, int, int]] = []
+        single: list[tuple[int, int]] = []
+        for n, lane in self._lanes_of(keys, added):
+            long, rest = runs(settles[keys[n]])
+            for first, last in long:
+                gone += self._writer.execute(sql.DELETE_RUN, (lane, first, last)).fetchall()
+            single += [(lane, sequence) for sequence in rest]
+        if single:
+            gone += self._writer.execute(sql.DELETE, [list(column) for column in zip(*single, strict=True)]).fetchall()
+        totals: dict[int, tuple[int, int]] = {}
+        for lane, count, size in gone:
+            before = totals.get(lane, (0, 0))
+            totals[lane] = (before[0] + count, before[1] + size)
+        if totals:
+            lanes = list(totals)
+            counts = [count for count, _ in totals.values()]
+            sizes = [size for _, size in totals.values()]
+            self._writer.execute(sql.SUBTRACT, (lanes, counts, sizes))
+            self._writer.execute(sql.CLOSE_LANES, (lanes,))
+
+    def _number(self, origin: Origin, added: dict[Origin, int]) -> int:
+        """The number of `origin`, given out on first sight, inside the open transaction."""
+        number = self._ids.get(origin) or added.get(origin)
+        if number is None:
+            found = self._writer.execute(
+                "INSERT INTO qmq_origins (node, incarnation) VALUES (%s, %s) RETURNING id", origin_columns(origin)
+            ).fetchone()
+            assert found is not None
+            number = added[origin] = int(found[0])
+        return number
+
+    # Reading
+
+    def position(self) -> int:
+        with self._snapshot() as reader:
+            found = reader.execute("SELECT position FROM qmq_progress").fetchone()
+            assert found is not None
+            return int(found[0])
+
+    def nodes(self) -> list[str]:
+        with self._snapshot() as reader:
+            return [node for (node,) in reader.execute("SELECT DISTINCT node FROM qmq_origins ORDER BY 1").fetchall()]
+
+    def give_back(self) -> bool:
+        """The server's own vacuum sees to it."""
+        return False
+
+    def is_empty(self, node: str) -> bool:
+        with self._snapshot() as reader:
+            found = reader.execute(
+                "SELECT 1 FROM qmq_origins JOIN qmq_lanes ON qmq_lanes.origin = qmq_origins.id WHERE node = %s LIMIT 1",
+                (node,),
+            )
+            return found.fetchone() is None
+
+    def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
+        found: dict[str, QueueHead] = {}
+        with self._snapshot() as reader:
+            lanes = _lanes(reader, "WHERE queue = ANY(%s) AND node = %s", (list(set(queues)), node))
+            for lane, _, _, _, queue, rank, delayed, messages, size in lanes:
+                due_us = 0
+                if delayed:
+                    due = reader.execute(sql.NEXT_DUE, (lane, now_us)).fetchone()
+                    due_us = due[0] or 0 if due is not None else 0
+                known = found.get(queue, QueueHead(0, 0, (), 0))
+                found[queue] = QueueHead(
+                    known.messages + messages,
+                    known.body_bytes + size,
+                    tuple(sorted({*known.priorities, -rank}, reverse=True)),
+                    min(known.next_due_us or due_us, due_us or known.next_due_us),
+                )
+        return {queue: found[queue] for queue in queues if queue in found}
+
+    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            first = 0
+            if after is not None:
+                known = reader.execute(
+                    "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s", origin_columns(after.origin)
+                ).fetchone()
+                if known is None:
+                    return []
+                first = known[0]
+            found: dict[int, list[_Raw]] = {}
+            origins: dict[int, Origin] = {}
+            for lane, number, name, incarnation, _, _, delayed, _, _ in _lanes(
+                reader,
+                "WHERE queue = %s AND node = %s AND rank = %s AND origin >= %s ORDER BY origin",
+                (queue, node, -priority, first),
+            ):
+                if number not in origins and sum(map(len, found.values())) >= limit:
+                    break
+                origins[number] = Origin(name, unsigned(incarnation))
+                beyond = signed(after.sequence) if after is not None and number == first else -(1 << 63)
+                statement = sql.OVERDUE if delayed else sql.READY
+                parameters = (lane, now_us, beyond, limit) if delayed else (lane, beyond, limit)
+                found.setdefault(number, []).extend(_rows(reader, statement, parameters))
+        for number, raws in found.items():
+            raws.sort(key=_sequence)
+            rows += [_queue_row(origins[number], queue, priority, raw) for raw in raws[: limit - len(rows)]]
+        return rows
+
+    def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            for lane, _, name, incarnation, _, rank, _, _, _ in _lanes(
+                reader, "WHERE queue = %s AND delayed AND node = %s", (queue, node)
+            ):
+                origin = Origin(name, unsigned(incarnation))
+                for raw in _rows(reader, sql.DUE, (lane, after_us, until_us, limit)):
+                    rows.append(_queue_row(origin, queue, -rank, raw))
+        rows.sort(key=_due)
+        return rows[:limit]
+
+    def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            for number, incarnation in reader.execute(
+                "SELECT id, incarnation FROM qmq_origins WHERE node = %s", (node,)
+            ).fetchall():
+                origin = Origin(node, unsigned(incarnation))
+                sizes = reader.execute(sql.EXPIRED_SIZES, (number, until_us, limit)).fetchall()
+                count = within((size for (size,) in sizes), bytes_max)
+                raws = _rows(reader, sql.EXPIRED, (number, until_us, count))
+                lanes = _lanes(reader, "WHERE qmq_lanes.id = ANY(%s)", ([raw[0] for raw in raws],)) if raws else []
+                names = {lane[0]: (lane[4], -lane[5]) for lane in lanes}
+                rows += [_queue_row(origin, *names[raw[0]], raw) for raw in raws]
+                rows = expired_within(rows, limit, bytes_max)
+        return rows
+
+    def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
+        with self._snapshot() as reader:
+            found = reader.execute(sql.LISTING, (after or "", node, limit)).fetchall()
+            return [(queue, messages, size) for queue, messages, size in found]
+
+    def tombstones(self) -> set[Dot]:
+        with self._snapshot() as reader:
+            rows = reader.execute(
+                "SELECT node, incarnation, sequence FROM qmq_tombstones JOIN qmq_origins ON qmq_origins.id = origin"
+            ).fetchall()
+        return {Dot(Origin(node, unsigned(incarnation)), unsigned(sequence)) for node, incarnation, sequence in rows}
+
+    def origins(self) -> list[Origin]:
+        with self._snapshot() as reader:
+            return sorted(Origin(node, unsigned(number)) for node, number in reader.execute(sql.ORIGINS).fetchall())
+
+    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str]]:
+        with self._snapshot() as reader:
+            return [(found[0], found[2]) for found in _standing(reader, origin, after, through, limit)]
+
+    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            for sequence, lane, queue, rank, size in _standing(reader, origin, after, through, STANDING_ROWS):
+                bytes_max -= size
+                if rows and bytes_max < 0:
+                    break
+                rows += [_queue_row(origin, queue, -rank, raw) for raw in _rows(reader, sql.ONE, (lane, sequence))]
+        return rows
+
+    def close(self) -> None:
+        """Let go of the server; what it has not committed is undone."""
+        with self._reading:
+            for connection in self._open:
+                connection.close()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[_Connection]:
+        """One reader at a time; everything read inside is of one moment."""
+        with self._reading, self._medium(), self._reader.transaction():
+            yield self._reader
+
+    @contextmanager
+    def _medium(self) -> Iterator[None]:
+        """Inside, whatever PostgreSQL cannot do comes out as LogBroken, and no room there as DiskFull."""
+        try:
+            yield
+        except errors.DiskFull as error:
+            raise DiskFull(f"no room in the queue store {self._where}: {_one_line(error)}") from error
+        except psycopg.Error as error:
+            raise LogBroken(f"the queue store {self._where} failed: {_one_line(error)}") from error
+
+
+def _flat(
+    keys: list[tuple[str, int, bool, int]],
+    ids: Mapping[tuple[str, int, bool, int], int],
+    lanes: Mapping[LaneKey, list[QueueRow]],
+) -> Iterator[tuple[int, int, int, int, int, int, int, bytes, bytes, int]]:
+    """The rows of `lanes`, in the order of the table's columns."""
+    for key, rows in zip(keys, lanes.values(), strict=True):
+        lane, number = ids[key], key[3]
+        for (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts in rows:
+            yield (
+                lane,
+                signed(sequence),
+                number,
+                signed(timestamp_us),
+                flags,
+                due_us,
+                expires_us,
+                headers,
+                body,
+                attempts,
+            )
+
+
+def _lanes(reader: _Connection, where: str, parameters: tuple[object, ...]) -> list[_Lane]:
+    return cast(list[_Lane], reader.execute(f"{sql.LANES} {where}", parameters).fetchall())
+
+
+def _standing(
+    reader: _Connection, origin: Origin, after: int, through: int, limit: int
+) -> list[tuple[int, int, str, int, int]]:
+    """Sequence, lane, queue, rank and bytes, by sequence."""
+    known = reader.execute(
+        "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s", origin_columns(origin)
+    ).fetchone()
+    if known is None:
+        return []
+    bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
+    return cast(list[tuple[int, int, str, int, int]], reader.execute(sql.STANDING, bounds).fetchall())
+
+
+def _rows(reader: _Connection, statement: str, parameters: tuple[object, ...]) -> list[_Raw]:
+    with reader.cursor(binary=True) as cursor:
+        return cast(list[_Raw], cursor.execute(statement, parameters).fetchall())
+
+
+def _queue_row(origin: Origin, queue: str, priority: int, raw: _Raw) -> QueueRow:
+    _, sequence, timestamp_us, flags, due_us, expires_us, attempts, headers, body = raw
+    dot = Dot(origin, unsigned(sequence))
+    return QueueRow(dot, queue, unsigned(timestamp_us), flags, priority, due_us, expires_us, headers, body, attempts)
+
+
+def _shown(url: str) -> str:
+    """Where `url` leads, without its password."""
+    try:
+        known = conninfo_to_dict(url)
+    except psycopg.Error:
+        return "postgresql"
+    host = known.get("host") or known.get("hostaddr") or "localhost"
+    return f"postgresql://{host}/{known.get('dbname') or ''}"
+
+
+def _one_line(error: psycopg.Error) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _sequence(raw: _Raw) -> int:
+    return raw[1]
+
+
+def _due(row: QueueRow) -> int:
+    return row.due_us

@@ -1,0 +1,93 @@
+"""The tables of the queue store on PostgreSQL, how they came about, and every statement that `postgres` makes of them.
+
+Rows go in and out as columns (`unnest`), so that a statement carries any number of them.
+"""
+
+from typing import Final
+
+# Step n brings version n to n + 1. Never changed once released; what comes later is added.
+STEPS: Final = (
+    """
+    CREATE TABLE qmq_origins (
+        id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, node text NOT NULL, incarnation bigint NOT NULL,
+        UNIQUE (node, incarnation)
+    );
+    CREATE TABLE qmq_lanes (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue text COLLATE "C" NOT NULL, rank smallint NOT NULL,
+        delayed boolean NOT NULL, origin integer NOT NULL, messages bigint NOT NULL, bytes bigint NOT NULL,
+        UNIQUE (queue, rank, delayed, origin)
+    );
+    CREATE INDEX qmq_lanes_by_origin ON qmq_lanes (origin);
+    CREATE TABLE qmq_messages (
+        lane bigint NOT NULL, sequence bigint NOT NULL, origin integer NOT NULL, timestamp_us bigint NOT NULL,
+        flags integer NOT NULL, due_us bigint NOT NULL, expires_us bigint NOT NULL,
+        headers bytea NOT NULL, body bytea NOT NULL,
+        PRIMARY KEY (lane, sequence)
+    );
+    ALTER TABLE qmq_messages ALTER body SET STORAGE EXTERNAL;
+    CREATE INDEX qmq_messages_due ON qmq_messages (lane, due_us) WHERE due_us > 0;
+    CREATE INDEX qmq_messages_expires ON qmq_messages (origin, expires_us) WHERE expires_us > 0;
+    CREATE TABLE qmq_tombstones (
+        origin integer NOT NULL, sequence bigint NOT NULL, PRIMARY KEY (origin, sequence)
+    );
+    CREATE TABLE qmq_progress (node text NOT NULL, position bigint NOT NULL);
+    """,
+    "ALTER TABLE qmq_messages ADD COLUMN attempts integer NOT NULL DEFAULT 0",
+)
+
+OPEN_LANES: Final = """INSERT INTO qmq_lanes (queue, rank, delayed, origin, messages, bytes)
+    SELECT * FROM unnest(%s::text[], %s::smallint[], %s::boolean[], %s::integer[], %s::bigint[], %s::bigint[])
+    ON CONFLICT (queue, rank, delayed, origin) DO UPDATE
+    SET messages = qmq_lanes.messages + excluded.messages, bytes = qmq_lanes.bytes + excluded.bytes
+    RETURNING queue, rank, delayed, origin, id"""
+COPY: Final = "COPY qmq_messages FROM STDIN (FORMAT BINARY)"
+COPY_TYPES: Final = ("int8", "int8", "int4", "int8", "int4", "int8", "int8", "bytea", "bytea", "int4")
+INSERT: Final = "INSERT INTO qmq_messages VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+RECOUNT: Final = """UPDATE qmq_lanes SET (messages, bytes) = (
+    SELECT count(*), coalesce(sum(octet_length(body)), 0) FROM qmq_messages WHERE lane = qmq_lanes.id)
+    WHERE id = ANY(%s)"""
+LANES_OF: Final = """SELECT wanted.n, id
+    FROM unnest(%s::integer[], %s::text[], %s::integer[]) AS wanted (n, queue, origin) JOIN qmq_lanes
+    ON qmq_lanes.queue = wanted.queue AND qmq_lanes.origin = wanted.origin"""
+FAIL: Final = """UPDATE qmq_messages m SET attempts = greatest(m.attempts, failed.attempts)
+    FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS failed (lane, sequence, attempts)
+    WHERE m.lane = failed.lane AND m.sequence = failed.sequence"""
+COUNTED: Final = "SELECT lane, count(*), sum(size)::bigint FROM gone GROUP BY lane"
+DELETE_RUN: Final = f"""WITH gone AS (
+    DELETE FROM qmq_messages WHERE lane = %s AND sequence BETWEEN %s AND %s
+    RETURNING lane, octet_length(body) AS size) {COUNTED}"""
+DELETE: Final = f"""WITH gone AS (
+    DELETE FROM qmq_messages m USING unnest(%s::bigint[], %s::bigint[]) AS wanted (lane, sequence)
+    WHERE m.lane = wanted.lane AND m.sequence = wanted.sequence
+    RETURNING m.lane AS lane, octet_length(body) AS size) {COUNTED}"""
+SUBTRACT: Final = """UPDATE qmq_lanes
+    SET messages = qmq_lanes.messages - gone.messages, bytes = qmq_lanes.bytes - gone.bytes
+    FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) AS gone (lane, messages, bytes) WHERE id = gone.lane"""
+CLOSE_LANES: Final = "DELETE FROM qmq_lanes WHERE messages = 0 AND id = ANY(%s)"
+ADD_TOMBSTONES: Final = """INSERT INTO qmq_tombstones SELECT * FROM unnest(%s::integer[], %s::bigint[])
+    ON CONFLICT DO NOTHING"""
+DELETE_TOMBSTONES: Final = """DELETE FROM qmq_tombstones t
+    USING unnest(%s::integer[], %s::bigint[]) AS gone (origin, sequence)
+    WHERE t.origin = gone.origin AND t.sequence = gone.sequence"""
+
+LANES: Final = """SELECT qmq_lanes.id, qmq_origins.id, node, incarnation, queue, rank, delayed, messages, bytes
+    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin"""
+COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, headers, body"
+ROWS: Final = f"SELECT {COLUMNS} FROM qmq_messages WHERE "
+READY: Final = ROWS + "lane = %s AND sequence > %s ORDER BY sequence LIMIT %s"
+OVERDUE: Final = f"""SELECT * FROM ({ROWS} lane = %s AND due_us > 0 AND due_us <= %s OFFSET 0) AS late
+    WHERE sequence > %s ORDER BY sequence LIMIT %s"""
+DUE: Final = ROWS + "lane = %s AND due_us > 0 AND due_us > %s AND due_us <= %s ORDER BY due_us LIMIT %s"
+EXPIRED: Final = ROWS + "origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"
+EXPIRED_SIZES: Final = """SELECT octet_length(headers) + octet_length(body) FROM qmq_messages
+    WHERE origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"""
+NEXT_DUE: Final = "SELECT min(due_us) FROM qmq_messages WHERE lane = %s AND due_us > 0 AND due_us > %s"
+STANDING: Final = """SELECT sequence, qmq_lanes.id, queue, rank, octet_length(headers) + octet_length(body)
+    FROM qmq_lanes JOIN qmq_messages ON qmq_messages.lane = qmq_lanes.id
+    WHERE qmq_lanes.origin = %s AND sequence > %s AND sequence <= %s ORDER BY sequence LIMIT %s"""
+ONE: Final = ROWS + "lane = %s AND sequence = %s"
+ORIGINS: Final = """SELECT node, incarnation FROM qmq_origins
+    WHERE EXISTS (SELECT 1 FROM qmq_lanes WHERE qmq_lanes.origin = qmq_origins.id)"""
+LISTING: Final = """SELECT queue, sum(messages)::bigint, sum(bytes)::bigint
+    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin
+    WHERE queue > %s AND node = coalesce(%s, node) GROUP BY queue ORDER BY queue LIMIT %s"""

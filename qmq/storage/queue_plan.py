@@ -1,0 +1,137 @@
+"""What a change of the queue store comes to, before any SQL: rows by lane, settles by queue and origin.
+
+A **lane** holds the rows of one queue, priority and origin, those with a due time apart from the others: so what is
+ready can be read in order without passing over what is not, and a database needs one small row per lane to know how
+much there is. Shared by the stores (`queue_store`, `postgres`, the twin in `memory_stores`).
+
+Surprising: settles name the queue but not the priority, so a settle is looked for in every lane of its queue and
+origin; there is seldom more than one.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from qmq.dots import Dot, Origin
+from qmq.storage.ports import QueueRow
+
+SIGN: Final = 1 << 63
+_WRAP: Final = 1 << 64
+RUN_MIN: Final = 32
+"""Sequences without a hole that are worth a statement of their own."""
+
+
+class LaneKey(NamedTuple):
+    """`rank` is the priority with its sign turned, so that high priorities come first."""
+
+    queue: str
+    rank: int
+    delayed: bool
+    origin: Origin
+
+
+def by_lane(rows: Iterable[QueueRow]) -> dict[LaneKey, list[QueueRow]]:
+    """`rows`, each lane's in the order given."""
+    lanes: dict[LaneKey, list[QueueRow]] = {}
+    last_queue, last_priority, last_delayed, last_origin = "", -1, False, None
+    lane: list[QueueRow] = []
+    for row in rows:
+        (origin, _), queue, _, _, priority, due_us, _, _, _, _ = row
+        delayed = due_us > 0
+        # Neighbours mostly share their lane, and comparing is cheaper than making and hashing a key.
+        if (
+            origin is not last_origin
+            or priority != last_priority
+            or delayed is not last_delayed
+            or (queue is not last_queue and queue != last_queue)
+        ):
+            last_queue, last_priority, last_delayed, last_origin = queue, priority, delayed, origin
+            lane = lanes.setdefault(LaneKey(queue, -priority, delayed, origin), [])
+        lane.append(row)
+    return lanes
+
+
+def settles_by_origin(deletes: Mapping[str, Sequence[Dot]]) -> dict[tuple[str, Origin], list[int]]:
+    """(queue, origin) → sequences as databases hold them (`signed`), sorted, each once."""
+    found: dict[tuple[str, Origin], list[int]] = {}
+    for queue, dots in deletes.items():
+        last_origin: Origin | None = None
+        sequences: list[int] = []
+        for origin, sequence in dots:
+            if origin is not last_origin:
+                last_origin = origin
+                sequences = found.setdefault((queue, origin), [])
+            sequences.append(sequence if sequence < SIGN else sequence - _WRAP)
+    return {key: sorted(set(sequences)) for key, sequences in found.items()}
+
+
+def attempts_by_origin(attempts: Mapping[str, Mapping[Dot, int]]) -> dict[tuple[str, Origin], list[tuple[int, int]]]:
+    """(queue, origin) → sequences as databases hold them, each with its count."""
+    found: dict[tuple[str, Origin], list[tuple[int, int]]] = {}
+    for queue, counts in attempts.items():
+        for (origin, sequence), count in counts.items():
+            found.setdefault((queue, origin), []).append((signed(sequence), count))
+    return found
+
+
+def runs(sequences: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Sorted `sequences` as long runs without a hole (first, last), and the rest one by one."""
+    long: list[tuple[int, int]] = []
+    rest: list[int] = []
+    start = 0
+    count = len(sequences)
+    while start < count:
+        end = start + 1
+        # A gallop: the next RUN_MIN are without a hole when the last of them is where it should be.
+        while end + RUN_MIN <= count and sequences[end + RUN_MIN - 1] == sequences[start] + end + RUN_MIN - 1 - start:
+            end += RUN_MIN
+        while end < count and sequences[end] == sequences[end - 1] + 1:
+            end += 1
+        if end - start >= RUN_MIN:
+            long.append((sequences[start], sequences[end - 1]))
+        else:
+            rest.extend(sequences[start:end])
+        start = end
+    return long, rest
+
+
+STANDING_ROWS: Final = 1000
+"""Rows that one call of `QueueStore.standing_rows` looks for."""
+
+
+def within(sizes: Iterable[int], bytes_max: int) -> int:
+    """How many of `sizes` there are up to the first with which they come to `bytes_max`; else all."""
+    count = total = 0
+    for size in sizes:
+        count += 1
+        total += size
+        if total >= bytes_max:
+            break
+    return count
+
+
+def _expiry(row: QueueRow) -> int:
+    return row.expires_us
+
+
+def expired_within(
+    rows: list[QueueRow], limit: int, bytes_max: int, expiry: Callable[[QueueRow], int] = _expiry
+) -> list[QueueRow]:
+    """What `QueueStore.expired` answers when `rows` are known."""
+    rows = sorted(rows, key=expiry)[:limit]
+    return rows[: within((len(row.headers) + len(row.body) for row in rows), bytes_max)]
+
+
+def signed(value: int) -> int:
+    """An unsigned 64-bit integer as a database can hold it; `unsigned` gives it back.
+
+    Those from 2**63 on sort before all others then. No sequence or time gets there, only incarnations do.
+    """
+    return value - _WRAP if value >= SIGN else value
+
+
+def unsigned(value: int) -> int:
+    return value + _WRAP if value < 0 else value
+
+
+def origin_columns(origin: Origin) -> tuple[str, int]:
+    return origin.node, signed(origin.incarnation)

@@ -1,0 +1,136 @@
+"""The tables of the queue store on SQLite, how they came about, and every statement that `queue_store` makes of them.
+
+`{}` in a statement is where rows of placeholders go. Every one has to find its rows by a key; a test asks SQLite's
+planner. Surprising: what is read comes back as one row, JSON beside one blob (see `queue_store`).
+"""
+
+from typing import Final
+
+import sqlite_utils
+from sqlite_utils.migrations import Migrations
+
+migrations = Migrations("qmq-queues")
+
+
+@migrations()
+def m001_first(database: sqlite_utils.Database) -> None:
+    """`rank` is the priority with its sign turned, so that pages come in one direction of one index."""
+    database.executescript(
+        """
+        CREATE TABLE origins (
+            id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL, UNIQUE (node, incarnation)
+        ) STRICT;
+        CREATE TABLE messages (
+            origin INTEGER NOT NULL, sequence INTEGER NOT NULL, queue TEXT NOT NULL, timestamp_us INTEGER NOT NULL,
+            flags INTEGER NOT NULL, rank INTEGER NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL,
+            PRIMARY KEY (origin, sequence)
+        ) STRICT;
+        CREATE INDEX messages_by_queue ON messages (queue, rank, origin, sequence);
+        CREATE TABLE tombstones (
+            origin INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY (origin, sequence)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE progress (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL) STRICT;
+        INSERT INTO progress VALUES (1, 0);
+        """
+    )
+
+
+@migrations()
+def m002_lanes(database: sqlite_utils.Database) -> None:
+    """Messages by lane, with counts, due times and expiries. One statement at a time: a script would end the
+    transaction in which the migration runs."""
+    for statement in (
+        """CREATE TABLE lanes (
+            id INTEGER PRIMARY KEY, queue TEXT NOT NULL, rank INTEGER NOT NULL, delayed INTEGER NOT NULL,
+            origin INTEGER NOT NULL, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
+            UNIQUE (queue, rank, delayed, origin)
+        ) STRICT""",
+        "CREATE INDEX lanes_by_origin ON lanes (origin)",
+        "ALTER TABLE messages RENAME TO old_messages",
+        """CREATE TABLE messages (
+            lane INTEGER NOT NULL, sequence INTEGER NOT NULL, origin INTEGER NOT NULL, timestamp_us INTEGER NOT NULL,
+            flags INTEGER NOT NULL, due_us INTEGER NOT NULL, expires_us INTEGER NOT NULL,
+            headers BLOB NOT NULL, body BLOB NOT NULL,
+            PRIMARY KEY (lane, sequence)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX messages_due ON messages (lane, due_us) WHERE due_us > 0",
+        "CREATE INDEX messages_expires ON messages (origin, expires_us) WHERE expires_us > 0",
+        """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes)
+            SELECT queue, rank, 0, origin, count(*), sum(length(body)) FROM old_messages
+            GROUP BY queue, rank, origin""",
+        """INSERT INTO messages
+            SELECT l.id, m.sequence, m.origin, m.timestamp_us, m.flags, 0, 0, m.headers, m.body
+            FROM lanes l CROSS JOIN old_messages m USING (queue, rank, origin) ORDER BY l.id, m.sequence""",
+        "DROP TABLE old_messages",
+    ):
+        database.conn.execute(statement)
+
+
+@migrations()
+def m003_attempts(database: sqlite_utils.Database) -> None:
+    """How often a message has failed. The column goes behind the bodies, so that no row has to be written again."""
+    database.conn.execute("ALTER TABLE messages ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0")
+
+
+KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_lanes", "m003_attempts"})
+
+INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO NOTHING"
+OPEN_LANES: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes) VALUES {}
+    ON CONFLICT (queue, rank, delayed, origin)
+    DO UPDATE SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes"""
+LANES: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALUES {})
+    SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, rank, delayed, origin)"""
+LANES_OF: Final = """WITH wanted (n, queue, origin) AS (VALUES {})
+    SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, origin)"""
+COUNT_RUN: Final = "SELECT count(*), sum(length(body)) FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
+DELETE_RUN: Final = "DELETE FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
+COUNT: Final = """WITH gone (lane, sequence) AS (VALUES {})
+    SELECT json_group_array(json_array(lane, messages, bytes)) FROM (
+        SELECT lane, count(*) AS messages, sum(length(body)) AS bytes
+        FROM gone CROSS JOIN messages USING (lane, sequence) GROUP BY lane)"""
+# A search by both columns needs a plain SELECT here: with VALUES in its place the whole table would be scanned.
+DELETE: Final = """WITH gone (lane, sequence) AS (VALUES {})
+    DELETE FROM messages WHERE (lane, sequence) IN (SELECT lane, sequence FROM gone)"""
+SUBTRACT: Final = """WITH gone (lane, messages, bytes) AS (VALUES {})
+    UPDATE lanes SET messages = lanes.messages - gone.messages, bytes = lanes.bytes - gone.bytes
+    FROM gone WHERE lanes.id = gone.lane"""
+FAIL: Final = """WITH failed (lane, sequence, attempts) AS (VALUES {})
+    UPDATE messages SET attempts = max(messages.attempts, failed.attempts)
+    FROM failed WHERE messages.lane = failed.lane AND messages.sequence = failed.sequence"""
+CLOSE_LANES: Final = "DELETE FROM lanes WHERE messages = 0 AND id IN (VALUES {})"
+RECOUNT: Final = """UPDATE lanes SET (messages, bytes) = (
+    SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE lane = lanes.id) WHERE id IN (VALUES {})"""
+ADD_TOMBSTONES: Final = "INSERT INTO tombstones VALUES {} ON CONFLICT (origin, sequence) DO NOTHING"
+DELETE_TOMBSTONES: Final = """WITH gone (origin, sequence) AS (VALUES {})
+    DELETE FROM tombstones WHERE (origin, sequence) IN (SELECT origin, sequence FROM gone)"""
+
+COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, headers, body"
+READY: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence > ? ORDER BY sequence LIMIT ?"
+OVERDUE: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_due
+    WHERE lane = ? AND sequence > ? AND due_us > 0 AND due_us <= ? ORDER BY sequence LIMIT ?"""
+DUE: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_due
+    WHERE lane = ? AND due_us > 0 AND due_us > ? AND due_us <= ? ORDER BY due_us LIMIT ?"""
+EXPIRED: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_expires
+    WHERE origin = ? AND expires_us > 0 AND expires_us <= ? ORDER BY expires_us LIMIT ?"""
+NEXT_DUE: Final = (
+    "SELECT min(due_us) FROM messages INDEXED BY messages_due WHERE lane = ? AND due_us > 0 AND due_us > ?"
+)
+EXPIRED_SIZES: Final = f"SELECT json_group_array(length(headers) + length(body)) FROM ({EXPIRED})"
+SIZE: Final = "SELECT sum(length(headers) + length(body)) FROM ({})"
+# Two aggregates over the same rows see them in the same order, so lengths and bytes agree; a blob comes through
+# group_concat byte for byte.
+IN_ONE: Final = """SELECT
+    json_group_array(
+        json_array(lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, length(headers), length(body))),
+    CAST(group_concat(headers || body, '') AS BLOB) FROM ({})"""
+HEADS: Final = """WITH wanted (n, queue) AS (VALUES {})
+    SELECT json_group_array(json_array(n, lanes.id, rank, delayed, messages, bytes)) FROM wanted CROSS JOIN lanes
+    USING (queue) WHERE origin IN (SELECT id FROM origins WHERE node = ?)"""
+STANDING: Final = """SELECT sequence, lanes.id, queue, rank, length(headers) + length(body)
+    FROM lanes CROSS JOIN messages ON messages.lane = lanes.id
+    WHERE lanes.origin = ? AND sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"""
+ONE: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence = ?"
+ORIGINS: Final = """SELECT node, incarnation FROM origins
+    WHERE EXISTS (SELECT 1 FROM lanes WHERE lanes.origin = origins.id)"""
+LISTING: Final = """SELECT queue, sum(messages), sum(bytes) FROM lanes JOIN origins ON origins.id = lanes.origin
+    WHERE queue > ? AND node = coalesce(?, node) GROUP BY queue ORDER BY queue LIMIT ?"""

@@ -1,0 +1,610 @@
+"""What any queue store has to do: every store passes the same tests."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from qmq.dots import Dot, Origin
+from qmq.errors import LogBroken
+from qmq.storage.memory import MemoryDisk
+from qmq.storage.memory_stores import MemoryQueueStore
+from qmq.storage.ports import QueueHead, QueueRow, QueueStore
+from qmq.storage.queue_choice import FOREVER_US
+from qmq.storage.queue_plan import signed
+from qmq.storage.queue_sql import migrations
+from qmq.storage.queue_store import SqliteQueueStore
+from qmq.storage.sqlite import open_database
+
+HUGE = Origin("a", 2**64 - 1)
+OLD = Origin("a", 2**63)
+OTHER = Origin("b", 5)
+Q = "/queue/q"
+NOW = 1_000_000
+
+OpenQueues = Callable[[], QueueStore]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def open_queues(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenQueues]:
+    """Opens the same store each time, as a restarted node would."""
+    kind: str = request.param
+    disk = MemoryDisk()
+    url = request.getfixturevalue("postgres").fresh_schema() if kind == "postgres" else ""
+    opened: list[QueueStore] = []
+
+    def again() -> QueueStore:
+        while opened:
+            opened.pop().close()
+        if kind == "postgres":
+            opened.append(open_postgres(url))
+        else:
+            opened.append(SqliteQueueStore(tmp_path / "q.sqlite") if kind == "sqlite" else MemoryQueueStore(disk))
+        return opened[-1]
+
+    yield again
+    while opened:
+        opened.pop().close()
+
+
+def open_postgres(url: str) -> QueueStore:
+    from qmq.storage.postgres import PostgresQueueStore
+
+    return PostgresQueueStore(url, "a")
+
+
+def row(
+    origin: Origin,
+    sequence: int,
+    queue: str = Q,
+    priority: int = 4,
+    body: bytes = b"body",
+    due_us: int = 0,
+    expires_us: int = 0,
+) -> QueueRow:
+    flags = priority + 1 << 20 | 7
+    return QueueRow(Dot(origin, sequence), queue, 1000 + sequence, flags, priority, due_us, expires_us, b"k:v\n", body)
+
+
+def put(store: QueueStore, *rows: QueueRow, position: int = 1) -> None:
+    store.apply(rows, {}, [], [], position)
+
+
+def delete(store: QueueStore, queue: str, *dots: Dot, position: int = 2) -> None:
+    store.apply([], {queue: dots}, [], [], position)
+
+
+def pages(
+    store: QueueStore, limit: int = 100, queue: str = Q, priority: int = 4, node: str = "a", now_us: int = NOW
+) -> list[QueueRow]:
+    """One reading of everything, page by page."""
+    found: list[QueueRow] = []
+    after = None
+    while True:
+        rows = store.page(node, queue, priority, after, now_us, limit)
+        assert len(rows) <= limit
+        found += rows
+        if len(rows) < limit:
+            return found
+        after = rows[-1].dot
+
+
+def test_a_new_store_is_empty_at_position_zero(open_queues: OpenQueues) -> None:
+    store = open_queues()
+
+    assert (store.position(), store.tombstones(), store.is_empty("a")) == (0, set(), True)
+    assert store.heads("a", [Q], NOW) == {}
+    assert store.listing(None, None, 10) == []
+    assert pages(store) == store.due("a", Q, 0, NOW, 9) == store.expired("a", NOW, 9, 1 << 20) == []
+
+
+def test_what_was_applied_is_there_after_reopening(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    first, second = row(HUGE, 2**63 - 5, body=b"\0\xff"), row(OTHER, 1, "/queue/ä", body=b"")
+    store.apply([first, second], {}, [Dot(OTHER, 9)], [], 123)
+
+    store = open_queues()
+
+    assert store.position() == 123
+    assert store.tombstones() == {Dot(OTHER, 9)}
+    assert pages(store) == [first]
+    assert pages(store, queue="/queue/ä", node="b") == [second]
+    assert store.listing(None, None, 10) == [(Q, 1, 2), ("/queue/ä", 1, 0)]
+
+
+def test_every_byte_of_headers_and_bodies_comes_back(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    every = bytes(range(256))
+    rows = [
+        row(HUGE, 1, body=every)._replace(headers=b""),
+        row(HUGE, 2, body=b"")._replace(headers=every[::-1]),
+        row(HUGE, 3, body=b"")._replace(headers=b""),
+        row(HUGE, 4, body=b"\0"),
+        row(HUGE, 5, body=every * 1000),
+    ]
+    put(store, *rows)
+
+    assert pages(store) == rows
+    assert pages(store, 1) == rows
+
+
+def test_messages_too_large_for_one_piece_come_back_too(
+    open_queues: OpenQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qmq.storage.queue_store._PIECE_BYTES_MAX", 1000)
+    store = open_queues()
+    rows = [row(HUGE, n, body=b"%d" % n * 400) for n in range(1, 5)]
+    put(store, *rows)
+
+    assert pages(store) == rows
+
+
+def test_pages_come_by_origin_as_first_met_and_sequence(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    put(store, row(HUGE, 3), row(HUGE, 1), row(OTHER, 1), row(HUGE, 7, "/queue/a"))
+    put(store, row(OLD, 2), row(OLD, 1, priority=9), row(HUGE, 4))
+
+    wanted = [row(HUGE, 1), row(HUGE, 3), row(HUGE, 4), row(OLD, 2)]
+    for limit in (1, 2, 3, 4, 100):
+        assert pages(store, limit) == wanted
+    assert pages(store, priority=9) == [row(OLD, 1, priority=9)]
+    assert pages(open_queues(), 2) == wanted
+
+
+def test_a_page_begins_after_any_dot_of_a_known_origin(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    put(store, row(HUGE, 3), row(HUGE, 5), row(OLD, 1))
+
+    def after(dot: Dot) -> list[Dot]:
+        return [found.dot for found in store.page("a", Q, 4, dot, NOW, 10)]
+
+    assert after(Dot(HUGE, 1)) == [Dot(HUGE, 3), Dot(HUGE, 5), Dot(OLD, 1)]
+    assert after(Dot(HUGE, 4)) == [Dot(HUGE, 5), Dot(OLD, 1)]
+    assert after(Dot(HUGE, 99)) == [Dot(OLD, 1)]
+    assert after(Dot(OLD, 1)) == []
+    assert after(Dot(Origin("a", 77), 1)) == []
+    delete(store, Q, Dot(HUGE, 3))
+    assert after(Dot(HUGE, 3)) == [Dot(HUGE, 5), Dot(OLD, 1)]
+
+
+def test_messages_of_other_nodes_and_queues_stay_out(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    put(store, row(OTHER, 1, due_us=5, expires_us=5))
+
+    assert pages(store) == store.due("a", Q, 0, NOW, 9) == store.expired("a", NOW, 9, 1 << 20) == []
+    assert pages(store, queue="/queue/p", node="b") == store.due("b", "/queue/p", 0, NOW, 9) == []
+    assert store.heads("a", [Q], NOW) == store.heads("b", ["/queue/p"], NOW) == {}
+    assert store.is_empty("a") and not store.is_empty("b")
+    assert store.nodes() == ["b"]
+    assert (store.listing("a", None, 9), store.listing("b", None, 9)) == ([], [(Q, 1, 4)])
+
+
+def test_what_is_delayed_comes_in_its_place_once_it_is_due(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    rows = [row(HUGE, 1), row(HUGE, 2, due_us=NOW), row(HUGE, 3), row(HUGE, 4, due_us=NOW + 1), row(OLD, 1, due_us=1)]
+    put(store, *rows)
+
+    for limit in (1, 2, 100):
+        assert pages(store, limit) == [rows[0], rows[1], rows[2], rows[4]]
+        assert pages(store, limit, now_us=NOW + 1) == rows
+        assert pages(store, limit, now_us=FOREVER_US) == rows
+
+
+def test_due_rows_come_by_due_time_within_their_bounds(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    rows = [row(HUGE, n, due_us=due_us) for n, due_us in enumerate((500, 100, 300, 400), start=1)]
+    put(store, *rows, row(HUGE, 9), row(OLD, 1, priority=9, due_us=200), row(HUGE, 8, "/queue/p", due_us=250))
+
+    def due(after_us: int, until_us: int, limit: int = 10) -> list[int]:
+        return [found.due_us for found in store.due("a", Q, after_us, until_us, limit)]
+
+    assert due(0, 1000) == [100, 200, 300, 400, 500]
+    assert due(100, 400) == [200, 300, 400]
+    assert due(0, 1000, 2) == [100, 200]
+    assert due(500, 1000) == []
+    assert store.due("a", Q, 150, 250, 10) == [row(OLD, 1, priority=9, due_us=200)]
+
+
+def test_expired_rows_of_all_queues_come_by_expiry(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    put(
+        store,
+        row(HUGE, 1, expires_us=300),
+        row(HUGE, 2),
+        row(HUGE, 3, "/queue/p", priority=0, expires_us=100, due_us=50),
+        row(OLD, 1, expires_us=200),
+    )
+
+    assert [(found.queue, found.priority, found.expires_us) for found in store.expired("a", 300, 10, 1 << 20)] == [
+        ("/queue/p", 0, 100),
+        (Q, 4, 200),
+        (Q, 4, 300),
+    ]
+    assert [found.expires_us for found in store.expired("a", 299, 10, 1 << 20)] == [100, 200]
+    assert [found.expires_us for found in store.expired("a", 300, 1, 1 << 20)] == [100]
+    assert store.expired("a", 99, 10, 1 << 20) == []
+
+
+def test_expired_rows_end_with_the_first_that_comes_to_the_bytes_asked_for(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    put(
+        store,
+        *(
+            row(origin, n, body=b"x" * 1000, expires_us=10 * n + k)
+            for k, origin in enumerate((HUGE, OLD))
+            for n in range(1, 6)
+        ),
+    )
+    size = 1000 + len(row(HUGE, 1).headers)
+
+    def expired(bytes_max: int, limit: int = 100) -> list[int]:
+        return [found.expires_us for found in store.expired("a", 1000, limit, bytes_max)]
+
+    assert expired(1) == expired(size) == [10]
+    assert expired(size + 1) == expired(2 * size) == [10, 11]
+    assert expired(5 * size) == [10, 11, 20, 21, 30]
+    assert expired(5 * size, 3) == [10, 11, 20]
+    assert len(expired(10 * size)) == len(expired(100 * size)) == 10
+
+
+def test_heads_say_how_much_there_is_which_priorities_and_what_is_due_next(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    put(store, row(HUGE, 1), row(HUGE, 2, priority=9, body=b"12345"), row(OLD, 3, priority=0, due_us=NOW + 7))
+    put(store, row(HUGE, 4, due_us=NOW + 5), row(HUGE, 5, due_us=NOW), row(HUGE, 6, "/queue/p"), row(OTHER, 1))
+
+    assert store.heads("a", [Q, "/queue/none", "/queue/p", Q], NOW) == {
+        Q: QueueHead(5, 21, (9, 4, 0), NOW + 5),
+        "/queue/p": QueueHead(1, 4, (4,), 0),
+    }
+    assert store.heads("a", [Q], NOW + 5)[Q].next_due_us == NOW + 7
+    assert store.heads("a", [Q], NOW + 7)[Q].next_due_us == 0
+    assert store.heads("b", [Q], NOW) == {Q: QueueHead(1, 4, (4,), 0)}
+
+
+def test_many_heads_are_answered_at_once(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    names = [f"/queue/{n}" for n in range(700)]
+    put(store, *[row(HUGE, n, name) for n, name in enumerate(names, start=1)])
+
+    found = store.heads("a", names, NOW)
+
+    assert list(found) == names
+    assert set(found.values()) == {QueueHead(1, 4, (4,), 0)}
+
+
+def test_deleting_takes_messages_and_tombstones_and_minds_nothing_that_is_gone(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    store.apply([row(HUGE, 1), row(HUGE, 2)], {}, [Dot(OLD, 1), Dot(OLD, 2)], [], 1)
+
+    gone = {Q: [Dot(HUGE, 1), Dot(HUGE, 1), Dot(HUGE, 99), Dot(OTHER, 1)], "/queue/none": [Dot(HUGE, 2)]}
+    store.apply([], gone, [], [Dot(OLD, 2), Dot(OLD, 7)], 2)
+
+    assert pages(store) == [row(HUGE, 2)]
+    assert store.heads("a", [Q], NOW) == {Q: QueueHead(1, 4, (4,), 0)}
+    assert store.tombstones() == {Dot(OLD, 1)}
+
+
+def test_a_settle_finds_its_message_whatever_its_priority_and_due_time(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    put(store, row(HUGE, 1, priority=0), row(HUGE, 2, priority=9, due_us=NOW * 2), row(HUGE, 3), row(OLD, 2))
+
+    delete(store, Q, Dot(HUGE, 2), Dot(HUGE, 1))
+
+    assert store.heads("a", [Q], NOW) == {Q: QueueHead(2, 8, (4,), 0)}
+    assert store.due("a", Q, 0, FOREVER_US, 9) == []
+
+
+def test_a_queue_leaves_nothing_behind_when_its_last_message_goes(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    put(store, row(HUGE, 1, priority=1), row(HUGE, 2, due_us=5), row(HUGE, 3, "/queue/p"))
+
+    delete(store, Q, Dot(HUGE, 1), Dot(HUGE, 2))
+
+    assert store.heads("a", [Q], NOW) == {}
+    assert store.listing(None, None, 9) == [("/queue/p", 1, 4)]
+    delete(store, "/queue/p", Dot(HUGE, 3))
+    assert store.is_empty("a")
+    assert store.listing(None, None, 9) == []
+
+
+def test_a_message_that_comes_and_goes_in_one_change_leaves_nothing(open_queues: OpenQueues) -> None:
+    store = open_queues()
+
+    store.apply([row(HUGE, 1), row(HUGE, 2)], {Q: [Dot(HUGE, 2)]}, [], [], 5)
+
+    assert pages(store) == [row(HUGE, 1)]
+    assert store.heads("a", [Q], NOW)[Q].messages == 1
+
+
+def test_applying_the_same_again_changes_nothing(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    rows = [row(HUGE, 1), row(HUGE, 2), row(HUGE, 3, due_us=9), row(HUGE, 4, "/queue/p")]
+    for _ in range(2):
+        store.apply(rows, {Q: [Dot(HUGE, 2)]}, [Dot(OLD, 1)], [], 5)
+    put(store, *rows, row(HUGE, 5))
+
+    assert [found.dot.sequence for found in pages(store)] == [1, 2, 3, 5]
+    assert store.heads("a", [Q], NOW) == {Q: QueueHead(4, 16, (4,), 0)}
+    assert store.listing("a", None, 9) == [("/queue/p", 1, 4), (Q, 4, 16)]
+    assert store.tombstones() == {Dot(OLD, 1)}
+
+
+def test_failures_are_counted_in_whatever_way_a_row_is_read(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    rows = [row(HUGE, 1), row(HUGE, 2, due_us=9), row(OLD, 3, expires_us=9)._replace(attempts=1), row(HUGE, 4)]
+    put(store, *rows, row(OTHER, 1))
+
+    store.apply([], {}, [], [], 2, {Q: {Dot(HUGE, 1): 3, Dot(HUGE, 2): 1, Dot(OLD, 3): 2**31 - 1}})
+
+    store = open_queues()
+    wanted = {1: 3, 2: 1, 3: 2**31 - 1, 4: 0}
+    assert {found.dot.sequence: found.attempts for found in pages(store)} == wanted
+    assert [found.attempts for found in store.due("a", Q, 0, 100, 9)] == [1]
+    assert [found.attempts for found in store.expired("a", 100, 9, 1 << 20)] == [2**31 - 1]
+    assert [found.attempts for found in pages(store, node="b")] == [0]
+    assert [found._replace(attempts=0) for found in pages(store)] == [
+        found._replace(attempts=0) for found in rows[:2]
+    ] + [
+        rows[3],
+        rows[2]._replace(attempts=0),
+    ]
+
+
+def test_counts_of_failures_only_grow_and_need_a_row(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    put(store, row(HUGE, 1))
+    failed = {Q: {Dot(HUGE, 1): 4, Dot(HUGE, 9): 4, Dot(OLD, 1): 4}, "/queue/none": {Dot(HUGE, 1): 9}}
+    store.apply([], {}, [], [], 2, failed)
+
+    store.apply([row(HUGE, 5), row(HUGE, 6)], {Q: [Dot(HUGE, 6)]}, [], [], 3, {Q: {Dot(HUGE, n): 2 for n in (1, 5, 6)}})
+
+    assert [(found.dot.sequence, found.attempts) for found in pages(store)] == [(1, 4), (5, 2)]
+    assert store.heads("a", [Q], NOW)[Q].messages == 2
+
+
+def test_the_listing_comes_by_name_in_pages(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    names = ["/queue/Z", "/queue/a", "/queue/b", "/queue/ä", "/queue/😀"]
+    put(store, *[row(HUGE, n, name) for n, name in enumerate(reversed(names), start=1)], row(OTHER, 1, "/queue/c"))
+
+    assert [name for name, _, _ in store.listing("a", None, 10)] == names
+    assert [name for name, _, _ in store.listing("a", "/queue/a", 2)] == ["/queue/b", "/queue/ä"]
+    assert [name for name, _, _ in store.listing(None, "/queue/b", 2)] == ["/queue/c", "/queue/ä"]
+    assert store.listing("a", "/queue/😀", 10) == []
+
+
+class Plain:
+    """What a queue store comes to, without any cleverness."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Dot, QueueRow] = {}
+        self.origins: list[Origin] = []
+
+    def apply(self, upserts: Sequence[QueueRow], deletes: Mapping[str, Sequence[Dot]]) -> None:
+        for added in upserts:
+            self.rows[added.dot] = added
+            if added.dot.origin not in self.origins:
+                self.origins.append(added.dot.origin)
+        for dots in deletes.values():
+            for dot in dots:
+                self.rows.pop(dot, None)
+
+    def of(self, node: str, queue: str) -> list[QueueRow]:
+        rows = [row for row in self.rows.values() if row.queue == queue and row.dot.origin.node == node]
+        return sorted(rows, key=lambda row: (self.origins.index(row.dot.origin), row.dot.sequence))
+
+    def head(self, node: str, queue: str, now_us: int) -> dict[str, QueueHead]:
+        rows = self.of(node, queue)
+        if not rows:
+            return {}
+        due = min((row.due_us for row in rows if row.due_us > now_us), default=0)
+        priorities = tuple(sorted({row.priority for row in rows}, reverse=True))
+        return {queue: QueueHead(len(rows), sum(len(row.body) for row in rows), priorities, due)}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_history_comes_to_what_a_plain_dictionary_says(open_queues: OpenQueues, seed: int) -> None:
+    random = Random(seed)
+    store = open_queues()
+    plain = Plain()
+    have = {HUGE: 0, OLD: 0, OTHER: 0}
+    queues = ["/queue/a", "/queue/b"]
+    for step in range(12):
+        upserts = []
+        for _ in range(random.choice([0, 3, 400])):
+            origin = random.choice(list(have))
+            have[origin] += random.choice([1, 1, 1, 2])
+            due_us = random.choice([0, 0, 0, random.randint(1, 2000)])
+            expires_us = random.choice([0, 0, random.randint(1, 2000)])
+            priority = random.choice([4, 4, 4, 0, 9])
+            body = b"x" * random.randint(0, 50)
+            upserts.append(row(origin, have[origin], random.choice(queues), priority, body, due_us, expires_us))
+        deletes: dict[str, list[Dot]] = {}
+        known = list(plain.rows.values()) + upserts
+        for gone in random.sample(known, len(known) * random.choice([0, 1, 9, 10]) // 10):
+            deletes.setdefault(gone.queue, []).append(gone.dot)
+        store.apply(upserts, deletes, [], [], step)
+        plain.apply(upserts, deletes)
+
+        for node in ("a", "b"):
+            mine = [found for found in plain.rows.values() if found.dot.origin.node == node]
+            assert store.is_empty(node) == (not mine)
+            expired = [found.expires_us for found in store.expired(node, 1000, 10_000, 1 << 20)]
+            assert expired == sorted(found.expires_us for found in mine if 0 < found.expires_us <= 1000)
+            for queue in queues:
+                rows = plain.of(node, queue)
+                assert store.heads(node, [queue], 1000) == plain.head(node, queue, 1000)
+                assert [found.due_us for found in store.due(node, queue, 500, 1500, 10_000)] == sorted(
+                    found.due_us for found in rows if 500 < found.due_us <= 1500
+                )
+                for priority in (0, 4, 9):
+                    assert pages(store, 97, queue, priority, node, 1000) == [
+                        found for found in rows if found.priority == priority and found.due_us <= 1000
+                    ]
+        if step == 6:
+            store = open_queues()
+    if isinstance(store, SqliteQueueStore):
+        counted = "SELECT lane, count(*), sum(length(body)) FROM messages GROUP BY lane ORDER BY lane"
+        connection = store._database.conn
+        assert (
+            connection.execute(counted).fetchall()
+            == connection.execute("SELECT id, messages, bytes FROM lanes ORDER BY id").fetchall()
+        )
+
+
+def test_reading_does_not_wait_for_a_change_under_way_and_sees_none_of_it(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    if isinstance(store, MemoryQueueStore):
+        pytest.skip("a change of the twin in memory is over at once")
+    put(store, row(HUGE, 1))
+    inside, read = threading.Event(), threading.Event()
+
+    class Slow(Sequence[Dot]):
+        """Stops the change in the middle, until the reader was there."""
+
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> Dot:  # type: ignore[override]
+            if index:
+                raise IndexError
+            inside.set()
+            assert read.wait(30)
+            return Dot(OLD, 1)
+
+    change = threading.Thread(
+        target=store.apply, args=([row(HUGE, 2)], {Q: [Dot(HUGE, 1)]}, Slow(), [], 9), daemon=True
+    )
+    change.start()
+    assert inside.wait(30)
+    during = (pages(store), store.heads("a", [Q], NOW)[Q].messages, store.position(), store.tombstones())
+    read.set()
+    change.join(30)
+
+    assert during == ([row(HUGE, 1)], 1, 1, set())
+    assert (pages(store), store.position(), store.tombstones()) == ([row(HUGE, 2)], 9, {Dot(OLD, 1)})
+
+
+def test_everything_read_at_once_is_of_one_moment(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    if isinstance(store, MemoryQueueStore):
+        pytest.skip("the twin in memory holds changes off while it is read")
+    put(store, row(HUGE, 1))
+    table = "lanes" if isinstance(store, SqliteQueueStore) else "qmq_lanes"
+    counted = f"SELECT sum(messages) FROM {table}"
+
+    with store._snapshot() as reader:  # type: ignore[attr-defined]
+        before = reader.execute(counted).fetchone()
+        put(store, row(HUGE, 2))
+        after = reader.execute(counted).fetchone()
+
+    assert before == after == (1,)
+    assert len(pages(store)) == 2
+
+
+def test_a_failed_transaction_leaves_nothing_behind(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    if isinstance(store, MemoryQueueStore):
+        pytest.skip("the twin in memory fails on demand only")
+    put(store, row(HUGE, 1))
+    broken = row(OTHER, 2)._replace(headers=None)  # type: ignore[arg-type]
+
+    with pytest.raises(LogBroken):
+        store.apply([row(OTHER, 1), broken], {Q: [Dot(HUGE, 1)]}, [], [], 2)
+
+    assert store.position() == 1
+    assert store.listing(None, None, 9) == [(Q, 1, 4)]
+    put(store, row(OTHER, 1))
+    assert pages(store, node="b") == [row(OTHER, 1)]
+
+
+def test_a_memory_store_that_is_told_to_fail_changes_nothing() -> None:
+    disk = MemoryDisk()
+    store = MemoryQueueStore(disk)
+    disk.fail_at(0)
+
+    with pytest.raises(LogBroken):
+        put(store, row(HUGE, 1))
+
+    assert (store.position(), store.listing(None, None, 9)) == (0, [])
+
+
+def test_a_file_of_the_first_version_keeps_its_messages(tmp_path: Path) -> None:
+    """The file was written by the version that had one table by (origin, sequence)."""
+    old = Origin("a", 2**63 + 1)
+    new = Origin("a", 7)
+    other = Origin("b", 5)
+    copy = tmp_path / "queues.sqlite"
+    copy.write_bytes((Path(__file__).parent / "queues_1" / "queues.sqlite").read_bytes())
+
+    def was(origin: Origin, sequence: int, queue: str, priority: int = 4) -> QueueRow:
+        when = 1_700_000_000_000_000 + sequence
+        body = b"%d" % sequence * sequence
+        return QueueRow(Dot(origin, sequence), queue, when, priority + 1 << 20 | 3, priority, 0, 0, b"k:v\n", body)
+
+    for _ in range(2):
+        store = SqliteQueueStore(copy)
+        assert store.position() == 222
+        assert store.tombstones() == {Dot(old, 77), Dot(other, 9)}
+        assert store.heads("a", ["/queue/jobs", "/queue/other"], NOW) == {
+            "/queue/jobs": QueueHead(3, 11, (9, 4), 0),
+            "/queue/other": QueueHead(1, 3, (0,), 0),
+        }
+        jobs = "/queue/jobs"
+        assert pages(store, queue=jobs) == [was(old, 5, jobs), was(new, 2, jobs)]
+        assert pages(store, queue=jobs, priority=9) == [was(old, 4, jobs, 9)]
+        assert pages(store, queue="/queue/other", priority=0) == [was(new, 3, "/queue/other", 0)]
+        assert pages(store, queue="/queue/ä", node="b") == [was(other, 1, "/queue/ä")]
+        store.close()
+    delete_all = SqliteQueueStore(copy)
+    delete(delete_all, jobs, Dot(old, 4), Dot(old, 5), Dot(new, 2))
+    assert delete_all.listing("a", None, 9) == [("/queue/other", 1, 3)]
+    delete_all.close()
+
+
+def test_a_file_of_the_version_that_counted_no_failures_keeps_its_messages(tmp_path: Path) -> None:
+    path = tmp_path / "q.sqlite"
+    database = open_database(path)
+    migrations.apply(database, stop_before="m003_attempts")
+    database.conn.execute("INSERT INTO origins VALUES (1, 'a', ?)", [signed(HUGE.incarnation)])
+    database.conn.execute("INSERT INTO lanes VALUES (1, ?, -4, 0, 1, 2, 20008)", [Q])
+    for sequence, body in ((1, b"x" * 20_000), (2, b"12345678")):
+        values = [sequence, 1000 + sequence, 5 << 20 | 7, b"k:v\n", body]
+        database.conn.execute("INSERT INTO messages VALUES (1, ?, 1, ?, ?, 0, 0, ?, ?)", values)
+    database.close()
+
+    store = SqliteQueueStore(path)
+    assert pages(store) == [row(HUGE, 1, body=b"x" * 20_000), row(HUGE, 2, body=b"12345678")]
+    store.apply([], {}, [], [], 1, {Q: {Dot(HUGE, 1): 2}})
+    store.close()
+
+    store = SqliteQueueStore(path)
+    assert [(found.attempts, len(found.body)) for found in pages(store)] == [(2, 20_000), (0, 8)]
+    store.close()
+
+
+def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
+    """A statement that scans a table is correct and useless."""
+    from qmq.storage import queue_sql as module
+
+    store = SqliteQueueStore(tmp_path / "q.sqlite")
+    connection: sqlite3.Connection = store._database.conn
+    texts = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, str) and ("SELECT" in value or "DELETE" in value or "UPDATE messages" in value)
+    }
+    widths = {"FAIL": 3, "LANES": 5, "LANES_OF": 3, "COUNT": 2, "DELETE": 2, "SUBTRACT": 3, "HEADS": 2}
+    assert len(texts) > 15
+    for name, text in texts.items():
+        text = text.replace("({})", f"({texts['READY']})") if name in ("SIZE", "IN_ONE") else text
+        width = 2 if name == "DELETE_TOMBSTONES" else widths.get(name, 1)
+        text = text.format(", ".join([f"({', '.join('?' * width)})"] * 3))
+        plan = connection.execute("EXPLAIN QUERY PLAN " + text, [None] * text.count("?"))
+        steps = [step[3] for step in plan.fetchall()]
+        assert not any(step.startswith(("SCAN messages", "SCAN lanes", "SCAN tombstones")) for step in steps), steps
+        assert "USE TEMP B-TREE" not in " ".join(steps) or name in ("COUNT", "OVERDUE", "STANDING"), steps
+    store.close()
