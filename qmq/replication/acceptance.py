@@ -9,29 +9,44 @@ A batch is judged whole before anything of it is applied: checksum, structure, r
 file names, and none that claims to be this very incarnation. Pure.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 import msgpack
 
+from qmq.broker.destination import Kind as Destination
 from qmq.broker.outcome import Outcome
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, FutureVersion, MeshError
 from qmq.journal import Replay
-from qmq.replication.values import array, check_dots, number, origin_of
+from qmq.replication.values import array, check_dots, name_of, number, origin_of
 from qmq.storage.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
+from qmq.storage.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.record import Kind, Record
+from qmq.storage.rest import Rest, rest_batch
+from qmq.storage.retire_record import unpack_retirement
+from qmq.storage.seals import unpack_seals
+from qmq.storage.term_record import unpack_term
+
+CHECKED: Final = frozenset({Kind.PUBLISH, Kind.SETTLE, Kind.DEAD, Kind.ATTEMPTS})
+"""Kinds of which this node obeys every record."""
 
 NOT_HERE: Final = "gap"
 """Code of the MeshError that only means: subscribe again. It needs no alarm."""
 
 
 class Acceptance:
-    """Judges batches for the node whose incarnation is `own`; `members` are the names in the peers file."""
+    """Judges batches for the node whose incarnation is `own`.
+
+    `members` are the names that some peers file of the mesh has, or had before the node was retired.
+    """
 
     def __init__(self, own: Origin, members: frozenset[str], replay: Replay) -> None:
         self._own = own
-        self._members = members
+        self.members = members
         self._replay = replay
+        self.forgotten: Collection[Origin] = ()
+        """Dead incarnations of which nothing is left: what a peer still brings or says of them is known."""
 
     def take(self, body: bytes, have: Vector, out: Outcome) -> Vector:
         """Take what is new of a Batches frame, raise `have`, add the effects to `out`.
@@ -50,20 +65,43 @@ class Acceptance:
                 grown[head.origin] = head.last
         return grown
 
+    def take_rest(self, origin: Origin, after: int, rest: Rest, have: Vector, out: Outcome) -> None:
+        """Take what a peer's stores have left of `origin` after `after`, unless more than that is here already.
+
+        Raises MeshError when it cannot be what it says; nothing was taken then.
+        """
+        if origin.node not in self.members or origin == self._own:
+            raise MeshError("forged-origin", f"what is left of {origin} cannot come from a peer")
+        if have.get(origin, 0) != after:
+            return
+        try:
+            batch = rest_batch(origin, after, rest)
+            head = verify_batch(batch)
+            records = batch_records(batch)
+        except (CorruptLog, ValueError) as error:
+            raise MeshError("bad-batch", f"what is left of {origin}: {error}") from error
+        for record in records:
+            if record.kind != Kind.PUBLISH and record is not records[-1]:
+                raise MeshError("bad-batch", f"what is left of {origin} has a record of kind {record.kind}")
+            _check_record(record, head)
+        have[origin] = head.last
+        out.batches.append((origin, head.last, batch))
+        self._replay.accept(origin, records, have, out)
+
     def check_gap(self, origin: Origin, through: int, have: Vector) -> bool:
         """Whether a peer's word that records will never come is news. Raises MeshError when it cannot be true."""
-        if origin.node not in self._members:
+        if origin.node not in self.members:
             raise MeshError("unknown-origin", f"a gap of {origin}, whose node is not in the peers file")
         if origin == self._own:
             raise MeshError("forged-origin", f"a peer claims to know about records of {origin} better than itself")
-        return through > have.get(origin, 0)
+        return through > have.get(origin, 0) and origin not in self.forgotten
 
     def _is_new(self, head: BatchHead, have: Vector) -> bool:
         origin = head.origin
         known = have.get(origin, 0)
-        if head.last <= known:
+        if head.last <= known or origin in self.forgotten:
             return False
-        if origin.node not in self._members:
+        if origin.node not in self.members:
             raise MeshError("unknown-origin", f"records of {origin}, whose node is not in the peers file")
         if origin == self._own:
             raise MeshError("forged-origin", f"records {head.first}–{head.last} of {origin}, which it never wrote")
@@ -72,7 +110,8 @@ class Acceptance:
         if head.first > known + 1:
             raise MeshError(NOT_HERE, f"{head!r} came where {known + 1} was due")
         if head.first <= known:
-            raise MeshError("bad-batch", f"{head!r} overlaps with what is known up to {known}")
+            # Not a mistake: what stores had left of a stretch may end inside a batch. The next link tells it as a gap.
+            raise MeshError(NOT_HERE, f"{head!r} overlaps with what is known up to {known}")
         return True
 
     def _apply(self, batch: bytes, have: Vector, out: Outcome) -> None:
@@ -123,10 +162,22 @@ def _head_at(body: bytes, offset: int) -> BatchHead:
 def _check_record(record: Record, head: BatchHead) -> None:
     """A checksum only says that the bytes are what the origin wrote; this says that they mean something."""
     kind = record.kind
-    if kind != Kind.PUBLISH and kind != Kind.SETTLE:
+    if kind in (Kind.TERM, Kind.VOTE, Kind.RETIRE, Kind.SEAL):
+        try:
+            if kind == Kind.RETIRE:
+                unpack_retirement(record.body)
+            elif kind == Kind.SEAL:
+                unpack_seals(record.body)
+            else:
+                unpack_term(kind, record.body)
+        except CorruptLog as error:
+            raise MeshError("bad-batch", f"record {record.sequence} of {head.origin}: {error}") from error
+    if kind not in CHECKED:
         return
     if type(record.destination) is not str or type(record.headers) is not bytes or type(record.body) is not bytes:
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin} has fields of the wrong type")
+    if kind in (Kind.DEAD, Kind.ATTEMPTS):
+        _check_failures(record, head)
     if kind == Kind.SETTLE:
         try:
             check_dots(msgpack.unpackb(record.body))
@@ -134,6 +185,24 @@ def _check_record(record: Record, head: BatchHead) -> None:
             raise MeshError("bad-batch", f"settle {record.sequence} of {head.origin}: {error}") from error
         except MeshError as error:
             raise MeshError("bad-batch", f"settle {record.sequence} of {head.origin}: {error.message}") from error
+
+
+def _check_failures(record: Record, head: BatchHead) -> None:
+    """What the checkpoint will read must be readable: there it is too late to refuse."""
+    try:
+        if record.kind == Kind.DEAD:
+            queue, dot, _ = unpack_dead(record.body)
+            name_of(queue, Destination.QUEUE)
+            name_of(record.destination, Destination.QUEUE)
+            counts = {dot: 0}
+        else:
+            counts = unpack_attempts(record.body)
+        for dot in counts:
+            origin_of(*dot.origin)
+    except CorruptLog as error:
+        raise MeshError("bad-batch", f"record {record.sequence} of {head.origin}: {error}") from error
+    except MeshError as error:
+        raise MeshError("bad-batch", f"record {record.sequence} of {head.origin}: {error.message}") from error
 
 
 def _gap_of(record: Record, head: BatchHead) -> tuple[Origin, int]:

@@ -98,6 +98,8 @@ class Conversation:
         """Who the other side says it is; a server must not believe it before `is_proven`."""
         self.is_proven = False
         """The other side has shown who it is, by all the proofs it owes us."""
+        self.turned = ""
+        """The node that wants to be followed over this connection, which it has dialled: it goes on as another one."""
         self.error: MeshError | None = None
         self.reply = b""
 
@@ -135,7 +137,7 @@ class Conversation:
             frames.append(self._decode(what, frame))
         else:
             self._handshake_step(command, frame)
-        self.state = following
+        self.state = LinkState.ENDED if self.turned else following
 
     def _handshake_step(self, command: str, frame: Frame) -> None:
         handshake = self._handshake
@@ -147,6 +149,9 @@ class Conversation:
             handshake.subscribe(frame)
             self.is_proven = True
         elif command != "DISCONNECT":
+            self.turned = handshake.turned(frame)
+            if self.turned:
+                return
             self.partner, answer = handshake.connect(frame)
             self.reply += answer
         if self.partner is not None and self._sender is None:

@@ -5,15 +5,39 @@ messages to local consumers. Back go Acks with what changed in the two vectors, 
 decisions go into the Outcome that the caller submits.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
+from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
 from qmq.dots import Origin, Vector
 from qmq.replication.acceptance import Acceptance
-from qmq.replication.frames import Ack, Batches, Gap, Held, Hole, Interest, Lend, Serves, Topics, Welcome
+from qmq.replication.both_ways import take_both_ways
+from qmq.replication.frames import (
+    ROUTES,
+    SNAPSHOT,
+    Ack,
+    Answer,
+    Batches,
+    Forgotten,
+    Gap,
+    Held,
+    Hole,
+    Interest,
+    Lend,
+    Question,
+    Replies,
+    Retained,
+    Serves,
+    Topics,
+    Welcome,
+)
+from qmq.replication.gaps import Gaps
 from qmq.replication.handshake import Partner
 from qmq.replication.host import Host
 from qmq.replication.outbox import Outbox
+from qmq.replication.standing import MEMBERS, Members
+from qmq.replication.terms import TERMS, Ask, Beats, Holds, Release, Vote
 
 PATTERNS_PER_FRAME: Final = 4096
 
@@ -21,7 +45,7 @@ PATTERNS_PER_FRAME: Final = 4096
 class Following:
     """One node that we follow, from the moment it was believed."""
 
-    def __init__(self, host: Host, partner: Partner, outbox: Outbox, acceptance: Acceptance) -> None:
+    def __init__(self, host: Host, partner: Partner, outbox: Outbox, acceptance: Acceptance, gaps: Gaps) -> None:
         self.peer = partner.origin.node
         self.partner = partner
         self.outbox = outbox
@@ -33,6 +57,9 @@ class Following:
         self.bytes_received = 0
         self._host = host
         self._acceptance = acceptance
+        self._gaps = gaps
+        self.had: Vector = {}
+        """What the peer had when the link began."""
         self._ack_due = False
         self._frames = 0
         self._told_frames = 0
@@ -41,21 +68,31 @@ class Following:
         self._told_received: Vector = {}
         self._told_durable: Vector = {}
         self._told_direct: tuple[Origin, ...] = ()
+        self._echo_us = 0
 
     def begin(self, direct: tuple[Origin, ...]) -> None:
         """Open the link: tell all that the peer must know, in the order it expects. Credit follows by the node."""
         host = self._host
         self.open = True
+        host.broker.abilities.heard(self.peer, self.partner.features)
         host.broker.lending.owner_connected(self.peer)
         self._told_received = dict(host.received_vector())
         self._told_durable = dict(host.durable_vector())
         self._told_direct = direct
-        self.outbox.put(Ack(0, self._told_received, self._told_durable, direct))
+        if MEMBERS in self.partner.features:
+            self.outbox.put(Members(host.membership.standing))
+        if TERMS in self.partner.features:
+            host.greet(self.outbox)
+        self.outbox.put(Ack(0, self._told_received, self._told_durable, direct, host.world.now_us()))
         own = host.origin
         through = {origin: last for origin, last in self._told_received.items() if origin.node == own.node}
         through[own] = host.broker.next_sequence - 1
-        self.outbox.put(Held(host.broker.lending.borrowed_from(self.peer), through))
-        self.tell_interest(dict.fromkeys(host.broker.wanted, True))
+        lending = host.broker.lending
+        # The peer may serve more by now than this node knows.
+        held = lending.borrowed() if TERMS in self.partner.features else lending.borrowed_from(self.peer)
+        self.outbox.put(Held(held, through))
+        if not self.partner.features >= ROUTES:
+            self.tell_interest(dict.fromkeys(host.broker.topics, True))
 
     def end(self) -> None:
         """Close the link; what is borrowed stays with its consumers. Idempotent."""
@@ -64,7 +101,7 @@ class Following:
             self._host.broker.lending.owner_lost(self.peer)
 
     def tell_interest(self, changes: dict[str, bool]) -> None:
-        """Topic patterns that local subscribers want from now on, or no more."""
+        """Topic patterns that local subscribers want from now on, or no more; for a peer without `ROUTES`."""
         names = list(changes)
         for start in range(0, len(names), PATTERNS_PER_FRAME):
             self.outbox.put(Interest({name: changes[name] for name in names[start : start + PATTERNS_PER_FRAME]}))
@@ -76,21 +113,60 @@ class Following:
             case Batches(number, body):
                 return self._take_batches(number, body, out)
             case Topics(messages):
-                for message in messages:
-                    broker.topic_from_peer(message, out)
-            case Lend(messages):
-                for message in messages:
-                    broker.lending.borrow(message, out)
+                left_out = broker.retained.left_out
+                if messages:
+                    broker.topics_from_peer(messages, out)
+                self._mind_room(left_out)
+            case Lend(messages, sent_us, terms):
+                broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
+                self._borrow(messages, terms, out)
+            case Forgotten(names):
+                broker.lending.forgotten(self.peer, names)
+            case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
+                if isinstance(frame, Beats):
+                    self._echo_us = max(self._echo_us, frame.beat.echo_us)
+                take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)
+            case Retained(values):
+                left_out = broker.retained.left_out
+                for message in values:
+                    broker.value_from_peer(message, self.peer, out)
+                self._mind_room(left_out)
             case Gap(gaps):
                 return self._accept_gaps(gaps)
             case Hole(origins):
                 if self.partner.origin in origins:
                     self.holed = True
-            case Welcome(vector):
+                if SNAPSHOT in self.partner.features:
+                    for origin in origins:
+                        if origin != self._host.origin:
+                            self._gaps.tell(self.peer, origin, self.had.get(origin, 0), is_hole=True)
+                    self._host.repair_soon()
+            case Welcome(vector, sent_us):
+                broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
                 self.welcomed = True
-                self._missing = {origin: last for origin, last in vector.items() if origin != self._host.origin}
+                self.had = dict(vector)
+                known = {self._host.origin, *self._acceptance.forgotten}
+                self._missing = {origin: last for origin, last in vector.items() if origin not in known}
                 broker.lending.owner_has(self.peer, vector.get(self._host.origin, 0))
+                self._host.peer_knows(self.peer, vector)
         return False
+
+    def _borrow(self, messages: list[Message], terms: Mapping[str, int], out: Outcome) -> None:
+        lending = self._host.broker.lending
+        may: bool | None = True
+        if TERMS in self.partner.features:
+            owners = {message.origin.node for message in messages if message.sequence > 0}
+            may = self._host.may_borrow(self.peer, terms, self._echo_us, owners)
+        for message in messages:
+            if may or message.sequence < 0:
+                lending.borrow(message, out)
+            else:
+                lending.decline(message, out, is_stale=may is None)
+
+    def _mind_room(self, left_out: int) -> None:
+        """Alarm if more last values were left out than `left_out`."""
+        if self._host.broker.retained.left_out > left_out:
+            self._host.alarm("retained-full", "the last values of some topics, set on other nodes, find no room here")
 
     def has_caught_up(self) -> bool:
         """True once per link: all that the peer had when it began is here."""
@@ -136,7 +212,7 @@ class Following:
             self._told_durable.update(durable)
             self._told_direct = direct
             self._told_frames = frames
-            self.outbox.put(Ack(frames, received, durable, news))
+            self.outbox.put(Ack(frames, received, durable, news, self._host.world.now_us()))
 
     def _take_batches(self, number: int, body: bytes, out: Outcome) -> bool:
         grown = self._acceptance.take(body, self._host.received_vector(), out)
@@ -152,6 +228,10 @@ class Following:
         grown = False
         for origin, through in gaps:
             if self._acceptance.check_gap(origin, through, host.received_vector()):
+                if SNAPSHOT in self.partner.features:
+                    self._gaps.tell(self.peer, origin, through)
+                    host.repair_soon()
+                    continue
                 host.accept_gap(origin, through)
                 assert host.received_vector().get(origin, 0) >= through, "accept_gap raises the received vector"
                 grown = True

@@ -9,15 +9,29 @@ the only exception that leaves `decode` is MeshError.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgpack
 
 from qmq.broker.destination import Kind, check_pattern, is_pattern
+from qmq.broker.lending import WITHDRAWN
+from qmq.broker.life import Back
 from qmq.broker.message import Message
+from qmq.broker.subscription import Asks
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError, Refused
+from qmq.replication.standing import Members, check_standing, pack_standing
+from qmq.replication.terms import (
+    Terms,
+    ask_of,
+    beats_of,
+    holds_of,
+    numbers_of,
+    pack_terms,
+    release_of,
+    vote_of,
+)
 from qmq.replication.values import (
     SEQUENCE_MAX,
     Sender,
@@ -26,20 +40,105 @@ from qmq.replication.values import (
     mapping,
     messages_of,
     name_of,
+    node_name,
     number,
+    octets,
+    offer_of,
     origin_of,
     origins_of,
     pack_dot_groups,
     pack_messages,
+    pack_values,
     pack_vector,
     pairs,
     shown,
     truth,
+    values_of,
     vector_of,
 )
+from qmq.replication.wants import NEVER
 
 BATCH_TYPE: Final = "application/x-qmq-batch"
 MSGPACK_TYPE: Final = "application/msgpack"
+
+# Both ways. Only to a peer that names the feature `ASKING`.
+
+ASKING: Final = "asking"
+
+DEDUP: Final = "dedup"
+"""Feature: the node understands questions about dedup ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """Messages for temporary queues of the other side's sessions."""
+
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something that the other side's node is asked; what it means is the nodes' business. `number` is the asker's."""
+
+    number: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to the Question with that number. It may come late, over another link, or never."""
+
+    number: int
+    body: bytes
+
+
+INTEREST: Final = "interest"
+"""Feature of those that understand Reach, WantsPart and Heard."""
+
+RELAY: Final = "relay"
+"""Feature of those that understand Passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Whom the sender has a link with now, the other side left out: it can pass on messages to them.
+
+    `number` grows with every one: they may come over two connections, and an older one counts no more.
+    """
+
+    number: int
+    origins: frozenset[Origin]
+
+
+@dataclass(frozen=True, slots=True)
+class WantsPart:
+    """What the subscribers of `origin` want, in its `version`: a difference from the version `base` on, or a part of
+    all of it (`base` is NEVER). `whole` tells apart which parts belong together; they are numbered from 0."""
+
+    origin: Origin
+    base: int
+    version: int
+    whole: int
+    part: int
+    is_last: bool
+    patterns: dict[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """(origin, version of what it wants that is in force here), and wherever the sender passes it on; NEVER asks for
+    all of it."""
+
+    versions: list[tuple[Origin, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Topic messages or replies of one origin for the node `target`: the other side, or one that it has a link with."""
+
+    target: str
+    messages: list[Message]
+
 
 # From the follower
 
@@ -56,6 +155,8 @@ class Ack:
     received: Vector
     durable: Vector
     direct: tuple[Origin, ...] | None
+    sent_us: int = field(default=0, compare=False)
+    """The follower's clock; 0 when it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +168,10 @@ class Interest:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """(queue, how many of its messages may be lent in all over this link)."""
+    """(queue and class of consumers, how many messages may be lent for it in all over this link).
+
+    -1: none any more. The other side forgets what it has lent and answers with Forgotten.
+    """
 
     offers: list[tuple[str, int]]
 
@@ -81,9 +185,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Lent messages given back, in their order; True where a client has seen the message."""
+    """Lent messages given back, in their order: why, and what their consumer asked for in that case."""
 
-    returns: list[tuple[Dot, bool]]
+    returns: list[tuple[Dot, Back, Asks | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +209,8 @@ class Welcome:
     """What the serving node has durably when the link begins; having all of it is being caught up."""
 
     vector: Vector
+    sent_us: int = field(default=0, compare=False)
+    """The serving node's clock; 0 when it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +244,112 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Queue messages of the serving node, lent against the follower's credit."""
+    """Queue messages that the serving node serves, lent against the follower's credit.
+
+    `terms`: for owners among them that it does not serve in term 0, the term.
+    """
 
     messages: list[Message]
+    sent_us: int = field(default=0, compare=False)
+    """The serving node's clock; 0 when it does not say."""
+    terms: Mapping[str, int] = field(default_factory=dict)
 
 
-Follows = Ack | Interest | Credit | Settled | Returned | Held
-Serves = Welcome | Gap | Hole | Batches | Topics | Lend
-MeshFrame = Follows | Serves
+RETAINED: Final = "retained"
+
+SNAPSHOT: Final = "snapshot"
+"""Feature: a gap is not final; the node answers what its stores have left of it (`qmq.server.repairs`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """Last values of topics, and marks of removed ones, whoever set them.
+
+    Only to a follower that names the feature `RETAINED`.
+    """
+
+    values: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Offers that were withdrawn and are forgotten: nothing is on its way that was lent against them."""
+
+    names: list[str]
+
+
+ROUTES: Final = frozenset({INTEREST, RELAY})
+"""Both, as every node that understands one of them has them."""
+
+Both = Replies | Question | Answer | Members | Terms
+Paths = Reach | WantsPart | Heard | Passed
+"""What links tell each other of who wants what, and how it gets there (`routes`)."""
+
+Follows = Ack | Interest | Credit | Settled | Returned | Held | Both
+Serves = Welcome | Gap | Hole | Batches | Topics | Lend | Forgotten | Retained | Both
+MeshFrame = Follows | Serves | Paths
 
 
 # One row per frame: how its fields are packed, and how they are checked.
 
 
+def _replies(fields: list[object], sender: Sender) -> MeshFrame:
+    return Replies(messages_of(fields[0], sender, Kind.REPLY))
+
+
+def _question(fields: list[object], sender: Sender) -> MeshFrame:
+    return Question(number(fields[0]), octets(fields[1]))
+
+
+def _answer(fields: list[object], sender: Sender) -> MeshFrame:
+    return Answer(number(fields[0]), octets(fields[1]))
+
+
+def _reach(fields: list[object], sender: Sender) -> MeshFrame:
+    return Reach(number(fields[0]), frozenset(origins_of(fields[1])))
+
+
+def _wants(fields: list[object], sender: Sender) -> MeshFrame:
+    return WantsPart(
+        origin_of(fields[0], fields[1]),
+        number(fields[2], NEVER),
+        number(fields[3]),
+        number(fields[4]),
+        number(fields[5]),
+        truth(fields[6]),
+        _patterns(fields[7]),
+    )
+
+
+def _heard(fields: list[object], sender: Sender) -> MeshFrame:
+    values = pairs(fields[0], 3)
+    return Heard(
+        [(origin_of(values[i], values[i + 1]), number(values[i + 2], NEVER)) for i in range(0, len(values), 3)]
+    )
+
+
+def _passed(fields: list[object], sender: Sender) -> MeshFrame:
+    kind = Kind.REPLY if len(fields) > 3 and truth(fields[3]) else Kind.TOPIC
+    return Passed(node_name(fields[0]), messages_of(fields[2], sender.on_behalf_of(node_name(fields[1])), kind))
+
+
 def _ack(fields: list[object], sender: Sender) -> MeshFrame:
     direct = None if fields[3] is None else origins_of(fields[3])
-    return Ack(number(fields[0]), vector_of(fields[1]), vector_of(fields[2]), direct)
+    return Ack(number(fields[0]), vector_of(fields[1]), vector_of(fields[2]), direct, _sent_us(fields, 4))
+
+
+def _sent_us(fields: list[object], place: int) -> int:
+    """The sender's clock, which older nodes do not tell."""
+    return number(fields[place]) if len(fields) > place else 0
 
 
 def _interest(fields: list[object], sender: Sender) -> MeshFrame:
+    return Interest(_patterns(fields[0]))
+
+
+def _patterns(value: object) -> dict[str, bool]:
     patterns: dict[str, bool] = {}
-    for pattern, wanted in mapping(fields[0]).items():
+    for pattern, wanted in mapping(value).items():
         name = name_of(pattern, Kind.TOPIC)
         if is_pattern(name):
             try:
@@ -166,13 +357,13 @@ def _interest(fields: list[object], sender: Sender) -> MeshFrame:
             except Refused as refused:
                 raise MeshError("bad-frame", f"{shown(name)}: {refused.message}") from refused
         patterns[name] = truth(wanted)
-    return Interest(patterns)
+    return patterns
 
 
 def _credit(fields: list[object], sender: Sender) -> MeshFrame:
     values = pairs(fields[0], 2)
     return Credit(
-        [(name_of(values[i], Kind.QUEUE), number(values[i + 1])) for i in range(0, len(values), 2)],
+        [(offer_of(values[i]), number(values[i + 1], WITHDRAWN)) for i in range(0, len(values), 2)],
     )
 
 
@@ -181,13 +372,23 @@ def _settled(fields: list[object], sender: Sender) -> MeshFrame:
 
 
 def _returned(fields: list[object], sender: Sender) -> MeshFrame:
-    returns: list[tuple[Dot, bool]] = []
-    values = pairs(fields[0], 4)
-    for index in range(0, len(values), 4):
+    returns: list[tuple[Dot, Back, Asks | None]] = []
+    values = pairs(fields[0], 5)
+    for index in range(0, len(values), 5):
         origin = origin_of(values[index], values[index + 1])
         dot = Dot(origin, number(values[index + 2], -SEQUENCE_MAX))
-        returns.append((dot, truth(values[index + 3])))
+        why = Back(number(values[index + 3], 0, max(Back)))
+        returns.append((dot, why, None if values[index + 4] is None else _asks(values[index + 4])))
     return Returned(returns)
+
+
+def _asks(value: object) -> Asks:
+    limit, pause_us, target = array(value, 3)[:3]
+    return Asks(
+        delivery_limit=None if limit is None else number(limit),
+        redelivery_us=None if pause_us is None else number(pause_us),
+        dead_letter=None if target is None else name_of(target, Kind.QUEUE) if target else "",
+    )
 
 
 def _held(fields: list[object], sender: Sender) -> MeshFrame:
@@ -195,7 +396,7 @@ def _held(fields: list[object], sender: Sender) -> MeshFrame:
 
 
 def _welcome(fields: list[object], sender: Sender) -> MeshFrame:
-    return Welcome(vector_of(fields[0]))
+    return Welcome(vector_of(fields[0]), _sent_us(fields, 1))
 
 
 def _gap(fields: list[object], sender: Sender) -> MeshFrame:
@@ -211,7 +412,20 @@ def _topics(fields: list[object], sender: Sender) -> MeshFrame:
 
 
 def _lend(fields: list[object], sender: Sender) -> MeshFrame:
-    return Lend(messages_of(fields[0], sender, Kind.QUEUE))
+    terms = numbers_of(fields[2]) if len(fields) > 2 else {}
+    return Lend(messages_of(fields[0], sender, Kind.QUEUE), _sent_us(fields, 1), terms)
+
+
+def _retained(fields: list[object], sender: Sender) -> MeshFrame:
+    return Retained(values_of(fields[0]))
+
+
+def _forgotten(fields: list[object], sender: Sender) -> MeshFrame:
+    return Forgotten([offer_of(name) for name in array(fields[0])])
+
+
+def _members(fields: list[object], sender: Sender) -> MeshFrame:
+    return check_standing(fields)
 
 
 Check = Callable[[list[object], Sender], MeshFrame]
@@ -219,6 +433,21 @@ Check = Callable[[list[object], Sender], MeshFrame]
 JOURNAL: Final = "/mesh/journal"
 """Destination of Batches, and of the SUBSCRIBE that begins a link."""
 
+BOTH_WAYS: Final[Mapping[str, tuple[int, Check]]] = {
+    "/mesh/replies": (1, _replies),
+    "/mesh/question": (2, _question),
+    "/mesh/answer": (2, _answer),
+    "/mesh/members": (5, _members),
+    "/mesh/reach": (2, _reach),
+    "/mesh/wants": (8, _wants),
+    "/mesh/heard": (1, _heard),
+    "/mesh/passed": (3, _passed),
+    "/mesh/beat": (7, lambda fields, sender: beats_of(fields)),
+    "/mesh/bid": (4, lambda fields, sender: ask_of(fields)),
+    "/mesh/vote": (3, lambda fields, sender: vote_of(fields)),
+    "/mesh/release": (4, lambda fields, sender: release_of(fields)),
+    "/mesh/holds": (3, lambda fields, sender: holds_of(fields)),
+}
 # What a follower may send, and what it may be sent: destination → (fields at least, check).
 FROM_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/ack": (4, _ack),
@@ -227,6 +456,7 @@ FROM_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/settled": (1, _settled),
     "/mesh/returned": (1, _returned),
     "/mesh/held": (2, _held),
+    **BOTH_WAYS,
 }
 TO_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/welcome": (1, _welcome),
@@ -234,6 +464,9 @@ TO_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/hole": (1, _hole),
     "/mesh/topics": (1, _topics),
     "/mesh/lend": (1, _lend),
+    "/mesh/retained": (1, _retained),
+    "/mesh/forgotten": (1, _forgotten),
+    **BOTH_WAYS,
 }
 
 
@@ -246,11 +479,13 @@ def pack(frame: MeshFrame) -> tuple[str, bytes]:
     return destination, body
 
 
-def _fields(frame: Follows | Welcome | Gap | Hole | Topics | Lend) -> tuple[str, list[object]]:
+def _fields(
+    frame: Follows | Welcome | Gap | Hole | Topics | Lend | Forgotten | Retained | Both | Paths,
+) -> tuple[str, list[object]]:
     match frame:
-        case Ack(frames, received, durable, direct):
+        case Ack(frames, received, durable, direct, sent_us):
             named = None if direct is None else [value for origin in direct for value in origin]
-            return "/mesh/ack", [frames, pack_vector(received), pack_vector(durable), named]
+            return "/mesh/ack", [frames, pack_vector(received), pack_vector(durable), named, sent_us]
         case Interest(patterns):
             return "/mesh/interest", [patterns]
         case Credit(offers):
@@ -258,19 +493,49 @@ def _fields(frame: Follows | Welcome | Gap | Hole | Topics | Lend) -> tuple[str,
         case Settled(dots):
             return "/mesh/settled", [pack_dot_groups(dots)]
         case Returned(returns):
-            return "/mesh/returned", [[value for dot, seen in returns for value in (*dot.origin, dot.sequence, seen)]]
+            return "/mesh/returned", [
+                [value for dot, why, asks in returns for value in (*dot.origin, dot.sequence, why, _pack_asks(asks))]
+            ]
         case Held(keep, through):
             return "/mesh/held", [pack_dot_groups(keep), pack_vector(through)]
-        case Welcome(vector):
-            return "/mesh/welcome", [pack_vector(vector)]
+        case Welcome(vector, sent_us):
+            return "/mesh/welcome", [pack_vector(vector), sent_us]
         case Gap(gaps):
             return "/mesh/gap", [pack_vector(dict(gaps))]
         case Hole(origins):
             return "/mesh/hole", [[value for origin in origins for value in origin]]
         case Topics(messages):
             return "/mesh/topics", [pack_messages(messages)]
-        case Lend(messages):
-            return "/mesh/lend", [pack_messages(messages)]
+        case Lend(messages, sent_us, terms):
+            runs = pack_messages(messages, terms)
+            return "/mesh/lend", [runs, sent_us, dict(terms)] if terms else [runs, sent_us]
+        case Retained(values):
+            return "/mesh/retained", [pack_values(values)]
+        case Forgotten(names):
+            return "/mesh/forgotten", [names]
+        case Replies(messages):
+            return "/mesh/replies", [pack_messages(messages)]
+        case Question(mark, body):
+            return "/mesh/question", [mark, body]
+        case Answer(mark, body):
+            return "/mesh/answer", [mark, body]
+        case Members(standing):
+            return "/mesh/members", pack_standing(standing)
+        case Reach(mark, origins):
+            return "/mesh/reach", [mark, [value for origin in sorted(origins) for value in origin]]
+        case WantsPart(origin, base, version, whole, part, is_last, patterns):
+            return "/mesh/wants", [*origin, base, version, whole, part, is_last, patterns]
+        case Heard(versions):
+            return "/mesh/heard", [[value for origin, version in versions for value in (*origin, version)]]
+        case Passed(target, messages):
+            are_replies = messages[0].envelope.kind is Kind.REPLY
+            return "/mesh/passed", [target, messages[0].origin.node, pack_messages(messages), are_replies]
+        case _:
+            return pack_terms(frame)
+
+
+def _pack_asks(asks: Asks | None) -> list[object] | None:
+    return None if asks is None else [asks.delivery_limit, asks.redelivery_us, asks.dead_letter]
 
 
 def decode(table: Mapping[str, tuple[int, Check]], destination: str, body: bytes, sender: Sender) -> MeshFrame:

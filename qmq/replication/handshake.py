@@ -8,27 +8,39 @@
 The second proof of the follower is over a nonce that the serving node has just drawn, so that a CONNECT that was
 overheard opens nothing. Everything is checked in an order that tells the operator the most useful thing first: a
 wrong mesh id before a bad proof. Pure: nonces are drawn by the caller.
+
+A serving node that its follower cannot dial dials that one, and says so in a CONNECT with `turn` (`turning`). From
+there on the two meet as above, on that connection: who was dialled is the follower, and sends the first CONNECT.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from qmq.broker.abilities import BURIALS
 from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.replication.frames import JOURNAL
-from qmq.replication.proof import ANSWER, DIAL, SUBSCRIBE, is_proof, make_proof
+from qmq.replication.frames import ASKING, DEDUP, INTEREST, JOURNAL, RELAY, RETAINED, SNAPSHOT
+from qmq.replication.proof import ANSWER, DIAL, SUBSCRIBE, TURN, is_proof, make_proof
+from qmq.replication.standing import MEMBERS
+from qmq.replication.terms import TERMS
 from qmq.wire.stomp.frames import Frame
 from qmq.wire.stomp.writer import encode_frame
 
 FORMAT: Final = 1
 """Version of everything in `frames`. Raised when an older node could misread it; a higher one is refused."""
 
-FEATURES: Final = ""
+TURNS: Final = "turn"
+"""The feature: a connection that was dialled by the serving node is taken."""
+
+FEATURES: Final = f"{ASKING},{RETAINED},{DEDUP},{MEMBERS},{INTEREST},{RELAY},{SNAPSHOT},{BURIALS},{TURNS}"
 """Comma-joined abilities that a node may use with peers that name them too; unknown ones are ignored."""
 
 NONCE_CHARACTERS: Final = 32
 """128 bits in hex."""
+
+RETIRED_NODE: Final = "retired-node"
+"""Code of the refusal of a node that was retired."""
 
 _HEX: Final = frozenset("0123456789abcdef")
 
@@ -41,8 +53,11 @@ class Identity:
     peers_version: int
     origin: Origin
     members: frozenset[str]
+    retired: frozenset[str] = frozenset()
     secret: str | None
     beat_ms: int
+    takes_over: bool = False
+    """Whether this node obeys terms, and so names that feature too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +81,7 @@ class Dialling:
 
     def connect(self) -> bytes:
         """The CONNECT frame."""
-        mine = self._identity
-        proof = make_proof(mine.secret, DIAL, (mine.mesh, str(mine.origin), self._to, self._nonce))
-        return encode_frame(
-            "CONNECT",
-            [
-                ("accept-version", "1.2"),
-                ("host", mine.mesh),
-                ("heart-beat", f"{mine.beat_ms},{mine.beat_ms}"),
-                *_self_description(mine),
-                ("to", self._to),
-                ("nonce", self._nonce),
-                ("proof", proof),
-            ],
-        )
+        return _connect(self._identity, self._to, self._nonce, DIAL, [])
 
     def connected(self, frame: Frame) -> tuple[Partner, bytes]:
         """Believe CONNECTED, or raise MeshError; returns the peer and the SUBSCRIBE frame."""
@@ -114,8 +116,33 @@ class Answering:
         self.claimed = ""
         """The name the other side gave, for alarms; not proven."""
 
+    def turned(self, frame: Frame) -> str:
+        """The node that asks with this CONNECT to be followed over its connection; "" when it is any other CONNECT.
+
+        Raises MeshError. Not proven: whoever plays back what it overheard gets a CONNECT from us, and nothing more.
+        """
+        if "turn" not in frame.head.headers:
+            return ""
+        return self._check(frame, TURN).origin.node
+
     def connect(self, frame: Frame) -> tuple[Partner, bytes]:
         """Believe CONNECT for now, or raise MeshError; returns the peer and the CONNECTED frame."""
+        mine = self._identity
+        partner = self._check(frame, DIAL)
+        theirs = frame.head.headers["nonce"]
+        self._parts = (mine.mesh, str(partner.origin), str(mine.origin), theirs, self._nonce)
+        return partner, encode_frame(
+            "CONNECTED",
+            [
+                ("version", "1.2"),
+                ("heart-beat", f"{mine.beat_ms},{mine.beat_ms}"),
+                *_self_description(mine),
+                ("nonce", self._nonce),
+                ("proof", make_proof(mine.secret, ANSWER, self._parts)),
+            ],
+        )
+
+    def _check(self, frame: Frame, purpose: str) -> Partner:
         headers = frame.head.headers
         mine = self._identity
         partner = _check_partner(headers, mine)
@@ -134,19 +161,9 @@ class Answering:
         theirs = headers.get("nonce", "")
         if len(theirs) != NONCE_CHARACTERS:
             raise MeshError("bad-proof", f"a nonce has {NONCE_CHARACTERS} characters")
-        if not is_proof(headers.get("proof", ""), mine.secret, DIAL, (mine.mesh, str(partner.origin), to, theirs)):
+        if not is_proof(headers.get("proof", ""), mine.secret, purpose, (mine.mesh, str(partner.origin), to, theirs)):
             raise MeshError("bad-proof", f"the node that calls itself {node} does not hold this mesh's secret")
-        self._parts = (mine.mesh, str(partner.origin), str(mine.origin), theirs, self._nonce)
-        return partner, encode_frame(
-            "CONNECTED",
-            [
-                ("version", "1.2"),
-                ("heart-beat", f"{mine.beat_ms},{mine.beat_ms}"),
-                *_self_description(mine),
-                ("nonce", self._nonce),
-                ("proof", make_proof(mine.secret, ANSWER, self._parts)),
-            ],
-        )
+        return partner
 
     def subscribe(self, frame: Frame) -> None:
         """Believe for good, or raise MeshError."""
@@ -157,6 +174,27 @@ class Answering:
             raise MeshError("bad-proof", f"the node that calls itself {self.claimed} replayed an old login")
 
 
+def turn(identity: Identity, to: str, nonce: str) -> bytes:
+    """The CONNECT that asks `to` to be the follower on a connection that we have dialled. `nonce` is fresh."""
+    return _connect(identity, to, nonce, TURN, [("turn", "1")])
+
+
+def _connect(mine: Identity, to: str, nonce: str, purpose: str, more: list[tuple[str, str]]) -> bytes:
+    return encode_frame(
+        "CONNECT",
+        [
+            ("accept-version", "1.2"),
+            ("host", mine.mesh),
+            ("heart-beat", f"{mine.beat_ms},{mine.beat_ms}"),
+            *_self_description(mine),
+            ("to", to),
+            ("nonce", nonce),
+            ("proof", make_proof(mine.secret, purpose, (mine.mesh, str(mine.origin), to, nonce))),
+            *more,
+        ],
+    )
+
+
 def _self_description(mine: Identity) -> list[tuple[str, str]]:
     return [
         ("mesh", mine.mesh),
@@ -164,7 +202,7 @@ def _self_description(mine: Identity) -> list[tuple[str, str]]:
         ("node", mine.origin.node),
         ("incarnation", f"{mine.origin.incarnation:016x}"),
         ("format", str(FORMAT)),
-        ("features", FEATURES),
+        ("features", f"{FEATURES},{TERMS}" if mine.takes_over else FEATURES),
     ]
 
 
@@ -175,6 +213,8 @@ def _check_partner(headers: dict[str, str], mine: Identity) -> Partner:
     if mesh != mine.mesh:
         raise MeshError("wrong-mesh", f"a node of mesh {mesh[:40]!r} on a link of mesh {mine.mesh!r}")
     node = headers.get("node", "")
+    if node in mine.retired:
+        raise MeshError(RETIRED_NODE, f"{node} was retired from this mesh; its name and its disk must not come back")
     if node not in mine.members:
         raise MeshError("unknown-node", f"{node[:40]!r} is not in this node's peers file")
     if _number(headers, "format") > FORMAT:

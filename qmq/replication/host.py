@@ -5,13 +5,16 @@ because a cancel there would lose what was decided. Everything here that is not 
 three journal readers, which block and are called in a worker thread (`World.run_blocking`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from qmq.broker.broker import Broker
 from qmq.broker.outcome import Outcome
 from qmq.dots import Origin, Vector
 from qmq.journal import Replay
+from qmq.members import Membership, Standing
+from qmq.replication.outbox import Outbox
+from qmq.replication.terms import Terms
 from qmq.storage.batch import BatchHead
 from qmq.world import World
 
@@ -31,6 +34,10 @@ class Host(Protocol):
 
     @property
     def world(self) -> World: ...
+
+    @property
+    def membership(self) -> Membership:
+        """Who counts, as far as this node knows."""
 
     def submit(self, out: Outcome) -> None:
         """Finish `out`, tell its `now` half, queue it for commit; also when it is empty: free credit may be new."""
@@ -63,6 +70,9 @@ class Host(Protocol):
     def seek_journal(self, vector: Vector) -> int:
         """The first position at which a batch may lie that `vector` does not cover."""
 
+    def journal_reach(self) -> tuple[Vector, int]:
+        """What the journal has, and a position before which all of it came."""
+
     def journal_base(self) -> Vector:
         """What retention has dropped from the journal, per origin."""
 
@@ -72,11 +82,57 @@ class Host(Protocol):
         Everything submitted before is appended before the note.
         """
 
+    def repair_soon(self) -> None:
+        """A peer cannot send something from its journal (`Mesh.next_repair`), or links have changed."""
+
     def link_caught_up(self, peer: str) -> None:
         """All that `peer` had when the link to it was made is here. Once per connection."""
 
     def peer_durable(self, peer: str, vector: Vector) -> None:
         """`peer` has reported what is durable there: the whole of it, not only what is new."""
+
+    def peer_knows(self, peer: str, vector: Vector) -> None:
+        """`peer` had this durably when the link to it began."""
+
+    def refused_as_retired(self, peer: str) -> None:
+        """`peer` lets us in no more, because this node was retired."""
+
+    def standing_came(self, peer: str, standing: Standing) -> None:
+        """`peer` tells who it is and whom it knows, in the midst of another decision."""
+
+    def interest_heard(self) -> None:
+        """Peers may have confirmed more of what is wanted here, or told more of what they want; in the midst of another
+        decision."""
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether this node obeys terms (`qmq.broker.ownership`)."""
+
+    @property
+    def terms_served(self) -> Mapping[str, int]:
+        """Owner → term in which this node serves it, where that is not term 0; live."""
+
+    def terms_came(self, peer: Origin, frame: Terms, way: Outbox, out: Outcome) -> None:
+        """`peer` says something about terms; an echo goes back by `way`."""
+
+    def greet(self, way: Outbox) -> None:
+        """A link begins: the first beat, before anything that is borrowed over it."""
+
+    def may_borrow(self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool | None:
+        """Whether what `peer` lends of `owners` in these terms may be handed to consumers.
+
+        `echo_us` is the newest stamp of this node that came back on the same link before. False: not now, the peer may
+        have it back. None: never, for another serves an owner in a later term; the peer is about to learn it.
+        """
+
+    def links_changed(self) -> None:
+        """A link began or ended, in the midst of another decision."""
+
+    def question_came(self, peer: Origin, number: int, question: bytes) -> None:
+        """`peer` asks something. `Mesh.answer` may follow, soon or never: more at once than is wanted are ignored."""
+
+    def answer_came(self, peer: Origin, number: int, answer: bytes) -> None:
+        """`peer` answers what `Mesh.ask` has asked under that number; perhaps too late."""
 
     def alarm(self, code: str, message: str) -> None:
         """Something that an operator must see. `code` as in `errors`."""

@@ -20,9 +20,9 @@ from qmq.broker.outcome import Outcome
 from qmq.errors import MeshError
 from qmq.replication.conversation import Conversation, LinkState
 from qmq.replication.following import Following
-from qmq.replication.frames import Follows, Gap, MeshFrame
+from qmq.replication.frames import Gap, MeshFrame, Paths, Serves
 from qmq.replication.handshake import NONCE_CHARACTERS, Dialling
-from qmq.replication.host import Peer, Settings
+from qmq.replication.host import Address, Peer, Settings
 from qmq.replication.hub import QUIET, Hub
 from qmq.replication.outbox import Outbox, encode_send
 from qmq.wire.stomp.writer import HEARTBEAT
@@ -180,6 +180,8 @@ class Link:
         self.line: Line | None = None
         self.dialled = 0
         """How often it was tried."""
+        self.tried = False
+        """Whether the first try is over; it may have been a long life."""
         self.last_error = ""
         self.since_us = 0
         self.following: Following | None = None
@@ -189,6 +191,41 @@ class Link:
         self._settings = settings
         self._tls = tls
         self._acked_at = 0.0
+        # A connection that the peer has dialled, to be followed over it.
+        self._offered: Pipe | None = None
+        self._life = trio.CancelScope()
+        self._attempt = trio.CancelScope()
+        self._pause = trio.CancelScope()
+
+    def stop(self) -> None:
+        """End the link and `run`."""
+        if self._offered is not None:
+            self._offered.close()
+        self._life.cancel()
+
+    def dial_at(self, address: Address) -> None:
+        """The peer is there from now on; nothing happens when it was before."""
+        if (address.host, address.port) != (self._address.host, self._address.port):
+            self._address = address
+            self._attempt.cancel()
+
+    def hurry(self) -> None:
+        """The peer has reached us, so it may be reached: a pause between two attempts ends."""
+        self._pause.cancel()
+
+    @property
+    def address(self) -> Address:
+        """Where the peer is dialled."""
+        return self._address
+
+    def take(self, pipe: Pipe) -> bool:
+        """Follow the peer over this connection, which it has dialled; False when that is not wanted."""
+        # One that has been dialled and is not open may never be: what it stands in may be dead in one direction.
+        if self.following is not None or self._offered is not None or self._life.cancel_called:
+            return False
+        self._offered = pipe
+        self._attempt.cancel()
+        return True
 
     @property
     def state(self) -> str:
@@ -200,25 +237,34 @@ class Link:
             return "connecting"
         return "caught-up" if following.caught_up else "up"
 
-    async def run(self) -> NoReturn:
-        """Dial, follow, and dial again, for ever."""
-        wait = self._settings.redial_seconds_min
-        while True:
-            began = trio.current_time()
-            try:
-                await self._follow_once()
-            except* Exception as failures:
-                self.last_error = report_end(self._hub, self.peer, failures)
-            if trio.current_time() - began >= self._settings.suspicion_seconds:
-                wait = self._settings.redial_seconds_min
-            await trio.sleep(self._host.world.chance.uniform(0, wait))
-            wait = min(2 * wait, self._settings.redial_seconds_max)
+    async def run(self) -> None:
+        """Dial, follow, and dial again, until `stop`."""
+        with self._life:
+            wait = self._settings.redial_seconds_min
+            while True:
+                began = trio.current_time()
+                with trio.CancelScope() as self._attempt:
+                    try:
+                        await self._follow_once()
+                    except* Exception as failures:
+                        self.last_error = report_end(self._hub, self.peer, failures)
+                    self.tried = True
+                    self._hub.routes.changed()
+                    if trio.current_time() - began >= self._settings.suspicion_seconds:
+                        wait = self._settings.redial_seconds_min
+                    with trio.CancelScope() as self._pause:
+                        await trio.sleep(self._host.world.chance.uniform(0, wait))
+                wait = min(2 * wait, self._settings.redial_seconds_max)
+                if self._attempt.cancelled_caught or self._pause.cancelled_caught:
+                    wait = self._settings.redial_seconds_min
 
     async def _follow_once(self) -> None:
         world = self._host.world
         self.dialled += 1
-        with trio.fail_after(LOGIN_SECONDS):
-            pipe = await world.network.connect(self._address.host, self._address.port, self._tls, self.peer)
+        pipe, self._offered = self._offered, None
+        if pipe is None:
+            with trio.fail_after(LOGIN_SECONDS):
+                pipe = await world.network.connect(self._address.host, self._address.port, self._tls, self.peer)
         dialling = Dialling(self._hub.identity, self.peer, fresh_nonce(world))
         line = Line(
             pipe,
@@ -243,10 +289,11 @@ class Link:
         hub = self._hub
         partner = line.conversation.partner
         assert partner is not None
-        following = Following(self._host, partner, line.outbox, hub.acceptance)
+        following = Following(self._host, partner, line.outbox, hub.acceptance, hub.gaps)
         self.following = hub.followings[self.peer] = following
         self.since_us = self._host.world.now_us()
         following.begin(hub.direct_for(self.peer))
+        hub.ways_changed()
         return following
 
     def _end(self) -> None:
@@ -256,7 +303,9 @@ class Link:
             return
         self.following = None
         del self._hub.followings[self.peer]
+        self._hub.gaps.forget(self.peer)
         following.end()
+        self._hub.ways_changed()
         self.since_us = self._host.world.now_us()
         self._hub.direct_changed()
         self._host.submit(Outcome())  # free credit may now be offered to others
@@ -268,7 +317,7 @@ class Link:
             return
         host = self._host
         await host.commit_slot()
-        out = Outcome()
+        out = Outcome(now_us=host.world.now_us())
         following = self.following
         grew = False
         try:
@@ -276,10 +325,13 @@ class Link:
                 following = self._begin(line)
             was_direct = following.welcomed and not following.holed
             for frame in frames:
-                assert not isinstance(frame, Follows)  # the conversation's table lets none through
+                if isinstance(frame, Paths):
+                    self._hub.routes.take(following.partner.origin, frame, out)
+                    continue
+                assert isinstance(frame, Serves)  # the conversation's table lets none through
                 if isinstance(frame, Gap):
                     host.submit(out)
-                    out = Outcome()
+                    out = Outcome(now_us=out.now_us)
                 if following.apply(frame, out):
                     grew = True
         finally:

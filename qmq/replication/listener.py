@@ -11,6 +11,7 @@ kept for it until `redeliver_after_seconds`, in case it comes back and still hol
 
 import logging
 import ssl
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NoReturn
 
@@ -21,12 +22,12 @@ from qmq.dots import Vector
 from qmq.errors import MeshError
 from qmq.replication.conversation import Conversation
 from qmq.replication.feed import Read
-from qmq.replication.frames import Follows, MeshFrame
+from qmq.replication.frames import Follows, MeshFrame, Paths
 from qmq.replication.handshake import Answering
 from qmq.replication.host import Address, Settings
 from qmq.replication.hub import Hub
 from qmq.replication.link import FAREWELL_SECONDS, LOST, Line, fresh_nonce, reasons, report_end
-from qmq.replication.outbox import encode_message
+from qmq.replication.outbox import TURN_BYTES, encode_message
 from qmq.replication.serving import Serving
 from qmq.wire.stomp.writer import encode_frame
 from qmq.world import Listener, Pipe
@@ -70,6 +71,8 @@ class MeshListener:
         self.refused = 0
         """Connections turned away, whatever the reason."""
         self.last_errors: dict[str, str] = {}
+        self.turned: Callable[[str, Pipe], bool] = lambda name, pipe: False
+        """Takes a connection of this peer, to follow it over that; False when it is not wanted."""
         self._hub = hub
         self._host = hub.host
         self._settings = settings
@@ -77,6 +80,7 @@ class MeshListener:
         self._pending = 0
         self._listener: Listener | None = None
         self._takebacks: dict[str, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
         self._unlent = trio.Event()
 
     async def listen(self, address: Address) -> None:
@@ -89,6 +93,7 @@ class MeshListener:
         assert listener is not None
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 nursery.start_soon(self._return_unlent)
                 while True:
                     try:
@@ -101,7 +106,7 @@ class MeshListener:
                         self.refused += 1
                         pipe.close()
                         continue
-                    nursery.start_soon(self._serve, pipe, nursery)
+                    nursery.start_soon(self._serve_accepted, pipe, nursery)
         finally:
             listener.close()
 
@@ -109,9 +114,38 @@ class MeshListener:
         """Lent messages stand in `Hub.unlent`: put them back into their queues."""
         self._unlent.set()
 
-    async def _serve(self, pipe: Pipe, nursery: trio.Nursery) -> None:
+    def dismiss(self, name: str) -> None:
+        """This node is no member any more: its link ends, and it is told why when it dials again."""
+        served = self.served.get(name)
+        if served is not None:
+            self._close_serving(served)
+            served.pipe.close()
+
+    async def serve_dialled(self, pipe: Pipe, peer: str) -> None:
+        """Serve `peer` over a connection that this node has dialled; with TLS it has shown its certificate by that."""
+        nursery = self._nursery
+        if nursery is None or self._pending >= PENDING_MAX:
+            pipe.close()
+            return
+        ended = trio.Event()
+
+        async def serve() -> None:
+            try:
+                await self._serve(pipe, nursery, (lambda: peer) if self._tls is not None else None)
+            finally:
+                ended.set()
+
+        # With the others, because its end may leave something to do in their nursery.
+        nursery.start_soon(serve)
+        await ended.wait()
+
+    async def _serve_accepted(self, pipe: Pipe, nursery: trio.Nursery) -> None:
+        await self._serve(pipe, nursery, (lambda: pipe.peer_certificate_name) if self._tls is not None else None)
+
+    async def _serve(
+        self, pipe: Pipe, nursery: trio.Nursery, certificate_name: Callable[[], str | None] | None
+    ) -> None:
         hub = self._hub
-        certificate_name = (lambda: pipe.peer_certificate_name) if self._tls is not None else None
         answering = Answering(hub.identity, fresh_nonce(self._host.world), certificate_name)
         frames_of: list[Served] = []
         line = Line(
@@ -129,7 +163,9 @@ class MeshListener:
         finally:
             if served.serving is None:
                 self._pending -= 1
-            pipe.close()
+            # A follower that this node cannot dial has dialled, to be followed itself.
+            if not (line.conversation.turned and self.turned(line.conversation.turned, pipe)):
+                pipe.close()
             self._end(served, nursery)
 
     async def _run_line(self, served: Served) -> None:
@@ -183,23 +219,31 @@ class MeshListener:
                     break
         else:
             await host.commit_slot()
-        out = Outcome()
+        out = Outcome(now_us=host.world.now_us())
         try:
             if serving is None:
                 serving = self._begin(served, out)
+            serving.feed.now = trio.current_time()
             for frame in frames:
                 if not serving.open:
                     raise MeshError("replaced", "a newer connection of the same node took over")
+                if isinstance(frame, Paths):
+                    self._hub.routes.take(serving.partner.origin, frame, out)
+                    continue
                 assert isinstance(frame, Follows)  # the conversation's table lets nothing else through
                 serving.apply(frame, out)
         finally:
             host.submit(out)
+        pace = serving.feed.pace
+        line.outbox.turn_bytes = pace.turn_bytes if pace.is_slow else TURN_BYTES
         served.wake_feed()
 
     def _make_room_for(self, served: Served) -> bool:
         """End an older connection of the same node, or refuse this one. True when one was ended."""
         partner = served.line.conversation.partner
         assert partner is not None
+        if partner.origin.node not in self._hub.identity.members:
+            raise MeshError("unknown-node", f"{partner.origin.node} ceased to be a member while it logged in")
         old = self.served.get(partner.origin.node)
         if old is None:
             return False
@@ -228,6 +272,8 @@ class MeshListener:
         hub.servings[serving.peer] = serving
         self.served[serving.peer] = served
         serving.begin()
+        hub.ways_changed()
+        hub.peer_came(serving.peer)
         served.began.set()
         return serving
 
@@ -241,9 +287,12 @@ class MeshListener:
         unsent = serving.end()
         del self._hub.servings[serving.peer]
         del self.served[serving.peer]
+        self._hub.ways_changed()
         if unsent:
             self._hub.unlent.setdefault(serving.peer, []).extend(unsent)
             self.return_unlent_soon()
+        if self._host.broker.queues.shared.stirred:
+            self._host.submit(Outcome(now_us=self._host.world.now_us()))  # it may be another consumer's turn
 
     def _end(self, served: Served, nursery: trio.Nursery) -> None:
         serving = served.serving
@@ -251,9 +300,20 @@ class MeshListener:
             return
         self._close_serving(served)
         peer = serving.peer
-        if peer not in self.served and peer not in self._takebacks and self._host.broker.lending.lent.get(peer):
+        broker = self._host.broker
+        if broker.lending.lent.get(peer) or broker.queues.handover.held_by(peer):
+            self.mind_absent(peer)
+
+    def mind_absent(self, peer: str, *, anew: bool = False) -> None:
+        """Unless `peer` follows this node, its consumers keep what they have for `redeliver_after_seconds`.
+
+        `anew`: from now on, however long it has been away. It may have got some of it from another meanwhile.
+        """
+        if anew and peer in self._takebacks:
+            self._takebacks.pop(peer).cancel()
+        if peer not in self.served and peer not in self._takebacks and self._nursery is not None:
             scope = self._takebacks[peer] = trio.CancelScope()
-            nursery.start_soon(self._take_back, peer, scope)
+            self._nursery.start_soon(self._take_back, peer, scope)
 
     async def _take_back(self, peer: str, scope: trio.CancelScope) -> None:
         """The follower stays away: others may have what it was lent."""
@@ -263,7 +323,7 @@ class MeshListener:
             if scope.cancel_called:
                 return
             del self._takebacks[peer]
-            out = Outcome()
+            out = Outcome(now_us=self._host.world.now_us())
             count = self._host.broker.lending.give_up(peer, (), out)
             self._host.submit(out)
             log.info("= %d messages lent to %s are offered to others", count, peer)
@@ -274,7 +334,7 @@ class MeshListener:
         assert served.serving is not None
         await trio.sleep(self._settings.redeliver_after_seconds)
         await self._host.commit_slot()
-        out = Outcome()
+        out = Outcome(now_us=self._host.world.now_us())
         served.serving.take_back(self._host.received_vector(), out, late=True)
         self._host.submit(out)
 
@@ -283,7 +343,7 @@ class MeshListener:
             await self._unlent.wait()
             self._unlent = trio.Event()
             await self._host.commit_slot()
-            out = Outcome()
+            out = Outcome(now_us=self._host.world.now_us())
             self._hub.return_unlent(out)
             self._host.submit(out)
 
@@ -294,6 +354,7 @@ class MeshListener:
         host = self._host
         run_blocking = host.world.run_blocking
         position = 0
+        reach: tuple[Vector, int] | None = None
         while True:
             served.room = trio.Event()
             serving = served.serving
@@ -308,15 +369,21 @@ class MeshListener:
                 gap = feed.start_again(base)
                 if gap is not None:
                     serving.outbox.put_journal(gap)
+                reach = host.journal_reach()
+            if reach is not None and position >= reach[1]:
+                for told in feed.ended(reach[0], host.broker.durables.given_up):
+                    serving.outbox.put_journal(told)
+                reach = None
             durable_end = host.journal_durable_end()
             if position >= durable_end:
                 with trio.CancelScope() as served.sleep:
                     await host.journal_grew(position)
                 served.sleep = None
                 continue
-            read, base = await run_blocking(partial(self._read, position))
+            read, base = await run_blocking(partial(self._read, position, max(1, min(feed.room, FEED_BYTES))))
             if feed.seek_again:
                 continue
+            feed.now = trio.current_time()
             frames, after = feed.select(read, durable_end, base)
             for frame in frames:
                 serving.outbox.put_journal(frame)
@@ -327,7 +394,7 @@ class MeshListener:
         """In a worker thread: what retention dropped, and where to begin."""
         return self._host.journal_base(), self._host.seek_journal(vector)
 
-    def _read(self, position: int) -> tuple[Read, Vector]:
+    def _read(self, position: int, bytes_max: int) -> tuple[Read, Vector]:
         """In a worker thread; the base after the reading, so that it explains every hole in what was read."""
-        read = self._host.read_journal(position, FEED_BYTES)
+        read = self._host.read_journal(position, bytes_max)
         return read, self._host.journal_base()

@@ -2,27 +2,39 @@
 
 `run` is one nursery for all of it. The tell methods never wait and never fail; when the link in question is down:
 
-    send_topics                dropped and counted: topics promise no delivery
+    send_topics, send_replies  passed on by a node that has links with both sides, if there is one; else dropped and
+                               counted: topics and replies promise no delivery
+    ask, answer                dropped: whoever asked counts those that have answered
     offer, interest_changed    dropped: both are told anew, as a whole, when the link begins
     settled                    dropped: a durable settle also travels in the journal; a memory-only message that was
                                settled is delivered once more, because its owner cannot know
     give_back                  dropped: the owner sees it missing from the next `Held`
+    forget                     dropped: credit dies with the link
     lend                       the messages return to their queues, unseen, and are dispatched anew
 """
 
 import ssl
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import trio
 
 from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome, Return
 from qmq.dots import Dot, Origin
-from qmq.replication.frames import Credit, Returned, Settled
+from qmq.replication.following import Following
+from qmq.replication.frames import ASKING, ROUTES, SNAPSHOT, Answer, Credit, Forgotten, Question, Returned, Settled
+from qmq.replication.gaps import GiveUp, Reach, Want
 from qmq.replication.handshake import Identity
 from qmq.replication.host import Host, Peers, Settings
 from qmq.replication.hub import Hub
 from qmq.replication.link import Link
 from qmq.replication.listener import MeshListener
+from qmq.replication.serving import Serving
+from qmq.replication.terms import TERMS, Beats, Terms
+from qmq.replication.turning import Turning
+from qmq.storage.rest import Rest
+from qmq.world import Pipe
 
 OFFERS_PER_FRAME = 4096
 DOTS_PER_FRAME = 16_384
@@ -52,7 +64,11 @@ class PeerStatistics:
     record_bytes_out: int
     """Journal bytes over the present links."""
     topics_dropped: int
-    """Topic messages that its link did not take, since the start."""
+    """Topic messages for it that no link took, since the start."""
+    topics_via: str | None
+    """The node that topic messages for it go through: itself when a link is up, None when there is no way."""
+    topics_wanted: int
+    """Names and patterns that it wants, as far as is known here."""
     last_error: str
 
 
@@ -61,6 +77,12 @@ class MeshStatistics:
     peers: tuple[PeerStatistics, ...]
     refused: int
     """Connections to the mesh listener that were turned away."""
+    topics_relayed: int
+    """Topic messages and replies passed on from one node to another that it has no link with."""
+    topics_unrelayed: int
+    """Those that could not be passed on."""
+    topics_late: int
+    """Topic messages that came twice, or after later ones of their node, and were not told."""
 
 
 class Mesh:
@@ -80,38 +102,190 @@ class Mesh:
             mesh=peers.mesh,
             peers_version=peers.version,
             origin=host.origin,
-            members=frozenset(peer.name for peer in peers.nodes),
+            members=host.membership.members,
+            retired=frozenset(host.membership.retired),
             secret=peers.secret,
             beat_ms=max(1, round(settings.beat_seconds * 1000)),
+            takes_over=host.takes_over,
         )
         self._hub = Hub(host, identity)
         self._address = next(peer.mesh for peer in peers.nodes if peer.name == node)
         self._listener = MeshListener(self._hub, settings, listen_tls)
-        self._links = {
-            peer.name: Link(self._hub, peer, settings, dial_tls) for peer in peers.nodes if peer.name != node
-        }
-        self._topics_dropped = dict.fromkeys(self._links, 0)
+        self._settings = settings
+        self._dial_tls = dial_tls
+        self._links: dict[str, Link] = {}
+        self._turning = Turning(self._hub, self._links, settings, dial_tls, self._listener.serve_dialled)
+        self._listener.turned = self._turned
+        self._topics_dropped: dict[str, int] = {}
+        self._nursery: trio.Nursery | None = None
+        self._hub.peer_came = self._dial_soon
+        self.take_up(peers)
+        self.replies_dropped = 0
+        """Replies that no link took, since the start."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen and dial until cancelled; started when the port is open. Raises OSError when it cannot be had."""
         await self._listener.listen(self._address)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listener.run)
+            nursery.start_soon(self._turning.run)
+            self._nursery = nursery
             for link in self._links.values():
                 nursery.start_soon(link.run)
             task_status.started()
+
+    def _dial_soon(self, peer: str) -> None:
+        link = self._links.get(peer)
+        if link is not None:
+            link.hurry()
+
+    def take_up(self, peers: Peers) -> None:
+        """Go by this peers file and by `Host.membership` from now on, and tell the peers.
+
+        New nodes are dialled, those with another address dialled there; links with nodes that are no members end.
+        """
+        members = self._hub.host.membership.peers
+        for name in [name for name in self._links if name not in members]:
+            self._links.pop(name).stop()
+            self._topics_dropped.pop(name)
+            self._listener.dismiss(name)
+        for peer in peers.nodes:
+            link = self._links.get(peer.name)
+            if link is not None:
+                link.dial_at(peer.mesh)
+            elif peer.name in members:
+                link = self._links[peer.name] = Link(self._hub, peer, self._settings, self._dial_tls)
+                self._topics_dropped[peer.name] = 0
+                if self._nursery is not None:
+                    self._nursery.start_soon(link.run)
+        self.membership_changed()
+        self._hub.tell_standing()
+
+    def _turned(self, name: str, pipe: Pipe) -> bool:
+        link = self._links.get(name)
+        return link is not None and link.take(pipe)
+
+    def membership_changed(self) -> None:
+        """Obey `Host.membership` as it is now, as far as no link begins or ends by it."""
+        self._hub.membership_changed()
+
+    def tell_standing(self) -> None:
+        """The standing of this node has changed."""
+        self._hub.tell_standing()
 
     # Told by the node
 
     def send_topics(self, peer: str, messages: list[Message]) -> None:
         """Topic messages that `peer` wants."""
         serving = self._hub.servings.get(peer)
-        if serving is None:
-            self._topics_dropped[peer] += len(messages)
-        else:
+        if serving is not None:
             dropped = serving.outbox.topics_dropped
             serving.outbox.put_topics(messages)
             self._topics_dropped[peer] += serving.outbox.topics_dropped - dropped
+        elif peer in self._topics_dropped:
+            self._topics_dropped[peer] += self._hub.routes.send(peer, messages)
+
+    def send_replies(self, peer: Origin, messages: list[Message]) -> None:
+        """Messages for temporary queues of sessions of `peer`."""
+        way = self._hub.ways.get(peer)
+        if way is None:
+            self.replies_dropped += self._hub.routes.send_replies(peer, messages)
+        else:
+            dropped = way.replies_dropped
+            way.put_replies(messages)
+            self.replies_dropped += way.replies_dropped - dropped
+
+    def ask(self, number: int, question: bytes, feature: str = ASKING) -> list[Origin]:
+        """Ask every peer that can be reached now and names `feature`; returns whom. Answers come to
+        `Host.answer_came`."""
+        hub = self._hub
+        peers = [peer for peer in hub.ways if feature in hub.features[peer]]
+        for peer in peers:
+            hub.ways[peer].put(Question(number, question))
+        return peers
+
+    def ask_one(self, peer: str, number: int, question: bytes) -> list[Origin]:
+        """Ask one peer, if it can be reached now; returns its incarnation, or nothing."""
+        found = [origin for origin in self._hub.ways if origin.node == peer]
+        for origin in found[:1]:
+            self._hub.ways[origin].put(Question(number, question))
+        return found[:1]
+
+    def ways_to(self, peer: Origin) -> Collection[object]:
+        """The links that a question to this incarnation, or its answer, may go over now; each is itself only."""
+        hub = self._hub
+        links: list[Following | Serving] = [*hub.followings.values(), *hub.servings.values()]
+        return [link for link in links if link.partner.origin == peer and ASKING in link.partner.features]
+
+    def never_again(self, forgotten: Collection[Origin]) -> None:
+        """Nothing of these is taken any more; `forgotten` stays live."""
+        self._hub.acceptance.forgotten = forgotten
+
+    def present(self) -> Collection[Origin]:
+        """The incarnations of peers that we have a link with."""
+        return list(self._hub.ways)
+
+    def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool:
+        """Whether each of `peers` has told over its present link that it has exactly so much of `origin`, durably."""
+        servings = [self._hub.servings.get(peer) for peer in peers]
+        return all(serving is not None and serving.feed.has_exactly(origin, last) for serving in servings)
+
+    # What peers have dropped
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether something is missing that a peer cannot send from its journal."""
+        return bool(self._hub.gaps.origins)
+
+    def next_repair(self) -> Want | GiveUp | None:
+        """What to do about it now; None when there is nothing to do, or nothing yet."""
+        followed = self._hub.followings.items()
+        reach = {peer: Reach(link.partner.origin, link.had) for peer, link in followed if link.welcomed}
+        return self._hub.gaps.next(self._hub.host.received_vector(), reach)
+
+    def take_rest(self, want: Want, rest: Rest, out: Outcome) -> None:
+        """Take what a peer had left of what was wanted. Raises MeshError when it cannot be that."""
+        hub = self._hub
+        have = hub.host.received_vector()
+        hub.acceptance.take_rest(want.origin, want.after, rest, have, out)
+        hub.received_grew(out)
+        for following in hub.followings.values():
+            following.want_ack()
+        hub.report_caught_up()
+
+    def reachable(self) -> list[str]:
+        """Peers that can be asked about repairs now."""
+        return [
+            peer for peer, link in self._hub.followings.items() if link.welcomed and SNAPSHOT in link.partner.features
+        ]
+
+    def knows_nothing(self, want: Want, through: int) -> None:
+        """The peer that was asked knows nothing of what comes up to `through`."""
+        self._hub.gaps.lost(want.peer, want.origin, through)
+
+    def tell_terms(self, peer: str, frame: Terms) -> bool:
+        """Tell `peer` something about terms: a beat over every link, anything else over one. False when there is none,
+        or `peer` does not understand it."""
+        following, serving = self._hub.followings.get(peer), self._hub.servings.get(peer)
+        links = [link for link in (following, serving) if link is not None and TERMS in link.partner.features]
+        for link in links if isinstance(frame, Beats) else links[:1]:
+            link.outbox.put(frame)
+        return bool(links)
+
+    def mind_absent(self, peer: str) -> None:
+        """`peer` has something of what this node serves from now on; it may not be linked."""
+        self._listener.mind_absent(peer, anew=True)
+
+    def aware(self) -> dict[str, bool]:
+        """The peers that are linked now, and whether they obey terms."""
+        links: list[Following | Serving] = [*self._hub.followings.values(), *self._hub.servings.values()]
+        return {link.peer: TERMS in link.partner.features for link in links}
+
+    def answer(self, peer: Origin, number: int, answer: bytes) -> None:
+        """Answer a question of `peer`."""
+        way = self._hub.ways.get(peer)
+        if way is not None:
+            way.put(Answer(number, answer))
 
     def lend(self, peer: str, messages: list[Message]) -> None:
         """Messages that the broker has lent to `peer`; they are durable by now, where they have to be."""
@@ -122,6 +296,17 @@ class Mesh:
         self._hub.unlent.setdefault(peer, []).extend(messages)
         self._listener.return_unlent_soon()
 
+    def forget(self, peer: str, names: list[str]) -> None:
+        """`peer` has withdrawn these offers, and everything lent against them before is with `lend`."""
+        serving = self._hub.servings.get(peer)
+        if serving is not None:
+            unlent = serving.outbox.unlend(set(names))
+            if unlent:
+                self._hub.unlent.setdefault(peer, []).extend(unlent)
+                self._listener.return_unlent_soon()
+            for start in range(0, len(names), OFFERS_PER_FRAME):
+                serving.outbox.put(Forgotten(names[start : start + OFFERS_PER_FRAME]))
+
     def settled(self, peer: str, dots: list[Dot]) -> None:
         """Messages lent by `peer` that are settled here."""
         following = self._hub.followings.get(peer)
@@ -129,11 +314,11 @@ class Mesh:
             for start in range(0, len(dots), DOTS_PER_FRAME):
                 following.outbox.put(Settled(dots[start : start + DOTS_PER_FRAME]))
 
-    def give_back(self, peer: str, returns: list[tuple[Message, bool]]) -> None:
+    def give_back(self, peer: str, returns: list[Return]) -> None:
         """Messages lent by `peer` that nobody here can have; True where a client has seen it."""
         following = self._hub.followings.get(peer)
         if following is not None:
-            following.outbox.put(Returned([(message.dot, seen) for message, seen in returns]))
+            following.outbox.put(Returned([(message.dot, why, asks) for message, why, asks in returns]))
 
     def offer(self, offers: list[tuple[str, str, int]]) -> None:
         """(peer, queue, limit) as `Lending.offers` gives them."""
@@ -148,15 +333,40 @@ class Mesh:
 
     def interest_changed(self, changes: dict[str, bool]) -> None:
         """Topic patterns that local subscribers want from now on (True), or no more."""
+        self._hub.routes.own_changed(changes)
         for following in self._hub.followings.values():
-            following.tell_interest(changes)
+            if not following.partner.features >= ROUTES:
+                following.tell_interest(changes)
+
+    # Asked by the node
+
+    @property
+    def interest_version(self) -> int:
+        """Of what local subscribers want now."""
+        return self._hub.routes.version
+
+    @property
+    def interest_confirmed(self) -> int:
+        """The version of it that is in force at every peer that can be reached."""
+        return self._hub.routes.confirmed
+
+    @property
+    def knows_interest(self) -> bool:
+        """Whether every peer was tried, and those that can be reached have told what they want."""
+        were_tried = all(link.tried or link.following is not None for link in self._links.values())
+        return were_tried and self._hub.routes.is_ready
 
     # Asked by console, tests and metrics
 
     def statistics(self) -> MeshStatistics:
         """A snapshot."""
+        routes = self._hub.routes
         return MeshStatistics(
-            peers=tuple(self._peer_statistics(name) for name in self._links), refused=self._listener.refused
+            peers=tuple(self._peer_statistics(name) for name in self._links),
+            refused=self._listener.refused,
+            topics_relayed=routes.relayed,
+            topics_unrelayed=routes.unrelayed,
+            topics_late=self._hub.host.broker.once.late,
         )
 
     def _peer_statistics(self, name: str) -> PeerStatistics:
@@ -182,5 +392,7 @@ class Mesh:
             record_bytes_in=0 if following is None else following.bytes_received,
             record_bytes_out=0 if serving is None else serving.feed.bytes_sent,
             topics_dropped=self._topics_dropped[name],
+            topics_via=name if serving is not None else self._hub.routes.way_of(name),
+            topics_wanted=self._hub.routes.wants_of(name),
             last_error=link.last_error or self._listener.last_errors.get(name, ""),
         )

@@ -1,35 +1,94 @@
 """What waits to be written to one link, and in which turns it goes out.
 
 The writer pulls: queue and topic messages stay messages until their turn comes, so what waits costs no second copy.
-Four kinds wait apart, so that a long catching-up delays no credit and a flood of topics no records. Bounds: topics by
-`TOPIC_BYTES_MAX`, beyond which new ones are dropped and counted; lent messages by the credit of the peer; journal
-frames by the feed's window; small frames by `SMALL_BYTES_MAX`, beyond which the peer is not reading and the link ends.
+Six kinds wait apart, so that a long catching-up delays no credit and a flood of topics no records; last values of
+topics wait in the broker alone (`Spread`), and what subscribers want in `Telling`. Bounds: topics by `TOPIC_BYTES_MAX`,
+those for one node that are passed on by `PASSED_BYTES_MAX`, replies by `REPLY_BYTES_MAX`, beyond which new ones are
+dropped and counted; lent messages by the credit of the peer; journal frames by the feed's window;
+small frames by `SMALL_BYTES_MAX`, beyond which the peer is not reading and the link ends.
 
 Pure: `wake` is called when something was added, and the caller decides what that means.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Final
 
+from qmq.broker.classes import offer_name
+from qmq.broker.destination import Kind
 from qmq.broker.message import Message
-from qmq.replication.frames import BATCH_TYPE, MSGPACK_TYPE, Batches, Gap, Hole, Lend, MeshFrame, Topics, pack
+from qmq.broker.spread import VALUE_BYTES_MAX, Spread
+from qmq.replication.frames import (
+    BATCH_TYPE,
+    MSGPACK_TYPE,
+    Batches,
+    Gap,
+    Hole,
+    Lend,
+    MeshFrame,
+    Passed,
+    Replies,
+    Retained,
+    Topics,
+    pack,
+)
+from qmq.replication.telling import Telling
 from qmq.wire.stomp.limits import BODY_BYTES_CEILING
 from qmq.wire.stomp.writer import encode_frame
 
 TOPIC_BYTES_MAX: Final = 4 << 20
 """Topic messages waiting for one link, in bytes of bodies and headers."""
 
+PASSED_BYTES_MAX: Final = 2 << 20
+"""Topic messages waiting for one link that are for one node by this way, likewise."""
+
+REPLY_BYTES_MAX: Final = 16 << 20
+"""Replies waiting for one link, likewise. More than of topics: somebody waits for each of them."""
+
 SMALL_BYTES_MAX: Final = 16 << 20
-"""Acks, credit, interest, settles and the like waiting for one link."""
+"""Acks, credit, interest, settles, questions and the like waiting for one link."""
 
 SINGLE_BYTES_MAX: Final = BODY_BYTES_CEILING - (64 << 10)
-"""Of one topic message: what still fits into a frame together with its envelope."""
+"""Of one topic message or reply: what still fits into a frame together with its envelope."""
+
+assert VALUE_BYTES_MAX <= SINGLE_BYTES_MAX
 
 TURN_BYTES: Final = 256 << 10
-"""About how much of each kind goes out in one turn."""
+"""About how much of each kind goes out in one turn, unless the link is slow."""
 
 MESSAGE_OVERHEAD_BYTES: Final = 64
+
+
+class Lossy:
+    """Messages that promise no delivery: what does not fit into `bytes_max` is dropped and counted."""
+
+    __slots__ = ("_bytes", "_bytes_max", "dropped", "waiting")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.waiting: deque[Message] = deque()
+        self.dropped = 0
+        self._bytes = 0
+        self._bytes_max = bytes_max
+
+    def put(self, messages: list[Message]) -> list[Message]:
+        """Add what fits; returns what was dropped."""
+        dropped: list[Message] = []
+        for message in messages:
+            size = _size(message)
+            # One that is over the bound by itself may pass while nothing else waits.
+            if (self.waiting and self._bytes + size > self._bytes_max) or size > SINGLE_BYTES_MAX:
+                dropped.append(message)
+                continue
+            self._bytes += size
+            self.waiting.append(message)
+        self.dropped += len(dropped)
+        return dropped
+
+    def turn(self, bytes_max: int) -> list[Message]:
+        messages = _turn(self.waiting, bytes_max)
+        self._bytes -= sum(map(_size, messages))
+        return messages
 
 
 class Outbox:
@@ -42,10 +101,20 @@ class Outbox:
         self._small_bytes = 0
         self._journal: deque[bytes] = deque()
         self._lends: deque[Message] = deque()
-        self._topics: deque[Message] = deque()
-        self._topic_bytes = 0
-        self.topics_dropped = 0
+        self._topics = Lossy(TOPIC_BYTES_MAX)
+        self._replies = Lossy(REPLY_BYTES_MAX)
+        self._passed: dict[str, Lossy] = {}
+        self.telling: Telling | None = None
+        """What the peer must still be told of who wants which topics, if it understands that."""
+        self.spread: Spread | None = None
+        """What the peer must still be told of retained values, if it understands them."""
+        self.terms: Mapping[str, int] = {}
+        """Owner → term in which this node serves it, where that is not term 0; for a peer that understands terms."""
         self.overflowed = False
+        self.now_us: Callable[[], int] = _no_clock
+        """This node's clock, for frames that carry it."""
+        self.turn_bytes = TURN_BYTES
+        """About how much of each kind goes out in one turn; less on a slow link (`pace`)."""
 
     def put(self, frame: MeshFrame) -> None:
         """Add a small frame. When too many wait, nothing more is added: the link must end (`overflowed`)."""
@@ -72,29 +141,73 @@ class Outbox:
 
     def put_topics(self, messages: list[Message]) -> None:
         """Add topic messages, or drop and count them when too many wait."""
-        for message in messages:
-            size = _size(message)
-            # One that is over the bound by itself may pass while nothing else waits.
-            if (self._topics and self._topic_bytes + size > TOPIC_BYTES_MAX) or size > SINGLE_BYTES_MAX:
-                self.topics_dropped += 1
-                continue
-            self._topic_bytes += size
-            self._topics.append(message)
+        for message in self._topics.put(messages):
+            if message.envelope.retain and self.spread is not None:
+                self.spread.mark(message.envelope.destination)
         self.wake()
+
+    def put_passed(self, target: str, messages: list[Message]) -> int:
+        """Add topic messages or replies for `target`, which the peer is or can reach; returns how many were dropped."""
+        waiting = self._passed.get(target)
+        if waiting is None:
+            waiting = self._passed[target] = Lossy(PASSED_BYTES_MAX)
+        dropped = len(waiting.put(messages))
+        self.wake()
+        return dropped
+
+    def put_replies(self, messages: list[Message]) -> None:
+        """Add replies to sessions of the peer, or drop and count them when too many wait."""
+        self._replies.put(messages)
+        self.wake()
+
+    def unlend(self, names: set[str]) -> list[Message]:
+        """Take out what is lent under these offers and has not left."""
+        waiting, self._lends = self._lends, deque()
+        unlent: list[Message] = []
+        for message in waiting:
+            is_named = offer_name(message.envelope.destination, message.lent_as) in names
+            (unlent if is_named else self._lends).append(message)
+        return unlent
+
+    @property
+    def topics_dropped(self) -> int:
+        return self._topics.dropped
+
+    @property
+    def replies_dropped(self) -> int:
+        return self._replies.dropped
 
     def take(self) -> bytes:
         """What to write next; b"" when nothing waits."""
         parts = self._small
         self._small = []
         self._small_bytes = 0
+        telling = self.telling
+        if telling is not None and telling.is_due:
+            parts += [self._encode(frame) for frame in telling.take(self.turn_bytes)]
+            if telling.is_due:
+                self.wake()
         if self._lends:
-            parts.append(self._encode(Lend(_turn(self._lends))))
+            parts.append(self._encode(Lend(_turn(self._lends, self.turn_bytes), self.now_us(), self.terms)))
+        if self._replies.waiting:
+            parts.append(self._encode(Replies(self._replies.turn(self.turn_bytes))))
         if self._journal:
             parts.append(self._journal.popleft())
-        if self._topics:
-            messages = _turn(self._topics)
-            self._topic_bytes -= sum(map(_size, messages))
-            parts.append(self._encode(Topics(messages)))
+        if self._topics.waiting:
+            parts.append(self._encode(Topics(self._topics.turn(self.turn_bytes))))
+        for target in list(self._passed):
+            # In the order in which they came, split where another node's begin, or another kind.
+            for _, run in groupby(self._passed[target].turn(self.turn_bytes), _belongs_with):
+                parts.append(self._encode(Passed(target, list(run))))
+            if not self._passed[target].waiting:
+                del self._passed[target]
+        spread = self.spread
+        if spread is not None and spread.is_due:
+            values = spread.take(self.turn_bytes)
+            if values:
+                parts.append(self._encode(Retained(values)))
+            if spread.is_due:
+                self.wake()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def unsent_lends(self) -> list[Message]:
@@ -104,15 +217,19 @@ class Outbox:
         return messages
 
 
+def _belongs_with(message: Message) -> tuple[str, Kind]:
+    return message.origin.node, message.envelope.kind
+
+
 def _size(message: Message) -> int:
     return len(message.body) + len(message.envelope.headers) + MESSAGE_OVERHEAD_BYTES
 
 
-def _turn(waiting: deque[Message]) -> list[Message]:
+def _turn(waiting: deque[Message], bytes_max: int) -> list[Message]:
     """Messages of one turn, at least one."""
     messages = [waiting.popleft()]
     size = _size(messages[0])
-    while waiting and size < TURN_BYTES:
+    while waiting and size < bytes_max:
         message = waiting.popleft()
         size += _size(message)
         messages.append(message)
@@ -134,3 +251,7 @@ def encode_message(frame: MeshFrame) -> bytes:
         number, kind = "0", MSGPACK_TYPE
     headers = [("destination", destination), ("subscription", "0"), ("message-id", number), ("content-type", kind)]
     return encode_frame("MESSAGE", headers, body)
+
+
+def _no_clock() -> int:
+    return 0

@@ -10,6 +10,8 @@ import hmac
 DIAL = "dial"
 ANSWER = "answer"
 SUBSCRIBE = "subscribe"
+TURN = "turn"
+"""Instead of DIAL, in a CONNECT that asks to be followed; neither opens what the other does."""
 
 
 def make_proof(secret: str | None, purpose: str, fields: tuple[str, ...]) -> str:

@@ -12,13 +12,31 @@ from typing import Final
 
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
+from qmq.broker.spread import Spread
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import MeshError
+from qmq.replication.both_ways import take_both_ways
 from qmq.replication.feed import Feed
-from qmq.replication.frames import Ack, Credit, Follows, Held, Interest, Returned, Settled, Welcome
+from qmq.replication.frames import (
+    RETAINED,
+    SNAPSHOT,
+    Ack,
+    Answer,
+    Credit,
+    Follows,
+    Held,
+    Interest,
+    Question,
+    Replies,
+    Returned,
+    Settled,
+    Welcome,
+)
 from qmq.replication.handshake import Partner
 from qmq.replication.host import Host
 from qmq.replication.outbox import Outbox
+from qmq.replication.standing import MEMBERS, Members
+from qmq.replication.terms import TERMS, Ask, Beats, Holds, Release, Vote
 
 PATTERNS_MAX: Final = 100_000
 """Topic patterns of one follower. Beyond it new ones are left out, with an alarm: topics promise no delivery."""
@@ -31,7 +49,7 @@ class Serving:
         self.peer = partner.origin.node
         self.partner = partner
         self.outbox = outbox
-        self.feed = Feed()
+        self.feed = Feed(fills=SNAPSHOT in partner.features)
         self.open = False
         self._host = host
         self._patterns: dict[str, None] = {}
@@ -45,10 +63,19 @@ class Serving:
     def begin(self) -> None:
         """Open the link: the follower may borrow, and is told what it will get."""
         lending = self._host.broker.lending
+        self._host.broker.abilities.heard(self.peer, self.partner.features)
+        self.outbox.now_us = self._host.world.now_us
         self._suspects = set(lending.lent.get(self.peer, {}))
         lending.borrower_connected(self.peer)
         self.open = True
-        self.outbox.put(Welcome(dict(self._host.durable_vector())))
+        if RETAINED in self.partner.features:
+            retained = self._host.broker.retained
+            self.outbox.spread = retained.spreads[self.peer] = Spread(retained, self.outbox.wake)
+        if TERMS in self.partner.features:
+            self.outbox.terms = self._host.terms_served
+        self.outbox.put(Welcome(dict(self._host.durable_vector()), self._host.world.now_us()))
+        if MEMBERS in self.partner.features:
+            self.outbox.put(Members(self._host.membership.standing))
 
     def end(self) -> list[Message]:
         """Close the link; returns the lent messages that never left. Idempotent."""
@@ -57,6 +84,7 @@ class Serving:
         self.open = False
         broker = self._host.broker
         broker.lending.borrower_lost(self.peer)
+        broker.retained.spreads.pop(self.peer, None)
         for pattern in self._patterns:
             broker.interest.remove(pattern, self.peer)
         self._patterns = {}
@@ -73,6 +101,8 @@ class Serving:
             case Credit(offers):
                 if self._held is None:
                     raise MeshError("bad-frame", "credit came before the list of held messages")
+                if self._host.terms_served and TERMS not in self.partner.features:
+                    return  # It would take messages of another node for ours.
                 if self._suspects is not None:
                     self._early_offers.update(offers)
                     return
@@ -89,6 +119,8 @@ class Serving:
                 own = {origin: last for origin, last in through.items() if origin.node == self.peer}
                 self._held = Held(frame.keep, own)
                 self.take_back(self._host.received_vector(), out)
+            case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
+                take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)
 
     def take_back(self, have: Vector, out: Outcome, *, late: bool = False) -> int:
         """Take back what the follower has lost, if that can be told by now, or must be (`late`). Returns how many."""
@@ -102,7 +134,11 @@ class Serving:
             suspects.difference_update(held.keep)
         lending = self._host.broker.lending
         keep = [dot for dot in lending.lent.get(self.peer, {}) if dot not in suspects]
-        taken = lending.give_up(self.peer, keep, out)
+        holds = [] if held is None else held.keep
+        taken = lending.give_up(self.peer, [*keep, *holds], out)
+        # What another served when its consumers got it.
+        handover = self._host.broker.queues.handover
+        handover.hold_elsewhere(self.peer, [dot for dot in holds if dot not in lending.lent.get(self.peer, {})])
         for queue, limit in self._early_offers.items():
             lending.offer(self.peer, queue, limit, out)
         self._early_offers = {}
@@ -110,7 +146,10 @@ class Serving:
 
     def _acknowledged(self, ack: Ack) -> None:
         host = self._host
+        host.broker.clocks.heard(self.partner.origin, ack.sent_us, host.world.now_us())
         self.feed.acknowledged(ack)
+        if ack.direct is not None and self.outbox.spread is not None:
+            self.outbox.spread.follows(frozenset(ack.direct))
         if ack.durable:
             host.peer_durable(self.peer, dict(self.feed.durable))  # a checkpoint may read it in a thread
             # Durable, not received: a peer that crashes must not lend again what we have settled.

@@ -5,13 +5,14 @@ else ever leaves here. Names of topics and queues are checked by the broker's ow
 together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgpack
 
-from qmq.broker.destination import Kind, kind_of
-from qmq.broker.message import Envelope, Message
+from qmq.broker.classes import read_class, split_offer
+from qmq.broker.destination import Kind, is_pattern, kind_of
+from qmq.broker.message import Envelope, Message, Retain
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError, Refused
 from qmq.storage.record import pack_dots
@@ -25,6 +26,8 @@ DESTINATION_BYTES_MAX: Final = 1024
 SEQUENCE_MAX: Final = (1 << 63) - 1
 """No sequence, count or limit is beyond this; memory-only messages are numbered down to its negative."""
 
+RETAIN_MAX: Final = max(Retain)
+
 _U64_MAX: Final = (1 << 64) - 1
 _NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
@@ -36,7 +39,15 @@ class Sender:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.envelopes: dict[tuple[str, bytes, bool], Envelope] = {}
+        self.envelopes: dict[tuple[str, bytes, bool, int], Envelope] = {}
+
+    def on_behalf_of(self, node: str) -> "Sender":
+        """For what the sender passes on of another node."""
+        if node == self.node:
+            return self
+        other = Sender(node)
+        other.envelopes = self.envelopes
+        return other
 
 
 # Checks of single values. Each returns what it was given, with its type known.
@@ -106,6 +117,24 @@ def name_of(value: object, kind: Kind) -> str:
     return name
 
 
+def offer_of(value: object) -> str:
+    """The name of an offer: a queue, and a class of consumers that this node understands (`broker.classes`)."""
+    name = text(value)
+    queue, of = split_offer(name)
+    name_of(queue, Kind.QUEUE)
+    class_of(of)
+    return name
+
+
+def class_of(value: object) -> str:
+    of = text(value)
+    try:
+        read_class(of)
+    except Refused as refused:
+        raise MeshError("bad-frame", f"{shown(of)}: {refused.message}") from refused
+    return of
+
+
 def shown(value: object) -> str:
     """What is wrong, short enough for a log and free of control characters."""
     text = ascii(value) if isinstance(value, (str, int, bool)) else type(value).__name__
@@ -153,16 +182,28 @@ def origins_of(value: object) -> tuple[Origin, ...]:
     return tuple([origin_of(numbers[index], numbers[index + 1]) for index in range(0, len(numbers), 2)])
 
 
-def pack_messages(messages: list[Message]) -> list[list[object]]:
-    """Runs of messages in one envelope: [destination, headers, durable, [five values per message …]]."""
+def pack_messages(messages: list[Message], named: Collection[str] = ()) -> list[list[object]]:
+    """Runs of messages in one envelope: [destination, headers, durable, [five values per message …], retain].
+
+    A sixth element names the class of consumers that they are lent to, when those are not plain; a seventh the node
+    that accepted them, when it is one of `named` and not simply the sender.
+    """
     runs: list[list[object]] = []
     values: list[object] = []
     envelope: Envelope | None = None
+    lent_as = owner = ""
     for message in messages:
-        if message.envelope is not envelope:
+        if message.envelope is not envelope or message.lent_as != lent_as or message.origin.node != owner:
             envelope = message.envelope
+            lent_as = message.lent_as
+            owner = message.origin.node
             values = []
-            runs.append([envelope.destination, envelope.headers, envelope.durable, values])
+            run: list[object] = [envelope.destination, envelope.headers, envelope.durable, values, int(envelope.retain)]
+            if owner in named:
+                run += (lent_as, owner)
+            elif lent_as:
+                run.append(lent_as)
+            runs.append(run)
         values += (
             message.origin.incarnation,
             message.sequence,
@@ -174,37 +215,93 @@ def pack_messages(messages: list[Message]) -> list[list[object]]:
 
 
 def messages_of(value: object, sender: Sender, kind: Kind) -> list[Message]:
-    """A message belongs to the node that accepted it, so `sender` is the node of every origin here."""
+    """A message belongs to the node that accepted it: that is the sender, unless a run of lent ones names another."""
     messages: list[Message] = []
-    owner = sender.node if kind is Kind.QUEUE else None
+    server = sender.node if kind is Kind.QUEUE else None
     for item in array(value):
         run = array(item, 4)
         envelope = envelope_of(run, sender, kind)
+        lent_as = class_of(run[5]) if len(run) > 5 and kind is Kind.QUEUE else ""
+        node = node_name(run[6]) if len(run) > 6 and kind is Kind.QUEUE else sender.node
         low, high = (1, SEQUENCE_MAX) if envelope.durable else (-SEQUENCE_MAX, -1)
         values = pairs(run[3], 5)
         for index in range(0, len(values), 5):
             message = Message(
                 envelope,
                 octets(values[index + 4]),
-                Origin(sender.node, number(values[index], 0, _U64_MAX)),
+                Origin(node, number(values[index], 0, _U64_MAX)),
                 number(values[index + 1], low, high),
-                number(values[index + 2], 0, _U64_MAX),
+                number(values[index + 2], 0, SEQUENCE_MAX if envelope.retain else _U64_MAX),
             )
             message.attempts = number(values[index + 3])
-            message.owner = owner
+            message.owner = server
+            message.lent_as = lent_as
             messages.append(message)
     return messages
 
 
 def envelope_of(run: list[object], sender: Sender, kind: Kind) -> Envelope:
-    key = (text(run[0]), octets(run[1]), truth(run[2]))
+    retain = number(run[4], 0, RETAIN_MAX) if len(run) > 4 and kind is Kind.TOPIC else 0
+    key = (text(run[0]), octets(run[1]), truth(run[2]), retain)
     envelope = sender.envelopes.get(key)
     if envelope is None or envelope.kind is not kind:
-        destination, headers, durable = key
+        destination, headers, durable, _ = key
         name_of(destination, kind)
-        if headers and (headers[-1] != 10 or headers[0] == 10 or b"\n\n" in headers or b"\0" in headers):
-            raise MeshError("bad-frame", "headers are lines that end with LF, none of them empty")
+        _check_headers(headers)
+        envelope = Envelope(destination, kind, headers, durable)
+        envelope.retain = Retain(retain)
+        if kind is Kind.REPLY:
+            return envelope  # no two replies share one, and remembering them would drive out those that are shared
         if len(sender.envelopes) >= ENVELOPES_MAX:
             sender.envelopes.clear()
-        envelope = sender.envelopes[key] = Envelope(destination, kind, headers, durable)
+        sender.envelopes[key] = envelope
     return envelope
+
+
+def _check_headers(headers: bytes) -> None:
+    if headers and (headers[-1] != 10 or headers[0] == 10 or b"\n\n" in headers or b"\0" in headers):
+        raise MeshError("bad-frame", "headers are lines that end with LF, none of them empty")
+
+
+VALUE_WIDTH: Final = 8
+
+
+def pack_values(messages: list[Message]) -> list[object]:
+    """Last values of topics: destination, headers, node, incarnation, sequence, timestamp, retain, body, …"""
+    values: list[object] = []
+    for message in messages:
+        envelope = message.envelope
+        values += (
+            envelope.destination,
+            envelope.headers,
+            message.origin.node,
+            message.origin.incarnation,
+            message.sequence,
+            message.timestamp_us,
+            int(envelope.retain),
+            message.body,
+        )
+    return values
+
+
+def values_of(value: object) -> list[Message]:
+    """The inverse of `pack_values`. Their origin may be any node: peers pass on what others have set."""
+    messages: list[Message] = []
+    values = pairs(value, VALUE_WIDTH)
+    for index in range(0, len(values), VALUE_WIDTH):
+        name = name_of(values[index], Kind.TOPIC)
+        if is_pattern(name):
+            raise MeshError("bad-frame", f"{shown(name)} is no single topic")
+        headers = octets(values[index + 1])
+        _check_headers(headers)
+        envelope = Envelope(name, Kind.TOPIC, headers, False)
+        envelope.retain = Retain(number(values[index + 6], Retain.SET, RETAIN_MAX))
+        message = Message(
+            envelope,
+            octets(values[index + 7]),
+            origin_of(values[index + 2], values[index + 3]),
+            number(values[index + 4], -SEQUENCE_MAX, -1),
+            number(values[index + 5]),
+        )
+        messages.append(message)
+    return messages

@@ -6,7 +6,7 @@ stand and swallows every byte. `Node` obeys `qmq.replication.host.Host`; what re
 
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -18,10 +18,15 @@ from qmq.broker.broker import Broker
 from qmq.broker.destination import kind_of
 from qmq.broker.message import Envelope
 from qmq.broker.outcome import Outcome
+from qmq.broker.rules import QueueRules
 from qmq.broker.subscription import Ack, Delivery, Subscription
 from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.journal import Replay, encode_group
+from qmq.members import Listing, Membership, Standing
+from qmq.replication.gaps import GiveUp
 from qmq.replication.mesh import Mesh
+from qmq.replication.outbox import Outbox
+from qmq.replication.terms import Terms
 from qmq.storage.batch import BatchHead, batch_records, encode_batch, read_head
 from qmq.storage.record import Kind, Record, pack_envelope, pack_record, unpack_dots
 from qmq.world import World
@@ -30,6 +35,8 @@ T = TypeVar("T")
 PIPE_BYTES = 64 << 10
 SECRET = "correct horse battery staple"
 JOBS = "/queue/jobs"
+AT_ONCE = QueueRules(redelivery_us_min=0, delivery_limit=0)
+"""Nobody here keeps the time of queues: what a consumer refuses comes back without a pause."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +170,8 @@ class Network:
         self.pipes: list[Pipe] = []
         self.silent: set[frozenset[str]] = set()
         self.cuts: set[frozenset[str]] = set()
+        self.deaf: set[str] = set()
+        """Nodes that nobody can dial."""
         self.dials = 0
 
     def seen_from(self, name: str) -> "NetworkOf":
@@ -200,7 +209,7 @@ class NetworkOf:
         between = frozenset((self._name, host))
         if between in network.silent:
             await trio.sleep_forever()
-        if between in network.cuts or host not in network.listeners:
+        if between in network.cuts or host in network.deaf or host not in network.listeners:
             raise ConnectionRefusedError(host)
         near, far = Pipe(network, self._name, host), Pipe(network, host, self._name)
         near.other, far.other = far, near
@@ -271,18 +280,21 @@ class Node:
         self.name = name
         self._origin = Origin(name, incarnation)
         self.journal = ListJournal() if journal is None else journal
-        self._broker = Broker(self._origin, 1)
+        self._broker = Broker(self._origin, 1, rules_of=lambda name: AT_ONCE)
         self._replay = Replay(self._broker)
         self._world = World(
             network=network.seen_from(name),
             chance=random.Random(f"{name}{incarnation}"),
             now_us=lambda: 1_000_000,
             run_blocking=self._run_blocking,
+            boot_seconds=trio.current_time,
         )
+        self.membership = Membership(name, Listing(peers.version, frozenset(peer.name for peer in peers.nodes)))
         self._received: Vector = dict(self.journal.vector)
         self.settings = Settings() if settings is None else settings
         self.mesh = Mesh(self, peers=peers, node=name, settings=self.settings)
         self.alarms: list[tuple[str, str]] = []
+        self.answers: list[tuple[str, int, bytes]] = []
         self.caught_up: list[str] = []
         self.seen: list[bytes] = []
         self.fanouts: list[tuple[Origin, bytes]] = []
@@ -351,6 +363,8 @@ class Node:
             self._deliver(deliveries)
         for peer, messages in out.peer_topics.items():
             self.mesh.send_topics(peer, messages)
+        for origin, messages in out.peer_replies.items():
+            self.mesh.send_replies(origin, messages)
         for peer, dots in out.peer_settled_now.items():
             self.mesh.settled(peer, dots)
         for peer, returns in out.peer_returns.items():
@@ -390,6 +404,9 @@ class Node:
     def seek_journal(self, vector: Vector) -> int:
         return self.journal.seek(vector)
 
+    def journal_reach(self) -> tuple[Vector, int]:
+        return dict(self.journal.vector), self.journal.end
+
     def journal_base(self) -> Vector:
         return dict(self.journal.base)
 
@@ -398,6 +415,14 @@ class Node:
         merge(self.journal.vector, {origin: through})
         merge(self.journal.base, {origin: through})
         self.alarm("gap", f"{origin} {through}")
+
+    def repair_soon(self) -> None:
+        """Nobody here has stores, so nobody knows what is left of a gap."""
+        while (todo := self.mesh.next_repair()) is not None:
+            if isinstance(todo, GiveUp):
+                self.accept_gap(todo.origin, todo.through)
+            else:
+                self.mesh.knows_nothing(todo, todo.through)
 
     def link_caught_up(self, peer: str) -> None:
         self.caught_up.append(peer)
@@ -408,6 +433,39 @@ class Node:
 
     def peer_durable(self, peer: str, vector: Vector) -> None:
         self.peer_vectors[peer] = vector
+
+    def peer_knows(self, peer: str, vector: Vector) -> None:
+        """Nobody loses a disk here."""
+
+    def refused_as_retired(self, peer: str) -> None:
+        """Nobody leaves for good here."""
+
+    def standing_came(self, peer: str, standing: Standing) -> None:
+        self.membership.hear(peer, standing)
+
+    def interest_heard(self) -> None:
+        """Nobody waits for it here."""
+
+    takes_over = False
+    terms_served: Mapping[str, int] = {}
+
+    def terms_came(self, peer: Origin, frame: Terms, way: Outbox, out: Outcome) -> None:
+        raise AssertionError("nobody was told that this node understands terms")
+
+    def greet(self, way: Outbox) -> None:
+        raise AssertionError("nobody was told that this node understands terms")
+
+    def may_borrow(self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool | None:
+        raise AssertionError("nobody was told that this node understands terms")
+
+    def links_changed(self) -> None:
+        """Nobody watches these nodes."""
+
+    def question_came(self, peer: Origin, number: int, question: bytes) -> None:
+        self.mesh.answer(peer, number, question[::-1])
+
+    def answer_came(self, peer: Origin, number: int, answer: bytes) -> None:
+        self.answers.append((peer.node, number, answer))
 
     def alarm(self, code: str, message: str) -> None:
         self.alarms.append((code, message))

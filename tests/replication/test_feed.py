@@ -4,8 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.dots import Origin, Vector
-from qmq.replication.feed import WINDOW_BATCHES, WINDOW_BYTES, Feed
+from qmq.replication.feed import WINDOW_BATCHES, Feed
 from qmq.replication.frames import Ack, Batches, Gap, Hole
+from qmq.replication.pace import FIRST_BYTES, LEAST_BYTES, PARTS, WINDOW_BYTES
+from qmq.storage.rest import Rest, rest_batch
 
 from .rig import ListJournal, batch_of
 
@@ -68,7 +70,7 @@ def test_what_was_sent_is_not_sent_again() -> None:
 
 def test_the_window_fills_and_empties_by_acknowledged_frames() -> None:
     feed = feed_of()
-    big = [batch_of(A, number, number, body=b"x" * (WINDOW_BYTES // 2)) for number in (1, 2, 3)]
+    big = [batch_of(A, number, number, body=b"x" * (FIRST_BYTES // 2)) for number in (1, 2, 3)]
     position = 0
     journal = journal_of(*big)
 
@@ -81,6 +83,38 @@ def test_the_window_fills_and_empties_by_acknowledged_frames() -> None:
     feed.acknowledged(Ack(1, {}, {}, None))
     assert feed.has_room
     assert len(frames) == 1
+
+
+def test_the_window_grows_while_acknowledgements_are_quick_and_shrinks_while_they_are_late() -> None:
+    feed = feed_of()
+    journal = journal_of(*[batch_of(A, number, number, body=b"x" * 10_000) for number in range(1, 200)])
+    windows: list[int] = []
+    position = 0
+    for number in range(1, 40):
+        feed.now += 5.0
+        _, after = feed.select(journal.read(position, 1), journal.end, {})
+        assert after is not None
+        position = after
+        feed.now += 0.1 if number <= 5 else 2.0
+        feed.acknowledged(Ack(number, {}, {}, None))
+        windows.append(feed.pace.window)
+
+    assert windows[:5] == [2 * FIRST_BYTES, 4 * FIRST_BYTES, WINDOW_BYTES, WINDOW_BYTES, WINDOW_BYTES]
+    assert windows[-1] == LEAST_BYTES
+    assert all(later <= earlier for earlier, later in zip(windows[4:], windows[5:], strict=False))
+
+
+def test_what_is_read_goes_out_in_frames_of_a_part_of_the_window_and_no_batch_is_split() -> None:
+    bodies = [100] * 400 + [FIRST_BYTES] + [100] * 3
+    batches = [batch_of(A, number, number, body=b"x" * size) for number, size in enumerate(bodies, 1)]
+    journal = journal_of(*batches)
+
+    frames = select(feed_of(), journal)
+
+    assert b"".join(frame.body for frame in frames if isinstance(frame, Batches)) == b"".join(batches)
+    sizes = [len(frame.body) for frame in frames if isinstance(frame, Batches)]
+    assert len(sizes) > 3
+    assert sorted(sizes)[-2] <= FIRST_BYTES // PARTS
 
 
 def test_the_window_counts_batches_too() -> None:
@@ -165,6 +199,35 @@ def test_a_hole_that_damage_made_is_told_once_and_left_to_others() -> None:
     assert select(feed, damaged) == [Batches(2, batch_of(A, 3, 3))]
 
 
+def test_a_hole_with_nothing_behind_it_is_told_at_the_end_of_the_walk_and_once() -> None:
+    """Records of a life that ended: no later batch would ever show the peer that it lacks them."""
+    feed = feed_of({B: 1}, direct=(C,))
+    select(feed, journal_of(batch_of(A, 1, 1)))
+    had = {A: 2, B: 1, C: 9}
+
+    assert feed.ended(had, {}) == [Hole((A,))]
+    assert feed.ended(had, {}) == []
+    feed.acknowledged(Ack(1, {A: 2}, {}, None))
+    assert feed.ended(had, {}) == []
+
+
+def test_the_end_of_the_walk_tells_what_this_node_gave_up_itself_as_a_gap() -> None:
+    feed = feed_of({B: 1})
+
+    assert feed.ended({A: 2, B: 3}, {A: 2, B: 2}) == [Gap([(A, 2)]), Hole((B,))]
+    assert feed.ended({A: 2, B: 3}, {A: 2, B: 2}) == []
+
+
+def test_the_end_of_the_walk_says_nothing_of_an_origin_of_which_something_is_awaited() -> None:
+    feed = filling()
+    feed.start_again({A: 3})
+
+    assert feed.ended({A: 5}, {}) == []
+    feed.acknowledged(Ack(1, {A: 3}, {}, None))
+    assert feed.seek_again
+    assert feed.ended({A: 5}, {}) == [Hole((A,))]
+
+
 def test_lag_counts_what_the_peer_has_not_told_to_have() -> None:
     journal = journal_of(batch_of(A, 1, 4))
     feed = feed_of({C: 2})
@@ -200,3 +263,54 @@ def test_any_reading_sends_exactly_what_the_peer_lacks_in_order(
 
     lacking = [data for _, head, data in journal.batches if head.last > known.get(head.origin, 0)]
     assert sent == b"".join(lacking)
+
+
+def filling(vector: Vector | None = None) -> Feed:
+    """The feed of a peer that asks what is left of a gap."""
+    feed = Feed(fills=True)
+    feed.acknowledged(Ack(0, {} if vector is None else vector, {}, ()))
+    feed.seek_again = False
+    return feed
+
+
+def test_a_peer_that_can_fill_a_gap_gets_nothing_of_that_origin_until_it_has() -> None:
+    journal = journal_of(batch_of(A, 1, 1), batch_of(A, 2, 2), batch_of(C, 1, 1))
+    journal.drop_before(1)
+    feed = filling()
+
+    assert feed.start_again(journal.base) == Gap([(A, 1)])
+    assert select(feed, journal) == [Batches(1, batch_of(C, 1, 1))]
+    assert feed.start_again(journal.base) is None
+    feed.acknowledged(Ack(1, {A: 1}, {}, None))
+
+    assert feed.seek_again
+    assert select(feed, journal, journal.seek(feed.peer)) == [Batches(2, batch_of(A, 2, 2))]
+
+
+def test_what_stands_for_a_stretch_is_never_passed_on_and_counts_as_dropped() -> None:
+    rest = rest_batch(A, 0, Rest(3, 0, 0, []))
+    journal = journal_of(rest, batch_of(A, 4, 4))
+
+    feed = filling()
+    assert select(feed, journal) == [Gap([(A, 3)])]
+    assert select(feed_of(), journal) == [Gap([(A, 3)]), Batches(1, batch_of(A, 4, 4))]
+
+
+def test_a_peer_in_the_middle_of_a_batch_is_told_a_gap_up_to_its_end() -> None:
+    journal = journal_of(batch_of(A, 1, 4), batch_of(A, 5, 5))
+
+    assert select(filling({A: 2}), journal) == [Gap([(A, 4)])]
+
+
+def test_what_comes_after_a_hole_is_sent_once_the_peer_is_past_it() -> None:
+    journal = journal_of(batch_of(A, 1, 1), batch_of(A, 2, 2), batch_of(A, 3, 3))
+    del journal.batches[1]
+    feed = filling()
+
+    assert select(feed, journal) == [Batches(1, batch_of(A, 1, 1)), Hole((A,))]
+    feed.acknowledged(Ack(1, {A: 1}, {}, None))
+    assert not feed.seek_again
+    feed.acknowledged(Ack(1, {A: 2}, {}, None))
+
+    assert feed.seek_again
+    assert select(feed, journal) == [Batches(2, batch_of(A, 3, 3))]

@@ -8,7 +8,8 @@ from qmq.broker.subscription import Subscription
 from qmq.dots import Origin, Vector
 from qmq.replication.acceptance import Acceptance
 from qmq.replication.following import PATTERNS_PER_FRAME, Following
-from qmq.replication.frames import Ack, Batches, Gap, Held, Hole, Interest, MeshFrame, Welcome
+from qmq.replication.frames import ROUTES, Ack, Batches, Gap, Held, Hole, Interest, MeshFrame, Welcome
+from qmq.replication.gaps import Gaps
 from qmq.replication.handshake import Partner
 from qmq.replication.outbox import Outbox
 
@@ -22,13 +23,13 @@ A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
 class Link:
     """Node b following node a; `told` is what b has said since it was last looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: frozenset[str] = frozenset()) -> None:
         self.node = Node(Network(), "b", peers_of("abc"))
         self._told: list[MeshFrame] = []
-        partner = Partner(origin=A, peers_version=1, features=frozenset(), beat_ms=1000)
+        partner = Partner(origin=A, peers_version=1, features=features, beat_ms=1000)
         outbox = Outbox(self._encode, lambda: None)
         acceptance = Acceptance(B, frozenset("abc"), self.node.replay)
-        self.following = Following(self.node, partner, outbox, acceptance)
+        self.following = Following(self.node, partner, outbox, acceptance, Gaps())
 
     def _encode(self, frame: MeshFrame) -> bytes:
         self._told.append(frame)
@@ -52,6 +53,15 @@ async def test_a_link_begins_with_all_that_the_peer_must_know_in_its_order() -> 
         Held([], through),
         Interest({"/topic/t": True}),
     ]
+
+
+async def test_a_peer_that_understands_versions_is_not_told_interest_by_the_link() -> None:
+    link = Link(features=ROUTES)
+    link.node.subscribe("/topic/t")
+
+    link.following.begin((B, C))
+
+    assert not [frame for frame in link.told() if isinstance(frame, Interest)]
 
 
 async def test_later_acks_tell_only_what_changed() -> None:

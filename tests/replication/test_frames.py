@@ -6,27 +6,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.broker.destination import Kind
-from qmq.broker.message import Envelope, Message
+from qmq.broker.life import Back
+from qmq.broker.message import Envelope, Message, Retain
+from qmq.broker.ownership import Beat, Bid, Term
+from qmq.broker.subscription import Asks
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
+from qmq.members import Listing, Retirement, Standing
 from qmq.replication.frames import (
+    BOTH_WAYS,
     FROM_FOLLOWER,
     TO_FOLLOWER,
     Ack,
+    Answer,
     Credit,
+    Forgotten,
     Gap,
+    Heard,
     Held,
     Hole,
     Interest,
     Lend,
     MeshFrame,
+    Passed,
+    Question,
+    Reach,
+    Replies,
+    Retained,
     Returned,
     Settled,
     Topics,
+    WantsPart,
     Welcome,
     decode,
     pack,
 )
+from qmq.replication.standing import Members
+from qmq.replication.terms import Ask, Beats, Holds, Release, Vote
 from qmq.replication.values import Sender
 
 A, A2, B = Origin("a", 1), Origin("a", (1 << 64) - 1), Origin("b", 0)
@@ -37,13 +53,43 @@ FRAMES: list[MeshFrame] = [
     Ack(0, {}, {}, None),
     Ack(0, {}, {}, ()),
     Interest({"/topic/a": True, "/topic/b.*": False, "/topic/#": True}),
-    Credit([("/queue/jobs", 5), ("/queue/other", 0)]),
+    Credit([("/queue/jobs", 5), ("/queue/other", 0), ("/queue/jobs\0a = 'b'\x0017", 3), ("/queue/jobs\0\x0017", -1)]),
+    Forgotten(["/queue/jobs", "/queue/jobs\0a = 'b'\x000"]),
     Settled([Dot(A, 1), Dot(A, 3), Dot(A2, -4)]),
-    Returned([(Dot(A, 2), True), (Dot(A2, -1), False), (Dot(A, 1), True)]),
+    Returned(
+        [
+            (Dot(A, 2), Back.FAILED, None),
+            (Dot(A2, -1), Back.UNSEEN, None),
+            (Dot(A, 1), Back.REJECTED, Asks(5, None, "")),
+        ]
+    ),
     Held([Dot(A, 1)], {B: 9}),
     Welcome({A: 3}),
     Gap([(A, 3), (B, 1)]),
     Hole((A, B)),
+    Question(7, b"what?"),
+    Beats(Beat(5, 0, True, False, {"a": 0, "b": 3}, {"b": 4}), 10_000),
+    Ask(Bid("a", 4, "b", Term(3, "c"))),
+    Ask(Bid("a", 1, "b")),
+    Vote("a", 4, {A: 7}),
+    Release("a", 3),
+    Release("a", 3, {A: 7}, {"b": [Dot(A, 2)]}),
+    Holds("a", 4, [Dot(A, 2), Dot(A2, 5)]),
+    Members(
+        Standing(
+            listing=Listing(3, frozenset({"a", "b"})),
+            disk="0123",
+            is_learner=True,
+            retired=(Retirement(node="c", adopter="a", sealed={Origin("c", (1 << 64) - 1): 5}),),
+        )
+    ),
+    Members(Standing(listing=Listing(0, frozenset()), disk="", is_learner=False)),
+    Answer(7, b""),
+    Reach(3, frozenset({A, B})),
+    Reach(0, frozenset()),
+    WantsPart(A2, -1, 7, 2, 1, False, {"/topic/a": True, "/topic/b.*": True}),
+    WantsPart(B, 6, 7, 0, 0, True, {"/topic/#": False}),
+    Heard([(A, 7), (B, -1)]),
 ]
 
 
@@ -76,6 +122,40 @@ def test_lent_messages_come_back_with_their_lender_as_owner_and_their_attempts()
     assert [m.envelope.durable for m in found.messages] == [True, False]
 
 
+def test_messages_lent_for_another_owner_name_it() -> None:
+    own, other = message(b"own", "/queue/jobs", Kind.QUEUE, 5), message(b"other", "/queue/jobs", Kind.QUEUE, 7)
+    other.envelope = own.envelope
+    other.origin = B
+
+    found = through(Lend([own, other], 0, {"b": 3}))
+
+    assert isinstance(found, Lend)
+    assert found.terms == {"b": 3}
+    assert [(m.dot, m.owner) for m in found.messages] == [(Dot(A, 5), "a"), (Dot(B, 7), "a")]
+
+
+def test_lent_messages_name_the_class_of_consumers_that_they_are_lent_to() -> None:
+    plain, red, other = (message(b"m", "/queue/jobs", Kind.QUEUE, sequence) for sequence in (1, 2, 3))
+    other.envelope = red.envelope = plain.envelope
+    red.lent_as, other.lent_as = "color = 'red'\x000", "\x0017"
+
+    found = through(Lend([plain, red, other]))
+
+    assert isinstance(found, Lend)
+    assert [m.lent_as for m in found.messages] == ["", "color = 'red'\x000", "\x0017"]
+
+
+def test_replies_come_back_and_are_not_remembered_by_their_envelope() -> None:
+    sender = Sender("a")
+    address = "/reply-queue/b-0000000000000001.1.2.3"
+
+    found = through(Replies([message(b"yes", address, Kind.REPLY, -1)]), sender)
+
+    assert isinstance(found, Replies)
+    assert [(m.dot, m.body, m.envelope.destination) for m in found.messages] == [(Dot(A, -1), b"yes", address)]
+    assert not sender.envelopes
+
+
 def test_topic_messages_share_their_envelope_over_frames() -> None:
     sender = Sender("a")
     first = through(
@@ -89,14 +169,93 @@ def test_topic_messages_share_their_envelope_over_frames() -> None:
     assert first.messages[0].envelope.headers == b"k:v\n"
 
 
+def test_topic_messages_that_are_passed_on_keep_their_origin_and_share_envelopes() -> None:
+    sender = Sender("c")
+    sent = [message(b"1", "/topic/t", Kind.TOPIC, -1), message(b"2", "/topic/t", Kind.TOPIC, -4)]
+
+    first = through(Passed("b", sent), sender)
+    second = through(Passed("b", sent[:1]), sender)
+
+    assert isinstance(first, Passed) and isinstance(second, Passed)
+    assert first.target == "b"
+    assert [(m.dot, m.body, m.envelope.destination) for m in first.messages] == [
+        (Dot(A, -1), b"1", "/topic/t"),
+        (Dot(A, -4), b"2", "/topic/t"),
+    ]
+    assert first.messages[0].envelope is second.messages[0].envelope
+
+
+def test_replies_that_are_passed_on_are_told_from_topic_messages() -> None:
+    address = "/reply-queue/b-0000000000000001.1.2.3"
+
+    found = through(Passed("b", [message(b"yes", address, Kind.REPLY, -1)]), Sender("c"))
+
+    assert isinstance(found, Passed)
+    assert [(m.dot, m.envelope.kind, m.envelope.destination) for m in found.messages] == [
+        (Dot(A, -1), Kind.REPLY, address)
+    ]
+
+
+def test_what_a_topic_message_does_to_the_last_value_travels_with_it() -> None:
+    sent = [message(b"1", "/topic/t", Kind.TOPIC, -number) for number in (1, 2, 3)]
+    sent[1].envelope.retain, sent[2].envelope.retain = Retain.SET, Retain.REMOVE
+
+    found = through(Topics(sent))
+
+    assert isinstance(found, Topics)
+    assert [m.envelope.retain for m in found.messages] == [Retain.NO, Retain.SET, Retain.REMOVE]
+
+
+def test_topic_messages_of_a_version_without_last_values_are_understood() -> None:
+    found = decode(BOTH, "/mesh/topics", msgpack.packb([[["/topic/t", b"", False, [1, -1, 0, 0, b"x"]]]]), Sender("a"))
+
+    assert isinstance(found, Topics)
+    assert [(m.body, m.envelope.retain) for m in found.messages] == [(b"x", Retain.NO)]
+
+
+def test_last_values_come_back_with_their_origin_whoever_sends_them() -> None:
+    one = message(b"\0one", "/topic/t", Kind.TOPIC, -5)
+    one.origin, one.envelope.retain = B, Retain.SET
+    gone = message(b"", "/topic/u", Kind.TOPIC, -6, b"")
+    gone.envelope.retain = Retain.REMOVE
+
+    found = through(Retained([one, gone]), Sender("c"))
+
+    assert isinstance(found, Retained)
+    assert [
+        (m.envelope.destination, m.envelope.headers, m.envelope.retain, m.dot, m.timestamp_us, m.body)
+        for m in found.values
+    ] == [
+        ("/topic/t", b"k:v\n", Retain.SET, Dot(B, -5), 17, b"\0one"),
+        ("/topic/u", b"", Retain.REMOVE, Dot(A, -6), 17, b""),
+    ]
+
+
 def test_elements_that_a_later_version_adds_are_ignored() -> None:
-    body = msgpack.packb([{"a": [1, 3]}, "new"])
+    body = msgpack.packb([{"a": [1, 3]}, 7, "new"])
 
     assert decode(BOTH, "/mesh/welcome", body, Sender("a")) == Welcome({A: 3})
 
 
+def test_the_clock_of_the_sender_rides_along_and_may_be_missing() -> None:
+    for table, frame in (
+        (FROM_FOLLOWER, Ack(1, {}, {}, None, sent_us=5)),
+        (TO_FOLLOWER, Welcome({}, sent_us=5)),
+        (TO_FOLLOWER, Lend([], sent_us=5)),
+    ):
+        destination, body = pack(frame)
+        told = decode(table, destination, body, Sender("a"))
+        assert isinstance(told, (Ack, Welcome, Lend)) and told.sent_us == 5
+
+        fields = msgpack.unpackb(body)
+        older = decode(table, destination, msgpack.packb(fields[:-1]), Sender("a"))
+        assert isinstance(older, (Ack, Welcome, Lend)) and older.sent_us == 0
+        with pytest.raises(MeshError, match="a number"):
+            decode(table, destination, msgpack.packb([*fields[:-1], -1]), Sender("a"))
+
+
 def test_each_direction_has_its_own_frames() -> None:
-    assert not set(FROM_FOLLOWER) & set(TO_FOLLOWER)
+    assert set(FROM_FOLLOWER) & set(TO_FOLLOWER) == set(BOTH_WAYS)
     with pytest.raises(MeshError, match="not sent in this direction"):
         decode(FROM_FOLLOWER, "/mesh/lend", msgpack.packb([[]]), Sender("a"))
 
@@ -121,7 +280,14 @@ def test_each_direction_has_its_own_frames() -> None:
         ("/mesh/interest", [{"/topic/x*y": True}]),
         ("/mesh/interest", [["/topic/x"]]),
         ("/mesh/credit", [["/topic/x", 1]]),
-        ("/mesh/credit", [["/queue/x", -1]]),
+        ("/mesh/credit", [["/queue/x", -2]]),
+        ("/mesh/credit", [["/queue/x\0a = 1", 1]]),
+        ("/mesh/credit", [["/queue/x\0a =\0000", 1]]),
+        ("/mesh/credit", [["/queue/x\0a = 1\0-1", 1]]),
+        ("/mesh/credit", [["/topic/x\0a = 1\0000", 1]]),
+        ("/mesh/forgotten", [["/topic/x"]]),
+        ("/mesh/forgotten", ["/queue/x"]),
+        ("/mesh/lend", [[["/queue/t", b"", True, [1, 1, 0, 0, b""], 0, "a = 1"]]]),
         ("/mesh/credit", [["/queue/x"]]),
         ("/mesh/credit", [["/queue/" + "x" * 2000, 1]]),
         ("/mesh/settled", [[["a", 1]]]),
@@ -139,9 +305,31 @@ def test_each_direction_has_its_own_frames() -> None:
         ("/mesh/topics", [[["/topic/t", b"a:b\n\nx:y\n", False, [1, -1, 0, 0, b""]]]]),
         ("/mesh/topics", [[["/topic/t", b"\n", False, [1, -1, 0, 0, b""]]]]),
         ("/mesh/topics", [[["/topic/t", b"a:\0\n", False, [1, -1, 0, 0, b""]]]]),
+        ("/mesh/topics", [[["/topic/t", b"", False, [1, -1, 0, 0, b""], 3]]]),
+        ("/mesh/retained", [["/topic/t", b"", "a", 1, -1, 0, 1]]),
+        ("/mesh/retained", [["/topic/t", b"", "a", 1, -1, 0, 0, b""]]),
+        ("/mesh/retained", [["/topic/t", b"", "a", 1, 1, 0, 1, b""]]),
+        ("/mesh/retained", [["/topic/t", b"", "a", 1, -1, 1 << 63, 1, b""]]),
+        ("/mesh/retained", [["/topic/t.*", b"", "a", 1, -1, 0, 1, b""]]),
+        ("/mesh/retained", [["/queue/t", b"", "a", 1, -1, 0, 1, b""]]),
+        ("/mesh/retained", [["/topic/t", b"a:b", "a", 1, -1, 0, 1, b""]]),
+        ("/mesh/retained", [["/topic/t", b"", "A", 1, -1, 0, 1, b""]]),
         ("/mesh/lend", [[["/queue/t", b"", True, [1, -1, 0, 0, b""]]]]),
         ("/mesh/lend", [[["/queue/t", b"", True, [1, 1, 0, -1, b""]]]]),
         ("/mesh/lend", [[["/queue/t", b"", True, [1, 1, 0, 0, "text"]]]]),
+        ("/mesh/reach", [0, ["a"]]),
+        ("/mesh/reach", [-1, []]),
+        ("/mesh/wants", ["a", 1, -2, 0, 0, 0, True, {}]),
+        ("/mesh/wants", ["a", 1, 0, -1, 0, 0, True, {}]),
+        ("/mesh/wants", ["a", 1, 0, 1, 0, 0, 1, {}]),
+        ("/mesh/wants", ["a", 1, 0, 1, 0, 0, True, {"/queue/x": True}]),
+        ("/mesh/wants", ["A", 1, 0, 1, 0, 0, True, {}]),
+        ("/mesh/wants", ["a", 1, 0, 1, 0, 0, True]),
+        ("/mesh/heard", [["a", 1]]),
+        ("/mesh/heard", [["a", 1, -2]]),
+        ("/mesh/passed", ["b", "a", [["/queue/t", b"", False, [1, -1, 0, 0, b""]]]]),
+        ("/mesh/passed", ["b", "A", []]),
+        ("/mesh/passed", ["", "a", []]),
         ("/mesh/journal", [b""]),
         ("/queue/x", []),
     ],

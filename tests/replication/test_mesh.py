@@ -6,6 +6,7 @@ import trio.testing
 
 from qmq.broker.outcome import Outcome
 from qmq.dots import Origin
+from qmq.replication import handshake
 
 from .rig import JOBS, Network, Node, Settings, peers_of, running, until
 
@@ -99,6 +100,23 @@ async def test_redialling_backs_off(autojump_clock: trio.testing.MockClock) -> N
         await trio.sleep(1000)
 
     assert 100 <= network.dials <= 500
+
+
+async def test_a_peer_that_has_reached_this_node_is_dialled_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    network, peers = Network(), peers_of("ab")
+    a, b = Node(network, "a", peers), Node(network, "b", peers)
+
+    async with running(a, b):
+        for _ in range(5):
+            network.cut("a", "b")
+            await trio.sleep(100)
+            network.heal()
+            await until(
+                lambda: any(peer.out_state == "caught-up" for n in (a, b) for peer in n.mesh.statistics().peers)
+            )
+            healed = trio.current_time()
+            await until(lambda: a.is_linked and b.is_linked)
+            assert trio.current_time() - healed < 0.5
 
 
 async def test_a_record_reaches_a_node_through_a_third(autojump_clock: trio.testing.MockClock) -> None:
@@ -512,9 +530,10 @@ async def test_lending_to_a_peer_whose_link_is_down_puts_the_message_back(
 
 
 async def test_a_late_word_of_a_borrower_does_not_keep_a_lost_message_for_ever(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """b's own records cannot reach a (a cannot dial b), so a cannot know what b has settled."""
+    """b's own records cannot reach a (a cannot dial b, and b offers nothing), so a cannot know what b has settled."""
+    monkeypatch.setattr(handshake, "FEATURES", handshake.FEATURES.replace(f",{handshake.TURNS}", ""))
     network, peers = Network(), peers_of("ab")
     a, b = Node(network, "a", peers), Node(network, "b", peers)
 

@@ -1,9 +1,12 @@
 """What waits for one link: whose turn it is, and what happens at each bound."""
 
 from qmq.broker.destination import Kind
-from qmq.broker.message import Envelope, Message
+from qmq.broker.message import Envelope, Message, Retain
+from qmq.broker.retained import Retained
+from qmq.broker.spread import Spread
 from qmq.dots import Origin
 from qmq.replication.frames import Batches, Lend, MeshFrame, Topics, Welcome
+from qmq.replication.frames import Retained as Values
 from qmq.replication.outbox import SINGLE_BYTES_MAX, SMALL_BYTES_MAX, TOPIC_BYTES_MAX, TURN_BYTES, Outbox
 
 A = Origin("a", 1)
@@ -110,3 +113,55 @@ def test_lent_messages_that_never_left_can_be_had_back() -> None:
 
     assert [message.sequence for message in wakes.outbox.unsent_lends()] == [-2, -3]
     assert wakes.outbox.take() == b""
+
+
+def test_what_is_lent_under_a_withdrawn_offer_is_taken_out_and_the_rest_keeps_its_order() -> None:
+    outbox = Wakes().outbox
+    jobs, more = (Envelope(name, Kind.QUEUE, b"", durable=True) for name in ("/queue/jobs", "/queue/more"))
+    lent = [Message(envelope, b"", A, sequence, 0) for sequence, envelope in enumerate((jobs, more, jobs, jobs), 1)]
+    lent[3].lent_as = "a = 1\x000"
+    outbox.put_lends(lent)
+
+    assert [message.sequence for message in outbox.unlend({"/queue/jobs"})] == [1, 3]
+    assert [message.sequence for message in outbox.unlend({"/queue/jobs\0a = 1\x000"})] == [4]
+    assert [message.sequence for message in outbox.unsent_lends()] == [2]
+
+
+def test_a_value_whose_message_is_dropped_is_told_later() -> None:
+    wakes = Wakes()
+    retained = Retained(10, 1 << 30)
+    spread = wakes.outbox.spread = retained.spreads["b"] = Spread(retained, wakes.wake)
+    spread.follows(frozenset())
+    assert wakes.outbox.take() == b""
+    envelope = Envelope("/topic/last", Kind.TOPIC, b"", durable=False)
+    envelope.retain = Retain.SET
+    last = Message(envelope, b"last", A, -1000, 1)
+    wakes.outbox.put_topics(messages(1, TOPIC_BYTES_MAX))
+
+    retained.put(last)
+    retained.audience((), "/topic/last")
+    wakes.outbox.put_topics([last])
+
+    assert wakes.outbox.topics_dropped == 1
+    assert wakes.outbox.take() == b"Topics;Retained;"
+    (told,) = [frame for frame in wakes.frames if isinstance(frame, Values)]
+    assert [message.body for message in told.values] == [b"last"]
+
+
+def test_the_writer_goes_on_while_values_are_due() -> None:
+    wakes = Wakes()
+    retained = Retained(10_000, 1 << 30)
+    for number in range(6000):
+        envelope = Envelope(f"/topic/{number:04}", Kind.TOPIC, b"", durable=False)
+        envelope.retain = Retain.SET
+        retained.put(Message(envelope, b"", A if number < 5999 else Origin("c", 1), -number - 1, 1))
+    spread = wakes.outbox.spread = Spread(retained, wakes.wake)
+    spread.follows(frozenset({A}))
+
+    before = wakes.count
+    assert wakes.outbox.take() == b"", "nothing of what was looked at is for this peer"
+    assert wakes.count > before, "but there is more to look at"
+    assert wakes.outbox.take() == b"Retained;"
+    before = wakes.count
+    assert wakes.outbox.take() == b""
+    assert wakes.count == before

@@ -104,9 +104,9 @@ async def test_an_ended_link_takes_nothing_back() -> None:
 
 
 async def test_the_follower_is_welcomed_with_what_is_durable() -> None:
-    _, serving = node_and_follower()
+    node, serving = node_and_follower()
 
-    assert serving.outbox.take() == encode_message(Welcome({}))
+    assert serving.outbox.take() == encode_message(Welcome({}, node.world.now_us()))
 
 
 async def test_a_frame_that_comes_too_early_changes_nothing() -> None:
@@ -151,3 +151,15 @@ async def test_a_hole_makes_other_peers_relay(autojump_clock: trio.testing.MockC
 
     assert alone == {origin: 1}
     assert b.fanouts == [(origin, b"1"), (origin, b"2"), (origin, b"3")]
+
+
+@pytest.mark.parametrize(("features", "told"), [(frozenset(), False), (frozenset({"retained", "other"}), True)])
+async def test_last_values_go_only_to_those_who_understand_them(features: frozenset[str], told: bool) -> None:
+    node = Node(Network(), "a", peers_of("ab"))
+    partner = Partner(origin=B, peers_version=1, features=features, beat_ms=1000)
+    serving = Serving(node, partner, Outbox(encode_message, lambda: None))
+    serving.begin()
+
+    assert list(node.broker.retained.spreads) == (["b"] if told else [])
+    serving.end()
+    assert not node.broker.retained.spreads

@@ -1,0 +1,105 @@
+"""What peers cannot send from their journals, and what follows: wait, ask for what is left, give up.
+
+A gap is believed at once only when the origin's own node tells it. From another node it counts when no other peer that
+can be reached may still have the records: those who have more of the origin and have told no gap are waited for. Then
+the peer that told it is asked for what its stores have left (`Want`); only what every such peer knows nothing of is
+given up (`GiveUp`), exactly so far.
+
+A hole is damage. A damaged node may have the records in its stores, so it is asked like the others, after them; but
+what it does not know, nobody gives up for it: it is unknown, and stays so until somebody brings it. Pure.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from qmq.dots import Origin, Vector
+
+
+class Reach(NamedTuple):
+    """One peer that we follow now: its incarnation, and what it had when the link began."""
+
+    origin: Origin
+    had: Vector
+
+
+class Want(NamedTuple):
+    """Ask `peer` what is left of `origin` after `after`, up to `through`."""
+
+    peer: str
+    origin: Origin
+    after: int
+    through: int
+
+
+class GiveUp(NamedTuple):
+    """Records of `origin` up to `through` are kept by nobody who can be reached."""
+
+    origin: Origin
+    through: int
+
+
+class _Told(NamedTuple):
+    through: int
+    is_hole: bool
+
+
+class Gaps:
+    """Of the links that are open now: what a peer has told ends with its link; the next one tells it again."""
+
+    def __init__(self) -> None:
+        self._told: dict[Origin, dict[str, _Told]] = {}
+        # Up to where a peer knows nothing either.
+        self._lost: dict[tuple[Origin, str], int] = {}
+
+    @property
+    def origins(self) -> list[Origin]:
+        """Of which something is missing."""
+        return list(self._told)
+
+    def tell(self, peer: str, origin: Origin, through: int, *, is_hole: bool = False) -> None:
+        """`peer` cannot send records of `origin` up to `through` from its journal."""
+        known = self._told.setdefault(origin, {}).get(peer)
+        if known is None or known.through < through:
+            self._told[origin][peer] = _Told(through, is_hole)
+
+    def lost(self, peer: str, origin: Origin, through: int) -> None:
+        """`peer` was asked and knows nothing of what comes up to `through`."""
+        self._lost[origin, peer] = max(through, self._lost.get((origin, peer), 0))
+
+    def forget(self, peer: str) -> None:
+        """The link to `peer` has ended."""
+        for told in self._told.values():
+            told.pop(peer, None)
+        self._lost = {key: through for key, through in self._lost.items() if key[1] != peer}
+
+    def next(self, have: Vector, reach: Mapping[str, Reach]) -> Want | GiveUp | None:
+        """What to do now; None: nothing, or nothing before something changes. Forgets what has been filled."""
+        found: Want | GiveUp | None = None
+        for origin in list(self._told):
+            known = have.get(origin, 0)
+            told = {peer: what for peer, what in self._told[origin].items() if what.through > known and peer in reach}
+            if not told:
+                del self._told[origin]
+                self._lost = {key: through for key, through in self._lost.items() if key[0] != origin}
+            else:
+                self._told[origin] = told
+                found = found or self._next_of(origin, known, told, reach)
+        return found
+
+    def _next_of(
+        self, origin: Origin, known: int, told: dict[str, _Told], reach: Mapping[str, Reach]
+    ) -> Want | GiveUp | None:
+        own = any(reach[peer].origin == origin and not what.is_hole for peer, what in told.items())
+        others = any(peer not in told and its.had.get(origin, 0) > known for peer, its in reach.items())
+        if others and not own:
+            return None
+        able = [peer for peer in told if self._lost.get((origin, peer), 0) <= known]
+        if able:
+            # Who has no damage first, then the origin's own node, then who has most.
+            best = max(
+                able, key=lambda peer: (not told[peer].is_hole, reach[peer].origin == origin, told[peer].through)
+            )
+            return Want(best, origin, known, told[best].through)
+        if any(what.is_hole for what in told.values()):
+            return None
+        return GiveUp(origin, min(min(what.through, self._lost[origin, peer]) for peer, what in told.items()))
