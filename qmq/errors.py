@@ -16,6 +16,7 @@
     └── ClientError              the Python client (qmq.client) cannot do what it was asked
         ├── NotConnected         it was left, or no node of its list lets it in: it does nothing any more
         ├── Stale                the message cannot be settled any more: its connection or subscription is gone
+        ├── ReplyLost            the connection ended between a request and its reply
         └── Overrun              a topic subscription did not take its messages and has missed some
 
 Things that end normally (a client leaves, a stream ends, nothing to read yet) are return values, never exceptions.
@@ -106,6 +107,11 @@ class NotConnected(ClientError):
 
 class Stale(ClientError):
     """An ACK or NACK comes too late: the message is delivered again, or its settling had reached the node after all."""
+
+
+class ReplyLost(ClientError):
+    """A node took the request, and the connection to which the reply would have come ended: whether it was obeyed is
+    unknown."""
 
 
 class Overrun(ClientError):

@@ -5,22 +5,55 @@
     Message (fanout, durable queue) PUBLISH  destination, header block, body
     Settle                          SETTLE   destination = the queue, body = the dots
     (start of an incarnation)       START    written by the store before anything else
+    Burial                          DEAD     destination, header block = the letter's; body = it, and what is settled
+    Attempts                        ATTEMPTS destination = the queue, body = how often each message failed
     Gap                             GAP      body = the origin and how far it was given up
+    Moved                           CURSOR   destination = the fanout, body = what became of the cursor
+    Fact                            RETIRE   body = who has left, who adopts what it leaves, how far it was known
+    Fact                            TERM     body = who serves whose queue messages; as VOTE: who has this node's vote
 
 Records of unknown kinds are stored and relayed byte for byte and mean nothing here.
 """
 
-from qmq.broker.broker import Broker
-from qmq.broker.destination import kind_of
-from qmq.broker.message import Envelope, Message, Settle
-from qmq.broker.outcome import Outcome
-from qmq.dots import Origin, Vector
-from qmq.errors import Refused
-from qmq.storage.batch import GAPS, encode_batch
-from qmq.storage.record import Kind, Record, pack_dots, pack_envelope, pack_gap, pack_record, unpack_dots
+from collections.abc import Callable
 
+from qmq.broker.broker import Broker
+from qmq.broker.dedup import dedup_key
+from qmq.broker.destination import kind_of
+from qmq.broker.message import Attempts, Burial, Envelope, Fact, Message, Moved, Settle
+from qmq.broker.outcome import Outcome
+from qmq.dots import Dot, Origin, Vector
+from qmq.errors import Refused
+from qmq.members import Retirement
+from qmq.storage.batch import GAPS, batch_records, encode_batch
+from qmq.storage.cursor_record import pack_move, unpack_move
+from qmq.storage.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
+from qmq.storage.ports import QueueRow
+from qmq.storage.record import (
+    TIMED,
+    Kind,
+    Record,
+    pack_alike,
+    pack_dots,
+    pack_envelope,
+    pack_gap,
+    pack_middle,
+    pack_record,
+    unpack_dots,
+    with_priority,
+)
+from qmq.storage.retire_record import unpack_retirement
+from qmq.storage.seals import Seal, unpack_seals
+from qmq.storage.term_record import TermNote, is_term, unpack_term
+
+PUBLISH = Kind.PUBLISH
 BATCH_BYTES_TARGET = 1 << 20
-"""A batch is closed when it reaches this; one Outcome is never split over two, so a transaction is all or nothing."""
+"""A batch is closed when it reaches this; one Outcome is not split over two, so a transaction is all or nothing."""
+
+OUTCOME_BYTES_MAX = 43 << 20
+"""More than the largest transaction has, together with the largest message in the same read. An Outcome beyond it
+(a thousand large messages that die at once) is split: its records are in one append and one sync all the same, and
+each batch stays far below what the format bounds."""
 
 ENVELOPES_MAX = 4096
 """Envelopes of replicated records that are remembered; at the bound all are forgotten."""
@@ -55,25 +88,54 @@ def encode_records(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
     batches: list[bytes] = []
     packed: list[bytes] = []
     size = first = last = first_us = last_us = attributes = 0
+    # Neighbours mostly differ in sequence and body only: what stands between these is kept from the one before.
+    before: Envelope | None = None
+    before_us = before_bytes = -1
+    middle = b""
     for out in outcomes:
         if out.has_gap:
             attributes = GAPS
+        is_large = out.record_bytes > OUTCOME_BYTES_MAX
         for item in out.records:
             if not packed:
                 first, first_us = item.sequence, item.timestamp_us
             last, last_us = item.sequence, item.timestamp_us
             if isinstance(item, Message):
                 envelope = item.envelope
-                head = envelope.packed
-                if not head:
-                    head = envelope.packed = pack_envelope(envelope.destination, envelope.headers)
-                packed.append(pack_record(last, last_us, Kind.PUBLISH, 0, head, item.body))
+                body = item.body
+                body_bytes = len(body)
+                if envelope is not before or body_bytes != before_bytes or last_us != before_us:
+                    before, before_bytes, before_us = envelope, body_bytes, last_us
+                    head = envelope.packed or _pack(envelope)
+                    middle = pack_middle(last_us, PUBLISH, envelope.flags, head, body_bytes)
+                packed.append(pack_alike(last, middle, body))
             elif isinstance(item, Settle):
                 packed.append(_pack_settle(item))
+            elif isinstance(item, Burial):
+                envelope = item.letter.envelope
+                head = envelope.packed or _pack(envelope)
+                dead = pack_dead(item.queue, item.dot, item.letter.body)
+                packed.append(pack_record(last, last_us, Kind.DEAD, envelope.flags, head, dead))
+            elif isinstance(item, Attempts):
+                head = pack_envelope(item.queue, b"")
+                counts = pack_attempts(item.counts.items())
+                packed.append(pack_record(last, last_us, Kind.ATTEMPTS, 0, head, counts))
+            elif isinstance(item, Moved):
+                head = pack_envelope(item.move.name.destination, b"")
+                packed.append(pack_record(last, last_us, Kind.CURSOR, 0, head, pack_move(item.move)))
+            elif isinstance(item, Fact):
+                packed.append(pack_record(last, last_us, item.kind, 0, pack_envelope("", b""), item.body))
             else:
                 head = pack_envelope("", b"")
                 packed.append(pack_record(last, last_us, Kind.GAP, 0, head, pack_gap(item.origin, item.through)))
-        size += out.record_bytes
+            if is_large:
+                size += len(packed[-1])
+                if size >= BATCH_BYTES_TARGET:
+                    batches.append(encode_batch(origin, packed, first, last, first_us, last_us, attributes))
+                    packed = []
+                    size = 0
+        if not is_large:
+            size += out.record_bytes
         if packed and size >= BATCH_BYTES_TARGET:
             batches.append(encode_batch(origin, packed, first, last, first_us, last_us, attributes))
             packed = []
@@ -83,31 +145,78 @@ def encode_records(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
     return batches
 
 
+def _pack(envelope: Envelope) -> bytes:
+    """What the records of all messages in `envelope` share; remembered there."""
+    envelope.packed = pack_envelope(envelope.destination, envelope.headers)
+    envelope.flags = _flags(envelope)
+    return envelope.packed
+
+
+def _flags(envelope: Envelope) -> int:
+    """What the stores must know of a message without reading its headers."""
+    terms = envelope.terms
+    if terms is None:
+        return 0
+    return with_priority(TIMED if terms.is_timed else 0, terms.priority)
+
+
 def _pack_settle(settle: Settle) -> bytes:
     head = pack_envelope(settle.queue, b"")
     return pack_record(settle.sequence, settle.timestamp_us, Kind.SETTLE, 0, head, pack_dots(settle.dots))
 
 
+def message_keys(batch: bytes) -> list[tuple[bytes, int]]:
+    """(key, sequence) of the messages in a batch that have a dedup id."""
+    found: list[tuple[bytes, int]] = []
+    for record in batch_records(batch):
+        if record.kind == Kind.PUBLISH:
+            key = dedup_key(record.destination, record.headers)
+            if key is not None:
+                found.append((key, record.sequence))
+    return found
+
+
 class Replay:
     """Records back into the broker: replicated ones while running, own ones at start."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, retired: Callable[[Retirement], None] = lambda retirement: None) -> None:
+        """`retired` hears of every RETIRE record, in the midst of a decision."""
         self._broker = broker
+        self._retired = retired
         self._envelopes: dict[tuple[str, bytes], Envelope] = {}
+        self.on_term: Callable[[TermNote], None] = _nobody_asks
+        """Told of every TERM that comes in, and of votes of this node's earlier lives."""
+        self.on_seal: Callable[[str, list[Seal]], None] = _nobody_seals
+        """Told of every SEAL that comes in, and of whose node."""
 
     def message_of(self, origin: Origin, record: Record) -> Message | None:
         """The message that a PUBLISH record carries; None when its destination means nothing to this version."""
-        key = (record.destination, record.headers)
+        envelope = self._envelope_of(record.destination, record.headers)
+        if envelope is None:
+            return None
+        return Message(envelope, record.body, origin, record.sequence, record.timestamp_us)
+
+    def message_of_row(self, row: QueueRow) -> Message | None:
+        """The message that a row of the queue store holds."""
+        envelope = self._envelope_of(row.queue, row.headers)
+        if envelope is None:
+            return None
+        message = Message(envelope, row.body, row.dot.origin, row.dot.sequence, row.timestamp_us)
+        message.attempts = row.attempts
+        return message
+
+    def _envelope_of(self, destination: str, headers: bytes) -> Envelope | None:
+        key = (destination, headers)
         envelope = self._envelopes.get(key)
         if envelope is None:
             try:
-                kind = kind_of(record.destination)
+                kind = kind_of(destination)
             except Refused:
                 return None
             if len(self._envelopes) >= ENVELOPES_MAX:
                 self._envelopes.clear()
-            envelope = self._envelopes[key] = Envelope(record.destination, kind, record.headers, durable=True)
-        return Message(envelope, record.body, origin, record.sequence, record.timestamp_us)
+            envelope = self._envelopes[key] = Envelope(destination, kind, headers, durable=True)
+        return envelope
 
     def accept(self, origin: Origin, records: list[Record], have: Vector, out: Outcome) -> None:
         """Apply replicated records of `origin`; `have` already includes them."""
@@ -117,10 +226,36 @@ class Replay:
                 if message is not None:
                     self._broker.accept(message, out)
             elif record.kind == Kind.SETTLE:
-                self._broker.accept_settles(unpack_dots(record.body), have)
+                settle = Dot(origin, record.sequence)
+                self._broker.accept_settles(record.destination, unpack_dots(record.body), have, settle)
+            elif record.kind == Kind.DEAD:
+                queue, dot, body = unpack_dead(record.body)
+                envelope = self._envelope_of(record.destination, record.headers)
+                if envelope is not None:
+                    letter = Message(envelope, body, origin, record.sequence, record.timestamp_us)
+                    self._broker.accept(letter, out)
+                self._broker.accept_settles(queue, [dot], have, Dot(origin, record.sequence))
+            elif record.kind == Kind.ATTEMPTS:
+                self._broker.queues.failed_before(unpack_attempts(record.body))
+            elif record.kind == Kind.CURSOR:
+                self._broker.durables.accept(unpack_move(record.destination, record.body))
+            elif record.kind == Kind.RETIRE:
+                self._retired(unpack_retirement(record.body))
+            elif record.kind == Kind.SEAL:
+                self.on_seal(origin.node, unpack_seals(record.body))
+            elif is_term(record.kind, origin.node, self._broker.origin.node):
+                self.on_term(unpack_term(record.kind, record.body))
 
     def restore(self, origin: Origin, record: Record) -> None:
         """Put an owned, unsettled queue message of an earlier life back; nothing is handed out."""
         message = self.message_of(origin, record)
         if message is not None:
             self._broker.queues.restore(message)
+
+
+def _nobody_seals(writer: str, seals: list[Seal]) -> None:
+    """What becomes of seals where nothing is ever forgotten."""
+
+
+def _nobody_asks(note: TermNote) -> None:
+    """What becomes of terms on a node whose messages nobody takes over."""

@@ -90,10 +90,18 @@ class World:
     """Everything a node takes from outside itself."""
 
     def __init__(
-        self, *, network: Network, chance: random.Random, now_us: Callable[[], int], run_blocking: RunBlocking
+        self,
+        *,
+        network: Network,
+        chance: random.Random,
+        now_us: Callable[[], int],
+        run_blocking: RunBlocking,
+        boot_seconds: Callable[[], float],
     ) -> None:
         self.network = network
         self.chance = chance
         self.now_us = now_us
-        """Wall clock in µs since 1970: for time stamps only, never for waiting."""
+        """µs since 1970, by a clock that never jumps (`qmq.server.clock`): for time stamps, never for waiting."""
         self.run_blocking = run_blocking
+        self.boot_seconds = boot_seconds
+        """A clock that nobody sets and that goes on while the machine sleeps or the process is stopped."""

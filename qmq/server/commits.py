@@ -53,6 +53,8 @@ class Commits:
         self._flush = flush
         self._waiting: list[Outcome] = []
         self._waiting_sessions: dict[int, int] = {}
+        # Those of them that have answers to hear; what was `accepted` has been answered before it is on the disk.
+        self._unanswered: dict[int, int] = {}
         self._work = trio.Event()
         # Set and replaced after every group: whoever waits for room, growth or an answer looks again.
         self._progress = trio.Event()
@@ -74,6 +76,7 @@ class Commits:
         """Take over what was decided. Never waits; call in the same breath as the decision."""
         # In line before anything is told: telling may decide more, whose records follow these, and must it fail, the
         # journal still has no hole.
+        out.is_first = out.session not in self._unanswered
         waits = out.needs_commit or (out.session and out.session in self._waiting_sessions)
         if waits:
             self._waiting.append(out)
@@ -82,6 +85,8 @@ class Commits:
             self._submitted += 1
             self._work.set()
         self._tell_now(out)
+        if waits and out.has_answers:
+            self._unanswered[out.session] = self._unanswered.get(out.session, 0) + 1
         if not waits:
             self._tell_after([out], self.told_end)
         self._flush()
@@ -118,6 +123,12 @@ class Commits:
                 self._waiting_sessions[out.session] = left
             else:
                 del self._waiting_sessions[out.session]
+            if out.has_answers:
+                left = self._unanswered[out.session] - 1
+                if left:
+                    self._unanswered[out.session] = left
+                else:
+                    del self._unanswered[out.session]
         self._tell_after(group, begin)
         self._flush()
         self._told += len(group)

@@ -2,8 +2,9 @@
 
 A subscription begins by reading its fanout's log in the background, at the pace of its client. When it has read up to
 the journal position that has been told, it joins the live followers in that same breath. A live follower whose client
-falls behind its buffer is sent back to reading, from the journal position where the present group of commits begins:
-so a slow fanout subscriber costs disk reads, not memory, and no one else notices.
+falls behind its buffer is sent back to reading, from where the present group of commits begins in the journal:
+so a slow fanout subscriber costs disk reads, not memory, and no one else notices. One that declared a buffer
+(`qmq.server.buffers`) reads the past in the same way, and once it is live pays what it asked for instead.
 """
 
 import logging
@@ -13,13 +14,20 @@ from typing import Protocol
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.message import Message
-from qmq.broker.subscription import Subscription
-from qmq.dots import Origin, Vector
+from qmq.broker.selectors import Selector, selected, selects
+from qmq.broker.subscription import StartAt, Subscription
+from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
+from qmq.gateways.gap_notice import Claim, gap_notices
+from qmq.server.buffers import Buffers
+from qmq.server.durable_feed import DurableFeeds
+from qmq.server.heard import Heard
 from qmq.server.session import Session
-from qmq.storage.fanout_reader import FanoutPosition
+from qmq.storage.fanout_reader import FanoutPage, FanoutPosition
+from qmq.storage.journal import Mark
 from qmq.storage.record import Record
 from qmq.storage.store import Store
 from qmq.world import World
@@ -39,12 +47,17 @@ class FollowerDesk(Protocol):
     store: Store
     world: World
     sessions: dict[int, Session]
+    buffers: Buffers
+    broker: Broker
 
     def told_end(self) -> int:
         """Journal position up to which everything is told."""
 
     async def journal_grew(self, position: int) -> None:
         """Wait until something beyond `position` is told."""
+
+    def look_at_damage(self) -> None:
+        """A log could not be read: the operator must hear why."""
 
     async def all_told(self) -> None:
         """Wait until everything that is decided now is told."""
@@ -54,6 +67,9 @@ class FollowerDesk(Protocol):
 
     def spawn(self, task: Callable[[], object]) -> None:
         """Run a task in the node."""
+
+    def flush(self) -> None:
+        """Send what was put into the outboxes of `touched` sessions."""
 
 
 class Followers:
@@ -68,6 +84,7 @@ class Followers:
         self._ahead: dict[Subscription, Vector] = {}
         self._reads = trio.CapacityLimiter(READS_AT_ONCE)
         self.touched: dict[Session, None] = {}
+        self.feeds = DurableFeeds(desk, buffer_bytes, self._reads, self.touched)
         self.reading = 0
 
     @property
@@ -78,6 +95,12 @@ class Followers:
     def join(self, subscription: Subscription) -> None:
         """Begin at `subscription.start`."""
         if subscription.closed:
+            return
+        if subscription.durable is not None:
+            if self.feeds.starts_live(subscription.durable):
+                self._go_live(subscription)
+            else:
+                self._read_from(subscription, None)
             return
         if isinstance(subscription.start, dict):
             self._ahead[subscription] = dict(subscription.start)
@@ -99,6 +122,7 @@ class Followers:
         for subscription in ended:
             self._leave(subscription)
             self._ahead.pop(subscription, None)
+            self.feeds.forget(subscription)
 
     def _go_live(self, subscription: Subscription) -> None:
         self._live.setdefault(subscription.destination, {})[subscription] = None
@@ -108,36 +132,55 @@ class Followers:
         followers = self._live.get(destination)
         if not followers:
             return
-        encoded: dict[tuple[bytes, int], bytes] = {}
+        encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
         for subscription in list(followers):
             session = self._desk.sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
                 self._leave(subscription)
                 self._ahead.pop(subscription, None)
                 continue
+            if subscription.durable is not None:
+                if not self.feeds.tell(session, subscription.durable, messages):
+                    self._leave(subscription)
+                    self._read_again(subscription, begin)
+                continue
+            selector = subscription.selector
+            wanted = messages if selector is None else selected(selector, messages)
+            if not wanted:
+                continue
+            if subscription.buffer is not None:
+                self._tell_bounded(session, subscription, wanted)
+                continue
             outbox = session.outbox
             if outbox.size > self._buffer_bytes and self._told_group.get(subscription) != begin:
                 # Nothing of this group has been told to it, so `begin` is exactly where it stands.
                 self._leave(subscription)
-                self._read_from(subscription, begin)
+                self._read_again(subscription, begin)
                 continue
             self._told_group[subscription] = begin
             self.touched[session] = None
             if subscription in self._ahead:
                 tails = [
                     tail_for(message, session.version)
-                    for message in messages
+                    for message in wanted
                     if self._is_news(subscription, message.origin, message.sequence)
                 ]
                 if tails:
                     outbox.put(encode_run(subscription.prefix, tails))
                 continue
-            key = (subscription.prefix, session.version)
+            key = (subscription.prefix, session.version, selector)
             data = encoded.get(key)
             if data is None:
-                tails = [tail_for(message, session.version) for message in messages]
+                tails = [tail_for(message, session.version) for message in wanted]
                 data = encoded[key] = encode_run(subscription.prefix, tails)
             outbox.put(data)
+
+    def _tell_bounded(self, session: Session, subscription: Subscription, messages: list[Message]) -> None:
+        """One that declared a buffer never goes back to reading: beyond its bound it misses records, or leaves."""
+        if subscription in self._ahead:
+            messages = [m for m in messages if self._is_news(subscription, m.origin, m.sequence)]
+        self._desk.buffers.tell(session, subscription, [tail_for(message, session.version) for message in messages])
+        self.touched[session] = None
 
     def _is_news(self, subscription: Subscription, origin: Origin, sequence: int) -> bool:
         """Whether a resuming client has not seen this. Forgets the origins that have got beyond what it had seen."""
@@ -164,63 +207,107 @@ class Followers:
         if not followers:
             self._live.pop(subscription.destination, None)
 
-    def _read_from(self, subscription: Subscription, begin: int | None) -> None:
+    def _read_again(self, subscription: Subscription, begin: int) -> None:
+        """From the group on that is being told. The journal may drop it before the reader's turn comes, and nobody
+        could find out any more what this client was told before: so that is remembered now."""
+        mark = self._desk.store.journal.last_append
+        assert mark[0] == begin, "a group is told that was not appended last"
+        self._read_from(subscription, mark)
+
+    def _read_from(self, subscription: Subscription, begin: Mark | None) -> None:
         self._desk.spawn(partial(self._read, subscription, begin))
 
-    async def _read(self, subscription: Subscription, begin: int | None) -> None:
+    async def _read(self, subscription: Subscription, begin: Mark | None) -> None:
         """Read until the subscription has caught up or ended. Never raises Exception: its client pays for it."""
         self.reading += 1
         try:
             await self._read_on(subscription, begin)
         except Exception:
             log.exception("! the log of %s cannot be read", subscription.destination)
+            self._desk.look_at_damage()
             session = self._desk.sessions.get(subscription.session)
             if session is not None and session.owns(subscription):
                 session.evict(Refused("log-unreadable", "The log of the fanout cannot be read now; try again later."))
         finally:
             self.reading -= 1
 
-    async def _read_on(self, subscription: Subscription, begin: int | None) -> None:
+    async def _read_on(self, subscription: Subscription, begin: Mark | None) -> None:
         desk = self._desk
         store, name = desk.store, subscription.destination
+        if subscription.durable is not None:
+            if await self.feeds.read(subscription.durable, begin):
+                self._go_live(subscription)
+            return
         async with self._reads:
-            position = await desk.world.run_blocking(partial(_start, store, subscription, begin))
+            position, skip = await desk.world.run_blocking(partial(_start, store, subscription, begin))
+        heard: Heard | None = None
+        if isinstance(subscription.start, dict) and (begin is None or position.seen):
+            heard = Heard(dict(position.seen))
         while True:
             async with self._reads:
                 have = store.journal.vector()
-                rows, position, at_end = await desk.world.run_blocking(
-                    partial(store.read_fanout, name, position, READ_BYTES)
-                )
+                page = await desk.world.run_blocking(partial(store.fanout_page, name, position, READ_BYTES))
             session = desk.sessions.get(subscription.session)
             if session is None or not session.owns(subscription):
                 self._ahead.pop(subscription, None)
                 return
-            self._tell_rows(subscription, session, rows)
-            if at_end and position.journal_position == desk.told_end():
+            position = page.position
+            self._tell_page(subscription, session, page, skip, heard, have)
+            skip = 0
+            if page.at_end and position.journal_position == desk.told_end():
                 self._forget_reached(subscription, have)
                 self._go_live(subscription)
                 return
             await session.outbox.drained()
-            if at_end:
+            if page.at_end:
                 # What was read may be appended and not told yet, in the commit that is under way.
                 await desk.journal_grew(position.journal_position - 1)
 
-    def _tell_rows(self, subscription: Subscription, session: Session, rows: list[tuple[Origin, Record]]) -> None:
+    def _tell_page(
+        self,
+        subscription: Subscription,
+        session: Session,
+        page: FanoutPage,
+        skip: int,
+        heard: Heard | None,
+        have: Vector,
+    ) -> None:
+        """Tell what was read, without its first `skip` rows. With `heard`, also what is missing."""
         tails: list[bytes] = []
-        for origin, record in rows:
+        selector = subscription.selector
+        given_up = self._desk.broker.durables.given_up
+
+        def miss(missing: list[Claim]) -> None:
+            for notice, _ in gap_notices(subscription.destination, missing):
+                message = Message(notice, b"", self._desk.origin, -self._desk.broker.new_memory_sequence(), 0)
+                tails.append(tail_for(message, session.version))
+
+        if heard is not None:
+            miss(heard.missing(page.dropped))
+        for origin, record in page.rows[skip:]:
+            if heard is not None and (missing := heard.before(origin, record.sequence, given_up)):
+                miss(missing)
             if not self._is_news(subscription, origin, record.sequence):
                 continue
             message = self._desk.message_of(origin, record)
-            if message is not None:
+            if message is not None and (selector is None or selects(selector, message.envelope)):
                 tails.append(tail_for(message, session.version))
+        if heard is not None and page.at_end:
+            # All that this node ever got of these origins is told: what it gave up is missing now.
+            miss(heard.missing([Dot(o, last) for o, last in given_up.items() if have.get(o, 0) >= last]))
         if tails and session.owns(subscription):
             session.outbox.put(encode_run(subscription.prefix, tails))
             session.outbox.flush()
 
 
-def _start(store: Store, subscription: Subscription, begin: int | None) -> FanoutPosition:
+def _start(store: Store, subscription: Subscription, begin: Mark | None) -> tuple[FanoutPosition, int]:
+    """Where to read from, and how many rows to pass by there."""
+    name, start = subscription.destination, subscription.start
     if begin is not None:
-        return store.fanout_at(subscription.destination, begin)
-    if isinstance(subscription.start, dict):
-        return store.fanout_after(subscription.destination, subscription.start)
-    return store.fanout_start(subscription.destination)
+        return store.fanout_at(name, begin), 0
+    if isinstance(start, dict):
+        return store.fanout_after(name, start), 0
+    if isinstance(start, StartAt):
+        found = store.fanout_begin(name, start.word, start.number)
+        return found.position, found.skip
+    return store.fanout_start(name), 0

@@ -71,7 +71,7 @@ async def serve_clients(
                 try:
                     pipe = await listener.accept()
                 except (OSError, trio.ClosedResourceError) as error:
-                    log.warning("= accepting waits: %s", error)
+                    desk.alarm("shortage", f"nobody new is let in: {error}")
                     await trio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
                 _begin(desk, desk.logins, nursery, pipe, settings.anonymous)

@@ -35,7 +35,7 @@ class Logins:
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, None] = {}
         # Checked against when the user is unknown, so that the time taken does not tell.
-        self._nobody = argon2.PasswordHasher().hash(secrets.token_hex(16)) if users else ""
+        self._nobody = _hash_of_nobody() if users else ""
         self._addresses: Counter[str] = Counter()
         self._pending_addresses: Counter[str] = Counter()
         self._users: Counter[str] = Counter()
@@ -43,6 +43,16 @@ class Logins:
         self._closed = False
         self.pending = 0
         self.turning_away = 0
+
+    async def prepare(self, users: tuple[User, ...]) -> None:
+        """What has to be waited for before `change` to these users."""
+        if users and not self._nobody:
+            self._nobody = await self._world.run_blocking(_hash_of_nobody)
+
+    def change(self, users: tuple[User, ...], limits: LimitSettings) -> None:
+        """From now on these users and bounds count. Whoever is in stays in."""
+        self._hashes = {user.name: user.password_hash for user in users}
+        self._limits = limits
 
     def close(self) -> None:
         """Let nobody in any more: the node is stopping."""
@@ -94,7 +104,8 @@ class Logins:
                 return None
             raise Refused("login-required", "This listener serves only users that log in.")
         known = self._hashes.get(login)
-        if not await self._is_right(login, passcode, known):
+        # The password is checked elsewhere meanwhile, and the user may have been taken out or given another one.
+        if not await self._is_right(login, passcode, known) or self._hashes.get(login) != known:
             await trio.sleep(FAILED_LOGIN_SECONDS)
             raise Refused("login-failed", "Unknown user or wrong passcode.")
         if self._users[login] >= self._limits.connections_per_user_max:
@@ -121,6 +132,10 @@ class Logins:
 def stopping() -> Refused:
     """Why nobody is let in while the node ends."""
     return Refused("stopping", "This node is stopping; the others of its mesh go on.")
+
+
+def _hash_of_nobody() -> str:
+    return argon2.PasswordHasher().hash(secrets.token_hex(16))
 
 
 def _verify(password_hash: str, passcode: str) -> bool:

@@ -9,14 +9,18 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from types import FrameType
 from typing import TypeVar
 
 import trio
 
+from qmq.broker.terms import times_of
 from qmq.config import NodeSettings, PeersFile
 from qmq.errors import QmqError, StorageError
+from qmq.server.clock import system_clock
 from qmq.server.node import Node
 from qmq.server.pipes import real_network
+from qmq.server.reload import Read, Reloader
 from qmq.storage.ports import Retention
 from qmq.storage.ports import StorageSettings as StoreSettings
 from qmq.storage.store import Store, open_store
@@ -26,9 +30,10 @@ SWITCH_SECONDS = 0.0005
 """How long the checkpoint's thread may keep the interpreter from the loop; Python's default would add 5 ms to a
 latency that is otherwise below one."""
 
-GC_THRESHOLDS = (700, 10, 1000)
-"""Full collections a hundred times rarer than Python's default: messages make no cycles, and looking at a backlog of a
-million of them again and again took a tenth of the time and tens of milliseconds at once."""
+GC_THRESHOLDS = (20_000, 10, 100)
+"""Full collections three hundred times rarer than Python's default: messages make no cycles, and looking at a backlog
+of a million of them again and again took a tenth of the time and tens of milliseconds at once. Young ones thirty times
+rarer: by then what one read has made is gone without them, where after 700 objects all of it was still alive."""
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -45,6 +50,7 @@ def store_settings(settings: NodeSettings) -> StoreSettings:
     """The configuration's `[storage]` in the words of the storage package."""
     storage = settings.storage
     return StoreSettings(
+        times_of=times_of,
         sync="always" if storage.sync == "always" else "never" if storage.sync == "never" else "interval",
         segment_bytes_max=storage.segment_bytes_max,
         reserve_bytes=storage.disk_reserve_bytes,
@@ -67,21 +73,31 @@ def real_world() -> World:
     return World(
         network=real_network(),
         chance=random.SystemRandom(),
-        now_us=lambda: time.time_ns() // 1000,
+        now_us=system_clock(),
         run_blocking=run_in_thread,
+        boot_seconds=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     )
 
 
-def serve(settings: NodeSettings, peers: PeersFile | None) -> int:
-    """Run a node until SIGTERM or SIGINT. Returns the exit code; says on stderr what went wrong."""
+def serve(settings: NodeSettings, peers: PeersFile | None, read: Read | None = None) -> int:
+    """Run a node until SIGTERM or SIGINT. Returns the exit code; says on stderr what went wrong.
+
+    At SIGHUP the configuration is taken from `read` again; without it the signal ends the node as SIGTERM does.
+    """
+    early = EarlyHangUp() if read is not None else None
     try:
-        store = open_store(settings.data, node=settings.name, settings=store_settings(settings))
+        store = open_store(
+            settings.data,
+            node=settings.name,
+            settings=store_settings(settings),
+            queue_store=settings.storage.queue_store,
+        )
     except (OSError, StorageError) as error:
-        print(f"qmq: cannot open the data directory {settings.data}: {error}", file=sys.stderr)
+        print(f"qmq: cannot open the stores of {settings.data}: {error}", file=sys.stderr)
         return EXIT_FAILED
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        trio.run(partial(_run, with_connections_that_fit(settings), peers, store))
+        trio.run(partial(_run, settings, peers, store, read, early))
     except BaseExceptionGroup as group:
         expected, unexpected = group.split((QmqError, OSError))
         if unexpected is not None:
@@ -118,9 +134,23 @@ def connections_allowed(wanted: int) -> int:
     return max(1, min(wanted, soft - min(DESCRIPTORS_KEPT, soft // 2)))
 
 
-async def _run(settings: NodeSettings, peers: PeersFile | None, store: Store) -> None:
-    node = Node(settings, peers, store, real_world())
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+class EarlyHangUp:
+    """Takes SIGHUP while the node is not yet running, when it would end the process; `came` says that it was sent."""
+
+    def __init__(self) -> None:
+        self.came = False
+        signal.signal(signal.SIGHUP, self._hear)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+
+
+async def _run(
+    settings: NodeSettings, peers: PeersFile | None, store: Store, read: Read | None, early: EarlyHangUp | None
+) -> None:
+    node = Node(with_connections_that_fit(settings), peers, store, real_world())
+    reloader = Reloader(node, settings, peers, read, with_connections_that_fit) if read is not None else None
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run)
             # What was made so far lives as long as the process; collections need not look at it again.
@@ -128,15 +158,20 @@ async def _run(settings: NodeSettings, peers: PeersFile | None, store: Store) ->
             gc.set_threshold(*GC_THRESHOLDS)
             for host, port in node.addresses:
                 log.info("= node %s serves STOMP on %s:%d", node.origin, host, port)
-            nursery.start_soon(_stop_at_signal, node, signals)
+            nursery.start_soon(_obey_signals, node, signals, reloader, early is not None and early.came)
             await node.ended.wait()
             nursery.cancel_scope.cancel()
 
 
-async def _stop_at_signal(node: Node, signals: AsyncIterator[int]) -> None:
+async def _obey_signals(node: Node, signals: AsyncIterator[int], reloader: Reloader | None, reload_first: bool) -> None:
+    if reload_first and reloader is not None:
+        await reloader.reload()
     async for number in signals:
-        log.info("= signal %s: draining", signal.Signals(number).name)
-        node.stop()
+        if number == signal.SIGHUP and reloader is not None:
+            await reloader.reload()
+        else:
+            log.info("= signal %s: draining", signal.Signals(number).name)
+            node.stop()
 
 
 def _leaves(group: BaseExceptionGroup[BaseException] | None) -> list[BaseException]:

@@ -1,4 +1,4 @@
-"""One node: everything built, started and stopped, in order, on one screen.
+"""One node: everything built, started and stopped, in order.
 
 Start: open and recover the store, draw an incarnation and make it durable, restore owned queue messages, then the
 commit task, the mesh, and last the client listeners. Stop (SIGTERM): no new connections, read no more, tell everything
@@ -7,35 +7,63 @@ leaves `run` and the process ends, because what it decided is not what the disk 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import trio
 
 from qmq import __version__
 from qmq.broker.broker import Broker
+from qmq.broker.destination import JOURNAL
+from qmq.broker.levels import FSYNC, level_of
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
-from qmq.broker.subscription import Delivery
-from qmq.config import ListenerSettings, NodeSettings, PeersFile
-from qmq.dots import Origin, Vector
+from qmq.broker.rules import QueueRules
+from qmq.broker.subscription import Delivery, Subscription
+from qmq.config import DestinationPolicy, LimitSettings, ListenerSettings, NodeSettings, PeersFile
+from qmq.dots import Origin, Vector, merge
 from qmq.gateways.stomp import Rules
 from qmq.journal import Replay
+from qmq.members import Membership, Standing
 from qmq.replication.mesh import Mesh
+from qmq.replication.outbox import Outbox
+from qmq.replication.terms import Terms
+from qmq.server.adopting import Adopting, answer_holding, is_about_holding
+from qmq.server.answers import Answer
+from qmq.server.asking import Asking
 from qmq.server.beats import Beats
+from qmq.server.browsing import Browsing
+from qmq.server.buffers import Buffers
 from qmq.server.checkpoints import Checkpoints
+from qmq.server.clerk import Clerk
 from qmq.server.commits import Commits
-from qmq.server.control import control_answer
+from qmq.server.control import answer_peer, control_answer
+from qmq.server.copies import Copies
 from qmq.server.followers import Followers
+from qmq.server.journal_reads import JournalReads
 from qmq.server.listeners import mesh_contexts, serve_clients
 from qmq.server.login import Logins
+from qmq.server.members import Members
+from qmq.server.mending import Mending
+from qmq.server.policies import queue_defaults, queue_rules
+from qmq.server.recalls import Recalls
+from qmq.server.receipts import Receipts
+from qmq.server.reload import wire_limits
+from qmq.server.repairs import Repairs, is_about_repairs
+from qmq.server.retiring import Retiring, answer_hearing, is_about_hearing
+from qmq.server.retries import Retries, is_about_retries, replay_ids
+from qmq.server.sealing import Sealing
 from qmq.server.session import Session
-from qmq.server.status import DESTINATIONS_SHOWN, Alarms
+from qmq.server.status import DESTINATIONS_SHOWN, Alarms, peers_of
+from qmq.server.system import SystemTopics
+from qmq.server.takeover import Takeover
 from qmq.server.teller import Teller
+from qmq.server.timekeeper import Timekeeper
 from qmq.storage.batch import BatchHead
 from qmq.storage.record import Record
+from qmq.storage.served_rows import ServedRows
 from qmq.storage.store import Store
-from qmq.wire.stomp import HeadCaches, Limits
+from qmq.wire.stomp import HeadCaches
 from qmq.world import World
 
 HOLD_SECONDS_MAX = 2.0
@@ -43,6 +71,12 @@ HOLD_SECONDS_MAX = 2.0
 queue messages of its earlier life. Peers that are down must not keep a queue shut."""
 
 INCARNATION_BITS = 64
+
+REPAIR_SECONDS = 10.0
+"""How long a peer may take for an answer that its stores have to look for."""
+
+QUEUES_LOOKED_AT = 1000
+"""Of those in the queue store, for the status. `qmq queues` lists them all."""
 
 log = logging.getLogger("qmq.node")
 
@@ -57,50 +91,87 @@ class Node:
         self.world = world
         self.store = store
         self.software = f"qmq/{__version__}"
+        # Pattern of a policy -> the policy and the limits, and the rules made of them.
+        self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
+        self.mesh: Mesh | None = None
+        self.members = Members(self, peers)
         self.origin = store.begin_incarnation(world.chance.getrandbits(INCARNATION_BITS), world.now_us())
         journal = store.journal
         self.broker = Broker(
             self.origin,
             journal.vector()[self.origin] + 1,
-            bounds=self._queue_bounds,
+            rules_of=self._queue_rules,
             subscriptions_max=limits.subscriptions_max,
             transactions_max=limits.transactions_max,
             transaction_frames_max=limits.transaction_frames_max,
             transaction_bytes_max=limits.transaction_bytes_max,
             destinations_max=limits.destinations_max,
+            queue_memory_bytes_max=limits.queue_memory_bytes_max,
+            retained_topics_max=limits.retained_topics_max,
+            retained_bytes_max=limits.retained_bytes_max,
         )
-        self.replay = Replay(self.broker)
+        self.broker.abilities.of_members(self.peer_names)
+        self.replay = Replay(self.broker, self.members.retired)
+        self.takeover = Takeover(self, settings.mesh)
+        self.replay.on_term = self.takeover.noted
+        self.broker.queues.shared.has_stored = not store.queues.is_empty(settings.name)
         self.sessions: dict[int, Session] = {}
         self.caches = HeadCaches()
-        self.wire_limits = Limits(
-            command_bytes_max=limits.command_bytes_max,
-            header_line_bytes_max=limits.header_line_bytes_max,
-            header_count_max=limits.header_count_max,
-            header_bytes_max=limits.header_bytes_max,
-            body_bytes_max=limits.body_bytes_max,
-            login_bytes_max=limits.login_bytes_max,
-        )
+        self.wire_limits = wire_limits(limits)
         self.rules = Rules(
             policy=self._policy,
-            control=partial(control_answer, self),
+            defaults=self._queue_defaults,
+            children=self._children,
             prefetch_default=limits.prefetch_default,
             prefetch_max=limits.prefetch_max,
             destination_bytes_max=limits.destination_bytes_max,
+            buffer_bytes_max=limits.outbox_bytes_max,
+            likeness=lambda name: self.settings.destinations.policy_of(name),
+            retains=lambda name: self.settings.destinations.policy_of(name).retain,
+            level=self._receipt_level,
+            needs_quorum=self._needs_quorum,
+            replicas_max=len(self.peer_names),
         )
         self.logins = Logins(settings.users, limits, world)
         self.beats = Beats()
         self.alarms = Alarms()
+        self.system = SystemTopics(self, settings.name, partial(peers_of, self))
         self.fanout_counts: dict[str, int] = {}
+        self.stored_counts: dict[str, tuple[int, int]] = {}
         self.addresses: list[tuple[str, int]] = []
         self.started_seconds = trio.current_time()
+        self.buffers = Buffers(limits.outbox_bytes_max)
         self.followers = Followers(self, limits.subscriber_buffer_bytes_default)
+        self.recalls = Recalls(
+            self.sessions,
+            self.broker.retained,
+            self.buffers,
+            outbox_bytes_max=limits.outbox_bytes_max,
+            spawn=self.spawn,
+        )
+        self.receipts = Receipts(
+            Copies(
+                self.peer_names,
+                settings.mesh.receipt_degrade_seconds,
+                settings.mesh.interest_confirm_seconds,
+                self.takeover.settled_through,
+            ),
+            self.beats,
+            say=lambda answer: self.teller.say(answer),
+            flush=self.flush,
+            refuses=settings.mesh.receipt_short == "refuse",
+        )
         self.teller = Teller(
             self.sessions,
             self.followers,
+            self.buffers,
+            self.recalls,
             self._settle_written,
+            self._begin_time,
             outbox_bytes_max=limits.outbox_bytes_max,
             body_bytes_max=limits.body_bytes_max,
             spawn=self.spawn,
+            receipts=self.receipts,
         )
         self.commits = Commits(
             journal,
@@ -111,8 +182,21 @@ class Node:
             tell_after=self.teller.tell_after,
             flush=self.teller.flush,
         )
+        self.clerk = Clerk(self, limits.queue_messages_in_memory_max)
+        self.timekeeper = Timekeeper(self)
+        self.repairs = Repairs(self)
+        self.mending = Mending(self)
+        self.retiring = Retiring(self)
+        self.adopting = Adopting(self)
+        self.sealing = Sealing(self)
+        self.broker.forgotten = self.sealing.seals.forgotten
+        self.replay.on_seal = self.sealing.came
+        self.asking = Asking(self.spawn, self._answer_peer)
+        self.retries = Retries(self)
         self.checkpoints = Checkpoints(self, settings.storage)
-        self.mesh: Mesh | None = None
+        self.browsing = Browsing(self)
+        self.journal_reads = JournalReads(self)
+        self.teller.browse = self._serve_apart
         if peers is not None:
             listen_tls, dial_tls = mesh_contexts(settings.mesh.tls) if settings.mesh.tls is not None else (None, None)
             self.mesh = Mesh(
@@ -124,13 +208,20 @@ class Node:
                 dial_tls=dial_tls,
             )
             self.teller.mesh = self.mesh
+            self.receipts.interest = self.mesh
+            self.asking.links = self.mesh
+            self.repairs.links = self.mesh
+            self.mending.links = self.mesh
+            self.sealing.links = self.mesh
+            self.mesh.never_again(self.sealing.seals.forgotten)
         self._received = journal.vector()
         self._caught_up: set[str] = set()
-        self._peer_names = [peer.name for peer in peers.nodes if peer.name != settings.name] if peers else []
         # Until a member has told what it has, it has nothing: what only this node holds must not be dropped.
-        self.checkpoints.members.update({name: {} for name in self._peer_names})
+        self.checkpoints.members.update({name: {} for name in self.peer_names})
         self._session_ids = 0
+        self._damage_told: set[str] = set()
         self._nursery: trio.Nursery | None = None
+        self._interest_heard = trio.Event()
         self._stop = trio.Event()
         self._draining = trio.CancelScope()
         self.ended = trio.Event()
@@ -141,11 +232,23 @@ class Node:
         they settled meanwhile (HOLD_SECONDS_MAX)."""
         recovered = self.store.recovered
         self.broker.logged_fanouts.update(self.store.fanouts())
+        self.broker.durables.durables_max = self.limits.durable_subscriptions_max
+        self.broker.durables.restore(recovered.cursors, recovered.given_up)
+        self.broker.received = self.received_vector
+        self.broker.is_leaving = self._is_leaving
         own = {dot for dot in recovered.tombstones if dot.origin.node == self.origin.node}
         self.broker.queues.settled_early.update(own)
+        if not recovered.messages:
+            self.broker.queues.paging.starts_with(recovered.vector)
+        for queue, dots in recovered.settled.items():
+            self.broker.queues.paging.settled_before(queue, dots)
+        self.broker.queues.paging.attempts.update(recovered.attempts)
         for dot, record in recovered.messages:
             self.replay.restore(dot.origin, record)
-        self.broker.queues.held = bool(self._peer_names)
+        self.broker.queues.held = self.takeover.is_starting = bool(self.peer_names)
+        if self.peer_names:
+            self.takeover.begin()
+        replay_ids(self.store.journal, self.broker.dedup, self.world.now_us())
         for damaged in recovered.quarantined:
             self.alarm("quarantine", f"damaged journal set aside: {damaged}")
         if recovered.lost_positions:
@@ -160,11 +263,22 @@ class Node:
                 self._nursery = nursery
                 nursery.start_soon(self.commits.run)
                 nursery.start_soon(self.beats.run)
+                nursery.start_soon(self.system.run)
                 nursery.start_soon(self.checkpoints.run)
+                nursery.start_soon(self.clerk.run)
+                nursery.start_soon(self.timekeeper.run)
+                nursery.start_soon(self.members.run)
+                nursery.start_soon(self.repairs.run)
+                nursery.start_soon(self.mending.run)
+                nursery.start_soon(self.sealing.run)
+                nursery.start_soon(self.adopting.run)
                 async with trio.open_nursery() as serving:
+                    self.sealing.look()
                     if self.mesh is not None:
                         await serving.start(self.mesh.run)
                         serving.start_soon(self._hold_no_longer_than, HOLD_SECONDS_MAX)
+                        serving.start_soon(self.takeover.run)
+                        await self._learn_interest(self.mesh)
                     listeners = [await self._listen(serving, listener) for listener in self.settings.stomp]
                     task_status.started()
                     await self._stop.wait()
@@ -185,6 +299,10 @@ class Node:
         """Begin an orderly end; `run` returns when it is done. A second call waits for no client any more."""
         if self._stop.is_set():
             self._draining.cancel()
+        else:
+            # At once: the clients who want to know are let go next.
+            self.system.note("stopping")
+            self.system.tell()
         self._stop.set()
 
     async def _listen(self, nursery: trio.Nursery, listener: ListenerSettings) -> Callable[[], None]:
@@ -208,13 +326,44 @@ class Node:
     # The commit path
 
     async def slot(self) -> None:
+        await self.receipts.slot()
+        await self.clerk.slot()
         await self.commits.slot()
+        self.takeover.check()
 
-    commit_slot = slot
+    async def commit_slot(self) -> None:
+        await self.commits.slot()
+        self.takeover.check()
+
+    def served_rows(self) -> ServedRows:
+        """What is in the queue store of the messages that this node serves now."""
+        queues = self.broker.queues
+        return ServedRows(self.store.queues, queues.handover.serves, dict(queues.shared.clocks.served_us))
 
     async def look_around(self) -> None:
         """Count what is in the fanouts, for `status`; a worker reads what was appended since the last count."""
         self.fanout_counts = await self.world.run_blocking(self._count_fanouts)
+        listing = partial(self.served_rows().listing, None, QUEUES_LOOKED_AT)
+        stored = await self.world.run_blocking(listing)
+        self.stored_counts = {name: (messages, body_bytes) for name, messages, body_bytes in stored}
+
+    async def answer(self, user: str | None, headers: Mapping[str, str]) -> Answer:
+        return await control_answer(self, headers, may_ask=self.may_ask(user))
+
+    async def _answer_peer(self, question: bytes) -> bytes:
+        if is_about_repairs(question):
+            return await self.repairs.answer(question)
+        if is_about_retries(question):
+            return await self.retries.answer(question)
+        if is_about_hearing(question):
+            return answer_hearing(self, question)
+        if is_about_holding(question):
+            return answer_holding(self, question)
+        return await answer_peer(self, question)
+
+    def may_ask(self, user: str | None) -> bool:
+        """Whether the user may look into the broker. Anonymous clients may: they come from this machine."""
+        return all(known.control for known in self.settings.users if known.name == user)
 
     def _count_fanouts(self) -> dict[str, int]:
         names = sorted({*self.store.fanouts(), *list(self.broker.fanouts)})[:DESTINATIONS_SHOWN]
@@ -233,23 +382,51 @@ class Node:
                 self.mesh.offer(self.broker.lending.offers())
         else:
             self.broker.queues.touched.clear()
+            self.broker.queues.shared.withdrawn.clear()
             self.broker.wanted_changes.clear()
+        out.sequence = self.broker.next_sequence - 1 if out.records or out.repeats else 0
         self.commits.submit(out)
+        if out.loads:
+            self.clerk.want(out.loads)
+        self.timekeeper.decided()
+        if self.clerk.wants_checkpoint():
+            self.checkpoint_soon()
         if self.broker.left:
             self.followers.forget(self.broker.left)
             self.broker.left = []
+        self.followers.feeds.look_again()
+
+    def _begin_time(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Of deliveries under an ack-timeout; see `Queues.told`. The timekeeper hears of it after this pass."""
+        told = self.broker.queues.told(deliveries, self.world.now_us())
+        self.timekeeper.decided()
+        return told
 
     def _settle_written(self, deliveries: list[Delivery]) -> None:
         by_subscription: dict[int, list[Delivery]] = {}
         for delivery in deliveries:
             by_subscription.setdefault(id(delivery.subscription), []).append(delivery)
-        out = Outcome()
+        out = Outcome(now_us=self.world.now_us())
         for run in by_subscription.values():
             self.broker.written(run, out)
         self.submit(out)
 
+    def flush(self) -> None:
+        self.teller.flush()
+
+    def _is_leaving(self, session_id: int) -> bool:
+        session = self.sessions.get(session_id)
+        return session is None or session.finishing
+
     def told_end(self) -> int:
         return self.commits.told_end
+
+    def checkpoint_soon(self) -> None:
+        self.checkpoints.soon()
+
+    def _serve_apart(self, subscription: Subscription) -> None:
+        """A subscription that stands in no line is told by a task of its own."""
+        (self.journal_reads if subscription.destination == JOURNAL else self.browsing).begin(subscription)
 
     def spawn(self, task: Callable[[], object]) -> None:
         assert self._nursery is not None
@@ -265,20 +442,35 @@ class Node:
     # Rules from the configuration
 
     def _policy(self, destination: str) -> tuple[bool, bool]:
-        policy = self.settings.destinations.policy_of(destination)
-        if policy is None:
-            return self.settings.destinations.create_on_use, True
-        return True, policy.durable
+        destinations = self.settings.destinations
+        return destinations.exists(destination), destinations.policy_of(destination).durable
 
-    def _queue_bounds(self, destination: str) -> tuple[int, int]:
+    def _receipt_level(self, destination: str) -> int:
+        """The level of receipts about a destination: its policy's, else the mesh's, else two disks where there are
+        three. A node that was retired since may leave a level without enough nodes, until the files say less."""
+        word = self.settings.destinations.policy_of(destination).receipt or self.settings.mesh.receipt
+        level = (1 if self.membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
+        assert level is not None, "the configuration was checked"
+        return level
+
+    def _needs_quorum(self, destination: str) -> bool:
+        """Whether ACKs of a queue's messages are receipted at level `quorum` where they do not say."""
+        word = self.settings.destinations.policy_of(destination).ack_level or self.settings.mesh.ack_level
+        return word == "quorum"
+
+    def _children(self, destination: str) -> tuple[str, ...]:
+        return self.settings.destinations.policy_of(destination).children
+
+    def _queue_rules(self, destination: str) -> QueueRules:
+        """The rules of a queue; the same object for all queues under one policy."""
         policy = self.settings.destinations.policy_of(destination)
-        limits = self.limits
-        if policy is None:
-            return limits.queue_messages_max, limits.queue_bytes_max
-        return (
-            limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
-            limits.queue_bytes_max if policy.max_bytes is None else policy.max_bytes,
-        )
+        known = self._rules.get(policy.pattern)
+        if known is None or known[0] is not policy or known[1] is not self.limits:
+            known = self._rules[policy.pattern] = (policy, self.limits, queue_rules(policy, self.limits))
+        return known[2]
+
+    def _queue_defaults(self, destination: str) -> dict[str, str]:
+        return queue_defaults(self.settings.destinations.policy_of(destination))
 
     # What the mesh needs of its node (qmq.replication.host)
 
@@ -294,7 +486,16 @@ class Node:
     async def all_told(self) -> None:
         await self.commits.all_told()
 
+    def look_at_damage(self) -> None:
+        """Tell the operator what readers have found damaged since the last call."""
+        for what in self.store.damage():
+            if what not in self._damage_told:
+                self._damage_told.add(what)
+                self.mending.soon()
+                self.alarm("damage", f"{what}; what stood there is asked of peers, and told to nobody as missing")
+
     async def journal_grew(self, position: int) -> None:
+        self.look_at_damage()  # whoever reads a log to its end comes by here
         await self.commits.grew(position)
 
     def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
@@ -303,34 +504,165 @@ class Node:
     def seek_journal(self, vector: Vector) -> int:
         return self.store.journal.seek(vector)
 
+    def journal_reach(self) -> tuple[Vector, int]:
+        # In this order: what is appended in between only makes the position later.
+        return self.store.journal.vector(), self.store.journal.end
+
     def journal_base(self) -> Vector:
         return self.store.journal.base()
 
     def accept_gap(self, origin: Origin, through: int) -> None:
         self.alarm("gap", f"records of {origin} up to {through} are no longer kept by any reachable peer")
-        out = Outcome()
+        out = Outcome(now_us=self.world.now_us())
         self.broker.note_gap(origin, through, self.world.now_us(), out)
+        merge(self.broker.durables.given_up, {origin: through})
         self._received[origin] = max(through, self._received.get(origin, 0))
         self.submit(out)
 
+    def question_came(self, peer: Origin, number: int, question: bytes) -> None:
+        self.asking.question_came(peer, number, question)
+
+    def answer_came(self, peer: Origin, number: int, answer: bytes) -> None:
+        self.asking.answer_came(peer, number, answer)
+
     def alarm(self, code: str, message: str) -> None:
-        self.alarms.raise_alarm(code, message, self.world.now_us())
+        if self.alarms.raise_alarm(code, message, self.world.now_us()):
+            self.system.note("alarm", code=code, message=message)
+
+    def links_changed(self) -> None:
+        self.system.links_changed()
+        self.takeover.links_changed()
+        self.asking.links_changed()
+
+    @property
+    def takes_over(self) -> bool:
+        return self.takeover.is_wanted
+
+    @property
+    def terms_served(self) -> Mapping[str, int]:
+        return self.takeover.served
+
+    def terms_came(self, peer: Origin, frame: Terms, way: Outbox, out: Outcome) -> None:
+        self.takeover.came(peer, frame, way, out)
+
+    def greet(self, way: Outbox) -> None:
+        self.takeover.greet(way)
+
+    def may_borrow(self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool | None:
+        return self.takeover.may_borrow(peer, terms, echo_us, owners)
+
+    def has_synced_with_majority(self) -> bool:
+        """Whether what a majority had when this node met them is here."""
+        return self.membership.is_majority({*self._caught_up, self.origin.node})
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
+    def member_names(self) -> Collection[str]:
+        """The other members, reachable or not."""
+        return self.checkpoints.members
+
+    def repair_soon(self) -> None:
+        self.repairs.soon()
+
+    async def ask_one(self, peer: str, question: bytes) -> bytes | None:
+        return await self.asking.ask_one(peer, question, REPAIR_SECONDS)
+
+    async def bring_up_stores(self) -> None:
+        await self.commits.all_told()
+        await self.checkpoints.bring_up()
+
+    def about_dead(self, origins: list[Origin]) -> bytes:
+        return self.sealing.answer(origins)
+
+    def hold_back(self) -> None:
+        if not self.takeover.is_starting:
+            self.takeover.is_starting = True
+            self.takeover.look()
+
+    def repaired(self) -> None:
+        self._release_hold()
+
+    def interest_heard(self) -> None:
+        self.receipts.interest_heard()
+        self._interest_heard.set()
+
+    async def _learn_interest(self, mesh: Mesh) -> None:
+        """Wait until a topic message would find its subscribers on other nodes, before clients may send one.
+
+        Peers that do not answer must not keep a node from serving.
+        """
+        with trio.move_on_after(self.settings.mesh.interest_confirm_seconds):
+            while not mesh.knows_interest:
+                await self._interest_heard.wait()
+                self._interest_heard = trio.Event()
 
     def peer_durable(self, peer: str, vector: Vector) -> None:
-        self.checkpoints.members[peer] = vector
-        self.broker.lending.owner_has(peer, vector.get(self.origin, 0))
+        if peer in self.checkpoints.members:
+            self.checkpoints.members[peer] = vector
+            self.broker.lending.owner_has(peer, vector.get(self.origin, 0))
+            self.count_copies_of(peer)
+
+    def peer_knows(self, peer: str, vector: Vector) -> None:
+        self.members.knows(peer, vector)
+
+    def refused_as_retired(self, peer: str) -> None:
+        self.members.refused_as_retired(peer)
+
+    def standing_came(self, peer: str, standing: Standing) -> None:
+        self.members.standing_came(peer, standing)
 
     def link_caught_up(self, peer: str) -> None:
+        self.mending.soon()
         self._caught_up.add(peer)
-        if self._caught_up.issuperset(self._peer_names):
+        self.members.caught_up_with(peer)
+        self.sealing.look()
+        self.system.links_changed()
+        self._release_hold_when_caught_up()
+
+    def _release_hold_when_caught_up(self) -> None:
+        if self._caught_up.issuperset(self.peer_names):
             self._release_hold()
+
+    # Membership
+
+    @property
+    def membership(self) -> Membership:
+        return self.members.membership
+
+    @property
+    def peer_names(self) -> list[str]:
+        """The other members, by name."""
+        return self.membership.peers
+
+    def count_copies_of(self, peer: str) -> None:
+        """Let receipts go by what `peer` has durably, as far as it counts."""
+        durable = self.checkpoints.members.get(peer, {}) if self.membership.counts(peer) else {}
+        self.receipts.peer_durable(peer, durable.get(self.origin, 0))
+
+    def rules_changed(self) -> None:
+        """Levels that nobody names may be others now."""
+        self.rules.replicas_max = len(self.peer_names)
+        self.rules.generation += 1
+
+    def members_changed(self) -> None:
+        """Let everything that goes by the members go by those of now."""
+        kept = self.checkpoints.members
+        self.checkpoints.members = {name: kept.get(name, {}) for name in self.peer_names}
+        self.receipts.enrol(self.peer_names)
+        self.broker.abilities.of_members(self.peer_names)
+        self.rules_changed()
+        self.adopting.look()
+        self._release_hold_when_caught_up()
+        self.takeover.stir()
 
     async def _hold_no_longer_than(self, seconds: float) -> None:
         await trio.sleep(seconds)
         self._release_hold()
 
     def _release_hold(self) -> None:
-        if self.broker.queues.held:
-            out = Outcome()
-            self.broker.queues.release_hold(out)
-            self.submit(out)
+        if self.broker.queues.held and not self.repairs.is_stale:
+            self.takeover.is_starting = False
+            self.takeover.look()

@@ -7,7 +7,8 @@ goes wrong here ends this connection and no other (`serve` is the guard).
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -17,10 +18,13 @@ from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Delivery, Subscription
 from qmq.config import LimitSettings
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError
+from qmq.gateways.headers import window
 from qmq.gateways.stomp import Rules, StompGateway, encode_error
+from qmq.server.answers import Answer
 from qmq.server.beats import Beats
 from qmq.server.login import Logins
 from qmq.server.outbox import Outbox
+from qmq.server.retries import Retries
 from qmq.wire.stomp import (
     HEARTBEAT,
     Connection,
@@ -36,9 +40,8 @@ from qmq.wire.stomp import (
 from qmq.world import Pipe, World
 
 READ_BYTES_MAX = 65536
+REPLY_KEY_BITS = 64
 
-CONTROL = b"/control/"
-"""Bytes that hint at a question to the node. One that is cut in two by a read is answered from the last look."""
 SECOND_LOOK_SECONDS = 0.25
 """A client that seems silent gets this much longer: a process that was stopped must read before it judges."""
 
@@ -55,15 +58,22 @@ class Desk(Protocol):
     caches: HeadCaches
     logins: Logins
     beats: Beats
+    retries: Retries
     world: World
     sessions: "dict[int, Session]"
     software: str
 
+    def alarm(self, code: str, message: str) -> None:
+        """An operator must see this."""
+
     async def slot(self) -> None:
         """Wait until something may be decided."""
 
-    async def look_around(self) -> None:
-        """Gather what a control destination may be asked for and only blocking calls can tell."""
+    async def answer(self, user: str | None, headers: Mapping[str, str]) -> Answer:
+        """Answer a question to the node, or to the mesh. Raises Refused. May take seconds."""
+
+    def may_ask(self, user: str | None) -> bool:
+        """Whether the user may look into the broker."""
 
     def submit(self, out: Outcome) -> None:
         """Record and tell `out`."""
@@ -88,10 +98,13 @@ class Session:
         """Told to `auto` subscriptions and not yet with the kernel."""
         self.held_back: deque[tuple[Subscription, list[Delivery]]] = deque()
         """In flight to this client and not encoded before it has read what waits."""
+        self.buffered: deque[Subscription] = deque()
+        """Subscriptions of this client in whose declared buffer something waits; `Buffers` serves them by turns."""
+        self.buffered_bytes = 0
         self._desk = desk
         self._pipe = pipe
         self._anonymous = anonymous
-        self._connection = Connection(Role.SERVER, desk.wire_limits, desk.caches)
+        self._connection = Connection(Role.SERVER, desk.wire_limits, desk.caches, gathers=True)
         self._gateway: StompGateway | None = None
         self._nursery: trio.Nursery | None = None
         self._connecting = True
@@ -102,6 +115,11 @@ class Session:
         self._hear_within = 0.0
         self._beat_every = 0.0
         self.outbox = Outbox(pipe, self._start)
+
+    @property
+    def keep_open(self) -> bool:
+        """Whether the client asked to stay after an ERROR that is not its fault (`on-error:keep-open`)."""
+        return self._gateway is not None and self._gateway.keep_open
 
     @property
     def peer_address(self) -> str:
@@ -148,7 +166,7 @@ class Session:
             desk.logins.logged_in(self.peer_address)
         else:
             del desk.sessions[self.id]
-            out = Outcome()
+            out = Outcome(now_us=desk.world.now_us())
             desk.broker.close_session(self.id, out)
             desk.submit(out)
         desk.logins.leave(self.peer_address, self.user)
@@ -174,25 +192,75 @@ class Session:
                     self.finish()
                     continue
             self._waits_for_slot = True
-            if CONTROL in data:
-                await desk.look_around()
             await desk.slot()
             self._waits_for_slot = False
             if self._ending or self.finishing:
                 continue
             if self._gateway is not None:
-                self._decide(self._gateway, frames)
+                left = self._decide(self._gateway, frames)
+                while left:
+                    keys = self._gateway.repeats.unsure(left, desk.world.now_us())
+                    if keys is None:
+                        left = await self._answer_first(self._gateway, left)
+                    else:
+                        left = await self._ask_about(self._gateway, keys, left)
             elif connection.error is not None:
                 self._say_before_login(connection.error, connection.error_receipt)
                 self.finish()
 
-    def _decide(self, gateway: StompGateway, frames: list[Frame]) -> None:
-        """Obey the frames of one read, in one breath with their hand-over."""
+    async def _answer_first(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
+        """Answer the question that `frames` begin with, then obey the others; this client waits that long, in order."""
+        desk = self._desk
+        question = frames[0]
+        answer: Answer | Refused
+        self._waits_for_slot = True
+        try:
+            answer = await desk.answer(self.user, question.head.headers)
+        except Refused as refused:
+            answer = refused
+        await desk.slot()
+        self._waits_for_slot = False
+        if self._ending or self.finishing:
+            return []
+        # By itself: within one Outcome receipts come before everything else that is told.
+        out = Outcome(self.id)
+        try:
+            if isinstance(answer, Refused):
+                raise answer
+            gateway.tell_answer(question, answer.headers, answer.body, desk.world.now_us(), out)
+        except Refused as refused:
+            gateway.refuse(refused, question.receipt, out)
+        self._ending = out.ending
+        desk.submit(out)
+        return [] if out.ending else self._decide(gateway, frames[1:])
+
+    async def _ask_about(self, gateway: StompGateway, keys: list[bytes], frames: list[Frame]) -> list[Frame]:
+        """Ask peers whether they have what `frames` try again, then obey them; this client waits so long, in order."""
+        desk = self._desk
+        self._waits_for_slot = True
+        async with desk.retries.of(keys) as elsewhere:
+            await desk.slot()
+            self._waits_for_slot = False
+            if self._ending or self.finishing:
+                return []
+            gateway.repeats.answered(keys, elsewhere)
+            out = Outcome(self.id)
+            left = gateway.repeats.answer(frames, desk.world.now_us(), out)
+            if out.repeats:
+                desk.submit(out)
+            return self._decide(gateway, left)
+
+    def _decide(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
+        """Obey the frames of one read, in one breath with their hand-over; returns those that somebody else must
+        answer first, and what follows."""
         out = Outcome(self.id)
         error = self._connection.error
+        left: list[Frame] = []
         try:
             if frames:
-                gateway.handle(frames, self._desk.world.now_us(), out)
+                left = gateway.handle(frames, self._desk.world.now_us(), out)
+            if left:
+                error = None  # it comes after them
             if error is not None and not out.ending:
                 log.info("! %s %s: %s", self.id, self.peer_address, error)
                 gateway.refuse(error, self._connection.error_receipt, out)
@@ -201,6 +269,7 @@ class Session:
             # Also after a bug: what was decided before it has its sequences, and the journal must not have a hole.
             if frames or error is not None:
                 self._desk.submit(out)
+        return left
 
     def end_in_order(self) -> None:
         """Hear the client no more: what it asked for is still recorded and told before its connection closes."""
@@ -221,6 +290,7 @@ class Session:
         version = self._connection.version
         try:
             client_beats = parse_heartbeat(headers.get("heart-beat", "0,0"))
+            bound = window(headers, desk.limits.prefetch_max)
             self.user = await desk.logins.check(headers, self._anonymous)
         except (Refused, RemoteProtocolError) as error:
             log.info("! %s %s: %s", self.id, self.peer_address, error)
@@ -239,9 +309,18 @@ class Session:
         self._beat_every = send_ms / 1000
         self._hear_within = hear_ms / 1000 * desk.limits.heartbeat_grace
         self.version = version
-        self._gateway = StompGateway(self.id, desk.broker, desk.rules, version, headers.get("on-error") == "keep-open")
+        self._gateway = StompGateway(
+            self.id,
+            desk.broker,
+            desk.rules,
+            version,
+            headers.get("on-error") == "keep-open",
+            client_id=headers.get("client-id", ""),
+            window=bound,
+            may_look=partial(desk.may_ask, self.user),
+        )
         desk.sessions[self.id] = self
-        desk.broker.open_session(self.id)
+        desk.broker.open_session(self.id, desk.world.chance.getrandbits(REPLY_KEY_BITS))
         desk.logins.logged_in(self.peer_address)
         answer = [
             ("version", version.text),
@@ -305,14 +384,17 @@ class Session:
 
     # Ending
 
-    def evict(self, error: Refused) -> None:
-        """Tell a client that cannot keep up why it must go, and let it go."""
+    def evict(self, error: Refused, subscription: str | None = None) -> None:
+        """Tell a client why it must go (it cannot keep up, its user is no more), and let it go.
+
+        `subscription` is the id of the one that this is about, if it is about one.
+        """
         if not self.finishing:
             log.warning("! %s %s: %s", self.id, self.peer_address, error)
             # What it may not have got goes to others when it has left.
             self.unsettled = []
             self.outbox.drop_waiting()
-            self.outbox.put(encode_error(error, None, self.version))
+            self.outbox.put(encode_error(error, None, self.version, subscription))
             self.outbox.flush()
             self.finish()
 

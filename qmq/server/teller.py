@@ -11,15 +11,21 @@ from typing import Protocol
 
 import trio
 
+from qmq.broker.listener import Hearer, Listener
 from qmq.broker.message import Message
-from qmq.broker.outcome import Outcome
+from qmq.broker.outcome import Outcome, Return
+from qmq.broker.selectors import Selector, selected
 from qmq.broker.subscription import Ack, Delivery, Subscription
-from qmq.dots import Dot
+from qmq.dots import Dot, Origin
 from qmq.errors import Refused
-from qmq.gateways.encode import encode_deliveries, encode_run, tail_for, tail_of
+from qmq.gateways.encode import encode_deliveries, encode_run, listener_prefix, tail_for, tail_of
+from qmq.server.buffers import Buffers
+from qmq.server.copies import Answer
 from qmq.server.followers import Followers
+from qmq.server.recalls import RETAINED_MARK, Recalls
+from qmq.server.receipts import Receipts
 from qmq.server.session import Session
-from qmq.wire.stomp import Version, encode_receipts
+from qmq.wire.stomp import Version, encode_frame, encode_receipts
 
 RUN_MAX = 32
 """Queue messages encoded between two looks at what waits for their client."""
@@ -33,9 +39,11 @@ class MeshTell(Protocol):
     """What goes to peers; never waits. See `qmq.replication.mesh.Mesh`."""
 
     def send_topics(self, peer: str, messages: list[Message]) -> None: ...
+    def send_replies(self, peer: Origin, messages: list[Message]) -> None: ...
     def lend(self, peer: str, messages: list[Message]) -> None: ...
+    def forget(self, peer: str, names: list[str]) -> None: ...
     def settled(self, peer: str, dots: list[Dot]) -> None: ...
-    def give_back(self, peer: str, returns: list[tuple[Message, bool]]) -> None: ...
+    def give_back(self, peer: str, returns: list[Return]) -> None: ...
 
 
 class Teller:
@@ -46,15 +54,23 @@ class Teller:
         self,
         sessions: dict[int, Session],
         followers: Followers,
+        buffers: Buffers,
+        recalls: Recalls,
         settle_written: Callable[[list[Delivery]], None],
+        begin_time: Callable[[list[Delivery]], list[Delivery]],
         *,
         outbox_bytes_max: int,
         body_bytes_max: int,
         spawn: Callable[[Callable[[], object]], None],
+        receipts: Receipts,
     ) -> None:
         self._sessions = sessions
+        self._receipts = receipts
         self._followers = followers
+        self._buffers = buffers
+        self._recalls = recalls
         self._settle_written = settle_written
+        self._begin_time = begin_time
         self._spawn = spawn
         self._outbox_bytes_max = outbox_bytes_max
         # Queue messages are held back long before: their consumer pays with its credit, not with its connection.
@@ -65,18 +81,25 @@ class Teller:
         self._settling = False
         self._settles_later = False
         self.mesh: MeshTell | None = None
+        self.browse: Callable[[Subscription], None] | None = None
         self.delivered = 0
 
     def tell_now(self, out: Outcome) -> None:
         """The half that needs no durability. `flush` follows."""
+        if out.levels and out.is_first:
+            self._receipts.tell_early(out)
+        for joined, since in out.recalls:
+            self._recalls.begin(joined, since)
         for run in out.topic_runs:
-            self._tell_topic(run.subscriptions, run.messages)
+            self._tell_topic(run.subscriptions, run.messages, RETAINED_MARK if run.retained else b"")
         for subscription, deliveries in out.deliveries_now.items():
             self._tell_queue(subscription, deliveries)
         mesh = self.mesh
         if mesh is not None:
             for peer, messages in out.peer_topics.items():
                 mesh.send_topics(peer, messages)
+            for origin, messages in out.peer_replies.items():
+                mesh.send_replies(origin, messages)
             for peer, dots in out.peer_settled_now.items():
                 mesh.settled(peer, dots)
             for peer, returns in out.peer_returns.items():
@@ -89,22 +112,31 @@ class Teller:
             # First, so that a client hears what it sent right after it subscribed; `since` keeps out what came before.
             for joined in out.joined:
                 self._followers.join(joined)
+            if self.browse is not None:
+                for browser in out.browsers:
+                    self.browse(browser)
             for run in out.fanout_runs:
                 self._followers.tell(run.destination, run.messages, begin)
             for subscription, deliveries in out.deliveries_after.items():
                 self._tell_queue(subscription, deliveries)
-            if out.receipts or out.frames or out.ending:
-                self._answer(out)
+            if out.has_answers:
+                self._receipts.tell(out)
             if mesh is not None:
                 for peer, messages in out.peer_deliveries.items():
                     mesh.lend(peer, messages)
+                for peer, names in out.peer_forgotten.items():
+                    mesh.forget(peer, names)
                 for peer, dots in out.peer_settled_after.items():
                     mesh.settled(peer, dots)
 
     def flush(self) -> None:
         """One send per touched client; then `auto` deliveries whose bytes have left count as settled."""
+        self._receipts.tell_freed()
         self._touched.update(self._followers.touched)
         self._followers.touched.clear()
+        if self._recalls.touched:
+            self._touched.update(self._recalls.touched)
+            self._recalls.touched.clear()
         touched, self._touched = self._touched, {}
         for session in touched:
             session.outbox.flush()
@@ -143,45 +175,73 @@ class Teller:
         self._settles_later = False
         self._settle_all()
 
-    def _answer(self, out: Outcome) -> None:
-        session = self._sessions.get(out.session)
-        if session is None:
+    def say(self, answer: Answer) -> None:
+        """Put an answer into the outbox of its session; `flush` follows."""
+        session = self._sessions.get(answer.session)
+        if session is None or session.finishing:
             return
         outbox = session.outbox
         if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
             return
-        if out.receipts:
-            outbox.put(encode_receipts(out.receipts, session.version))
-        for frame in out.frames:
+        if answer.copies is not None:
+            self._receipts.mark_short(answer, session.version, session.keep_open)
+        if answer.marks:
+            for receipt in answer.receipts:
+                outbox.put(encode_frame("RECEIPT", [("receipt-id", receipt), *answer.marks], version=session.version))
+        elif answer.receipts:
+            outbox.put(encode_receipts(answer.receipts, session.version))
+        for frame in answer.frames:
             outbox.put(frame)
         self._touched[session] = None
-        if out.ending:
+        if answer.ending:
             outbox.flush()
             session.finish()
 
-    def _tell_topic(self, subscriptions: tuple[Subscription, ...], messages: list[Message]) -> None:
-        encoded: dict[tuple[bytes, int], bytes] = {}
+    def _tell_topic(self, subscriptions: tuple[Hearer, ...], messages: list[Message], mark: bytes) -> None:
+        if self._recalls.walking:
+            self._recalls.hurry(subscriptions, messages)
+        encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
         for subscription in subscriptions:
             session = self._sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
                 continue
+            selector = subscription.selector
+            wanted = messages if selector is None else selected(selector, messages)
+            if not wanted:
+                continue
             version = session.version
-            prefix = subscription.prefix
-            key = (prefix, version)
+            if isinstance(subscription, Listener):
+                topic = messages[0].envelope.destination
+                prefix = subscription.prefixes.get(topic) or listener_prefix(version, subscription, topic)
+                if not prefix:
+                    continue  # It has left this topic.
+            elif subscription.buffer is not None:
+                self._buffers.tell(session, subscription, [mark + tail for tail in tails_of(wanted, version)])
+                self._touched[session] = None
+                continue
+            else:
+                prefix = subscription.prefix
+            if mark:
+                prefix += mark
+            key = (prefix, version, selector)
             data = encoded.get(key)
             if data is None:
-                data = encoded[key] = encode_messages(prefix, messages, version)
+                data = encoded[key] = encode_messages(prefix, wanted, version)
             outbox = session.outbox
             if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
                 continue
             outbox.put(data)
-            self.delivered += len(messages)
+            self.delivered += len(wanted)
             self._touched[session] = None
 
     def _tell_queue(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
         session = self._sessions.get(subscription.session)
         if session is None or subscription.closed or session.finishing:
             return
+        if subscription.is_timed:
+            deliveries = self._begin_time(deliveries)
+            if not deliveries:
+                return
         self._touched[session] = None
         fits = session.outbox.size <= self._queue_bytes_max and (
             len(deliveries) <= self._run_max or body_bytes(deliveries) <= self._queue_bytes_max
@@ -194,6 +254,10 @@ class Teller:
         self._put_queue(session, subscription, deliveries)
 
     def _put_queue(self, session: Session, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        if subscription.is_timed:
+            deliveries = self._begin_time(deliveries)
+            for delivery in deliveries:
+                delivery.sent = True
         session.outbox.put(encode_deliveries(subscription, deliveries, session.version))
         self.delivered += len(deliveries)
         if subscription.ack is Ack.AUTO:
@@ -234,9 +298,14 @@ class Teller:
 
 def encode_messages(prefix: bytes, messages: list[Message], version: Version) -> bytes:
     """A run of messages for every subscriber with this prefix and version."""
+    return encode_run(prefix, tails_of(messages, version))
+
+
+def tails_of(messages: list[Message], version: Version) -> list[bytes]:
+    """Each message from behind the prefix of its subscription on."""
     if version is Version.V12:
-        return encode_run(prefix, [message.tail or tail_of(message) for message in messages])
-    return encode_run(prefix, [tail_for(message, version) for message in messages])
+        return [message.tail or tail_of(message) for message in messages]
+    return [tail_for(message, version) for message in messages]
 
 
 def body_bytes(deliveries: list[Delivery]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from qmq.broker.terms import times_of
 from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings, User
 from qmq.server.node import Node
 from qmq.storage.memory import MemoryDisk
@@ -51,7 +52,9 @@ class Rig:
         self.lives += 1
         chance = random.Random(f"life {self.lives}")
         world = SimulatedWorld(self.fabric.network(HOST), self.disk, chance, 0, 0.002).world
-        store = open_memory_store(self.disk, node="a", settings=StoreSettings(segment_bytes_max=1 << 20))
+        store = open_memory_store(
+            self.disk, node="a", settings=StoreSettings(segment_bytes_max=1 << 20, times_of=times_of)
+        )
         async with trio.open_nursery() as nursery:
             self.node = Node(self.settings, None, store, world)
             await nursery.start(self.node.run)
@@ -108,6 +111,14 @@ class Client:
                 assert not self.ended, f"the node closed the connection; expected {command}"
                 await self._read()
 
+    async def any(self) -> Frame:
+        """The next frame, whatever it is."""
+        with trio.fail_after(ANSWER_SECONDS):
+            while not self.frames:
+                assert not self.ended, "the node closed the connection"
+                await self._read()
+        return self.frames.pop(0)
+
     async def messages(self, count: int) -> list[bytes]:
         return [(await self.next("MESSAGE")).body for _ in range(count)]
 
@@ -122,6 +133,14 @@ class Client:
         self.pipe.close()
         frames, self.frames = self.frames, []
         return frames
+
+
+async def nothing_more(client: Client) -> None:
+    """Everything told so far has come: the client hears its own receipt and no message before it."""
+    await client.send(send("/topic/none", "", "last"))
+    while await client.receipt() != "last":
+        pass
+    assert not [frame for frame in client.frames if frame.head.command == "MESSAGE"]
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -142,4 +161,4 @@ def send(destination: str, body: str, receipt: str | None = None, **headers: str
     return f"SEND\ndestination:{destination}\n{asked}{lines}\n{body}"
 
 
-__all__ = ["ANSWER_SECONDS", "Client", "Rig", "eventually", "send", "subscribe"]
+__all__ = ["ANSWER_SECONDS", "Client", "Rig", "eventually", "nothing_more", "send", "subscribe"]

@@ -9,6 +9,7 @@ from qmq.broker.message import Envelope
 from qmq.broker.outcome import Outcome
 from qmq.gateways.stomp import StompGateway
 from tests.server.rig import Rig, eventually, send, subscribe
+from tests.support.depths import depths
 
 
 async def test_a_client_may_be_told_something_at_every_moment_of_its_going(autojump_clock: MockClock) -> None:
@@ -78,7 +79,7 @@ async def test_what_is_decided_before_a_bug_strikes_is_still_recorded(
         assert await good.receipt() == "r"
 
     async with rig.run():
-        assert rig.alive.broker.queues.by_name["/queue/q"].depth == 2
+        assert depths(rig.alive)["/queue/q"] == 2
 
 
 async def test_a_stomp_1_0_client_sees_a_destination_that_1_0_cannot_write(autojump_clock: MockClock) -> None:

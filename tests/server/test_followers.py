@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 import pytest
+import trio
 from trio.testing import MockClock
 
+from qmq.server import followers
 from qmq.server.followers import READS_AT_ONCE
 from tests.server.rig import Rig, eventually, send, subscribe
 
@@ -48,7 +50,7 @@ async def test_a_log_that_cannot_be_read_ends_its_reader_and_nothing_else(
         def unreadable(name: str, position: object, bytes_max: int) -> object:
             raise OSError(24, "too many open files")
 
-        monkeypatch.setattr(rig.alive.store, "read_fanout", unreadable)
+        monkeypatch.setattr(rig.alive.store, "fanout_page", unreadable)
         await reader.send(subscribe("/fanout/f"))
         frames = await reader.until_closed()
 
@@ -82,3 +84,36 @@ async def test_many_readers_leave_worker_threads_to_the_commits(autojump_clock: 
 
         assert now == 0
         assert READS_AT_ONCE <= most <= READS_AT_ONCE + 2
+
+
+async def test_who_waits_for_its_turn_to_read_is_told_nothing_twice_when_the_journal_drops_where_it_stood(
+    autojump_clock: MockClock,
+) -> None:
+    bodies = [str(number) * 100_000 for number in range(10, 24)]
+    async with Rig(limits={"subscriber_buffer_bytes_default": 2000}).run() as rig:
+        node = rig.alive
+        journal, run_blocking = node.store.journal, node.world.run_blocking
+        turn = trio.Event()
+
+        async def run_in_turn(call: Callable[[], object]) -> object:
+            if getattr(call, "func", None) is followers._start:
+                await turn.wait()
+            return await run_blocking(call)
+
+        slow, writer = await rig.connect(), await rig.connect()
+        await slow.send(subscribe("/fanout/f"))
+        await slow.receipt()
+        await eventually(lambda: node.followers.live == 1)
+        node.world.run_blocking = run_in_turn  # type: ignore[assignment]
+        for body in bodies:
+            await writer.send(send("/fanout/f", body, "r"))
+            await writer.receipt()
+        assert node.followers.reading
+
+        await node.checkpoints.checkpoint()
+        journal.drop_before(node.store.checkpoint_position)
+        assert journal.start > len(bodies[0])
+        turn.set()
+        await writer.send(send("/fanout/f", "last"))
+
+        assert [body.decode() for body in await slow.messages(len(bodies) + 1)] == [*bodies, "last"]

@@ -8,7 +8,9 @@ from trio.testing import MockClock
 from qmq.config import StorageSettings
 from qmq.dots import Vector
 from qmq.errors import DiskFull
+from qmq.storage.ports import Retention
 from tests.server.rig import Rig, eventually, send
+from tests.support.depths import depths
 
 
 async def test_a_checkpoint_without_room_is_tried_again_and_ends_nothing(
@@ -20,12 +22,14 @@ async def test_a_checkpoint_without_room_is_tried_again_and_ends_nothing(
         checkpoint = store.checkpoint
         refusals = 3
 
-        def short_of_room(end: int, now_us: int, members: Mapping[str, Vector]) -> object:
+        def short_of_room(
+            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
+        ) -> object:
             nonlocal refusals
             if refusals:
                 refusals -= 1
                 raise DiskFull("no room for a checkpoint")
-            return checkpoint(end, now_us, members)
+            return checkpoint(end, now_us, members, retention)
 
         monkeypatch.setattr(store, "checkpoint", short_of_room)
         client = await rig.connect()
@@ -45,7 +49,9 @@ async def test_a_stop_on_a_full_disk_is_orderly_and_loses_nothing(
     rig = Rig()
     async with rig.run():
 
-        def short_of_room(end: int, now_us: int, members: Mapping[str, Vector]) -> object:
+        def short_of_room(
+            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
+        ) -> object:
             raise DiskFull("no room for a checkpoint")
 
         monkeypatch.setattr(rig.alive.store, "checkpoint", short_of_room)
@@ -54,7 +60,7 @@ async def test_a_stop_on_a_full_disk_is_orderly_and_loses_nothing(
         await client.receipt()
 
     async with rig.run():
-        assert rig.alive.broker.queues.by_name["/queue/q"].depth == 1
+        assert depths(rig.alive)["/queue/q"] == 1
 
 
 async def test_messages_are_taken_again_once_somebody_made_room(autojump_clock: MockClock) -> None:

@@ -38,7 +38,13 @@ async def test_nodes_that_have_only_certificates_find_each_other(tmp_path: Path)
             stomp=(ListenerSettings(address=Address(HOST, 0), anonymous=True),),
             mesh=MeshSettings(tls=papers.of(name)),
         )
-        world = World(network=TcpNetwork(), chance=random.Random(name), now_us=lambda: 1, run_blocking=run_in_thread)
+        world = World(
+            network=TcpNetwork(),
+            chance=random.Random(name),
+            now_us=lambda: 1,
+            run_blocking=run_in_thread,
+            boot_seconds=trio.current_time,
+        )
         nodes.append(Node(settings, peers, open_memory_store(MemoryDisk(), node=name), world))
 
     with trio.fail_after(SECONDS_MAX):

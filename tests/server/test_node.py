@@ -5,12 +5,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.broker.listener import PREFIXES_MAX
 from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings, User
 from qmq.config.limits import BODY_BYTES_CEILING, TRANSACTION_BYTES_CEILING
 from qmq.errors import LogBroken
 from qmq.gateways.stomp import StompGateway
 from qmq.storage.batch import BATCH_BYTES_MAX
 from tests.server.rig import Rig, eventually, send, subscribe
+from tests.support.depths import depths
 
 
 async def test_each_kind_of_destination_delivers(autojump_clock: MockClock) -> None:
@@ -208,7 +210,7 @@ async def test_a_memory_queue_drains_through_an_auto_consumer_longer_than_its_cr
         await client.send(subscribe("/queue/q"))
         await client.receipt()
         assert await client.messages(1000) == [str(n).encode() for n in range(1000)]
-        await eventually(lambda: rig.alive.broker.queues.by_name["/queue/q"].depth == 0)
+        await eventually(lambda: depths(rig.alive)["/queue/q"] == 0)
 
 
 async def test_what_a_client_asked_before_it_ended_its_half_is_answered(autojump_clock: MockClock) -> None:
@@ -444,7 +446,7 @@ async def test_a_stop_tells_everything_decided_before_it_closes(autojump_clock: 
     receipts = [frame.head.headers["receipt-id"] for frame in frames]
     assert receipts == [f"r{n}" for n in range(1, 1 + len(receipts))]
     async with rig.run():
-        assert rig.alive.broker.queues.by_name["/queue/q"].depth >= 1 + len(receipts)
+        assert depths(rig.alive)["/queue/q"] >= 1 + len(receipts)
 
 
 async def test_status_answers_in_the_receipt(autojump_clock: MockClock) -> None:
@@ -487,7 +489,7 @@ async def test_the_largest_transaction_is_one_batch(autojump_clock: MockClock) -
         await client.send("COMMIT\ntransaction:t\nreceipt:c\n\n")
 
         assert await client.receipt() == "c"
-        assert rig.alive.broker.queues.by_name["/queue/q"].depth == 15
+        assert depths(rig.alive)["/queue/q"] == 15
 
 
 async def test_messages_for_a_long_destination_come_back_after_a_restart(autojump_clock: MockClock) -> None:
@@ -526,3 +528,24 @@ async def test_status_fits_a_header_line_whatever_the_queues_are_called(autojump
 
         assert '"cut":true' in answer.head.headers["status"]
         assert max(map(len, bytes(client.raw).split(b"\n"))) <= 8192
+
+
+async def test_subscriptions_to_many_topics_are_told_under_their_ids_while_they_last(
+    autojump_clock: MockClock,
+) -> None:
+    async with Rig(limits={"subscriptions_max": 1000}).run() as rig:
+        client = await rig.connect()
+        topics = [f"/topic/{number}" for number in range(2 * PREFIXES_MAX)]
+        await client.send(*[subscribe(topic, id=f"id {topic}") for topic in topics])
+
+        for _ in range(2):
+            await client.send(*[send(topic, topic) for topic in topics])
+            told = [await client.next("MESSAGE") for _ in topics]
+
+            assert [frame.head.headers["subscription"] for frame in told] == [f"id {topic}" for topic in topics]
+            assert [frame.body.decode() for frame in told] == topics
+
+        await client.send(f"UNSUBSCRIBE\nid:id {topics[-1]}\n\n", send(topics[-1], "nobody hears this"))
+        await client.send(subscribe(topics[-1], id="again"), send(topics[-1], "end"))
+        last = await client.next("MESSAGE")
+        assert (last.head.headers["subscription"], last.body) == ("again", b"end")

@@ -3,6 +3,7 @@
 from trio.testing import MockClock
 
 from tests.server.rig import Rig, eventually, send, subscribe
+from tests.support.depths import depths
 
 LIMITS = {"outbox_bytes_max": 400_000, "body_bytes_max": 20_000}
 
@@ -37,7 +38,7 @@ async def test_auto_messages_that_waited_are_settled_once_they_are_written(autoj
         await slow.send(subscribe("/queue/q"))
 
         assert [int(body.split()[0]) for body in await slow.messages(300)] == list(range(300))
-        await eventually(lambda: rig.alive.broker.queues.by_name["/queue/q"].depth == 0)
+        await eventually(lambda: depths(rig.alive)["/queue/q"] == 0)
 
 
 async def test_a_sender_that_never_reads_its_receipts_is_told_and_dropped(autojump_clock: MockClock) -> None:

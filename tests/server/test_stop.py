@@ -1,16 +1,24 @@
 """An orderly stop: nothing new is decided, everything decided is told, and nobody can hold it up for ever."""
 
+import gc
+import os
 import resource
+import signal
 import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.config import Address, ListenerSettings, NodeSettings, TlsSettings
+from qmq.config import Address, ListenerSettings, NodeSettings, PeersFile, TlsSettings
 from qmq.server import main
+from qmq.storage.store import Store, open_store
 from tests.server.rig import Rig, eventually, send, subscribe
+from tests.support.depths import depths
 
 
 async def test_everything_that_was_decided_is_receipted_and_nothing_else_is_decided(autojump_clock: MockClock) -> None:
@@ -34,7 +42,7 @@ async def test_everything_that_was_decided_is_receipted_and_nothing_else_is_deci
             receipts = [frame.head.headers["receipt-id"] for frame in await client.until_closed()]
 
     async with rig.run():
-        assert rig.alive.broker.queues.by_name["/queue/q"].depth == 1 + len(receipts)
+        assert depths(rig.alive)["/queue/q"] == 1 + len(receipts)
 
 
 async def test_nobody_logs_in_any_more_while_others_leave(autojump_clock: MockClock) -> None:
@@ -120,3 +128,47 @@ def test_clients_never_get_the_descriptors_that_the_journal_needs() -> None:
         assert main.connections_allowed(hard + 1) == hard - main.DESCRIPTORS_KEPT
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_hang_up_ends_a_node_that_has_no_files_to_read_again(autojump_clock: MockClock) -> None:
+    async def signals() -> AsyncIterator[int]:
+        yield signal.SIGHUP
+
+    async with Rig().run() as rig:
+        await main._obey_signals(rig.alive, signals(), None, reload_first=False)
+
+        await rig.alive.ended.wait()
+
+
+@pytest.fixture
+def unchanged_process() -> Iterator[None]:
+    """`serve` sets up a whole process; other tests run in this one."""
+    handler, threshold, switch = signal.getsignal(signal.SIGHUP), gc.get_threshold(), sys.getswitchinterval()
+    yield
+    signal.signal(signal.SIGHUP, handler)
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+    sys.setswitchinterval(switch)
+
+
+@pytest.mark.usefixtures("unchanged_process")
+def test_a_hang_up_while_a_node_starts_makes_it_read_its_files_when_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(tmp_path, stomp=(ListenerSettings(address=Address("127.0.0.1", 0), anonymous=True),))
+    reads = []
+
+    def read() -> tuple[NodeSettings, PeersFile | None]:
+        reads.append(settings)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return settings, None
+
+    def hang_up_and_open(*arguments: Any, **options: Any) -> Store:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return open_store(*arguments, **options)
+
+    monkeypatch.setattr(main, "open_store", hang_up_and_open)
+
+    code = main.serve(settings, None, read)
+
+    assert (code, len(reads)) == (main.EXIT_OK, 1)

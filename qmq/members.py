@@ -1,0 +1,200 @@
+"""Who is in the mesh and who counts, as one node sees it: members, learners, the retired, and majorities.
+
+Open to every layer, like `cursors`. The peers file names the nodes; three things change what that means:
+
+- A **learner** does not count: its disk began empty, so it has forgotten what an earlier disk of its name promised. It
+  has no vote, and receipts do not count it as a copy. It is one until it has, durably, all that a majority of the
+  others had when it met them: every majority that an earlier disk was part of has a node among those.
+- A **retired** node is in no list any more, whatever the files say, and its name is not used again.
+- While the files of two nodes **differ**, a majority is one of both lists, so the old and the new mesh cannot decide
+  apart from each other.
+
+Surprising: a learner says so itself and is believed, for no other node can know what its disk has forgotten. What a
+peer has told last counts also while no link to it is up. Pure: whoever changes something here makes it durable.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from qmq.dots import Vector, merge
+
+
+class Listing(NamedTuple):
+    """A peers file, as far as counting goes."""
+
+    version: int
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retirement:
+    """`node` has left the mesh for good, and `adopter` serves the queue messages that it leaves behind."""
+
+    node: str
+    adopter: str
+    sealed: Vector = field(default_factory=dict)
+    """Its incarnations, and how far any node that could be reached had their records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a node tells its peers of itself."""
+
+    listing: Listing
+    disk: str
+    """The uuid of its data directory, drawn when that was empty."""
+    is_learner: bool
+    retired: tuple[Retirement, ...] = ()
+
+
+def majority(voters: Collection[str], lists: Iterable[Collection[str]]) -> bool:
+    """Whether `voters` are more than half of every one of `lists`. False without any list."""
+    counted = [2 * len(set(voters).intersection(names)) > len(names) for names in lists]
+    return bool(counted) and all(counted)
+
+
+class Membership:
+    """The members as `node` knows them."""
+
+    def __init__(
+        self,
+        node: str,
+        listing: Listing,
+        *,
+        disk: str = "",
+        is_learner: bool = False,
+        retired: Iterable[Retirement] = (),
+    ) -> None:
+        self.node = node
+        self.listing = listing
+        self.disk = disk
+        self.retired = {retirement.node: retirement for retirement in retired}
+        self.members = listing.names.difference(self.retired)
+        """The nodes of our own peers file that are not retired."""
+        self.is_learner = is_learner
+        self._told: dict[str, Standing] = {}
+        self.lists: list[frozenset[str]] = []
+        """Every different list of members that a member goes by; our own is the first."""
+        self._count_lists()
+        self._learnt_from: set[str] = set()
+        if is_learner and not self.peers:
+            self.is_learner = False
+
+    # Who is a member
+
+    @property
+    def peers(self) -> list[str]:
+        """The members but ourselves, by name."""
+        return sorted(self.members - {self.node})
+
+    @property
+    def members_fewest(self) -> int:
+        """How many members the smallest list has."""
+        return min(map(len, self.lists))
+
+    @property
+    def origins_known(self) -> frozenset[str]:
+        """Nodes whose records are taken: of any list, because a peer may have read the new file before us, and the
+        retired, because what they wrote stays."""
+        return self.listing.names.union(self.retired, *(standing.listing.names for standing in self._told.values()))
+
+    def is_retired(self, node: str) -> bool:
+        return node in self.retired
+
+    # Who counts
+
+    def is_majority(self, voters: Collection[str]) -> bool:
+        """Whether these nodes may decide for the mesh."""
+        return majority(voters, self.lists)
+
+    @property
+    def may_vote(self) -> bool:
+        """Whether this node's own word counts in a vote."""
+        return not self.is_learner and self.node in self.members
+
+    def counts(self, peer: str) -> bool:
+        """Whether what `peer` has durably is a copy. A peer of an earlier version tells nothing and counts."""
+        standing = self._told.get(peer)
+        return peer in self.members and (standing is None or not standing.is_learner)
+
+    def standing_of(self, peer: str) -> Standing | None:
+        """What `peer` has told last."""
+        return self._told.get(peer)
+
+    @property
+    def standing(self) -> Standing:
+        """What the peers are told of this node."""
+        return Standing(
+            listing=self.listing, disk=self.disk, is_learner=self.is_learner, retired=tuple(self.retired.values())
+        )
+
+    # What changes
+
+    def hear(self, peer: str, standing: Standing) -> list[Retirement]:
+        """`peer` tells its standing; returns the retirements that are news, which the caller has to `retire`."""
+        self._told[peer] = standing
+        self._count_lists()
+        return [retirement for retirement in standing.retired if self._is_news(retirement)]
+
+    def retire(self, retirement: Retirement) -> bool:
+        """Take a retirement; False when nothing is new in it.
+
+        Two nodes may have retired the same one at the same time. Then the lesser adopter's name stays, on every node.
+        """
+        if not self._is_news(retirement):
+            return False
+        known = self.retired.get(retirement.node)
+        sealed = dict(retirement.sealed)
+        adopter = retirement.adopter
+        if known is not None:
+            merge(sealed, known.sealed)
+            adopter = min(adopter, known.adopter)
+        self.retired[retirement.node] = Retirement(node=retirement.node, adopter=adopter, sealed=sealed)
+        self._told.pop(retirement.node, None)
+        self.members = self.listing.names - self.retired.keys()
+        self._count_lists()
+        return True
+
+    def _is_news(self, retirement: Retirement) -> bool:
+        known = self.retired.get(retirement.node)
+        return known is None or retirement.adopter < known.adopter
+
+    def take_up(self, listing: Listing) -> None:
+        """Our peers file has changed."""
+        self.listing = listing
+        self.members = listing.names.difference(self.retired)
+        for peer in list(self._told):
+            if peer not in listing.names:
+                del self._told[peer]
+        self._count_lists()
+
+    def _count_lists(self) -> None:
+        """Something that they are made of has changed; they are asked for many times per beat."""
+        self.lists = [self.members]
+        for standing in self._told.values():
+            names = standing.listing.names - self.retired.keys()
+            if names not in self.lists:
+                self.lists.append(names)
+
+    def caught_up_with(self, peer: str) -> None:
+        """What `peer` had when we met it is here."""
+        self._learnt_from.add(peer)
+
+    @property
+    def has_learnt(self) -> bool:
+        """Whether a learner need not be one any more. Others may leave until those that it has met are enough."""
+        return self.is_learner and majority(self._learnt_from, [names - {self.node} for names in self.lists])
+
+    def forgets(self) -> None:
+        """The disk turns out to have forgotten something: a learner from now on, until it has met the others anew."""
+        self.is_learner = True
+        self._learnt_from.clear()
+
+    def learnt(self) -> None:
+        """What a majority of the others had is durable here."""
+        self.is_learner = False
+
+    def adopted_by(self, node: str) -> list[str]:
+        """The retired nodes whose queue messages `node` serves, by name."""
+        return sorted(name for name, retirement in self.retired.items() if retirement.adopter == node)

@@ -1,0 +1,205 @@
+"""The queue messages that a retired node left behind: its adopter makes them its own.
+
+Each is accepted here anew, with the same envelope, body, time and count of failures, and the old one is settled in the
+same batch: after a crash both have happened, or neither. Serving them under their old names would tie the mesh to an
+origin that nobody writes to any more; so its incarnations can be sealed and forgotten as soon as the last message is
+settled.
+
+Nothing is taken before this node has what anybody who could be reached had of the retired node, and no message that a
+consumer of a reachable member still holds: that one is settled soon, or let go. Whoever does not answer is waited for
+as long as a silent borrower is (`redeliver_after_seconds`). Records that turn up later are adopted when they come.
+
+Whoever has taken the node's messages over before it was retired lets go of them first, and says so by answering who
+holds what; a node that cannot be asked has no lease any more once `takeover_after_seconds` are over.
+"""
+
+import json
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from qmq.broker.outcome import Outcome
+from qmq.dots import Dot, Origin, covers
+from qmq.errors import Refused
+from qmq.members import Retirement
+from qmq.storage.ports import QueueRow
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+LOOK_SECONDS = 1.0
+"""Between two looks at what a retired node has left."""
+
+SLICE_ROWS = 500
+SLICE_BYTES = 1 << 20
+"""Adopted in one decision, about; other sessions have their turn in between."""
+
+QUEUES_AT_ONCE = 100
+
+HELD_MAX = 10_000
+"""Messages of one owner that a node names as held by its consumers, at most; beyond it nothing is adopted yet."""
+
+FAR_US = 1 << 62
+"""After every due time."""
+
+log = logging.getLogger("qmq.adopting")
+
+
+def is_about_holding(question: bytes) -> bool:
+    """Whether a peer asks which messages of a retired node are with consumers here."""
+    return question.startswith(b'{"holds"')
+
+
+def answer_holding(node: "Node", question: bytes) -> bytes:
+    """They, by incarnation and sequence; null when there are too many to tell, or this node still hands some out.
+
+    Raises Refused for nonsense.
+    """
+    try:
+        owner = str(json.loads(question)["holds"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused("bad-destination", "a question about held messages that means nothing") from error
+    if not node.takeover.has_let_go(owner):
+        return json.dumps({"holds": None}).encode()
+    held = _held_here(node, owner)
+    rows = [[dot.origin.incarnation, dot.sequence] for dot in held]
+    return json.dumps({"holds": rows if len(rows) <= HELD_MAX else None}).encode()
+
+
+def _held_here(node: "Node", owner: str) -> set[Dot]:
+    """Messages of `owner` in anybody's hands, as this node sees it: whoever has served them until now."""
+    queues, lending = node.broker.queues, node.broker.lending
+    held = {dot for server in {owner, *node.membership.listing.names} for dot in lending.borrowed_from(server)}
+    held.update(delivery.message.dot for delivery in queues.deliveries.values())
+    held.update(dot for lent in lending.lent.values() for dot in lent)
+    return {dot for dot in held if dot.origin.node == owner}
+
+
+class Adopting:
+    """One task for as long as the node runs; it sleeps for ever where nobody was retired."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._since: dict[str, float] = {}
+        self._wanted = trio.Event()
+        # Journal position by which everything adopted is settled. Until the stores have it, they still show it.
+        self._settled_by = 0
+        self.adopted = 0
+        """Messages, since the start."""
+
+    def look(self) -> None:
+        """The members have changed."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Adopt until cancelled."""
+        node = self._node
+        while True:
+            owners = node.membership.adopted_by(node.origin.node)
+            if not owners:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                continue
+            for owner in owners:
+                await self._adopt(node.membership.retired[owner])
+            await trio.sleep(LOOK_SECONDS)
+
+    async def _adopt(self, retirement: Retirement) -> None:
+        """Whatever may be adopted of one node now."""
+        node, owner = self._node, retirement.node
+        since = self._since.setdefault(owner, trio.current_time())
+        settings = node.settings.mesh
+        patience = max(settings.redeliver_after_seconds, settings.takeover_after_seconds)
+        is_patient = trio.current_time() < since + patience
+        if not node.takeover.has_let_go(owner):
+            return
+        if node.broker.queues.held or (is_patient and not covers(node.durable_vector(), retirement.sealed)):
+            return
+        await node.checkpoints.bring_up()
+        if node.broker.disk_full or node.store.checkpoint_position < self._settled_by:
+            return
+        queues = node.store.queues
+        if await node.world.run_blocking(partial(queues.is_empty, owner)):
+            return
+        held = await self._held(owner, is_patient)
+        if held is None:
+            return
+        before = self.adopted
+        name: str | None = None
+        while True:
+            listed = await node.world.run_blocking(partial(queues.listing, owner, name, QUEUES_AT_ONCE))
+            for name, _, _ in listed:
+                await self._adopt_queue(owner, name, held)
+            if len(listed) < QUEUES_AT_ONCE:
+                break
+        if self.adopted > before:
+            log.info("= adopted %d queue messages of %s", self.adopted - before, owner)
+            await node.all_told()
+            self._settled_by = node.told_end()
+
+    async def _held(self, owner: str, is_patient: bool) -> set[Dot] | None:
+        """What consumers in the mesh have of `owner`; None: too much, or somebody has not said."""
+        node = self._node
+        answers = await node.asking.ask(json.dumps({"holds": owner}).encode())
+        if is_patient and not answers.keys() >= set(node.peer_names):
+            return None
+        held = _held_here(node, owner)
+        for answer in answers.values():
+            rows = json.loads(answer).get("holds")
+            if rows is None:
+                return None
+            held.update([Dot(Origin(owner, incarnation), sequence) for incarnation, sequence in rows])
+        return held
+
+    async def _adopt_queue(self, owner: str, queue: str, held: set[Dot]) -> None:
+        node = self._node
+        queues = node.store.queues
+        heads = await node.world.run_blocking(partial(queues.heads, owner, [queue], FAR_US))
+        for priority in heads[queue].priorities if queue in heads else ():
+            after: Dot | None = None
+            while True:
+                call = partial(queues.page, owner, queue, priority, after, FAR_US, SLICE_ROWS)
+                rows = await node.world.run_blocking(call)
+                taken = rows[: _fitting(rows)]
+                if taken:
+                    await node.slot()
+                    self._take(owner, queue, [row for row in taken if row.dot not in held])
+                    after = taken[-1].dot
+                if len(rows) < SLICE_ROWS and len(taken) == len(rows):
+                    break
+
+    def _take(self, owner: str, queue: str, rows: list[QueueRow]) -> None:
+        """Accept these of `owner` as messages of this node, times by its clock, and settle what they were."""
+        node = self._node
+        out = Outcome(now_us=node.world.now_us())
+        dots: list[Dot] = []
+        ahead_us = node.broker.clocks.apart_us(owner) or 0
+        for row in rows:
+            message = node.replay.message_of_row(row)
+            if message is None:
+                continue  # of a kind that this version does not know; it stays where it is
+            dot = Dot(node.origin, node.broker.next_sequence)
+            node.broker.send(message.envelope, message.body, row.timestamp_us + ahead_us, out)
+            if row.attempts and node.broker.next_sequence > dot.sequence:
+                # Before anybody is told: poison is not young again because it has changed hands.
+                out.attempts.setdefault(queue, {})[dot] = row.attempts
+                node.broker.queues.failed_before({dot: row.attempts})
+            out.settles.setdefault(queue, []).append(row.dot)
+            dots.append(row.dot)
+            self.adopted += 1
+        node.submit(out)
+        # Should this node have taken the messages over before, they leave its queues as for any other record.
+        record = Dot(node.origin, node.broker.next_sequence - 1)
+        node.broker.accept_settles(queue, dots, node.received_vector(), record)
+
+
+def _fitting(rows: list[QueueRow]) -> int:
+    """How many of the first rows make a slice; at least one, if there is one."""
+    size = 0
+    for count, row in enumerate(rows):
+        size += len(row.body) + len(row.headers)
+        if count and size > SLICE_BYTES:
+            return count
+    return len(rows)

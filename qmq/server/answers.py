@@ -1,0 +1,11 @@
+"""What a node says to a question: the one thing that sessions need to know of control destinations."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`headers` for the RECEIPT; `body` for whoever asked with `reply-to`, JSON."""
+
+    headers: dict[str, str]
+    body: bytes

@@ -1,0 +1,65 @@
+"""The clock of a node: the wall clock, without its jumps.
+
+Everything that a node decides by time goes by this one: when a message is due, expires or is late, what is too old to
+be kept, and the time stamps of its records. It begins as the wall clock stands and goes on by a clock that nobody can
+set. Where the wall clock has been set meanwhile it is followed, but never by more than an eighth of the time that
+passes: so however the wall clock jumps, a minute takes between 52 and 68 seconds here, nothing expires all at once, and
+time never goes back. An hour is caught up with in eight.
+
+Surprising: a machine that sleeps is no jump where the system counts that time (Linux does). A guest whose host held it
+still cannot know how long, and takes it for a jump.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+FOLLOWS_PARTS: Final = 8
+"""One part in so many of the time that passes may go into following the wall clock."""
+
+LOOK_US: Final = 1_000
+"""The wall clock is not looked at more often than this."""
+
+_COUNTED = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class SteadyClock:
+    """µs since 1970. `wall_us` may jump, `passed_us` only grows. For one thread."""
+
+    __slots__ = ("_base_us", "_passed", "_seen_us", "_wall", "_wrong_us")
+
+    def __init__(self, wall_us: Callable[[], int], passed_us: Callable[[], int]) -> None:
+        self._wall = wall_us
+        self._passed = passed_us
+        # At the last look: this clock, what had passed, and how far the wall clock was ahead. 0: never looked.
+        self._base_us = 0
+        self._seen_us = 0
+        self._wrong_us = 0
+
+    def __call__(self) -> int:
+        seen_us = self._passed()
+        if not self._base_us:
+            self._seen_us, self._base_us = seen_us, self._wall()
+            return self._base_us
+        passed = seen_us - self._seen_us
+        most = passed // FOLLOWS_PARTS
+        now_us = self._base_us + passed + max(-most, min(most, self._wrong_us))
+        if passed >= LOOK_US:
+            self._seen_us, self._base_us = seen_us, now_us
+            self._wrong_us = self._wall() - now_us
+        return now_us
+
+
+def system_clock() -> SteadyClock:
+    """The one of this machine."""
+    return SteadyClock(_wall_us, _passed_us)
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _passed_us() -> int:
+    if _COUNTED is not None:
+        return time.clock_gettime_ns(_COUNTED) // 1000
+    return time.monotonic_ns() // 1000

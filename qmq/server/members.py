@@ -1,0 +1,236 @@
+"""Membership of one running node: what its peers file, its disk and its peers say, made durable and made true.
+
+`Membership` (qmq.members) decides who counts; here its changes reach receipts, checkpoints, links and the catalog. What
+comes in the midst of other decisions is taken at once where it can be, and the rest waits for the one task that writes
+to the catalog: a node counts only after it is durable that it is no learner any more.
+
+Surprising: a data directory may be older than the node's own past. A peer that knows more of the node's earlier lives
+than the directory shows that this is a copy put back, or that the disk was replaced or did not keep what it had synced;
+whichever it is, promises may be forgotten, so the node learns anew.
+"""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from qmq.config import PeersFile
+from qmq.dots import Origin, Vector
+from qmq.errors import StorageError
+from qmq.members import Listing, Membership, Retirement, Standing, majority
+from qmq.storage.mesh_facts import (
+    DISK,
+    HEEDLESS,
+    LEARNER,
+    SELF_RETIRED,
+    disks_of,
+    heedless_of,
+    retirement_fact,
+    retirements_of,
+)
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+FAREWELL_SECONDS = 1.0
+"""That a retired node has to hear that it is, before its links end. It stops by itself then."""
+
+log = logging.getLogger("qmq.members")
+
+
+def listing_of(peers: PeersFile) -> Listing:
+    return Listing(peers.version, frozenset(peer.name for peer in peers.nodes))
+
+
+class Members:
+    """`membership` is live: links and receipts read it. Made before everything that does."""
+
+    def __init__(self, node: "Node", peers: PeersFile | None) -> None:
+        catalog = node.store.catalog
+        facts = catalog.facts()
+        name = node.settings.name
+        if SELF_RETIRED in facts:
+            raise StorageError(
+                f"node {name} was retired from its mesh ({facts[SELF_RETIRED]}): a node that joins needs another name "
+                "and an empty data directory"
+            )
+        self._node = node
+        self._peers = peers
+        self.membership = Membership(
+            name,
+            listing_of(peers) if peers is not None else Listing(0, frozenset({name})),
+            disk=node.store.recovered.identity.uuid,
+            is_learner=LEARNER in facts,
+            retired=retirements_of(facts),
+        )
+        self._disks = disks_of(facts)
+        self._heedless = heedless_of(facts)
+        self._lives = frozenset(catalog.incarnations())
+        """Lives of this node on this directory. What it had of them when it opened no other can have had more of."""
+        self._had = {**dict.fromkeys(self._lives, 0), **node.store.journal.vector()}
+        self._leaves = False
+        self._refused_by: set[str] = set()
+        # Facts to write, in this order; and what is done when they are written.
+        self._facts: dict[str, str | None] = {}
+        self._stirred = trio.Event()
+
+    async def run(self) -> None:
+        """Write facts and obey them until cancelled. Raises LogBroken when the disk refuses."""
+        while True:
+            await self._stirred.wait()
+            self._stirred = trio.Event()
+            await self._write_facts()
+            if self._leaves:
+                self._node.stop()
+            if self.membership.has_learnt:
+                await self._become_whole()
+
+    def _remember(self, facts: dict[str, str | None]) -> None:
+        self._facts.update(facts)
+        self._stirred.set()
+
+    async def _write_facts(self) -> None:
+        if self._facts:
+            facts, self._facts = self._facts, {}
+            await self._node.world.run_blocking(partial(self._node.store.catalog.set_facts, facts))
+
+    # What peers tell
+
+    def standing_came(self, peer: str, standing: Standing) -> None:
+        """See `Host.standing_came`."""
+        membership = self.membership
+        counted = membership.counts(peer)
+        news = membership.hear(peer, standing)
+        known = self._disks.get(peer)
+        if standing.disk and known != standing.disk:
+            if known is not None:
+                self._node.alarm(
+                    "new-disk",
+                    f"{peer} has another data directory than before; it does not count as a copy and has no vote until "
+                    "it has what a majority of the others has",
+                )
+            self._disks[peer] = standing.disk
+            self._remember({DISK + peer: standing.disk})
+        for retirement in news:
+            self.retired(retirement)
+        if counted != membership.counts(peer):
+            log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
+            self._node.count_copies_of(peer)
+        self._mind_learning()
+        self._node.rules_changed()
+        if self._node.mesh is not None:
+            self._node.mesh.membership_changed()
+
+    def knows(self, peer: str, vector: Vector) -> None:
+        """`peer` had this when the link to it began."""
+        node = self._node
+        lost = [origin for origin, last in vector.items() if self._has_forgotten(origin, last)]
+        if not lost:
+            return
+        self._had.update({origin: vector[origin] for origin in lost})
+        if self.membership.is_learner:
+            node.alarm(
+                "new-disk",
+                "the mesh knows this node, but its data directory began empty: a replaced disk. It is a learner until "
+                "it has what a majority of the others has",
+            )
+            return
+        node.alarm(
+            "old-disk",
+            f"{peer} knows more of the life {lost[0]} of this node than its data directory: an old copy was put back, "
+            "or the disk lost what it had synced. It is a learner until it has what a majority of the others has",
+        )
+        self.membership.forgets()
+        self._remember({LEARNER: "an old copy"})
+        self._tell()
+
+    def _has_forgotten(self, origin: Origin, last: int) -> bool:
+        """Whether this directory held more of an earlier life of this node once, as what others have shows."""
+        node = self._node
+        if origin.node != node.origin.node or origin == node.origin or origin in node.sealing.seals.forgotten:
+            return False
+        # Of a life on another directory, before this one began empty, others may always have more.
+        return origin not in self._had or origin in self._lives and last > self._had[origin]
+
+    def caught_up_with(self, peer: str) -> None:
+        """Everything that `peer` had when the link began is decided here."""
+        self.membership.caught_up_with(peer)
+        self._mind_learning()
+
+    def _mind_learning(self) -> None:
+        """A peer was met, or who counts has changed."""
+        if self.membership.has_learnt:
+            self._stirred.set()
+
+    async def _become_whole(self) -> None:
+        node = self._node
+        await node.all_told()
+        await node.world.run_blocking(node.store.journal.sync)
+        await node.world.run_blocking(partial(node.store.catalog.set_facts, {LEARNER: None}))
+        self.membership.learnt()
+        log.info("= this node has what a majority of the others had: it counts from now on")
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._node.mesh is not None:
+            self._node.mesh.tell_standing()
+
+    def heedless(self, aware: Mapping[str, bool]) -> set[str]:
+        """The peers that obey no terms: as those say that are linked now (`aware`), and as others did last."""
+        for peer, is_aware in aware.items():
+            if is_aware == (peer in self._heedless):
+                self._heedless ^= {peer}
+                self._remember({HEEDLESS + peer: None if is_aware else "yes"})
+        return self._heedless
+
+    # Changes of the mesh
+
+    def take_up(self, peers: PeersFile) -> None:
+        """A new peers file, already checked against the one before (`qmq.config.peers_change`)."""
+        self._peers = peers
+        self.membership.take_up(listing_of(peers))
+        self._mind_learning()
+        self._obey()
+
+    def retired(self, retirement: Retirement) -> None:
+        """A peer or a record says that a node has left. May come in the midst of a decision, and more than once."""
+        if self.membership.retire(retirement):
+            kept = self.membership.retired[retirement.node]
+            if kept.node == self.membership.node:
+                self._leave(f"{kept.adopter} has adopted its messages")
+            log.warning("= %s is retired; %s serves what it left", kept.node, kept.adopter)
+            self._remember(retirement_fact(kept))
+            self._mind_learning()
+            self._node.spawn(self._obey_soon)
+
+    def refused_as_retired(self, peer: str) -> None:
+        """`peer` lets this node in no more. Refusals come before the other side has proven itself, so one of them is
+        not enough; a majority's are."""
+        self._refused_by.add(peer)
+        if majority(self._refused_by, [names - {self.membership.node} for names in self.membership.lists]):
+            self._leave(f"{', '.join(sorted(self._refused_by))} say so")
+
+    def _leave(self, why: str) -> None:
+        if not self._leaves:
+            self._leaves = True
+            self._node.alarm(
+                "retired", f"this node was retired from the mesh ({why}): it stops, and its disk must not come back"
+            )
+            self._remember({SELF_RETIRED: why})
+
+    async def _obey_soon(self) -> None:
+        """Who has left does not count from now on, and hears of it before the links with it end."""
+        self._node.members_changed()
+        if self._node.mesh is not None:
+            self._node.mesh.membership_changed()
+            self._node.mesh.tell_standing()
+        await trio.sleep(FAREWELL_SECONDS)
+        self._obey()
+
+    def _obey(self) -> None:
+        node = self._node
+        node.members_changed()
+        if node.mesh is not None and self._peers is not None:
+            node.mesh.take_up(self._peers)

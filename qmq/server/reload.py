@@ -1,0 +1,148 @@
+"""Taking up a changed configuration while the node runs: all of it or nothing.
+
+The files are read and checked as a whole. A mistake, or one change that needs a restart, leaves everything as it was.
+Otherwise the new settings count from one moment on, between two decisions of the broker (for queues that exist, within
+the next moments, because there may be a hundred thousand of them):
+
+- Destinations and most limits count for what is asked afterwards. Queues and fanouts that exist follow their new
+  policies; messages that are in a queue stay, also when they are more than it may now hold. What was sent or subscribed
+  before keeps the terms it came with.
+- Sizes of frames count for connections made afterwards.
+- Nodes that the peers file adds are dialled, changed addresses are dialled anew, links with nodes that it leaves out
+  end. Which changes it may make is said by `qmq.config.peers_change`.
+- A user who is gone is disconnected with an ERROR. One whose password has changed stays until the connection ends.
+
+What is reloadable at all is `qmq.config.difference.CHANGES_LIVE`, and `take_up` is where it is made true.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from qmq.config import Change, LimitSettings, NodeSettings, PeersFile, check_change, difference, peers_difference
+from qmq.errors import ConfigError, Refused
+from qmq.wire.stomp import Limits
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+Read = Callable[[], tuple[NodeSettings, PeersFile | None]]
+"""Reads the files again. Blocks; raises ConfigError with all mistakes."""
+
+QUEUES_AT_ONCE = 2_000
+"""That follow their new policies before others have a turn: some 5 ms."""
+
+log = logging.getLogger("qmq.reload")
+
+
+class Reloader:
+    """What one process does at SIGHUP. One `reload` at a time.
+
+    `settings` and `peers` are what was read last; `fit` cuts settings down to what the system allows.
+    """
+
+    def __init__(
+        self,
+        node: "Node",
+        settings: NodeSettings,
+        peers: PeersFile | None,
+        read: Read,
+        fit: Callable[[NodeSettings], NodeSettings] = lambda settings: settings,
+    ) -> None:
+        self._node = node
+        self._settings = settings
+        self._peers = peers
+        self._read = read
+        self._fit = fit
+
+    async def reload(self) -> bool:
+        """Read the files again and take them up; log what changed, or why nothing did. False when it was refused."""
+        node = self._node
+        try:
+            settings, peers = await node.world.run_blocking(self._read)
+        except ConfigError as error:
+            return self._refuse(error.mistakes)
+        name = self._settings.name
+        if self._peers is not None and peers is not None:
+            mistakes = check_change(self._peers, peers, name, node.membership.retired)
+            if mistakes:
+                return self._refuse(mistakes)
+        changes = difference(self._settings, settings) + peers_difference(self._peers, peers, name)
+        stuck = [f"{change}, which needs a restart" for change in changes if change.needs_restart]
+        if stuck:
+            return self._refuse(stuck)
+        fitting = self._fit(settings)
+        await node.logins.prepare(settings.users)
+        take_up(node, fitting)
+        if peers is not None and peers != self._peers:
+            node.members.take_up(peers)
+        self._settings, self._peers = settings, peers
+        await follow(node)
+        self._tell(changes)
+        return True
+
+    def _refuse(self, reasons: list[str]) -> bool:
+        for reason in reasons:
+            log.error("! reload: %s", reason)
+        count = len(reasons)
+        more = f" (and {count - 1} more, see the log)" if count > 1 else ""
+        self._node.alarm("reload", f"nothing of the configuration was taken up: {reasons[0]}{more}")
+        return False
+
+    def _tell(self, changes: list[Change]) -> None:
+        for change in changes:
+            log.info("= reload: %s", change)
+        log.info("= reload: %s", f"{len(changes)} changes" if changes else "nothing has changed")
+
+
+def take_up(node: "Node", settings: NodeSettings) -> None:
+    """Let `settings` count from now on. Never waits, so nothing is decided by half of them."""
+    limits = settings.limits
+    node.settings = settings
+    node.limits = limits
+    node.wire_limits = wire_limits(limits)
+    rules = node.rules
+    rules.prefetch_default = limits.prefetch_default
+    rules.prefetch_max = limits.prefetch_max
+    rules.destination_bytes_max = limits.destination_bytes_max
+    rules.generation += 1
+    node.broker.limit(
+        subscriptions_max=limits.subscriptions_max,
+        transactions_max=limits.transactions_max,
+        transaction_frames_max=limits.transaction_frames_max,
+        transaction_bytes_max=limits.transaction_bytes_max,
+        destinations_max=limits.destinations_max,
+        queue_memory_bytes_max=limits.queue_memory_bytes_max,
+    )
+    node.broker.retained.topics_max = limits.retained_topics_max
+    node.broker.retained.bytes_max = limits.retained_bytes_max
+    node.broker.durables.durables_max = limits.durable_subscriptions_max
+    node.checkpoints.soon()
+    node.logins.change(settings.users, limits)
+    known = {user.name for user in settings.users}
+    for session in list(node.sessions.values()):
+        if session.user is not None and session.user not in known:
+            session.evict(Refused("user-removed", f"The user {session.user} may not log in here any more."))
+
+
+async def follow(node: "Node") -> None:
+    """Let the queues that exist follow the settings taken up, without keeping clients waiting."""
+    queues = node.broker.queues
+    existing = list(queues.by_name.values())
+    for start in range(0, len(existing), QUEUES_AT_ONCE):
+        queues.rules_changed(existing[start : start + QUEUES_AT_ONCE])
+        await trio.lowlevel.checkpoint()
+
+
+def wire_limits(limits: LimitSettings) -> Limits:
+    """The bounds of frames, in the codec's words."""
+    return Limits(
+        command_bytes_max=limits.command_bytes_max,
+        header_line_bytes_max=limits.header_line_bytes_max,
+        header_count_max=limits.header_count_max,
+        header_bytes_max=limits.header_bytes_max,
+        body_bytes_max=limits.body_bytes_max,
+        login_bytes_max=limits.login_bytes_max,
+    )

@@ -1,0 +1,216 @@
+"""The queue messages of a retired node: its adopter has all of them, once, and leaves alone what is with consumers."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.dots import Dot, Vector
+from qmq.server.node import Node
+from tests.server.mesh_rig import MeshRig
+from tests.server.rig import Client, eventually, nothing_more, send, subscribe
+from tests.server.test_members import all_count
+from tests.server.test_repairs import short_lived
+from tests.server.test_retiring import knows_retired, retire
+from tests.server.test_sealing import age, knows
+
+JOBS = "/queue/jobs"
+
+
+async def left_by_c(mesh: MeshRig, count: int, **headers: str) -> None:
+    """So many messages that c has accepted and that are everywhere; then c is gone."""
+    await eventually(lambda: all_count(mesh))
+    client = await mesh.connect("c")
+    for number in range(count):
+        await client.send(send(JOBS, str(number), f"r{number}", **headers))
+        await client.receipt()
+    vector = mesh.nodes["c"].durable_vector()
+    await eventually(lambda: all(_has(node, vector) for node in mesh.nodes.values()))
+    await mesh.stop("c")
+
+
+def _has(node: Node, vector: Vector) -> bool:
+    have = node.durable_vector()
+    return all(have.get(origin, 0) >= last for origin, last in vector.items() if origin.node == "c")
+
+
+async def drain(client: Client, count: int) -> list[bytes]:
+    await client.send(subscribe(JOBS, ack="client-individual"))
+    assert await client.receipt() == "sub-0"
+    bodies = []
+    for _ in range(count):
+        frame = await client.next("MESSAGE")
+        bodies.append(frame.body)
+        await client.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:a{len(bodies)}\n\n")
+        assert await client.receipt() == f"a{len(bodies)}"
+    return bodies
+
+
+async def test_what_a_retired_node_left_is_delivered_in_order_and_once(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 5)
+        await retire(await mesh.connect("a"), "c")
+
+        worker = await mesh.connect("b")
+        bodies = await drain(worker, 5)
+        await trio.sleep(30)
+
+        assert bodies == [b"0", b"1", b"2", b"3", b"4"]
+        await nothing_more(worker)
+        a = mesh.nodes["a"]
+        await a.checkpoints.checkpoint()
+        assert a.store.queues.is_empty("c")
+
+
+async def test_priorities_headers_and_times_stay_what_they_were(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 1, priority="8", colour="red", ttl="60000")
+        await retire(await mesh.connect("a"), "c")
+        worker = await mesh.connect("b")
+
+        await worker.send(subscribe(JOBS))
+        headers = (await worker.next("MESSAGE")).head.headers
+
+        assert (headers["priority"], headers["colour"]) == ("8", "red")
+        assert headers["message-id"].startswith("a-")
+
+
+async def test_what_has_expired_meanwhile_is_not_adopted_into_a_new_life(autojump_clock: MockClock) -> None:
+    # With takeover a would drop it under its old name before it could be adopted: as good, and another rule's test.
+    async with MeshRig("a", "b", "c", mesh={"takeover": False}).run() as mesh:
+        await left_by_c(mesh, 1, ttl="20000")
+        await trio.sleep(30)
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: mesh.nodes["a"].adopting.adopted == 1)
+        worker = await mesh.connect("b")
+
+        await worker.send(subscribe(JOBS))
+        await worker.receipt()
+        await trio.sleep(10)
+
+        await nothing_more(worker)
+
+
+async def test_a_message_that_a_consumer_still_has_is_left_to_it(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        worker = await mesh.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual", prefetch_count="1"))
+        client = await mesh.connect("c")
+        await client.send(send(JOBS, "held", "r1"))
+        held = await worker.next("MESSAGE")
+        await client.receipt()
+        await client.send(send(JOBS, "waits", "r2"))
+        await client.next("RECEIPT")
+        c = mesh.nodes["c"].origin
+        await eventually(lambda: mesh.nodes["a"].durable_vector().get(c, 0) >= 3)
+        await mesh.stop("c")
+
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: mesh.nodes["a"].adopting.adopted == 1)
+        await worker.send(f"ACK\nid:{held.head.headers['ack']}\nreceipt:acked\n\n")
+
+        assert (await worker.next("MESSAGE")).body == b"waits"
+        await trio.sleep(60)
+        assert mesh.nodes["a"].adopting.adopted == 1
+        await nothing_more(worker)
+
+
+async def test_a_message_whose_consumer_goes_away_is_adopted_then(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        worker = await mesh.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual"))
+        client = await mesh.connect("c")
+        await client.send(send(JOBS, "held", "r1"))
+        await worker.next("MESSAGE")
+        await client.receipt()
+        await mesh.stop("c")
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
+
+        worker.pipe.close()
+        other = await mesh.connect("a")
+
+        assert await drain(other, 1) == [b"held"]
+
+
+async def test_an_adopter_that_dies_in_the_midst_goes_on_where_it_was(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 20)
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: mesh.nodes["a"].adopting.adopted > 0)
+
+        await mesh.stop("a")
+        await mesh.start("a")
+        await mesh.until_linked()
+        bodies = await drain(await mesh.connect("b"), 20)
+        await trio.sleep(20)
+
+        assert sorted(bodies, key=int) == [str(number).encode() for number in range(20)]
+
+
+async def test_nothing_is_adopted_twice_while_no_checkpoint_finds_room(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 5)
+        checkpoints = mesh.nodes["a"].checkpoints
+        await checkpoints.checkpoint()
+
+        async def no_room() -> None:
+            await trio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(checkpoints, "bring_up", no_room)
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: mesh.nodes["a"].adopting.adopted == 5)
+        await trio.sleep(20)
+
+        assert mesh.nodes["a"].adopting.adopted == 5
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_records_that_turn_up_later_are_adopted_too(count: int, autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c", "d").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        for name in "ab":
+            mesh.cut(name, "c")
+            mesh.cut(name, "d")
+        await eventually(lambda: mesh.link("a", "c") == mesh.link("a", "d") == mesh.link("b", "d") == "down")
+        client = await mesh.connect("c")
+        for number in range(count):
+            await client.send(send(JOBS, str(number), f"r{number}", receipt_level="replicas=1"))
+            assert "copies" not in (await client.next("RECEIPT")).head.headers  # d has it, and nobody else
+        await mesh.stop("c")
+        assert (await retire(await mesh.connect("a"), "c"))["retired"] == "c"
+
+        for name in "ab":
+            mesh.heal(name, "d")
+
+        assert await drain(await mesh.connect("b"), count) == [str(number).encode() for number in range(count)]
+
+
+async def test_held_messages_are_named_by_their_dots(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        worker = await mesh.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual"))
+        client = await mesh.connect("a")
+        await client.send(send(JOBS, "1", "r1"))
+        await worker.next("MESSAGE")
+
+        held = mesh.nodes["b"].broker.lending.borrowed_from("a")
+
+        assert held == [Dot(mesh.nodes["a"].origin, 2)]
+
+
+async def test_when_the_last_message_is_settled_the_mesh_forgets_the_retired_node(autojump_clock: MockClock) -> None:
+    async with short_lived("a", "b", "c").run() as mesh:
+        origin = mesh.nodes["c"].origin
+        await left_by_c(mesh, 2)
+        await retire(await mesh.connect("b"), "c")
+        await eventually(lambda: mesh.nodes["b"].adopting.adopted == 2)
+        await eventually(lambda: knows_retired(mesh.nodes["a"], "c", "b"))
+
+        await age(mesh)
+
+        assert not any(knows(node, origin) for node in mesh.nodes.values())
+        assert await drain(await mesh.connect("a"), 2) == [b"0", b"1"]  # they are b's by now

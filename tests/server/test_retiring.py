@@ -1,0 +1,244 @@
+"""A node is retired: the others go on without it, one of them has its messages, and it does not come back."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.errors import StorageError
+from qmq.members import Retirement
+from qmq.server.node import Node
+from qmq.server.retiring import linked
+from qmq.server.status import status_of
+from qmq.storage.mesh_facts import RETIRED
+from tests.server.mesh_rig import MeshRig
+from tests.server.rig import Client, eventually, send
+from tests.server.test_members import all_count, codes
+
+
+async def retire(client: Client, name: str, **headers: str) -> dict[str, object]:
+    """What the node says to an operator's word."""
+    await client.send(send(f"/control/retire/{name}", "", f"retire-{name}", **headers))
+    frame = await client.any()
+    return dict(frame.head.headers)
+
+
+def knows_retired(node: Node, name: str, adopter: str) -> bool:
+    return {"node": name, "adopter": adopter} in status_of(node)["membership"]["retired"]
+
+
+async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c")
+        client = await mesh.connect("a")
+
+        said = await retire(client, "c")
+
+        assert (said["retired"], said["adopter"]) == ("c", "a")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await eventually(lambda: knows_retired(b, "c", "a"))
+        for node, peer in ((a, "b"), (b, "a")):
+            assert node.peer_names == [peer]
+            assert list(node.checkpoints.members) == [peer]
+            assert node.membership.is_majority({"a", "b"})
+        assert a.rules.level("/queue/jobs") == 0  # two nodes: the default asks for one disk
+        await eventually(lambda: [row["name"] for row in status_of(a)["peers"]] == ["b"])
+
+
+async def test_a_retirement_outlives_restarts_and_the_journal(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c")
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
+
+        for name in "ab":
+            await mesh.stop(name)
+        for name in "ab":
+            await mesh.start(name)
+        await mesh.until_linked()
+
+        assert all(knows_retired(node, "c", "a") for node in mesh.nodes.values())
+
+
+async def test_what_was_heard_of_without_a_record_is_remembered_too(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        for name in "bc":
+            await mesh.stop(name)
+        a = mesh.nodes["a"]
+        gone = Retirement(node="c", adopter="b", sealed={})
+        a.standing_came("b", replace(a.membership.standing, retired=(gone,)))
+        await eventually(lambda: RETIRED + "c" in a.store.catalog.facts())
+
+        await mesh.stop("a")
+        a = await mesh.start("a")
+
+        assert knows_retired(a, "c", "b")
+
+
+async def test_a_node_that_was_away_hears_of_it_when_it_is_back(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c", "d").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("d")
+        await mesh.stop("c")
+        await retire(await mesh.connect("a"), "d")
+
+        c = await mesh.start("c")
+        await mesh.until_linked()
+
+        await eventually(lambda: knows_retired(c, "d", "a"))
+
+
+async def test_a_retired_node_is_refused_when_it_comes_back_stops_and_does_not_start_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c")
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
+
+        c = await mesh.start("c")
+        with trio.fail_after(30):
+            await c.ended.wait()
+
+        assert {"refused-retired-node", "retired"} <= set(codes(c))
+        assert "retired-node" in codes(mesh.nodes["a"])
+        del mesh.nodes["c"]
+        with pytest.raises(StorageError, match="was retired"):
+            await mesh.start("c")
+
+
+async def test_one_peer_alone_cannot_send_a_node_away(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        c = mesh.nodes["c"]
+
+        c.refused_as_retired("a")
+        c.refused_as_retired("a")
+        await trio.sleep(5)
+
+        assert not c.ended.is_set()
+        assert codes(c) == []
+
+
+async def test_a_node_that_is_heard_is_retired_only_by_force_and_then_stops(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        mesh.cut("a", "c")
+        await eventually(lambda: mesh.link("a", "c") == "down")
+        client = await mesh.connect("a", on_error="keep-open")
+
+        said = await retire(client, "c")
+        assert said["error-code"] == "still-reachable"
+        assert "b can reach c" in str(said["message"])
+        assert mesh.nodes["a"].peer_names == ["b", "c"]
+
+        assert (await retire(await mesh.connect("a"), "c", force="true"))["retired"] == "c"
+        with trio.fail_after(30):
+            await mesh.nodes.pop("c").ended.wait()
+
+
+@pytest.mark.parametrize(("name", "code"), [("a", "bad-node"), ("nobody", "bad-node")])
+async def test_what_cannot_be_retired_is_refused(name: str, code: str, autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client = await mesh.connect("a", on_error="keep-open")
+
+        assert (await retire(client, name))["error-code"] == code
+
+
+async def test_a_node_is_retired_once(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c")
+        client = await mesh.connect("a", on_error="keep-open")
+        await retire(client, "c")
+
+        assert (await retire(client, "c"))["error-code"] == "already-retired"
+
+
+async def test_a_learner_counts_when_the_one_that_it_had_not_met_is_retired(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c", wipe=True)
+        await mesh.stop("b")
+        c = await mesh.start("c")
+        await eventually(lambda: mesh.link("c", "a") == mesh.link("a", "c") == "caught-up")
+        assert not c.membership.may_vote
+
+        await retire(await mesh.connect("a"), "b")
+
+        await eventually(lambda: c.membership.may_vote and mesh.nodes["a"].membership.counts("c"))
+
+
+async def test_a_minority_retires_nobody(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c", "d").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        for name in "bcd":
+            mesh.cut("a", name)
+        await eventually(lambda: not linked(mesh.nodes["a"]))
+        client = await mesh.connect("a", on_error="keep-open")
+
+        assert (await retire(client, "d"))["error-code"] == "no-majority"
+
+
+async def test_nobody_is_retired_while_the_files_differ(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        assert await mesh.reload("b", mesh.peers_file("a", "b", "c", "d", version=2))
+        await mesh.stop("c")
+        await eventually(lambda: len(mesh.nodes["a"].membership.lists) == 2)
+        client = await mesh.connect("a", on_error="keep-open")
+
+        assert (await retire(client, "c"))["error-code"] == "change-under-way"
+
+
+async def test_the_file_may_leave_a_retired_node_out_and_its_records_stay_welcome(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        client = await mesh.connect("c")
+        await client.send(send("/fanout/log", "old news", "r1"))
+        await client.receipt()
+        await mesh.stop("c")
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
+
+        smaller = mesh.peers_file("a", "b", version=2)
+        for name in "ab":
+            assert await mesh.reload(name, smaller)
+        await mesh.stop("b", wipe=True)
+        b = await mesh.start("b", smaller)
+        await mesh.until_linked()
+
+        # All of it came back, that of the retired node too, though b's file never named it.
+        await eventually(lambda: b.store.fanout_info("/fanout/log").records == 1)
+        assert await mesh.reload("a", mesh.peers_file("a", "b", "c", version=3)) is False
+
+
+async def test_two_retirements_at_the_same_time_come_to_one_adopter(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+
+        a.members.retired(Retirement(node="c", adopter="a"))
+        b.members.retired(Retirement(node="c", adopter="b"))
+
+        await eventually(lambda: knows_retired(a, "c", "a") and knows_retired(b, "c", "a"))
+
+
+async def test_the_answer_says_how_far_the_retired_nodes_records_are_known(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        origin = mesh.nodes["c"].origin
+        last = mesh.nodes["a"].durable_vector()[origin]
+        await mesh.stop("c")
+
+        said = await retire(await mesh.connect("a"), "c")
+
+        assert json.loads(str(said["sealed"])) == {str(origin): last}
+        assert json.loads(str(said["still-on-the-way"])) == {}

@@ -1,0 +1,452 @@
+"""The queue messages of a silent node are served by another, and are its own again when it is back."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
+from qmq.dots import Origin
+from qmq.errors import DiskFull, Refused
+from qmq.storage.mesh_facts import UNCHECKED
+from tests.server.mesh_rig import MeshRig
+from tests.server.rig import Client, eventually, send, subscribe
+from tests.support.depths import depths
+
+JOBS = "/queue/jobs"
+AFTER = 10.0
+SPARE = 5.0
+"""After the suspicion, until everything that waits is handed out."""
+QUIET_SECONDS = 25.0
+
+
+def three(**settings: Any) -> MeshRig:
+    return MeshRig("a", "b", "c", **settings)
+
+
+async def publish(rig: MeshRig, name: str, *bodies: str, **headers: str) -> Client:
+    client = await rig.connect(name)
+    await client.send(*(send(JOBS, body, **headers) for body in bodies[:-1]), send(JOBS, bodies[-1], "r", **headers))
+    await client.receipt()
+    return client
+
+
+async def consumer(rig: MeshRig, name: str, **headers: str) -> Client:
+    client = await rig.connect(name)
+    await client.send(subscribe(JOBS, ack="client-individual", **headers))
+    await client.receipt()
+    return client
+
+
+async def settle(client: Client) -> str:
+    message = await client.next("MESSAGE")
+    await client.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:s\n\n")
+    await client.receipt()
+    return message.body.decode()
+
+
+async def silence(client: Client, seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        message = await client.next("MESSAGE")
+        raise AssertionError(f"{message.body!r} was delivered")
+
+
+def isolate(rig: MeshRig, name: str) -> None:
+    for other in rig.names:
+        if other != name:
+            rig.cut(name, other)
+
+
+def rejoin(rig: MeshRig, name: str) -> None:
+    for other in rig.names:
+        if other != name:
+            rig.heal(name, other)
+
+
+def serves(rig: MeshRig, name: str) -> set[str]:
+    return rig.nodes[name].broker.queues.handover.serves
+
+
+async def everywhere(rig: MeshRig) -> None:
+    """Every node has every record on its disk."""
+    nodes = rig.nodes.values()
+    await eventually(lambda: all(n.durable_vector() == next(iter(nodes)).durable_vector() for n in nodes))
+
+
+async def test_messages_of_a_silent_node_are_handed_out_by_another(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one", "two", "three")
+        await everywhere(rig)
+        isolate(rig, "a")
+        silent_since = trio.current_time()
+
+        worker = await consumer(rig, "c")
+
+        assert [await settle(worker) for _ in range(3)] == ["one", "two", "three"]
+        assert trio.current_time() - silent_since < AFTER + SPARE
+        assert serves(rig, "b") == {"a", "b"}
+
+
+async def test_nothing_is_taken_over_from_a_node_that_a_majority_hears(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        rig.cut("a", "b")
+
+        await trio.sleep(3 * AFTER)
+
+        assert [serves(rig, name) for name in rig.names] == [{"a"}, {"b"}, {"c"}]
+        assert await settle(await consumer(rig, "c")) == "one"
+
+
+async def test_a_node_that_is_alone_hands_out_nothing_that_another_may_hand_out(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await trio.sleep(AFTER)
+
+        worker = await consumer(rig, "a")
+        await silence(worker, 3 * AFTER)
+        rejoin(rig, "a")
+
+        assert await settle(worker) == "one"
+
+
+async def test_an_owner_that_is_back_serves_its_messages_again(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one", "two")
+        await everywhere(rig)
+        isolate(rig, "a")
+        worker = await consumer(rig, "c", prefetch="1")
+        assert await settle(worker) == "one"
+
+        rejoin(rig, "a")
+
+        await eventually(lambda: serves(rig, "a") == {"a"} and serves(rig, "b") == {"b"})
+        await eventually(lambda: not rig.nodes["a"].broker.queues.held)
+        assert await settle(worker) == "two"
+        await silence(worker, QUIET_SECONDS)
+
+
+async def test_an_owner_whose_messages_did_not_come_back_in_time_asks_for_them_again(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        checkpoints = rig.nodes["a"].checkpoints
+        checkpoint = checkpoints.checkpoint
+        failed: list[str] = []
+
+        async def no_room_once() -> None:
+            if not failed:
+                failed.append("no room")
+                raise DiskFull("no room for a checkpoint")
+            await checkpoint()
+
+        checkpoints.checkpoint = no_room_once  # type: ignore[method-assign]
+        rejoin(rig, "a")
+
+        await eventually(lambda: serves(rig, "a") == {"a"} and not rig.nodes["a"].broker.queues.held)
+        assert failed
+        assert await settle(await consumer(rig, "c")) == "one"
+
+
+async def test_what_this_node_has_forgotten_is_not_waited_for_although_a_voter_names_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        dead = Origin("c", 1)
+        for name in ("a", "b"):
+            rig.nodes[name].sealing.seals.forget([dead])
+        voter = rig.nodes["c"]
+        durable = voter.durable_vector
+        voter.durable_vector = lambda: {**durable(), dead: 5}  # type: ignore[method-assign]
+        isolate(rig, "a")
+
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        assert await settle(await consumer(rig, "b")) == "one"
+
+
+async def test_what_a_consumer_holds_is_not_handed_out_again_by_the_new_server(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one", "two")
+        holder = await consumer(rig, "c", prefetch="1")
+        held = await holder.next("MESSAGE")
+        await everywhere(rig)
+        isolate(rig, "a")
+        worker = await consumer(rig, "b")
+
+        assert await settle(worker) == "two"
+        await silence(worker, QUIET_SECONDS)
+        rejoin(rig, "a")
+        await eventually(lambda: serves(rig, "a") == {"a"})
+        await silence(worker, QUIET_SECONDS)
+
+        await holder.send(f"ACK\nid:{held.head.headers['ack']}\nreceipt:s\n\n")
+        await holder.receipt()
+        await silence(worker, QUIET_SECONDS)
+
+
+async def test_who_serves_again_waits_for_an_absent_holder_as_long_as_for_one_that_has_just_gone(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one", "two")
+        holder = await consumer(rig, "c", prefetch="1")
+        await holder.next("MESSAGE")
+        await everywhere(rig)
+        isolate(rig, "a")
+        worker = await consumer(rig, "b")
+        assert await settle(worker) == "two"
+        # a has missed c for nearly as long as it waits for what it has lent.
+        await eventually(lambda: rig.link("a", "c") == "down")
+        await trio.sleep(MeshSettings().redeliver_after_seconds - 7)
+        rig.heal("a", "b")
+
+        await eventually(lambda: serves(rig, "a") == {"a"})
+
+        await silence(worker, 20)
+
+
+async def test_what_is_given_back_after_a_takeover_goes_to_another_consumer(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        holder = await consumer(rig, "c")
+        await holder.next("MESSAGE")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        worker = await consumer(rig, "b")
+
+        holder.pipe.close()
+
+        assert await settle(worker) == "one"
+
+
+async def test_what_an_owner_accepts_while_another_serves_it_is_served_there(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "before")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        await publish(rig, "a", "alone")
+        worker = await consumer(rig, "c")
+        assert await settle(worker) == "before"
+        await silence(worker, 20)
+
+        rejoin(rig, "a")
+
+        assert await settle(worker) == "alone"
+
+
+@pytest.mark.parametrize("count", [1500])
+async def test_a_large_backlog_is_taken_over_and_given_back_without_loss_or_repeat(
+    autojump_clock: MockClock, count: int
+) -> None:
+    bodies = [str(number) for number in range(count)]
+    async with three(limits={"queue_messages_in_memory_max": 1000}).run() as rig:
+        await publish(rig, "a", *bodies)
+        await everywhere(rig)
+        isolate(rig, "a")
+        worker = await consumer(rig, "c", prefetch="100")
+        seen = [await settle(worker) for _ in range(count // 2)]
+
+        rejoin(rig, "a")
+        await eventually(lambda: serves(rig, "a") == {"a"})
+        seen += [await settle(worker) for _ in range(count - count // 2)]
+
+        assert sorted(seen, key=int) == bodies
+        await silence(worker, QUIET_SECONDS)
+
+
+async def test_a_node_without_any_link_hands_out_what_never_left_it_past_what_may_have(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "old")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: rig.nodes["a"].broker.queues.alone.after is not None)
+
+        await publish(rig, "a", "new", "newer", "newest")
+        worker = await consumer(rig, "a", prefetch="1")
+
+        assert [await settle(worker) for _ in range(2)] == ["new", "newer"]
+        rejoin(rig, "a")
+        seen = [await settle(worker), await settle(worker)]
+        assert sorted(seen) == ["newest", "old"]
+        await silence(worker, QUIET_SECONDS)
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+@pytest.mark.parametrize("where", ["b", "c"])
+async def test_times_of_messages_mean_the_same_when_another_serves_them(
+    autojump_clock: MockClock, hours: int, where: str
+) -> None:
+    rig = three()
+    rig.skews_us = {"a": hours * 3600 * 1_000_000, "c": -2 * hours * 3600 * 1_000_000}
+    async with rig.run():
+        await publish(rig, "a", "late", ttl="5000")
+        await publish(rig, "a", "in time", ttl="60000")
+        await publish(rig, "a", "much later", delay="30000", ttl="120000")
+        began = trio.current_time()
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        worker = await consumer(rig, where)
+
+        assert await settle(worker) == "in time"
+        assert await settle(worker) == "much later"
+        assert 29 < trio.current_time() - began < 35
+        await eventually(lambda: not depths(rig.nodes["b"]))
+
+
+async def test_a_message_that_fails_goes_on_being_counted_whoever_serves_it(autojump_clock: MockClock) -> None:
+    policy = DestinationPolicy(pattern=JOBS, delivery_limit=7, redelivery_seconds_min=0.1, redelivery_seconds_max=0.1)
+    async with three(destinations=DestinationSettings(policies=(policy,))).run() as rig:
+        await publish(rig, "a", "poison")
+        seen: list[int] = []
+        for turn in range(3):
+            for where in ("c", "b"):
+                worker = await consumer(rig, where)
+                message = await worker.next("MESSAGE")
+                seen.append(int(message.head.headers.get("delivery-count", "1")))
+                await worker.send(f"NACK\nid:{message.head.headers['ack']}\nreceipt:n\n\n")
+                await worker.receipt()
+                worker.pipe.close()
+                await trio.sleep(1)
+            if turn == 0:
+                await everywhere(rig)
+                isolate(rig, "a")
+                await eventually(lambda: serves(rig, "b") == {"a", "b"})
+            elif turn == 1:
+                rejoin(rig, "a")
+                await eventually(lambda: serves(rig, "a") == {"a"} and serves(rig, "b") == {"b"})
+
+        assert seen == [1, 2, 3, 4, 5, 6]
+
+
+async def test_what_was_being_read_of_a_node_that_is_served_no_more_is_not_handed_out(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        node = rig.nodes["b"]
+        read = node.store.queues.page
+        asked: list[str] = []
+
+        def page_and_then_the_owner_is_back(owner: str, *question: Any) -> Any:
+            rows = read(owner, *question)
+            if owner == "a" and not asked:
+                asked.append(owner)
+                node.broker.queues.handover.cede("a", "a")
+            return rows
+
+        node.store.queues.page = page_and_then_the_owner_is_back  # type: ignore[method-assign]
+        worker = await consumer(rig, "b")
+
+        await silence(worker, 5)
+        assert asked
+
+
+async def test_a_node_that_lacks_what_others_have_dropped_leaves_a_takeover_to_them(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        # It will be stale from its next life on, until somebody has told it what is done; nobody answers.
+        rig.nodes["b"].store.catalog.set_facts({UNCHECKED: ""})
+        rig.nodes["c"].repairs.answer = refuse  # type: ignore[method-assign]
+        await rig.stop("b")
+        await rig.start("b")
+        await eventually(lambda: rig.link("b", "c") == rig.link("c", "b") == "caught-up")
+        isolate(rig, "a")
+
+        await eventually(lambda: serves(rig, "c") == {"a", "c"})
+
+        assert await settle(await consumer(rig, "c")) == "one"
+        assert serves(rig, "b") == {"b"}
+
+
+async def refuse(question: bytes) -> bytes:
+    raise Refused("log-unreadable", "not now")
+
+
+async def test_who_cannot_bring_a_takeover_to_its_end_leaves_it_to_another(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+
+        async def no_room() -> None:
+            raise DiskFull("no room for a checkpoint")
+
+        rig.nodes["b"].checkpoints.checkpoint = no_room  # type: ignore[method-assign]
+        isolate(rig, "a")
+
+        await eventually(lambda: serves(rig, "c") == {"a", "c"})
+        assert await settle(await consumer(rig, "b")) == "one"
+        assert "takeover" in {alarm["code"] for alarm in rig.nodes["b"].alarms.list()}
+
+
+async def test_without_takeover_messages_wait_for_their_node(autojump_clock: MockClock) -> None:
+    async with three(mesh={"takeover": False}).run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+
+        await silence(await consumer(rig, "c"), QUIET_SECONDS)
+
+        assert await settle(await consumer(rig, "a")) == "one"
+
+
+async def test_what_a_returned_owner_hands_out_after_a_restart_reaches_consumers_of_its_peers(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one", "two")
+        await everywhere(rig)
+        isolate(rig, "a")
+        worker = await consumer(rig, "c", prefetch="1")
+        assert await settle(worker) == "one"
+        await settle(worker)
+        rejoin(rig, "a")
+        await eventually(lambda: serves(rig, "a") == {"a"} and serves(rig, "b") == {"b"})
+        await everywhere(rig)
+
+        await rig.kill("a")
+        await rig.start("a")
+        await publish(rig, "a", "three")
+
+        assert await settle(worker) == "three"
+
+
+async def test_what_a_durable_subscription_has_in_hand_is_no_queue_message_of_its_owner(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        reader = await rig.connect("a")
+        await reader.send(subscribe("/fanout/f", ack="client-individual", durable="true"))
+        await reader.receipt()
+        await reader.send(send("/fanout/f", "news", "r"))
+        await reader.receipt()
+        message = await reader.next("MESSAGE")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        rejoin(rig, "a")
+        await eventually(lambda: serves(rig, "a") == {"a"} and serves(rig, "b") == {"b"})
+
+        await reader.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:s\n\n")
+        await reader.receipt()
+
+        assert [depths(node) for node in rig.nodes.values()] == [{}, {}, {}]
+        assert not any(node.broker.queues.handover.elsewhere for node in rig.nodes.values())

@@ -1,0 +1,187 @@
+"""Who counts in the mesh: majorities, learners, retired nodes, and peers files that differ."""
+
+from itertools import combinations
+
+import pytest
+
+from qmq.dots import Origin
+from qmq.errors import CorruptLog
+from qmq.members import Listing, Membership, Retirement, Standing, majority
+from qmq.storage.mesh_facts import retirement_fact, retirements_of
+from qmq.storage.retire_record import pack_retirement, unpack_retirement
+
+
+def listing(names: str, version: int = 1) -> Listing:
+    return Listing(version, frozenset(names))
+
+
+def told(names: str, version: int = 1, *, learner: bool = False, retired: tuple[Retirement, ...] = ()) -> Standing:
+    return Standing(listing=listing(names, version), disk="disk", is_learner=learner, retired=retired)
+
+
+@pytest.mark.parametrize(
+    ("voters", "lists", "decides"),
+    [
+        ("ab", ["abc"], True),
+        ("a", ["abc"], False),
+        ("ab", ["abcd"], False),
+        ("abx", ["abcd"], False),
+        ("abc", ["abc", "abcd"], True),
+        ("ab", ["abc", "abcd"], False),
+        ("acd", ["abc", "abcd"], True),
+        ("cd", ["abc", "abcd"], False),
+        ("a", ["a"], True),
+        ("", ["a"], False),
+        ("a", [], False),
+    ],
+)
+def test_a_majority_is_more_than_half_of_every_list(voters: str, lists: list[str], decides: bool) -> None:
+    assert majority(voters, lists) is decides
+
+
+def test_two_majorities_of_files_that_differ_by_one_node_always_share_a_node() -> None:
+    old, new = set("abc"), set("abcd")
+    both = [set(c) for n in range(5) for c in combinations("abcd", n) if majority(c, [old, new])]
+    either = [set(c) for n in range(5) for c in combinations("abcd", n) if majority(c, [old]) or majority(c, [new])]
+
+    assert all(one & other for one in both for other in either)
+
+
+@pytest.mark.parametrize("size", range(2, 9))
+def test_a_node_that_has_learnt_from_a_majority_of_the_others_has_met_every_majority_its_old_disk_was_in(
+    size: int,
+) -> None:
+    nodes = "abcdefgh"[:size]
+    others = nodes[1:]
+    learnt = [set(c) for n in range(size) for c in combinations(others, n) if majority(c, [others])]
+    decided = [set(c) | {"a"} for n in range(size) for c in combinations(others, n) if majority((*c, "a"), [nodes])]
+
+    assert all(teachers & decision for teachers in learnt for decision in decided)
+
+
+def test_an_empty_disk_has_no_vote_until_it_has_what_a_majority_of_the_others_had() -> None:
+    membership = Membership("a", listing("abcde"), is_learner=True)
+
+    news: list[bool] = []
+    for peer in ("b", "b", "c", "d"):
+        membership.caught_up_with(peer)
+        news.append(membership.has_learnt)
+
+    assert news == [False, False, False, True]
+    assert not membership.may_vote  # it does not count before that is durable
+    membership.learnt()
+    assert membership.may_vote
+    membership.caught_up_with("e")
+    assert not membership.has_learnt
+
+
+def test_a_node_alone_is_no_learner() -> None:
+    assert Membership("a", listing("a"), is_learner=True).may_vote
+
+
+def test_a_learner_counts_as_soon_as_it_says_that_it_is_none() -> None:
+    membership = Membership("a", listing("abc"))
+
+    membership.hear("b", told("abc", learner=True))
+    before = membership.counts("b"), membership.counts("c")
+    membership.hear("b", told("abc"))
+
+    assert before == (False, True)
+    assert membership.counts("b")
+
+
+def test_while_a_peer_goes_by_another_file_both_lists_decide_and_the_smaller_one_sets_the_default_level() -> None:
+    membership = Membership("a", listing("abcd", 2))
+
+    membership.hear("b", told("abc"))
+
+    assert membership.members_fewest == 3
+    assert not membership.is_majority("ab")
+    assert membership.is_majority("abc")
+    membership.hear("b", told("abcd", 2))
+    assert membership.members_fewest == 4
+    assert membership.lists == [frozenset("abcd")]
+
+
+def test_records_of_a_node_that_only_a_peers_file_names_are_known() -> None:
+    membership = Membership("a", listing("abc"))
+
+    membership.hear("b", told("abcd", 2))
+
+    assert membership.origins_known == frozenset("abcd")
+    assert membership.members == frozenset("abc")
+
+
+def test_a_retired_node_is_in_no_list_and_its_records_stay_known() -> None:
+    membership = Membership("a", listing("abc"))
+    membership.hear("c", told("abc"))
+
+    assert membership.retire(Retirement(node="c", adopter="b"))
+
+    assert membership.peers == ["b"]
+    assert membership.is_majority("ab")
+    assert not membership.counts("c")
+    assert membership.origins_known == frozenset("abc")
+    membership.take_up(listing("ab", 2))
+    assert membership.origins_known == frozenset("abc")
+    assert membership.is_retired("c")
+
+
+def test_of_two_retirements_of_one_node_every_node_keeps_the_same_adopter() -> None:
+    early = Retirement(node="d", adopter="b", sealed={Origin("d", 1): 5})
+    late = Retirement(node="d", adopter="a", sealed={Origin("d", 1): 9, Origin("d", 2): 1})
+    one, other = Membership("a", listing("abcd")), Membership("b", listing("abcd"))
+
+    for membership, order in ((one, (early, late)), (other, (late, early))):
+        for retirement in order:
+            membership.retire(retirement)
+
+    assert one.retired["d"].adopter == other.retired["d"].adopter == "a"
+    assert one.retired["d"].sealed == {Origin("d", 1): 9, Origin("d", 2): 1}
+    assert one.adopted_by("a") == ["d"] and one.adopted_by("b") == []
+
+
+def test_a_retirement_is_news_once() -> None:
+    gone = Retirement(node="c", adopter="a")
+    membership = Membership("a", listing("abc"))
+
+    assert membership.hear("b", told("abc", retired=(gone,))) == [gone]
+    membership.retire(gone)
+    assert membership.hear("b", told("abc", retired=(gone,))) == []
+
+
+def test_a_disk_that_has_forgotten_something_learns_anew() -> None:
+    membership = Membership("a", listing("abc"))
+    membership.caught_up_with("b")
+
+    membership.forgets()
+
+    assert not membership.may_vote
+    membership.caught_up_with("b")
+    assert not membership.has_learnt
+    membership.caught_up_with("c")
+    assert membership.has_learnt
+
+
+def test_a_learner_has_learnt_enough_when_the_one_that_it_had_not_met_is_retired() -> None:
+    membership = Membership("a", listing("abc"), is_learner=True)
+    membership.caught_up_with("b")
+    assert not membership.has_learnt
+
+    membership.retire(Retirement(node="c", adopter="b"))
+
+    assert membership.has_learnt
+
+
+def test_a_retirement_survives_its_record_and_the_catalog() -> None:
+    retirement = Retirement(node="c", adopter="a", sealed={Origin("c", (1 << 64) - 1): 7})
+
+    assert unpack_retirement(pack_retirement(retirement)) == retirement
+    facts = {name: text for name, text in retirement_fact(retirement).items() if text is not None}
+    assert retirements_of({**facts, "learner": "yes"}) == [retirement]
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", b"\x90", b"\x83\xa4node\x01\xa7adopter\xa1a\xa6sealed\x80"])
+def test_what_is_no_retirement_is_refused(body: bytes) -> None:
+    with pytest.raises(CorruptLog):
+        unpack_retirement(body)
