@@ -80,12 +80,22 @@ class LimitSettings(Section):
     # Of the node.
     destinations_max: Count = 100_000
     """Destinations that live at once; each unused one is forgotten."""
+    durable_subscriptions_max: Count = 1_000
+    """Names of durable fanout subscriptions that the mesh knows, used or not; their cursors are kept in memory."""
     commit_pending_bytes_max: Size = 16 << 20
     """Decided and not yet on disk; the one place where a fast sender waits."""
     queue_messages_max: CountOrUnbounded = 0
     """In one queue, unless its policy says otherwise; 0 = no bound."""
     queue_bytes_max: SizeOrUnbounded = 0
     """As above, in bytes of bodies."""
+    queue_messages_in_memory_max: Annotated[int, Field(ge=1_000)] = 10_000
+    """Of all queues together, beyond what is with consumers; a checkpoint leaves the rest to the queue store."""
+    queue_memory_bytes_max: Size = 256 << 20
+    """Queue messages that live in memory only, of all queues together: bodies, and some 400 bytes for each."""
+    retained_topics_max: Count = 100_000
+    """Topics whose last value is kept; each costs some 700 bytes beside its value."""
+    retained_bytes_max: Size = 64 << 20
+    """Names, headers and bodies of all last values together; they are in the memory of every node."""
     drain_seconds: Seconds = 10.0
     """From SIGTERM until open connections are closed anyway."""
     farewell_seconds: Seconds = 2.0

@@ -64,6 +64,8 @@ def load(
         wanted["name"] = node
     peers = _load_peers(peers_file, mistakes) if peers_file is not None else None
     settings = _load_node(node_file, wanted, mistakes, peers)
+    if settings is not None:
+        mistakes += _check_levels(settings, peers, str(node_file) if node_file is not None else "settings")
     if settings is not None and peers is not None:
         mistakes += check_together(settings, peers, str(peers_file))
     if mistakes or settings is None:
@@ -86,6 +88,20 @@ def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peer
         elif peers.secret is None:
             mistakes.append(f"{source}: secret: is required for a mesh on loopback without [mesh.tls]")
     return mistakes
+
+
+def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) -> list[str]:
+    """Receipt levels that ask for more nodes than there are, which would never be reached."""
+    most = len(peers.nodes) - 1 if peers is not None else 0
+    levels = {"mesh.receipt": settings.mesh.receipt}
+    for policy in settings.destinations.policies:
+        levels[f"destinations.policies: {policy.pattern}: receipt"] = policy.receipt
+    offer = f'the most is "replicas={most}"' if most else 'without other nodes it is "fsync" or "accepted"'
+    return [
+        f'{source}: {key} = "{word}" asks for more nodes than the mesh has; {offer}'
+        for key, word in levels.items()
+        if word is not None and word.startswith("replicas=") and int(word.partition("=")[2]) > most
+    ]
 
 
 def _load_node(

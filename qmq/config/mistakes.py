@@ -90,8 +90,10 @@ def _sentence(details: ErrorDetails, location: Location, model: type[BaseModel])
 
 
 def _value(location: Location, value: object) -> str:
-    """` = VALUE`, cut to a readable length; nothing for sections and secrets."""
+    """` = VALUE`, cut to a readable length; nothing for sections, secrets and URLs, which may hold one."""
     if isinstance(value, dict | list | tuple) or value is None or any(part in SECRET_KEYS for part in location):
+        return ""
+    if isinstance(value, str) and "://" in value:
         return ""
     shown = str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, str) else str(value)
     return f" = {shown if len(shown) <= VALUE_CHARACTERS_MAX else shown[:VALUE_CHARACTERS_MAX] + '…'}"

@@ -6,6 +6,7 @@ The messages raised here end up after the key and its value, so they begin with 
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from .address import Address, parse_address
 
 NODE_NAME = r"[a-z0-9-]{1,32}"
 
+RECEIPT_LEVELS = ("accepted", "fsync", *(f"replicas={copies}" for copies in range(1, 8)))
+
 SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -23,6 +26,14 @@ class Section(BaseModel):
 
     # Defaults are checked too, because a rule between two keys can break by setting only the other one.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+    def keys_that_count(self) -> Sequence[str]:
+        """The keys that may be set; some sections have keys for special cases only."""
+        return tuple(type(self).model_fields)
+
+    def is_said(self, key: str) -> bool:
+        """False where it matters whether the file has the key, and it does not: saying the default means more."""
+        return True
 
 
 def read_size(value: object) -> object:
@@ -49,6 +60,12 @@ def read_node_name(value: object) -> object:
     return value
 
 
+def read_receipt_level(value: object) -> object:
+    if value not in RECEIPT_LEVELS:
+        raise ValueError('must be "accepted", "fsync", or the number of other disks, "replicas=1" to "replicas=7"')
+    return value
+
+
 Count = Annotated[int, Field(ge=1, le=2**53)]
 """How many of something; at least one."""
 CountOrUnbounded = Annotated[int, Field(ge=0, le=2**53)]
@@ -60,7 +77,11 @@ LineSize = Annotated[int, BeforeValidator(read_size), Field(ge=16, le=2**31)]
 SizeOrUnbounded = Annotated[int, BeforeValidator(read_size), Field(ge=0, le=2**53)]
 """As Size, and 0 says that there is no bound."""
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
+SecondsOrNone = Annotated[float, Field(ge=0, le=10 * 365 * 86400)]
+"""As Seconds, and 0 says that there is no such time."""
 Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
+ReceiptLevel = Annotated[str, BeforeValidator(read_receipt_level)]
+"""How many disks a receipt waits for."""
 NodeName = Annotated[str, BeforeValidator(read_node_name)]
 AddressText = Annotated[Address, PlainValidator(read_address)]
 FilePath = Annotated[Path, Field(strict=False)]

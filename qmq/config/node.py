@@ -7,15 +7,16 @@ the peers file say of each other is checked in `load`, because either can be rea
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from .address import Address, parse_address
+from .destinations import DestinationSettings
 from .limits import LimitSettings
-from .model import AddressText, CountOrUnbounded, FilePath, NodeName, Seconds, Section, Size, SizeOrUnbounded
+from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
-DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/")
 SYNC_INTERVAL_MS_MAX = 60_000
 
 
@@ -64,6 +65,16 @@ def _read_sync(value: object) -> object:
     raise ValueError(f'must be "always", "never", or an interval from "1ms" to "{SYNC_INTERVAL_MS_MAX}ms"')
 
 
+def _read_queue_store(value: object) -> object:
+    if value == "sqlite":
+        return value
+    if not isinstance(value, str) or not value.startswith(("postgresql://", "postgres://")):
+        raise ValueError('must be "sqlite", or the URL of a PostgreSQL database: postgresql://…')
+    if urlsplit(value).password is not None or "password=" in value:
+        raise ValueError("must not hold a password: it is read from ~/.pgpass, PGPASSWORD or a service file")
+    return value
+
+
 class StorageSettings(Section):
     """`[storage]`: when the journal is durable and how much of it is kept."""
 
@@ -73,7 +84,7 @@ class StorageSettings(Section):
     journal_keep_bytes: Size = 1 << 30
     """Journal that is kept although every member has it, so that a short absence costs no full copy."""
     journal_bytes_max: Size = 10 << 30
-    """Above this the oldest goes, also when a member lacks it; that member is told about the gap."""
+    """Above this the oldest goes, also when a member lacks it; that member gets what the stores have left."""
     journal_age_seconds_max: Seconds = 7 * 86400.0
     checkpoint_bytes: Size = 64 << 20
     """Journal written since the last checkpoint that starts the next; bounds what recovery replays."""
@@ -82,6 +93,8 @@ class StorageSettings(Section):
     fanout_bytes_max: Size = 10 << 30
     """Of each fanout's log."""
     fanout_age_seconds_max: Seconds = 7 * 86400.0
+    queue_store: Annotated[str, BeforeValidator(_read_queue_store)] = "sqlite"
+    """Where a backlog waits: a file in the data directory, or a PostgreSQL database of this node's own."""
 
     @property
     def sync_interval_ms(self) -> int | None:
@@ -115,52 +128,15 @@ class User(Section):
     name: Annotated[str, BeforeValidator(_read_user_name)]
     password_hash: Annotated[str, BeforeValidator(_read_password_hash), Field(repr=False)]
     """As `qmq config hash` prints it."""
-
-
-def _read_pattern(value: object) -> object:
-    if not isinstance(value, str) or not value.startswith(DESTINATION_KINDS) or value.endswith("/"):
-        raise ValueError(f"must be a destination under {', '.join(DESTINATION_KINDS)}; a last * stands for any rest")
-    if "*" in value[:-1]:
-        raise ValueError("must have * only as its last character")
-    return value
-
-
-class DestinationPolicy(Section):
-    """One `[[destinations.policies]]`: how the destinations that match `pattern` are kept and bounded."""
-
-    pattern: Annotated[str, BeforeValidator(_read_pattern)]
-    durable: bool = True
-    """False: messages live in memory only and end with the node's process."""
-    max_messages: CountOrUnbounded | None = None
-    """None: `limits.queue_messages_max`; 0: no bound."""
-    max_bytes: SizeOrUnbounded | None = None
-    """None: `limits.queue_bytes_max`; 0: no bound."""
-    overflow: Literal["refuse"] = "refuse"
-    """What a SEND beyond the bound gets."""
-
-    def matches(self, destination: str) -> bool:
-        if self.pattern.endswith("*"):
-            return destination.startswith(self.pattern[:-1])
-        return destination == self.pattern
-
-
-class DestinationSettings(Section):
-    """`[destinations]`: which come to life, and how."""
-
-    create_on_use: bool = True
-    """False: only what a policy names (or matches) exists."""
-    policies: tuple[DestinationPolicy, ...] = ()
-
-    def policy_of(self, destination: str) -> DestinationPolicy | None:
-        """The first policy that matches, in the order of the file; None when none does."""
-        return next((policy for policy in self.policies if policy.matches(destination)), None)
+    control: bool = True
+    """Whether the user may ask what is in the broker and who is connected (`/control/…`, `/system/…`)."""
 
 
 class MeshSettings(Section):
     """`[mesh]`: how this node keeps its links. Who the peers are is the peers file's business."""
 
     redial_seconds_min: Seconds = 0.1
-    redial_seconds_max: Seconds = 10.0
+    redial_seconds_max: Seconds = 2.0
     """The ceiling of the exponential back-off; each wait is drawn between zero and the current step (full jitter)."""
     beat_seconds: Seconds = 2.5
     """Heart-beat of an otherwise quiet link."""
@@ -168,6 +144,24 @@ class MeshSettings(Section):
     """Silence after which a peer counts as away and its link is dialled anew."""
     redeliver_after_seconds: Seconds = 30.0
     """How long a message given to a peer's consumer waits, once the link is gone, before others may have it."""
+    takeover: bool = True
+    """Whether the queue messages of a silent node are served by another, in a mesh of three nodes or more. The same on
+    all nodes."""
+    takeover_after_seconds: Seconds = 10.0
+    """Silence after which a majority may let another node take over. The same on all nodes."""
+    receipt: ReceiptLevel | None = None
+    """How many disks a receipt waits for, where no policy says. None: `replicas=1` (two disks) in a mesh of three nodes
+    or more, else `fsync`."""
+    receipt_degrade_seconds: Seconds = 1.0
+    """Too few copies after this are told instead of waited for."""
+    receipt_short: Literal["degrade", "refuse"] = "degrade"
+    """How they are told: in the RECEIPT, or as an ERROR."""
+    ack_level: Literal["edge", "quorum"] = "edge"
+    """When an ACK of a queue's message is receipted, where no policy says: once this node has it durably, or once no
+    node will hand the message out again."""
+    interest_confirm_seconds: Seconds = 1.0
+    """How long the receipt of a SUBSCRIBE to a topic waits until all peers send what it names, and how long a starting
+    node waits to hear which topics they want, before it serves clients."""
     tls: TlsSettings | None = None
     """Needed unless every mesh address is on loopback and the peers file has a secret."""
 
@@ -186,6 +180,14 @@ class MeshSettings(Section):
         if suspicion < 2 * beat:
             raise ValueError(f"must be at least twice beat_seconds, {beat}")
         return suspicion
+
+    @field_validator("takeover_after_seconds")
+    @classmethod
+    def _a_link_is_given_up_before(cls, after: float, info: ValidationInfo) -> float:
+        suspicion = info.data.get("suspicion_seconds", 0)
+        if after < suspicion:
+            raise ValueError(f"must be at least suspicion_seconds, {suspicion}")
+        return after
 
     @field_validator("tls")
     @classmethod

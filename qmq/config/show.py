@@ -6,10 +6,9 @@ text is made to be pasted into reports.
 
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from .address import Address
 from .mistakes import SECRET_KEYS
+from .model import Section
 from .node import NodeSettings
 
 HIDDEN = "(hidden)"
@@ -24,28 +23,33 @@ def effective(settings: NodeSettings) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def _section(section: BaseModel, path: str, lines: list[str]) -> None:
+def _section(section: Section, path: str, lines: list[str]) -> None:
     """Plain keys first: in TOML, what follows a table's header belongs to that table."""
-    inner: list[tuple[str, str, BaseModel]] = []
-    for key in type(section).model_fields:
+    inner: list[tuple[str, str, Section]] = []
+    for key in section.keys_that_count():
         value = getattr(section, key)
         name = f"{path}.{key}" if path else key
-        if isinstance(value, BaseModel):
+        if isinstance(value, Section):
             inner.append((f"[{name}]", name, value))
-        elif isinstance(value, tuple) and not isinstance(value, Address):
+        elif isinstance(value, tuple) and value and isinstance(value[0], Section):
             inner += [(f"[[{name}]]", name, element) for element in value]
-            if not value:
-                lines.append(f"{key} = []")
+        elif value is None:
+            lines.append(f"# {key} is not set")
+        elif not section.is_said(key):
+            lines.append(f"# {key} is {text_of(key, value)} by default")
         else:
-            lines.append(f"{key} = {_value(key, value)}" if value is not None else f"# {key} is not set")
+            lines.append(f"{key} = {text_of(key, value)}")
     for header, name, value in inner:
         lines += ["", header]
         _section(value, name, lines)
 
 
-def _value(key: str, value: object) -> str:
+def text_of(key: str, value: object) -> str:
+    """One value as TOML; that of a secret key is hidden."""
     if key in SECRET_KEYS:
         return _text(HIDDEN)
+    if isinstance(value, tuple) and not isinstance(value, Address):
+        return f"[{', '.join(text_of(key, element) for element in value)}]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

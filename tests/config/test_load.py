@@ -246,36 +246,6 @@ def test_two_users_of_one_name_are_refused(write: Write) -> None:
     assert "two users named 'ann'" in mistake
 
 
-def test_the_first_matching_policy_counts(write: Write) -> None:
-    settings = load_node(
-        write(
-            '[[destinations.policies]]\npattern = "/queue/fast.*"\ndurable = false\nmax_messages = 10\n'
-            '[[destinations.policies]]\npattern = "/queue/*"\nmax_bytes = "1MiB"\n'
-        )
-    )
-
-    fast = settings.destinations.policy_of("/queue/fast.one")
-    slow = settings.destinations.policy_of("/queue/slow")
-
-    assert fast is not None and (fast.durable, fast.max_messages, fast.max_bytes) == (False, 10, None)
-    assert slow is not None and (slow.durable, slow.max_messages, slow.max_bytes) == (True, None, 1 << 20)
-    assert settings.destinations.policy_of("/topic/any") is None
-
-
-def test_a_policy_without_star_matches_only_itself(write: Write) -> None:
-    settings = load_node(write('[[destinations.policies]]\npattern = "/queue/a"\n'))
-
-    assert settings.destinations.policy_of("/queue/a") is not None
-    assert settings.destinations.policy_of("/queue/ab") is None
-
-
-@pytest.mark.parametrize("pattern", ["jobs", "/queue", "/queue/", "/quee/a", "/queue/*.a", "*"])
-def test_a_policy_pattern_that_can_match_nothing_sensible_is_refused(write: Write, pattern: str) -> None:
-    (mistake,) = mistakes_of(write(f'[[destinations.policies]]\npattern = "{pattern}"\n'))
-
-    assert mistake.startswith("FILE:2: destinations.policies[0].pattern")
-
-
 def test_mesh_tls_needs_the_certificate_of_an_authority(write: Write) -> None:
     (mistake,) = mistakes_of(write('[mesh.tls]\ncertificate = "a.pem"\nkey = "a.key"\n'))
 
@@ -350,3 +320,72 @@ def test_the_peers_files_that_come_with_qmq_are_right(name: str) -> None:
 
 def test_settings_are_values() -> None:
     assert load_node(None) == NodeSettings()
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql://db.example/qmq", "postgres:///q?host=/run/pg&user=qmq"])
+def test_a_queue_store_is_sqlite_or_a_url(write: Write, url: str) -> None:
+    assert load_node(write(f'[storage]\nqueue_store = "{url}"\n')).storage.queue_store == url
+
+
+@pytest.mark.parametrize("text", ["mysql://h/d", "", "SQLite", "postgresql"])
+def test_any_other_queue_store_is_refused(write: Write, text: str) -> None:
+    (mistake,) = mistakes_of(write(f'[storage]\nqueue_store = "{text}"\n'))
+
+    assert "storage.queue_store" in mistake and 'must be "sqlite", or the URL' in mistake
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:hush@db/qmq", "postgresql://db/qmq?user=me&password=hush"])
+def test_a_password_in_the_url_of_the_queue_store_is_refused_and_not_repeated(write: Write, url: str) -> None:
+    (mistake,) = mistakes_of(write(f'[storage]\nqueue_store = "{url}"\n'))
+
+    assert "~/.pgpass" in mistake
+    assert "hush" not in mistake
+
+
+LEVELS = ["accepted", "fsync", "replicas=1", "replicas=2"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_receipt_may_wait_for_as_many_disks_as_there_are(tmp_path: Path, level: str) -> None:
+    node, peers = files_of_three(tmp_path, f'[mesh]\nreceipt = "{level}"\n')
+
+    settings, _ = load(node, peers, "a")
+
+    assert settings.mesh.receipt == level
+
+
+def test_a_receipt_for_more_disks_than_the_mesh_has_is_a_mistake(tmp_path: Path) -> None:
+    text = '[mesh]\nreceipt = "replicas=3"\n[[destinations.policies]]\npattern = "/queue/a"\nreceipt = "replicas=4"\n'
+    node, peers = files_of_three(tmp_path, text)
+
+    with pytest.raises(ConfigError) as error:
+        load(node, peers, "a")
+    assert [mistake.partition(": ")[2] for mistake in error.value.mistakes] == [
+        'mesh.receipt = "replicas=3" asks for more nodes than the mesh has; the most is "replicas=2"',
+        'destinations.policies: /queue/a: receipt = "replicas=4" asks for more nodes than the mesh has; '
+        'the most is "replicas=2"',
+    ]
+
+    with pytest.raises(ConfigError, match='without other nodes it is "fsync" or "accepted"'):
+        load(node, None)
+
+
+def test_a_level_that_is_none_is_a_mistake(tmp_path: Path) -> None:
+    node, peers = files_of_three(tmp_path, '[mesh]\nreceipt = "replicas=0"\nreceipt_short = "wait"\n')
+
+    with pytest.raises(ConfigError) as error:
+        load(node, peers, "a")
+
+    assert len(error.value.mistakes) == 2
+
+
+def files_of_three(tmp_path: Path, text: str) -> tuple[Path, Path]:
+    """A node file with that text, and the peers file of a, b and c."""
+    nodes = "".join(
+        f'[[nodes]]\nname = "{name}"\nclient = "127.0.0.1:{61613 + 10 * n}"\nmesh = "127.0.0.1:{61713 + 10 * n}"\n'
+        for n, name in enumerate("abc")
+    )
+    node, peers = tmp_path / "node.toml", tmp_path / "peers.toml"
+    node.write_text(text)
+    peers.write_text(f'mesh = "three"\nversion = 1\nsecret = "a secret of sixteen"\n{nodes}')
+    return node, peers

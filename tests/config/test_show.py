@@ -28,7 +28,12 @@ pattern = "/queue/a"
 max_bytes = 5
 [[destinations.policies]]
 pattern = "/topic/*"
-durable = false
+retain = true
+[[destinations.policies]]
+pattern = "/fanout/*"
+children = ["/queue/a", "/queue/dead-letters"]
+[[destinations.policies]]
+pattern = "/queue/dead-letters"
 [mesh]
 beat_seconds = 0.5
 [mesh.tls]

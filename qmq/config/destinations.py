@@ -1,0 +1,362 @@
+"""`[destinations]`: which destinations come to life, and how each is kept, bounded and served.
+
+A policy is written for one name or for all names that begin alike (`/queue/jobs.*`). For a destination the policy
+that names it exactly counts, else the one with the longest beginning; where it stands in the file never matters, and
+policies are not merged. `policy_of` always gives a policy: the defaults when none was written.
+
+A key that means nothing for the kind of destination is refused, because whoever wrote it expects something of it.
+
+Surprising: what dies in a dead letter queue must not come back to it. A queue that is its own policy's dead letter is
+the last station: `policy_of` gives it a policy under which nothing dies of age or of failed deliveries.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import InitErrorDetails
+
+from .model import CountOrUnbounded, ReceiptLevel, Seconds, SecondsOrNone, Section, Size, SizeOrUnbounded
+
+DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/")
+DEFAULT_DEAD_LETTER = "/queue/dead-letters"
+"""Always exists, also when nothing is created on use."""
+
+CHILDREN_MAX = 16
+"""Each child is one more record per message, in the same batch."""
+
+REMEMBERED_MAX = 16_384
+"""Destinations whose policy is remembered; at the bound all are forgotten and looked up anew."""
+
+# Which keys mean something, per kind. `pattern` always does.
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "/queue/": (
+        "durable",
+        "max_messages",
+        "max_bytes",
+        "overflow",
+        "ack_timeout_seconds",
+        "delivery_limit",
+        "redelivery_seconds_min",
+        "redelivery_seconds_max",
+        "dead_letter",
+        "ttl_seconds",
+        "priority",
+        "exclusive",
+        "receipt",
+        "ack_level",
+    ),
+    "/fanout/": ("retention_seconds", "retention_bytes", "children", "receipt"),
+    "/topic/": ("retain",),
+}
+
+# Why a key is refused where it is: for all kinds that lack it, unless the kind has a reason of its own.
+REASONS: Mapping[tuple[str, str], str] = {
+    ("/topic/", "durable"): "topics keep nothing; use a /fanout/ or a /queue/",
+    ("/fanout/", "durable"): "fanouts are always durable",
+    ("/fanout/", "max_messages"): "a fanout is bounded by retention_seconds and retention_bytes",
+    ("/fanout/", "max_bytes"): "a fanout is bounded by retention_seconds and retention_bytes",
+    ("/topic/", "receipt"): "topics are on no disk, and their receipts wait for none",
+    ("/topic/", "retention_seconds"): "topics keep nothing but, with retain, the last value",
+    ("/topic/", "retention_bytes"): "topics keep nothing but, with retain, the last value",
+    ("/queue/", "retention_seconds"): "a queue keeps a message until it is settled; see ttl_seconds",
+    ("/queue/", "retention_bytes"): "a queue keeps a message until it is settled; see max_bytes and overflow",
+    ("/fanout/", "ack_level"): "a fanout's messages belong to no node that could deliver them again",
+    ("/topic/", "ack_level"): "topics wait for no ACK",
+    ("/fanout/", "ttl_seconds"): "a fanout keeps messages for retention_seconds",
+}
+
+
+class _Misplaced:
+    """A value under a key that means nothing here; its field refuses it with the reason."""
+
+    def __init__(self, value: object, reason: str) -> None:
+        self.value = value
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.value).lower() if isinstance(self.value, bool) else repr(self.value)
+
+
+def _read_pattern(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith(DESTINATION_KINDS) or value.endswith("/"):
+        raise ValueError(f"must be a destination under {', '.join(DESTINATION_KINDS)}; a last * stands for any rest")
+    if "*" in value[:-1] or "#" in value:
+        raise ValueError("must have * only as its last character, and no #")
+    return value
+
+
+def _read_queue_name(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith("/queue/") or value == "/queue/":
+        raise ValueError("must be a queue, /queue/NAME")
+    if "*" in value or "#" in value:
+        raise ValueError("must be one queue, without * and #")
+    return value
+
+
+def _read_dead_letter(value: object) -> object:
+    if value == "":
+        return value
+    try:
+        return _read_queue_name(value)
+    except ValueError as error:
+        raise ValueError(f'{error}; or "", which drops') from None
+
+
+QueueName = Annotated[str, BeforeValidator(_read_queue_name)]
+
+
+def kind_prefix(destination: str) -> str:
+    """`/queue/` of `/queue/jobs`; empty when there is none."""
+    return destination[: destination.find("/", 1) + 1]
+
+
+class DestinationPolicy(Section):
+    """One `[[destinations.policies]]`: how the destinations that match `pattern` are kept, bounded and served."""
+
+    pattern: Annotated[str, BeforeValidator(_read_pattern)]
+
+    # Queues.
+    durable: bool = True
+    """False: messages live in memory only and end with the node's process."""
+    max_messages: CountOrUnbounded | None = None
+    """None: `limits.queue_messages_max`; 0: no bound."""
+    max_bytes: SizeOrUnbounded | None = None
+    """Of bodies. None: `limits.queue_bytes_max`; 0: no bound."""
+    overflow: Literal["refuse", "drop-oldest", "drop-newest"] = "refuse"
+    """What happens at the bound: the SEND gets an ERROR, or the oldest or the new message becomes a dead letter."""
+    ack_timeout_seconds: SecondsOrNone = 0.0
+    """A message not settled for so long counts as a failed delivery; 0: no timeout."""
+    delivery_limit: CountOrUnbounded = 20
+    """So many failed deliveries make a dead letter; 0: no limit."""
+    redelivery_seconds_min: Seconds = 0.1
+    """Wait after the first failed delivery; doubles with each further one."""
+    redelivery_seconds_max: Seconds = 60.0
+    dead_letter: Annotated[str, BeforeValidator(_read_dead_letter)] = DEFAULT_DEAD_LETTER
+    """The queue that gets what is given up; empty: it is dropped. See `keeps_dropped`."""
+    ttl_seconds: SecondsOrNone = 0.0
+    """Of messages that name no expiry themselves; 0: they never expire."""
+    priority: Annotated[int, Field(ge=0, le=9)] = 4
+    """Of messages that name none; 9 goes first."""
+    exclusive: bool = False
+    """One consumer at a time gets messages, in the whole mesh; the others wait for it to leave."""
+
+    ack_level: Literal["edge", "quorum"] | None = None
+    """When an ACK is receipted. None: `mesh.ack_level`."""
+
+    # Queues and fanouts.
+    receipt: ReceiptLevel | None = None
+    """How many disks a receipt waits for. None: `mesh.receipt`."""
+
+    # Fanouts.
+    retention_seconds: Seconds | None = None
+    """None: `storage.fanout_age_seconds_max`."""
+    retention_bytes: Size | None = None
+    """None: `storage.fanout_bytes_max`."""
+    children: tuple[QueueName, ...] = ()
+    """Queues that get a copy of every message."""
+
+    # Topics.
+    retain: bool = False
+    """Keep the last value of each topic for those who subscribe later."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether this is for one destination only."""
+        return not self.pattern.endswith("*")
+
+    @property
+    def keeps_dropped(self) -> bool:
+        """Whether what expires or does not fit becomes a dead letter too, and not only what consumers fail at. The
+        default dead letter queue is for these; who wants the rest must name a queue."""
+        return "dead_letter" in self.model_fields_set and self.dead_letter != ""
+
+    def is_said(self, key: str) -> bool:
+        return key != "dead_letter" or key in self.model_fields_set
+
+    def keys_that_count(self) -> Sequence[str]:
+        return ("pattern", *KEYS[kind_prefix(self.pattern)])
+
+    def matches(self, destination: str) -> bool:
+        """Whether this policy could be that of `destination`; a better one may exist."""
+        return destination == self.pattern if self.is_exact else destination.startswith(self.pattern[:-1])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_fit_the_kind(cls, values: Any) -> Any:
+        pattern = values.get("pattern") if isinstance(values, dict) else None
+        kind = kind_prefix(pattern) if isinstance(pattern, str) else ""
+        if kind not in KEYS:
+            return values
+        checked = dict(values)
+        for key in sorted(checked.keys() & cls.model_fields.keys() - {"pattern", *KEYS[kind]}):
+            homes = [home for home, keys in KEYS.items() if key in keys]
+            reason = REASONS.get((kind, key), f"it is for {homes[0]} destinations")
+            checked[key] = _Misplaced(checked[key], f"must be left out under {kind}: {reason}")
+        if pattern == DEFAULT_DEAD_LETTER:
+            # The last station, unless told otherwise.
+            checked = {"dead_letter": "", "delivery_limit": 0, **checked}
+        return checked
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_in_its_place(cls, value: object) -> object:
+        if isinstance(value, _Misplaced):
+            raise ValueError(value.reason)
+        return value
+
+    @field_validator("redelivery_seconds_max")
+    @classmethod
+    def _back_off_grows(cls, most: float, info: ValidationInfo) -> float:
+        least = info.data.get("redelivery_seconds_min", 0)
+        if most < least:
+            raise ValueError(f"must be at least redelivery_seconds_min, {least:g}")
+        return most
+
+    @field_validator("dead_letter")
+    @classmethod
+    def _dies_elsewhere(cls, dead_letter: str, info: ValidationInfo) -> str:
+        if dead_letter and dead_letter == info.data.get("pattern"):
+            raise ValueError('must be another queue than this one; "" drops')
+        return dead_letter
+
+    @field_validator("children")
+    @classmethod
+    def _children_differ(cls, children: tuple[str, ...]) -> tuple[str, ...]:
+        if len(children) > CHILDREN_MAX:
+            raise ValueError(f"must list at most {CHILDREN_MAX} queues, not {len(children)}")
+        for number, child in enumerate(children):
+            if child in children[:number]:
+                raise ValueError(f"must not list {child!r} twice")
+        return children
+
+
+QUEUE_DEFAULT = DestinationPolicy(pattern="/queue/*")
+FANOUT_DEFAULT = DestinationPolicy(pattern="/fanout/*")
+TOPIC_DEFAULT = DestinationPolicy(pattern="/topic/*")
+# No operator writes policies for these: they live in memory and end with their session.
+TEMPORARY_DEFAULT = QUEUE_DEFAULT.model_copy(
+    update={"pattern": "/temp-queue/*", "durable": False, "delivery_limit": 0, "dead_letter": ""}
+)
+
+DEFAULTS: Mapping[str, DestinationPolicy] = {
+    "/queue/": QUEUE_DEFAULT,
+    "/fanout/": FANOUT_DEFAULT,
+    "/topic/": TOPIC_DEFAULT,
+    "/temp-queue/": TEMPORARY_DEFAULT,
+}
+
+
+class PolicyTable:
+    """Destination → policy, without looking at every policy: one look-up per distinct length of a beginning."""
+
+    __slots__ = ("_exact", "_lengths", "_prefixes", "_remembered")
+
+    def __init__(self, policies: tuple[DestinationPolicy, ...]) -> None:
+        self._exact = {policy.pattern: policy for policy in policies if policy.is_exact}
+        self._prefixes = {policy.pattern[:-1]: policy for policy in policies if not policy.is_exact}
+        self._lengths = sorted({len(prefix) for prefix in self._prefixes}, reverse=True)
+        self._remembered: dict[str, DestinationPolicy] = {}
+
+    def written_for(self, destination: str) -> DestinationPolicy | None:
+        """The policy as the file has it; None when none matches."""
+        found = self._exact.get(destination)
+        if found is not None:
+            return found
+        for length in self._lengths:
+            found = self._prefixes.get(destination[:length])
+            if found is not None:
+                return found
+        return None
+
+    def policy_of(self, destination: str) -> DestinationPolicy:
+        """The policy that counts; the same object while nothing changes."""
+        found = self._remembered.get(destination)
+        if found is None:
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            found = self._remembered[destination] = self._find(destination)
+        return found
+
+    def _find(self, destination: str) -> DestinationPolicy:
+        if destination == DEFAULT_DEAD_LETTER and self.written_for(destination) is None:
+            return DestinationPolicy(pattern=DEFAULT_DEAD_LETTER)
+        policy = self.written_for(destination) or DEFAULTS.get(kind_prefix(destination), TOPIC_DEFAULT)
+        if policy.dead_letter == destination:
+            # Under a pattern of its own, by which others tell policies apart.
+            last = {"pattern": destination, "dead_letter": "", "delivery_limit": 0, "ttl_seconds": 0.0}
+            return policy.model_copy(update=last)
+        return policy
+
+
+class DestinationSettings(Section):
+    """`[destinations]`: which come to life, and how."""
+
+    create_on_use: bool = True
+    """False: only what a policy names (or matches) exists, and the default dead letter queue."""
+    policies: tuple[DestinationPolicy, ...] = ()
+
+    @cached_property
+    def table(self) -> PolicyTable:
+        return PolicyTable(self.policies)
+
+    def policy_of(self, destination: str) -> DestinationPolicy:
+        """The policy of `destination`, defaults when none was written for it. Says nothing about `exists`."""
+        return self.table.policy_of(destination)
+
+    def exists(self, destination: str) -> bool:
+        """Whether a client may use `destination`: by policy, or because destinations are created on use."""
+        if self.create_on_use or destination == DEFAULT_DEAD_LETTER:
+            return True
+        return self.table.written_for(destination) is not None
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "DestinationSettings":
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("table", None)  # it was made of the policies of the original
+        return copied
+
+    @field_validator("policies")
+    @classmethod
+    def _policies_fit_together(
+        cls, policies: tuple[DestinationPolicy, ...], info: ValidationInfo
+    ) -> tuple[DestinationPolicy, ...]:
+        """Patterns differ, and what dead letters and children name exists and leads to an end."""
+        mistakes: list[InitErrorDetails] = []
+        table = PolicyTable(policies)
+        create_on_use = info.data.get("create_on_use", True)
+        patterns: set[str] = set()
+
+        def mistake(value: str, text: str, *place: str | int) -> None:
+            context = {"error": ValueError(text)}
+            mistakes.append(InitErrorDetails(type="value_error", loc=place, input=value, ctx=context))
+
+        for number, policy in enumerate(policies):
+            if policy.pattern in patterns:
+                mistake(policy.pattern, "must not have two policies", number, "pattern")
+            patterns.add(policy.pattern)
+            dead_letter = policy.dead_letter if policy.pattern.startswith("/queue/") else ""
+            for key, name, place in (
+                ("dead letter", dead_letter, (number, "dead_letter")),
+                *(("child", child, (number, "children", at)) for at, child in enumerate(policy.children)),
+            ):
+                if name in ("", DEFAULT_DEAD_LETTER) or create_on_use or table.written_for(name) is not None:
+                    continue
+                mistake(name, f"unknown {key}: must have a policy too, as create_on_use is false", *place)
+            circle = _circle(table, dead_letter)
+            if circle:
+                mistake(dead_letter, f"must come to an end, not go round: {' → '.join(circle)}", number, "dead_letter")
+        if mistakes:
+            raise ValidationError.from_exception_data("policies", mistakes)
+        return policies
+
+
+def _circle(table: PolicyTable, dead_letter: str) -> list[str]:
+    """The way of a message that dies at every station, when it has no end; else nothing."""
+    way: list[str] = []
+    while dead_letter:
+        way.append(dead_letter)
+        if dead_letter in way[:-1]:
+            return way
+        dead_letter = table.policy_of(dead_letter).dead_letter
+    return []

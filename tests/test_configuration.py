@@ -1,0 +1,104 @@
+"""docs/configuration.md says what the code does: every key, its default, the examples, and what needs no restart."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from qmq.config import (
+    DestinationPolicy,
+    DestinationSettings,
+    ListenerSettings,
+    MeshSettings,
+    NodeSettings,
+    Peer,
+    PeersFile,
+    StorageSettings,
+    TlsSettings,
+    User,
+    load_node,
+    load_peers,
+)
+from qmq.config.destinations import KEYS
+from qmq.config.difference import CHANGES_LIVE
+from qmq.config.model import Section, read_size
+
+PAGE = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text("utf-8")
+
+SECTIONS: dict[str, type[Section]] = {
+    "The node itself": NodeSettings,
+    "`[[stomp]]`": ListenerSettings,
+    "`[stomp.tls]`": TlsSettings,
+    "`[storage]`": StorageSettings,
+    "`[[users]]`": User,
+    "`[destinations]`": DestinationSettings,
+    "`[[destinations.policies]]`": DestinationPolicy,
+    "`[mesh]`": MeshSettings,
+    "The mesh": PeersFile,
+    "`[[nodes]]`": Peer,
+}
+
+# Defaults that are no single value: described in words.
+IN_WORDS = {("The node itself", key) for key in ("stomp", "storage", "limits", "destinations", "mesh")} | {
+    ("`[[stomp]]`", "anonymous")
+}
+
+
+def rows(heading: str) -> dict[str, list[str]]:
+    """Key → the other cells of its row, in the table under `heading`."""
+    body = PAGE.partition(f"\n### {heading}\n")[2]
+    body = re.split(r"^##", body, maxsplit=1, flags=re.MULTILINE)[0]
+    found = re.findall(r"^\| `(\w+)` \|(.*)\|$", body, re.MULTILINE)
+    return {key: [cell.strip() for cell in rest.split(" | ")] for key, rest in found}
+
+
+EVERY_KEY = [(heading, key) for heading, model in SECTIONS.items() for key in model.model_fields]
+
+
+@pytest.mark.parametrize(("heading", "key"), EVERY_KEY)
+def test_every_key_has_a_row_with_its_default(heading: str, key: str) -> None:
+    cells = rows(heading)[key]
+    shown = cells[1] if heading == "`[[destinations.policies]]`" else cells[0]
+    field = SECTIONS[heading].model_fields[key]
+
+    if (heading, key) in IN_WORDS:
+        return
+    if field.is_required():
+        assert shown == "!"
+    elif field.default is None:
+        assert shown == "–"
+    else:
+        value = tomllib.loads(f"x = {shown.strip('`')}")["x"]
+        default = str(field.default) if isinstance(field.default, Path) else field.default
+        assert (read_size(value) if isinstance(default, int) else tuple(value) if value == [] else value) == default
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_every_row_is_a_key(heading: str) -> None:
+    assert set(rows(heading)) == set(SECTIONS[heading].model_fields)
+
+
+@pytest.mark.parametrize("key", [key for key in DestinationPolicy.model_fields if key != "pattern"])
+def test_the_kind_of_destination_that_a_key_is_for_is_right(key: str) -> None:
+    kinds = [f"{kind.strip('/')}s" for kind, keys in KEYS.items() if key in keys]
+
+    assert rows("`[[destinations.policies]]`")[key][0] == ", ".join(kinds)
+
+
+@pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
+def test_every_example_is_taken(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "example.toml"
+    path.write_text(text, "utf-8")
+
+    if "[[nodes]]" in text:
+        load_peers(path)
+    else:
+        load_node(path)
+
+
+def test_the_limits_that_need_no_restart_are_those_of_the_page() -> None:
+    said = PAGE.partition("Limits that a running node takes up:")[2].partition("\n\n")[0]
+
+    live = {key.removeprefix("limits.") for key in CHANGES_LIVE if key.startswith("limits.")}
+    assert set(re.findall(r"`(\w+)`", said)) == live
