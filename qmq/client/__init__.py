@@ -4,6 +4,7 @@
 """
 
 from qmq.client.client import Client as Client
+from qmq.client.client import Receipt as Receipt
 from qmq.client.client import Statistics as Statistics
 from qmq.client.client import connect as connect
 from qmq.client.message import Message as Message

@@ -7,6 +7,7 @@ time-outs of our own except for one node's answer to a login. Without a reachabl
 Surprising: an exception of the block leaves `connect` as it is and not inside an ExceptionGroup, despite the nursery.
 """
 
+import math
 import random
 import ssl
 from collections.abc import AsyncIterator, Iterable
@@ -17,20 +18,25 @@ from typing import Literal
 import trio
 
 from qmq.client.address import Rotation
+from qmq.client.asking import Asked
 from qmq.client.core import Core, Phase
 from qmq.client.dial import Dial, dial
 from qmq.client.encode import Headers, Send
 from qmq.client.feed import Ack, Delivery, Feed
+from qmq.client.message import Message
 from qmq.client.requests import Request
 from qmq.client.runner import Runner
 from qmq.client.subscription import Subscription
 from qmq.client.transaction import Transaction
 from qmq.client.vectors import Progress, parse_progress
+from qmq.errors import Refused, ReplyLost
 
 PREFETCH = 100
 BUFFER_BYTES = 4 << 20
 WINDOW_MESSAGES = 256
 WINDOW_BYTES = 4 << 20
+REPLY_PREFIX = "/reply-queue/"
+"""Of the addresses that nodes write into `reply-to`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +53,26 @@ class Statistics:
     buffered_messages: int
     """Here, and not yet taken by the application."""
     buffered_bytes: int
+    waiting_requests: int
+    """Of `request`, without an answer."""
     written_again: int
-    """Messages and transactions that were written once more after a connection had ended: each may be doubled."""
+    """Messages and transactions that were written once more after a connection had ended."""
     stale_settles: int
     """ACKs and NACKs that came too late."""
     last_error: str
     """Why the last connection ended or could not be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a node says of a message or transaction that it has taken."""
+
+    copies: int | None
+    """On how many disks it is, when those are fewer than its level asks; None: the level was reached."""
+    is_duplicate: bool
+    """A message with this `dedup-id` was there already, most often by an earlier attempt of this one."""
+    is_edge: bool = False
+    """An ACK that asked for `quorum` did not get it in time: its message is settled, and may be delivered again."""
 
 
 class Client:
@@ -62,19 +82,70 @@ class Client:
         self.core = core
         self.runner = runner
 
-    async def send(self, destination: str, body: bytes, headers: Headers | None = None) -> None:
-        """Send one message; on return the node has receipted it: what is durable is on its disk.
+    async def send(self, destination: str, body: bytes, headers: Headers | None = None) -> Receipt:
+        """Send one message; on return the node has receipted it, and the Receipt tells how.
 
         Concurrent calls share one window (`window_messages`, `window_bytes`); beyond it they wait in line, and so
         does everybody while there is no connection. If the connection ends first, the message is sent again with the
-        same `dedup-id` header and can then be there twice. Cancelled: it may have been sent, and is not sent again.
+        same `dedup-id` header, at whatever node, and the mesh appends it once (docs/guarantees.md has the bound).
+        Cancelled: it may have been sent, and is not sent again.
 
         Raises:
             Refused: the node says no; `code` and `message` are those of its ERROR.
             NotConnected: the client was left or has given up.
             ValueError, LocalProtocolError: headers that the client writes itself, or that STOMP cannot carry.
         """
-        await self._ask(self.core.new_send(destination, body, headers or {}))
+        return await self._ask(self.core.new_send(destination, body, headers or {}))
+
+    async def request(
+        self,
+        destination: str,
+        body: bytes,
+        headers: Headers | None = None,
+        *,
+        timeout_seconds: float = math.inf,
+        retry: bool = False,
+    ) -> Message:
+        """Send a message and wait for the answer to it: a Message, which needs no settling.
+
+        Any number may be under way at once. Answers are told apart by `correlation-id`, which the client writes unless
+        `headers` bring one. Until a node has receipted the request it is sent again like any message. From then on the
+        answer is bound to the connection: when that ends first, `retry` decides whether the request is sent once more,
+        with the same ids (the responder may then do it twice), or ReplyLost is raised.
+
+        Raises:
+            ReplyLost: see above; whether the request was obeyed is unknown.
+            trio.TooSlowError: no answer within `timeout_seconds`. One that comes later is thrown away.
+            Refused, NotConnected, LocalProtocolError: as `send`.
+            ValueError: as `send`; `headers` with `reply-to`, or with the correlation id of a request under way.
+        """
+        given = dict(headers or {})
+        correlation_id = given.pop("correlation-id", "") or self.core.new_correlation_id()
+        with trio.fail_after(timeout_seconds):
+            while True:
+                try:
+                    return await self._request(self.core.new_asked(destination, body, given, correlation_id))
+                except ReplyLost:
+                    if not retry:
+                        raise
+
+    async def reply(self, message: Message, body: bytes, headers: Headers | None = None) -> bool:
+        """Answer `message`: send `body` to its `reply-to`, with its `correlation-id` (or its id, when it has none).
+
+        True when the node has taken the answer, False when nobody waits for it any more. Otherwise as `send`; raises
+        ValueError when the message asks for no answer.
+        """
+        address = message.headers.get("reply-to")
+        if not address:
+            raise ValueError("the message has no reply-to: it asks for no answer")
+        given = {"correlation-id": message.headers.get("correlation-id", message.id), **(headers or {})}
+        try:
+            await self.send(address, body, given)
+        except Refused as refused:
+            if refused.code == "unknown-destination" and address.startswith(REPLY_PREFIX):
+                return False
+            raise
+        return True
 
     def subscribe(
         self,
@@ -84,16 +155,22 @@ class Client:
         prefetch: int = PREFETCH,
         buffer_bytes: int = BUFFER_BYTES,
         start: str = "first",
+        durable: str = "",
         overflow: Literal["error", "drop-oldest"] = "error",
+        ack_level: Literal["edge", "quorum"] | None = None,
         confirm: bool = False,
         headers: Headers | None = None,
     ) -> Subscription:
         """The messages of a queue, a fanout or a topic, inside `async with`.
 
         Queues: at most `prefetch` messages are here and not settled. `ack="auto"` acknowledges a message when it is
-        handed out. `confirm` lets a message's context wait for the receipt of its ACK.
+        handed out. `confirm` lets a message's context wait for the receipt of its ACK, and `ack_level` says when ACKs
+        that are waited for are receipted (docs/stomp.md, ACKs for good); None leaves that to the queue's policy.
         Fanouts: `start` is `first`, `next`, or a `Subscription.position` of earlier; exactly once from there, whatever
         nodes do. At most `buffer_bytes` wait here; more is fetched when half of that is taken.
+        Fanouts with a `durable` name: the nodes keep the place, and messages are acknowledged like those of a queue, in
+        one transaction with others if need be; `start` counts the first time only. Refused with `durable-taken-over`
+        ends the iteration when another client goes on under that name.
         Topics: more than `buffer_bytes` waiting is an Overrun, or drops the oldest. What is published while there is
         no connection is missed.
 
@@ -103,6 +180,8 @@ class Client:
             raise ValueError("prefetch and buffer_bytes are at least 1")
         if overflow not in ("error", "drop-oldest"):
             raise ValueError("overflow is error or drop-oldest")
+        if durable and not (self.core.client_id and destination.startswith("/fanout/")):
+            raise ValueError("durable subscriptions are of fanouts, by a client that was given a client_id")
         named = start in ("first", "next")
         feed = Feed(
             destination,
@@ -113,6 +192,8 @@ class Client:
             start=start if named else "resume",
             seen=Progress() if named else parse_progress(start),
             headers=headers or {},
+            durable=durable,
+            ack_level=ack_level or "",
         )
         return Subscription(self, feed, confirm)
 
@@ -130,6 +211,7 @@ class Client:
             unconfirmed_bytes=core.requests.bytes,
             buffered_messages=sum(len(feed.buffer) for feed in core.feeds),
             buffered_bytes=sum(feed.buffered_bytes for feed in core.feeds),
+            waiting_requests=len(core.asking),
             written_again=core.written_again,
             stale_settles=core.stale_settles,
             last_error=runner.last_error,
@@ -137,26 +219,45 @@ class Client:
 
     # For messages and transactions
 
-    async def settle(self, delivery: Delivery, is_ack: bool) -> None:
+    async def settle(self, delivery: Delivery, is_ack: bool) -> Receipt | None:
         """ACK or NACK and wait for the receipt; see `Message.ack`."""
         # Said before the first checkpoint: what was done must be acknowledged also when its task is cancelled now.
         request = self.core.settle(delivery, is_ack, True)
         self.runner.tell()
         if request is None:
             await trio.lowlevel.checkpoint()
-        else:
-            await self._answer(request)
+            return None
+        await self._answer(request)
+        return _receipt_of(request)
 
     def settle_soon(self, delivery: Delivery, is_ack: bool) -> None:
         """ACK or NACK without an answer. Raises Stale, NotConnected."""
         self.core.settle(delivery, is_ack, False)
         self.runner.tell()
 
-    async def commit(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> None:
+    async def commit(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> Receipt:
         """One transaction; see `Transaction`."""
-        await self._ask(self.core.new_transaction(sends, settles))
+        return await self._ask(self.core.new_transaction(sends, settles))
 
-    async def _ask(self, request: Request) -> None:
+    async def _request(self, asked: Asked) -> Message:
+        """Wait for room, ask, wait for the answer to come. Raises ReplyLost and what `send` raises."""
+        core, runner = self.core, self.runner
+        try:
+            await runner.room(len(asked.request.data))
+            core.submit(asked.request)
+            runner.tell()
+            runner.room_left()
+            while not asked.done:
+                await runner.changed(asked)
+        finally:
+            core.forget_asked(asked)
+            runner.forget(asked)
+        if asked.error is not None:
+            raise asked.error
+        assert asked.reply is not None
+        return Message(self, asked.reply, False)
+
+    async def _ask(self, request: Request) -> Receipt:
         """Wait for room, ask, wait for the answer."""
         runner = self.runner
         await runner.room(len(request.data))
@@ -166,6 +267,7 @@ class Client:
             runner.tell()
             runner.room_left()
         await self._answer(request)
+        return _receipt_of(request)
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -189,12 +291,23 @@ class Client:
         self.runner.tell()
 
 
+def _receipt_of(request: Request) -> Receipt:
+    answer = request.answer
+    copies = answer.get("copies", "")
+    return Receipt(
+        copies=int(copies) if copies.isdecimal() else None,
+        is_duplicate=answer.get("duplicate") == "true",
+        is_edge=answer.get("ack-level") == "edge",
+    )
+
+
 @asynccontextmanager
 async def connect(
     nodes: str | Iterable[str],
     *,
     login: str | None = None,
     passcode: str | None = None,
+    client_id: str = "",
     tls: ssl.SSLContext | None = None,
     beat_seconds: float = 5.0,
     window_messages: int = WINDOW_MESSAGES,
@@ -208,11 +321,12 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """A client of the first node of `nodes` (`host:port`) that lets it in, and of the others when that one dies.
 
-    Waits until there is one; a time limit is the caller's (`trio.fail_after`). `beat_seconds` is the heart-beat asked
-    for both ways, 0 for none: a node silent for twice that is left. A dial and its login get `attempt_seconds`; when
-    all nodes have failed, a random part of a wait that doubles from `redial_seconds_min` to `redial_seconds_max`
-    follows. At the end of the block what was sent before gets up to `farewell_seconds` to arrive; after an exception or
-    a cancel the connection is cut at once. `chance` and `dial` are for tests.
+    Waits until there is one; a time limit is the caller's (`trio.fail_after`). `client_id` belongs to the names of
+    durable subscriptions. `beat_seconds` is the heart-beat asked for both ways, 0 for none: a node silent for twice
+    that is left. A dial and its login get `attempt_seconds`; when all nodes have failed, a random part of a wait that
+    doubles from `redial_seconds_min` to `redial_seconds_max` follows. At the end of the block what was sent before gets
+    up to `farewell_seconds` to arrive; after an exception or a cancel the connection is cut at once. `chance` and
+    `dial` are for tests.
 
     Raises:
         Refused: every node refuses the login.
@@ -227,6 +341,7 @@ async def connect(
         id=f"{chance.getrandbits(64):016x}",
         login=login,
         passcode=passcode,
+        client_id=client_id,
         beat_ms=round(beat_seconds * 1000),
         window_messages=window_messages,
         window_bytes=window_bytes,

@@ -7,11 +7,14 @@ waits for what `take_changed` names. It knows no clock, no chance and no task. (
 moves the same few tables, and half of it is said in the docstrings.)
 
 What a lost connection means: SENDs and transactions of SENDs are written again on the next one with the same
-`dedup-id`; SUBSCRIBEs too, fanouts after what was seen; queue messages of the old connection are stale.
+`dedup-id` and `redelivered:true`, so that the mesh appends them once; SUBSCRIBEs too, fanouts after what was seen;
+queue messages of the old connection are stale.
 """
 
 from enum import Enum
+from functools import partial
 
+from qmq.client.asking import REPLIES, Asked, Asking
 from qmq.client.encode import (
     Headers,
     Send,
@@ -47,6 +50,10 @@ NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "unknown-ack"})
 """ERRORs without a receipt that no request can be blamed for."""
 
 
+ENDING_CODES = frozenset({"durable-taken-over", "durable-deleted"})
+"""Somebody else has decided that a durable subscription ends here: to come back by itself would take that back."""
+
+
 class Phase(Enum):
     OFFLINE = "offline"
     LOGGING_IN = "logging in"
@@ -66,6 +73,7 @@ class Core:
         id: str,
         login: str | None = None,
         passcode: str | None = None,
+        client_id: str = "",
         beat_ms: int = 0,
         window_messages: int = 256,
         window_bytes: int = 4 << 20,
@@ -81,13 +89,15 @@ class Core:
         self.server = ""
         self.requests = Requests(window_messages, window_bytes)
         self.feeds: dict[Feed, None] = {}
+        self.asking = Asking()
         self._login = login
         self._passcode = passcode
+        self.client_id = client_id
         self._beat_ms = beat_ms
         self._connection = Connection(Role.CLIENT, LIMITS)
         self._by_wire_id: dict[str, Feed] = {}
         self._output: list[bytes] = []
-        self._changed: dict[Request | Feed, None] = {}
+        self._changed: dict[Request | Feed | Asked, None] = {}
         self._numbers = 0
         self._parting: Refused | None = None
         self.closed_because: ClientError | Refused | None = None
@@ -99,13 +109,14 @@ class Core:
         assert self.phase is Phase.OFFLINE, self.phase
         self.phase = Phase.LOGGING_IN
         self._connection = Connection(Role.CLIENT, LIMITS)
-        self._output = [encode_connect(host, self._login, self._passcode, self._beat_ms)]
+        self._output = [encode_connect(host, self._login, self._passcode, self._beat_ms, self.client_id)]
 
     def receive(self, data: bytes) -> None:
         """Bytes of the node.
 
         Raises:
-            Refused: the login was refused; the connection is of no more use.
+            Refused: the login was refused, or the node does not know a durable name yet; the connection is of no more
+                use.
             RemoteProtocolError: these bytes are not STOMP; likewise.
         """
         for frame in self._connection.receive(data):
@@ -135,8 +146,8 @@ class Core:
         if self.phase is Phase.ONLINE and not self._output:
             self._output.append(HEARTBEAT)
 
-    def take_changed(self) -> list[Request | Feed]:
-        """What somebody may wait for: requests that are answered, feeds with messages, opened or ended."""
+    def take_changed(self) -> list[Request | Feed | Asked]:
+        """What somebody may wait for: requests that are answered, feeds with messages, opened or ended, replies."""
         if not self._changed:
             return []
         changed, self._changed = self._changed, {}
@@ -160,6 +171,8 @@ class Core:
                 self._answer(request, None)
             elif (error := request.lost()) is not None:
                 self._answer(request, error)
+        for asked in self.asking.lost():
+            self._changed[asked] = None
 
     def close(self, error: ClientError | Refused | None) -> None:
         """The client does nothing any more: everybody who waits is told. Idempotent."""
@@ -171,6 +184,8 @@ class Core:
             self._answer(request, self._not_connected())
         for feed in list(self.feeds):
             self._end_feed(feed, self._not_connected())
+        for asked in self.asking:
+            self._fail(asked, self._not_connected())
 
     def check_open(self) -> None:
         """Raises NotConnected once closed."""
@@ -182,14 +197,38 @@ class Core:
     def new_send(self, destination: str, body: bytes, headers: Headers) -> Request:
         """A message to be submitted, as `encode_send` makes it and with its errors."""
         receipt = self._next()
-        return Request(Kind.SEND, receipt, encode_send(self.id, receipt, destination, body, headers))
+        encode = partial(encode_send, self.id, receipt, destination, body, headers)
+        return Request(Kind.SEND, receipt, encode(), again=partial(encode, again=True))
 
     def new_transaction(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> Request:
         """Several frames as one request. `settles` are (delivery, is ack), all of them held by `hold`."""
         name = f"t{self._next()}"
-        settled = [(delivery.ack_id, is_ack) for delivery, is_ack in settles]
-        data = encode_transaction(self.id, name, sends, settled)
-        return Request(Kind.TRANSACTION, name, data, deliveries=tuple(delivery for delivery, _ in settles))
+        settled = [(delivery.ack_id, is_ack, delivery.feed.ack_level) for delivery, is_ack in settles]
+        encode = partial(encode_transaction, self.id, name, sends, settled)
+        deliveries = tuple(delivery for delivery, _ in settles)
+        return Request(Kind.TRANSACTION, name, encode(), again=partial(encode, again=True), deliveries=deliveries)
+
+    def new_correlation_id(self) -> str:
+        return f"{self.id}-q{self._next()}"
+
+    def new_asked(self, destination: str, body: bytes, headers: Headers, correlation_id: str) -> Asked:
+        """A message that asks for an answer, to be submitted as `asked.request`. Raises as `new_send`, and ValueError
+        when a request with that id waits for its answer.
+        """
+        if "reply-to" in headers:
+            raise ValueError("a request has its own reply-to")
+        asking = {"dedup-id": f"{self.id}-{correlation_id}", **headers}
+        asking.update({"reply-to": REPLIES, "correlation-id": correlation_id})
+        asked = Asked(correlation_id, self.new_send(destination, body, asking))
+        asked.request.correlation_id = correlation_id
+        self.asking.add(asked)
+        return asked
+
+    def forget_asked(self, asked: Asked) -> None:
+        """Nobody waits for the answer any more; the request is not written again."""
+        self.asking.forget(asked)
+        self._changed.pop(asked, None)
+        self.forget(asked.request)
 
     def submit(self, request: Request) -> None:
         """Ask it, now or once there is a connection. The caller has seen that the window has room.
@@ -289,10 +328,16 @@ class Core:
 
     def _take_message(self, frame: Frame) -> None:
         headers = frame.head.headers
+        if headers.get("subscription") == REPLIES:
+            asked = self.asking.take(headers, frame.body, self.connections)
+            if asked is not None:
+                self.requests.remove(asked.request)  # answered, so taken: it must not be written again
+                self._changed[asked] = None
+            return
         feed = self._by_wire_id.get(headers.get("subscription", ""))
         if feed is None:
             return  # of a SUBSCRIBE that has been taken back
-        if feed.kind is FeedKind.FANOUT and not feed.seen.advance(headers.get("message-id", "")):
+        if feed.kind is FeedKind.FANOUT and not feed.is_news(headers):
             return
         feed.opened = True
         feed.put(Delivery(feed, headers, frame.body, self.connections))
@@ -324,6 +369,7 @@ class Core:
             self._changed[request.feed] = None
         for delivery in request.deliveries:
             delivery.feed.settle(delivery)
+        request.answer = headers
         self._answer(request, None)
 
     def _take_error(self, frame: Frame) -> None:
@@ -339,7 +385,14 @@ class Core:
         if receipt.startswith("t") and "." not in receipt:
             # A COMMIT refused on a connection that stays open leaves its transaction open.
             self._output.append(encode_undo("ABORT", "transaction", receipt))
+        if error.code in ENDING_CODES:
+            feed = self._by_wire_id.get(headers.get("subscription", ""))
+            if feed is not None:
+                self._end_feed(feed, error)
+                return
         request = self.requests.find(receipt) if receipt else None
+        if request is not None and request.feed is not None and error.code == "not-caught-up":
+            raise error  # this node will know the name in a moment; another one knows it now
         if request is None:
             self._parting = None if receipt else error
             return
@@ -407,19 +460,31 @@ class Core:
         self._write(request)
 
     def _write(self, request: Request) -> None:
-        self.written_again += request.written
+        data = request.data
+        if request.written:
+            self.written_again += 1
+            if request.again is not None:
+                data = request.again()
         request.written = True
-        self._output.append(request.data)
+        self._output.append(data)
 
     def _answer(self, request: Request, error: ClientError | Refused | None) -> None:
         if self.requests.remove(request):
             request.done = True
             request.error = error
             self._changed[request] = None
+            asked = self.asking.of(request)
+            if error is not None and asked is not None:
+                self._fail(asked, error)
+
+    def _fail(self, asked: Asked, error: ClientError | Refused) -> None:
+        self.asking.forget(asked)
+        asked.fail(error)
+        self._changed[asked] = None
 
     def _settle(self, delivery: Delivery, is_ack: bool, receipt: str | None) -> None:
         delivery.feed.settle(delivery)
-        self._output.append(encode_settle(delivery.ack_id, is_ack, receipt))
+        self._output.append(encode_settle(delivery.ack_id, is_ack, receipt, delivery.feed.ack_level))
 
     def _close_wire(self, feed: Feed) -> None:
         """Take the SUBSCRIBE back; the feed itself goes on."""

@@ -18,7 +18,7 @@ Send = tuple[str, bytes, Headers]
 """Destination, body, headers."""
 
 
-def encode_connect(host: str, login: str | None, passcode: str | None, beat_ms: int) -> bytes:
+def encode_connect(host: str, login: str | None, passcode: str | None, beat_ms: int, client_id: str = "") -> bytes:
     """`on-error:keep-open`: a full queue must not cost the connection, and with it what all others have in flight."""
     headers = [
         ("accept-version", Version.V12.text),
@@ -27,13 +27,22 @@ def encode_connect(host: str, login: str | None, passcode: str | None, beat_ms: 
         ("on-error", "keep-open"),
     ]
     headers += [(name, value) for name, value in (("login", login), ("passcode", passcode)) if value is not None]
+    if client_id:
+        headers.append(("client-id", client_id))
     return encode_frame("CONNECT", headers, version=Version.V10)  # CONNECT is never escaped
 
 
 def encode_send(
-    client: str, receipt: str, destination: str, body: bytes, headers: Headers, transaction: str | None = None
+    client: str,
+    receipt: str,
+    destination: str,
+    body: bytes,
+    headers: Headers,
+    transaction: str | None = None,
+    *,
+    again: bool = False,
 ) -> bytes:
-    """A SEND. `dedup-id` names the message over all attempts; the caller may bring its own.
+    """A SEND. `dedup-id` names the message over all attempts; the caller may bring its own. `again`: not the first one.
 
     Raises ValueError for a header that is not the caller's, LocalProtocolError for one that STOMP cannot carry.
     """
@@ -43,29 +52,37 @@ def encode_send(
     lines = [("destination", destination), ("receipt", receipt)]
     if transaction is not None:
         lines.append(("transaction", transaction))
+    if again:
+        lines.append(("redelivered", "true"))
     lines += headers.items()
     if "dedup-id" not in headers:
         lines.append(("dedup-id", f"{client}-{receipt}"))
     return encode_frame("SEND", lines, body)
 
 
-def encode_transaction(client: str, name: str, sends: list[Send], settles: list[tuple[str, bool]]) -> bytes:
+def encode_transaction(
+    client: str, name: str, sends: list[Send], settles: list[tuple[str, bool, str]], *, again: bool = False
+) -> bytes:
     """All frames of a transaction; its frames have the receipts `NAME.1`, `NAME.2`, …, and COMMIT has `NAME`.
 
-    `settles` are (ack id, is ack). Raises as `encode_send`.
+    `settles` are (ack id, is ack, level or ""). Raises as `encode_send`.
     """
     frames = [encode_frame("BEGIN", [("transaction", name)])]
     for destination, body, headers in sends:
-        frames.append(encode_send(client, f"{name}.{len(frames)}", destination, body, headers, name))
-    for ack_id, is_ack in settles:
+        frames.append(encode_send(client, f"{name}.{len(frames)}", destination, body, headers, name, again=again))
+    for ack_id, is_ack, level in settles:
         lines = [("id", ack_id), ("receipt", f"{name}.{len(frames)}"), ("transaction", name)]
+        if is_ack and level:
+            lines.append(("ack-level", level))
         frames.append(encode_frame("ACK" if is_ack else "NACK", lines))
     frames.append(encode_frame("COMMIT", [("transaction", name), ("receipt", name)]))
     return b"".join(frames)
 
 
-def encode_settle(ack_id: str, is_ack: bool, receipt: str | None) -> bytes:
+def encode_settle(ack_id: str, is_ack: bool, receipt: str | None, level: str = "") -> bytes:
     lines = [("id", ack_id)] if receipt is None else [("id", ack_id), ("receipt", receipt)]
+    if is_ack and level and receipt is not None:
+        lines.append(("ack-level", level))
     return encode_frame("ACK" if is_ack else "NACK", lines)
 
 
@@ -75,12 +92,17 @@ def encode_subscribe(feed: Feed) -> bytes:
     if feed.kind is Kind.QUEUE:
         mode = Ack.CLIENT_INDIVIDUAL if feed.ack is Ack.AUTO else feed.ack
         lines += [("ack", mode.value), ("prefetch-count", str(feed.prefetch))]
+        if feed.durable:
+            lines.append(("durable-subscription-name", feed.durable))
+            # Only for the first SUBSCRIBE that the mesh hears; after that its place counts.
+            begins_after = feed.start == "resume"
+            lines.append(("qmq-resume", feed.seen.header()) if begins_after else ("x-stream-offset", feed.start))
     elif feed.kind is Kind.FANOUT:
-        resume = "" if feed.start == "next" else feed.seen.header()
-        if resume:
-            lines.append(("qmq-resume", resume))
+        if feed.start == "next":
+            lines.append(("x-stream-offset", "next"))
         else:
-            lines.append(("x-stream-offset", "next" if feed.start == "next" else "first"))
+            # An empty vector begins at the first kept message too, and the node says where that is.
+            lines.append(("qmq-resume", feed.seen.header()))
     return encode_frame("SUBSCRIBE", [*lines, *feed.headers.items()])
 
 

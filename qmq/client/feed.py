@@ -4,6 +4,9 @@ What arrives is buffered here, and each kind of destination has its own bound: a
 the node was given, a fanout is paused at `buffer_bytes` (it is unsubscribed, and continued from its vector when half
 of that has been taken), and a topic, whose messages cannot be had again, ends or drops its oldest.
 
+A durable subscription of a fanout, whose place the nodes keep, is for this side what a queue is: its messages are
+bounded by credit, need an ACK, and come again after a lost connection.
+
 Surprising: `auto` is not what goes over the wire for queues. A message that the node counts as consumed when it
 is sent would be lost in this buffer if the client died, and nothing would bound the buffer; so the node is told
 `client-individual`, and the message is acknowledged when it is handed out.
@@ -13,11 +16,21 @@ from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 
-from qmq.client.vectors import Progress
+from qmq.client.vectors import Progress, parse_gap
 from qmq.errors import ClientError, Refused
 
 MESSAGE_OVERHEAD_BYTES = 512
 """What one buffered message costs beyond its body, near enough for a bound: it makes that a bound on messages too."""
+
+
+GAP_HEADER = "qmq-gap"
+
+DEDUP_HEADERS = ("dedup-id", "qmq-dedup-id", "_AMQ_DUPL_ID")
+
+IDS_MAX = 10_000
+"""So many messages of a fanout are known by their dedup ids, at least: up to 2 MB. When a node dies with a message that
+no other has, its sender sends it again elsewhere; the copy of that node comes when it is back.
+"""
 
 
 class Kind(Enum):
@@ -49,7 +62,7 @@ def kind_of(destination: str) -> Kind:
     """What `destination` is to a subscriber. What is wrong about it is for the node to say."""
     if destination.startswith("/fanout/"):
         return Kind.FANOUT
-    if destination.startswith(("/topic/", "/system/")):
+    if destination.startswith(("/topic/", "/system/", "/temp-queue/")):
         return Kind.TOPIC
     return Kind.QUEUE
 
@@ -82,15 +95,19 @@ class Feed:
 
     __slots__ = (
         "ack",
+        "ack_level",
         "buffer",
         "buffer_bytes_max",
         "buffered_bytes",
         "destination",
         "drops_oldest",
         "dropped",
+        "durable",
         "error",
         "handed",
         "headers",
+        "ids",
+        "is_fresh",
         "kind",
         "opened",
         "prefetch",
@@ -112,10 +129,16 @@ class Feed:
         start: str,
         seen: Progress,
         headers: Mapping[str, str],
+        durable: str = "",
+        ack_level: str = "",
     ) -> None:
         self.destination = destination
-        self.kind = kind_of(destination)
+        self.durable = durable
+        """Its name at the nodes, for a durable subscription; otherwise empty."""
+        self.kind = Kind.QUEUE if durable else kind_of(destination)
         self.ack = ack
+        self.ack_level = ack_level
+        """Of ACKs with a receipt; empty: as the node's policy says."""
         self.prefetch = prefetch
         self.buffer_bytes_max = buffer_bytes_max
         self.drops_oldest = drops_oldest
@@ -133,6 +156,10 @@ class Feed:
         """Fanouts: what has been put into the buffer."""
         self.handed = seen.copy()
         """Fanouts: what has been handed out."""
+        self.is_fresh = start == "first"
+        """Fanouts: whether nothing has come yet of a start at the first kept message."""
+        self.ids: dict[str, None] = {}
+        """Fanouts: dedup ids of the messages that came last, oldest first."""
         self.unsettled: dict[str, Delivery] = {}
         """By ack id, in the order of delivery: came over the present connection, and neither ACK nor NACK is said."""
         self.dropped = 0
@@ -146,6 +173,35 @@ class Feed:
         """Whether enough has been taken that a paused feed is worth continuing."""
         return self.buffered_bytes * 2 <= self.buffer_bytes_max
 
+    def is_news(self, headers: Mapping[str, str]) -> bool:
+        """Fanouts: whether a MESSAGE is for the application; it is seen from now on.
+
+        A gap notice that comes before any message, when everything that is kept was asked for, only says where that
+        begins: nothing of it was ever promised.
+        """
+        gap = headers.get(GAP_HEADER)
+        if gap is None:
+            self.is_fresh = False
+            return self.seen.advance(headers.get("message-id", "")) and self._is_new_id(headers)
+        missing = parse_gap(gap)
+        is_news = self.seen.pass_over(missing)
+        if self.is_fresh:
+            self.handed.pass_over(missing)
+        return is_news and not self.is_fresh
+
+    def _is_new_id(self, headers: Mapping[str, str]) -> bool:
+        """Whether no message with this dedup id came just before, from another node that had taken it too."""
+        id = next((headers[name] for name in DEDUP_HEADERS if name in headers), "")
+        if not id:
+            return True
+        if id in self.ids:
+            return False
+        self.ids[id] = None
+        if len(self.ids) > 2 * IDS_MAX:
+            # All at once: taking the oldest one from a dict each time would look at every place that is free by now.
+            self.ids = dict.fromkeys(list(self.ids)[IDS_MAX:])
+        return True
+
     def put(self, delivery: Delivery) -> None:
         self.buffer.append(delivery)
         self.buffered_bytes += delivery.cost_bytes
@@ -157,7 +213,11 @@ class Feed:
         delivery = self.buffer.popleft()
         self.buffered_bytes -= delivery.cost_bytes
         if self.kind is Kind.FANOUT:
-            self.handed.advance(delivery.headers.get("message-id", ""))
+            gap = delivery.headers.get(GAP_HEADER)
+            if gap is None:
+                self.handed.advance(delivery.headers.get("message-id", ""))
+            else:
+                self.handed.pass_over(parse_gap(gap))
         return delivery
 
     def settle(self, delivery: Delivery) -> None:

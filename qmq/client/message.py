@@ -4,17 +4,18 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from qmq.client.feed import Delivery
+from qmq.client.feed import GAP_HEADER, Delivery
+from qmq.client.vectors import parse_gap
 from qmq.errors import NotConnected, Stale
 
 if TYPE_CHECKING:
-    from qmq.client.client import Client
+    from qmq.client.client import Client, Receipt
 
 
 class Message:
     """One message. As a context (`async with message`), it is acknowledged at the end of the block, and refused when
     the block ends with an exception or a cancel. It settles once; what is said after that does nothing. Messages of
-    topics and fanouts need no settling: everything here does nothing for them.
+    topics and fanouts, except by durable subscriptions, need no settling: everything here does nothing for them.
     """
 
     __slots__ = ("_client", "_confirm", "delivery")
@@ -47,6 +48,13 @@ class Message:
         return self.delivery.headers.get("message-id", "")
 
     @property
+    def gap(self) -> Mapping[str, tuple[int, int]]:
+        """Fanouts: not empty when this is no message, but the notice that messages are missing: what retention
+        dropped before this subscription came to it. Origin → (first, last) of their sequences; `body` is empty.
+        """
+        return parse_gap(self.delivery.headers.get(GAP_HEADER, ""))
+
+    @property
     def delivery_count(self) -> int:
         """Which attempt this is, from 1 on, as far as the queue's node remembers."""
         count = self.delivery.headers.get("delivery-count", "1")
@@ -62,8 +70,8 @@ class Message:
         """Whether the connection that it came over is gone, so that an ACK can no longer be said: it comes again."""
         return bool(self.delivery.ack_id) and self._client.core.is_gone(self.delivery)
 
-    async def ack(self) -> None:
-        """It is done. On return the node has that on disk.
+    async def ack(self) -> "Receipt | None":
+        """It is done. On return the node has that on disk, and the Receipt tells how; None when it was settled before.
 
         In `client` mode this covers everything delivered before it, too. Cancelled: the ACK may have been sent.
 
@@ -72,11 +80,16 @@ class Message:
             Refused: the node says no.
             NotConnected: the client was left.
         """
-        await self._client.settle(self.delivery, True)
+        return await self._client.settle(self.delivery, True)
 
     async def nack(self) -> None:
         """It could not be done: it goes back to its queue and comes again, to anybody. Otherwise as `ack`."""
         await self._client.settle(self.delivery, False)
+
+    async def reply(self, body: bytes, headers: Mapping[str, str] | None = None) -> bool:
+        """Answer it. True when the node has taken the answer, False when nobody waits for it any more; see
+        `Client.reply`. This settles nothing."""
+        return await self._client.reply(self, body, headers)
 
     async def __aenter__(self) -> "Message":
         return self

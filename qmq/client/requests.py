@@ -2,13 +2,13 @@
 
 A request lives from the call that makes it until its RECEIPT, its ERROR, or the moment when its outcome can no longer
 be learned; it survives its connection when it can be asked again. The frames of one are encoded once, with the receipt
-that names it, and written again as they are.
+that names it; SENDs that are written again say so.
 
 Surprising: a request that no one waits for any more is forgotten here even when its frames are on their way: it may
 still be obeyed, and it is not written again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
 from qmq.client.feed import Delivery, Feed
@@ -31,14 +31,38 @@ class Kind(Enum):
 class Request:
     """One thing asked. `done` with `error` None means: the node says it is so.
 
-    `deliveries` are what a transaction settles. `feed` is set for SUBSCRIBE and STATUS.
+    `again` gives what is written after the first time, where that differs. `answer` holds the headers of its RECEIPT.
+    `deliveries` are what a transaction settles. `feed` is set for SUBSCRIBE and STATUS, `correlation_id` where somebody
+    waits for an answer.
     """
 
-    __slots__ = ("blamed", "data", "deliveries", "done", "error", "feed", "kind", "receipt", "written")
+    __slots__ = (
+        "again",
+        "answer",
+        "blamed",
+        "correlation_id",
+        "data",
+        "deliveries",
+        "done",
+        "error",
+        "feed",
+        "kind",
+        "receipt",
+        "written",
+    )
 
     def __init__(
-        self, kind: Kind, receipt: str, data: bytes, *, feed: Feed | None = None, deliveries: tuple[Delivery, ...] = ()
+        self,
+        kind: Kind,
+        receipt: str,
+        data: bytes,
+        *,
+        again: Callable[[], bytes] | None = None,
+        feed: Feed | None = None,
+        deliveries: tuple[Delivery, ...] = (),
     ) -> None:
+        self.again = again
+        self.answer: Mapping[str, str] = {}
         self.kind = kind
         self.receipt = receipt
         self.data = data
@@ -48,6 +72,7 @@ class Request:
         self.error: ClientError | Refused | None = None
         self.blamed = 0
         self.written = False
+        self.correlation_id = ""
 
     @property
     def takes_room(self) -> bool:

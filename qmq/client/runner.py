@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from qmq.client.address import Address, Rotation
+from qmq.client.asking import Asked
 from qmq.client.core import Core, Phase
 from qmq.client.dial import Dial, Line
 from qmq.client.feed import Feed
@@ -60,7 +61,7 @@ class Runner:
         self._attempt_seconds = attempt_seconds
         self._steady_seconds = steady_seconds
         self._refused_by: set[Address] = set()
-        self._waiting: dict[Request | Feed, trio.Event] = {}
+        self._waiting: dict[Request | Feed | Asked, trio.Event] = {}
         self._room = trio.lowlevel.ParkingLot()
         self._output = trio.Event()
         self._heard = self._sent = 0.0
@@ -85,13 +86,13 @@ class Runner:
             self._online.set()
             self._room.unpark_all()
 
-    async def changed(self, subject: Request | Feed) -> None:
+    async def changed(self, subject: Request | Feed | Asked) -> None:
         """Wait until the core names `subject` as changed. Look before and after: others may have been quicker."""
         await self._waiting.setdefault(subject, trio.Event()).wait()
 
-    def forget(self, request: Request) -> None:
+    def forget(self, subject: Request | Asked) -> None:
         """Nobody waits for it any more, and the room that it took is free."""
-        self._waiting.pop(request, None)
+        self._waiting.pop(subject, None)
         self.room_left()
 
     async def room(self, size: int) -> None:

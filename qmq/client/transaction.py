@@ -8,7 +8,7 @@ from qmq.client.feed import Delivery
 from qmq.client.message import Message
 
 if TYPE_CHECKING:
-    from qmq.client.client import Client
+    from qmq.client.client import Client, Receipt
 
 
 class Transaction:
@@ -21,6 +21,8 @@ class Transaction:
         self._client = client
         self._sends: list[Send] = []
         self._settles: list[tuple[Delivery, bool]] = []
+        self.receipt: Receipt | None = None
+        """How the node has taken it, after the block."""
 
     def send(self, destination: str, body: bytes, headers: Headers | None = None) -> None:
         """Add a message."""
@@ -61,7 +63,7 @@ class Transaction:
         if not self._sends and not self._settles:
             return
         try:
-            await self._client.commit(self._sends, self._settles)
+            self.receipt = await self._client.commit(self._sends, self._settles)
         except BaseException:
             self._release()
             raise

@@ -45,6 +45,14 @@ class Progress:
         self._last[origin] = sequence
         return True
 
+    def pass_over(self, gap: Mapping[str, tuple[int, int]]) -> bool:
+        """Take a gap notice into account: nothing of it will come. False when all of it was known before."""
+        is_news = False
+        for origin, (_, last) in gap.items():
+            if last > self._last.get(origin, 0):
+                is_news = self.advance(f"{origin}-{last}")
+        return is_news
+
     def copy(self) -> "Progress":
         return Progress(self._last)
 
@@ -86,3 +94,17 @@ def parse_progress(text: str) -> Progress:
         parse_origin(origin)
         last[origin] = int(digits)
     return Progress(last)
+
+
+def parse_gap(text: str) -> dict[str, tuple[int, int]]:
+    """The header `qmq-gap`: origin → (first, last) of the sequences that are not kept any more.
+
+    What means nothing is left out: a later node may say more.
+    """
+    gap: dict[str, tuple[int, int]] = {}
+    for entry in text.split(","):
+        origin, _, span = entry.strip().partition("=")
+        first, _, last = span.partition("-")
+        if origin and all(part.isascii() and part.isdigit() and len(part) <= 19 for part in (first, last)):
+            gap[origin] = (int(first), int(last))
+    return gap

@@ -370,6 +370,46 @@ async def test_a_topic_subscriber_may_ask_for_the_newest(autojump_clock: MockClo
             assert [(await anext(messages)).body for _ in range(3)] == [b"7", b"8", b"9"]
 
 
+BRIEF = DestinationSettings(policies=(DestinationPolicy(pattern="/fanout/brief", retention_seconds=1.0),))
+
+
+async def test_who_comes_back_after_retention_is_told_what_is_missing_and_goes_on(autojump_clock: MockClock) -> None:
+    async with running(destinations=BRIEF) as mesh, mesh.client() as client:
+        await client.send("/fanout/brief", b"1")
+        async with client.subscribe("/fanout/brief") as messages:
+            assert await take(messages, 1) == [b"1"]
+            position = messages.position
+        await client.send("/fanout/brief", b"2")
+        await trio.sleep(10)
+        await client.send("/fanout/brief", b"3")
+
+        async with client.subscribe("/fanout/brief", start=position) as messages:
+            notice, three = await anext(messages), await anext(messages)
+            position = messages.position
+
+        ((origin, (first, last)),) = notice.gap.items()
+        assert (notice.body, origin) == (b"", position.partition("=")[0])
+        assert first <= last
+        assert (three.body, dict(three.gap)) == (b"3", {})
+        async with client.subscribe("/fanout/brief", start=position) as messages:
+            await client.send("/fanout/brief", b"4")
+            assert await take(messages, 1) == [b"4"]
+
+
+async def test_who_begins_after_retention_misses_nothing(autojump_clock: MockClock) -> None:
+    async with running(destinations=BRIEF) as mesh, mesh.client() as client:
+        await client.send("/fanout/brief", b"1")
+        await trio.sleep(10)
+        await client.send("/fanout/brief", b"2")
+
+        async with client.subscribe("/fanout/brief") as messages:
+            assert await take(messages, 1) == [b"2"]
+            mesh.kill("a")
+            await mesh.start("a")
+            await client.send("/fanout/brief", b"3")
+            assert await take(messages, 1) == [b"3"]
+
+
 async def test_a_fanout_can_be_continued_from_a_kept_position_by_another_client(autojump_clock: MockClock) -> None:
     async with running() as mesh:
         async with mesh.client() as client:

@@ -11,7 +11,7 @@ from qmq.client.address import Rotation, parse_address
 from qmq.client.core import Core, Phase
 from qmq.client.encode import vector_of
 from qmq.client.feed import Ack, Feed, State
-from qmq.client.vectors import HEADER_BYTES_MAX, ORIGINS_MAX, Progress, parse_progress
+from qmq.client.vectors import HEADER_BYTES_MAX, ORIGINS_MAX, Progress, parse_gap, parse_progress
 from qmq.dots import Origin
 from qmq.errors import NotConnected, Refused, RemoteProtocolError, Stale
 from qmq.gateways.headers import parse_vector
@@ -48,7 +48,9 @@ class Peer:
         self.say("RECEIPT", ("receipt-id", id))
 
 
-def queue(ack: Ack = Ack.CLIENT_INDIVIDUAL, destination: str = "/queue/q", start: str = "first") -> Feed:
+def queue(
+    ack: Ack = Ack.CLIENT_INDIVIDUAL, destination: str = "/queue/q", start: str = "first", ack_level: str = ""
+) -> Feed:
     return Feed(
         destination,
         ack=ack,
@@ -58,6 +60,7 @@ def queue(ack: Ack = Ack.CLIENT_INDIVIDUAL, destination: str = "/queue/q", start
         start=start,
         seen=Progress(),
         headers={},
+        ack_level=ack_level,
     )
 
 
@@ -142,6 +145,30 @@ def test_a_receipt_for_an_ack_that_is_lost_with_its_connection_leaves_the_outcom
 
     assert isinstance(request.error, Stale)
     assert [frame.head.command for frame in peer.log_in()] == ["SUBSCRIBE"]
+
+
+def test_the_level_of_acks_is_asked_for_where_a_receipt_is() -> None:
+    peer = Peer()
+    peer.log_in()
+    feed = queue(ack_level="quorum")
+    id = subscribed(peer, feed)
+    for number in "12345":
+        peer.say("MESSAGE", ("subscription", id), ("message-id", number), ("ack", number))
+    waited, quick, refused, together, given_back = (peer.core.take(feed) for _ in range(5))
+    assert waited and quick and refused and together and given_back
+
+    peer.core.settle(waited, True, True)
+    peer.core.settle(quick, True, False)
+    peer.core.settle(refused, False, True)
+    assert peer.core.hold(together) and peer.core.hold(given_back)
+    peer.core.submit(peer.core.new_transaction([], [(together, True), (given_back, False)]))
+
+    asked = {
+        frame.head.headers["id"]: frame.head.headers.get("ack-level")
+        for frame in peer.frames()
+        if "id" in frame.head.headers
+    }
+    assert asked == {"1": "quorum", "2": None, "3": None, "4": "quorum", "5": None}
 
 
 def test_an_error_about_nothing_in_particular_is_held_against_the_first_unanswered_request_after_three_times() -> None:
@@ -250,6 +277,63 @@ def test_a_fanout_is_continued_after_what_was_seen_and_what_a_node_repeats_is_dr
     while (delivery := peer.core.take(feed)) is not None:
         seen.append(delivery.headers["message-id"])
     assert seen == [f"{a}-3", f"{b}-1", f"{a}-7", f"{b}-2"]
+
+
+def gap(peer: Peer, id: str, text: str) -> None:
+    peer.say("MESSAGE", ("subscription", id), ("message-id", "a-0000000000000001-m1"), ("qmq-gap", text))
+
+
+def test_a_gap_is_handed_out_in_its_place_and_counts_for_the_position() -> None:
+    peer = Peer()
+    peer.log_in()
+    feed = queue(destination="/fanout/f")
+    id = subscribed(peer, feed)
+    a, b = Origin("a", 1), Origin("b", 2)
+    peer.say("MESSAGE", ("subscription", id), ("message-id", f"{a}-3"))
+    gap(peer, id, f"{a}=4-8,{b}=1-2")
+    gap(peer, id, f"{a}=4-8")
+    peer.say("MESSAGE", ("subscription", id), ("message-id", f"{a}-9"))
+    peer.core.lost()
+
+    (again,) = peer.log_in()
+
+    assert parse_vector(again.head.headers["qmq-resume"]) == {a: 9, b: 2}
+    taken = []
+    while (delivery := peer.core.take(feed)) is not None:
+        taken.append(delivery.headers.get("qmq-gap"))
+        if delivery.headers.get("qmq-gap"):
+            assert str(feed.handed) == f"{a}=8,{b}=2"
+    assert taken == [None, f"{a}=4-8,{b}=1-2", None]
+
+
+def test_a_start_at_the_first_kept_message_misses_nothing_and_learns_where_that_is() -> None:
+    peer = Peer()
+    peer.log_in()
+    feed = queue(destination="/fanout/f")
+    peer.core.subscribe(feed)
+    (subscribe,) = peer.frames()
+    assert subscribe.head.headers["qmq-resume"] == ""
+    a = Origin("a", 1)
+    gap(peer, subscribe.head.headers["id"], f"{a}=1-8")
+    assert peer.core.take(feed) is None
+    peer.core.lost()
+
+    (again,) = peer.log_in()
+
+    assert parse_vector(again.head.headers["qmq-resume"]) == {a: 8}
+    peer.say("MESSAGE", ("subscription", again.head.headers["id"]), ("message-id", f"{a}-9"))
+    gap(peer, again.head.headers["id"], f"{a}=10-11")
+    assert [
+        delivery.headers.get("qmq-gap") for delivery in (peer.core.take(feed), peer.core.take(feed)) if delivery
+    ] == [
+        None,
+        f"{a}=10-11",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "a", "a=1", "a=x-2", "=1-2", "a=1-" + "9" * 20])
+def test_what_is_no_gap_says_nothing(text: str) -> None:
+    assert parse_gap(text) == {}
 
 
 def test_a_fanout_from_next_on_a_node_that_cannot_say_its_position_starts_there_again_each_time() -> None:

@@ -115,6 +115,7 @@ class Nodes(RuleBasedStateMachine):
         if command == "CONNECT":
             self.leaving.append(encode_frame("CONNECTED", [("version", "1.2")]))
         elif command == "SEND":
+            assert frame.body not in self.dedup_ids or headers.get("redelivered") == "true", "a node cannot tell"
             self.dedup_ids.setdefault(frame.body, set()).add(headers["dedup-id"])
             self.log[self.at].append(frame.body)
             self.has[self.at][self.at] += 1

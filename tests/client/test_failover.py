@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+import qmq.client
 from qmq.errors import Stale
 from qmq.server.node import Node
 from tests.client.rig import CLIENT_HOST, eventually, running, take
@@ -86,21 +87,55 @@ async def test_messages_that_waited_in_the_client_are_not_handed_out_after_their
             assert scope.cancelled_caught
 
 
-async def test_a_send_in_flight_is_sent_again_with_the_same_dedup_id(autojump_clock: MockClock) -> None:
+async def test_a_send_in_flight_is_sent_again_at_another_node_and_appended_once(autojump_clock: MockClock) -> None:
     async with running("ab") as mesh, mesh.client() as client, mesh.client(nodes=mesh.addresses[1:]) as other:
         # The SEND reaches node a and its receipt does not come back.
         mesh.fabric.cut(mesh.hosts["a"], CLIENT_HOST)
+        receipts: list[qmq.client.Receipt] = []
+
+        async def send() -> None:
+            receipts.append(await client.send("/fanout/f", b"once"))
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.send, "/fanout/f", b"once or twice")
+            nursery.start_soon(send)
             await trio.sleep(0.5)
             assert client.statistics().unconfirmed_messages == 1
             mesh.fabric.break_between(CLIENT_HOST, mesh.hosts["a"])
 
+        assert receipts == [qmq.client.Receipt(copies=None, is_duplicate=True)]
         assert client.statistics().written_again == 1
+        await client.send("/fanout/f", b"next")
         async with other.subscribe("/fanout/f") as messages:
-            copies = [await anext(messages), await anext(messages)]
-        assert copies[0].id != copies[1].id
-        assert copies[0].headers["dedup-id"] == copies[1].headers["dedup-id"]
+            assert await take(messages, 2) == [b"once", b"next"]
+
+
+async def test_a_transaction_in_flight_is_sent_again_and_applied_once(autojump_clock: MockClock) -> None:
+    async with running("ab") as mesh, mesh.client() as client:
+        mesh.fabric.cut(mesh.hosts["a"], CLIENT_HOST)
+
+        async def send() -> None:
+            async with client.transaction() as together:
+                together.send("/fanout/f", b"1")
+                together.send("/fanout/f", b"2")
+            assert together.receipt == qmq.client.Receipt(copies=None, is_duplicate=False)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await trio.sleep(0.5)
+            mesh.fabric.break_between(CLIENT_HOST, mesh.hosts["a"])
+        await client.send("/fanout/f", b"3")
+
+        async with client.subscribe("/fanout/f") as messages:
+            assert await take(messages, 3) == [b"1", b"2", b"3"]
+
+
+async def test_a_receipt_says_that_too_few_disks_have_it(autojump_clock: MockClock) -> None:
+    async with running("abc") as mesh, mesh.client(nodes=mesh.addresses[:1]) as client:
+        assert await client.send("/queue/q", b"x") == qmq.client.Receipt(copies=None, is_duplicate=False)
+        mesh.kill("b")
+        mesh.kill("c")
+
+        assert await client.send("/queue/q", b"x") == qmq.client.Receipt(copies=1, is_duplicate=False)
 
 
 async def test_silence_of_the_node_is_met_by_going_to_another(autojump_clock: MockClock) -> None:
@@ -253,3 +288,20 @@ async def test_clients_of_a_node_that_flaps_do_not_dial_it_without_a_pause(autoj
                 breaks += 1
 
         assert 4 < breaks < 30
+
+
+async def test_an_ack_for_good_says_when_the_node_of_its_message_is_dead(autojump_clock: MockClock) -> None:
+    async with running("abc") as mesh, mesh.client(nodes=[mesh.addresses[2]]) as client:
+        async with mesh.client(nodes=[mesh.addresses[0]]) as sender:
+            for body in (b"1", b"2"):
+                await sender.send("/queue/q", body)
+        async with client.subscribe("/queue/q", ack_level="quorum") as messages:
+            one, two = [await anext(messages) for _ in range(2)]
+
+            before = await one.ack()
+            mesh.kill("a")
+            after = await two.ack()
+
+            assert before is not None and not before.is_edge and before.copies is None
+            assert after is not None and after.is_edge
+            assert await two.ack() is None
