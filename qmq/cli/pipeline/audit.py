@@ -1,0 +1,87 @@
+"""`qmq pipeline audit`: what is missing, doubled, out of order or corrupt, on which node."""
+
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from ..options import json_option
+from ..output import Failed, print_json, table
+from .shared import job, progress, require_spark
+
+FINDINGS_SHOWN = 50
+
+
+@click.command
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
+@click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name at live nodes, also from QMQ_LOGIN.")
+@click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE.")
+@click.option("--cafile", metavar="FILE", help="Certificate authorities, for TLS with live nodes.")
+@click.option("--deep", is_flag=True, help="Read everything and verify every checksum, with Spark.")
+@click.option("--latency/--no-latency", default=True, show_default=True, help="How long records took between nodes.")
+@json_option
+def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **login: str | None) -> None:
+    """Find records that are missing, doubled, out of order or corrupt.
+
+    NODE is a data directory or a live node (host:port); with several, what one has and another has not is shown as
+    well. Nodes that run may be behind others by what is on its way. Exit code 1 when something is found.
+
+    Of directories only indexes and the heads of batches are read, and no Spark is needed; --deep reads every byte.
+    Live nodes send their whole journals, and every checksum is verified.
+    """
+    require_spark()
+    from ...spark.jobs import audit as jobs
+    from ...spark.jobs.latency import measure
+    from ...spark.logs import DataDirectory
+    from ...spark.options import BadOption, read_options
+
+    given = {name: value for name, value in login.items() if value}
+    try:
+        live = [read_options({**given, "servers": node}) for node in nodes if not Path(node).exists() and ":" in node]
+        directories = [DataDirectory(node) for node in nodes if Path(node).exists() or ":" not in node]
+        found = jobs.audit(directories, live)
+        links, cuts = measure(directories) if latency else ([], [])
+    except BadOption as error:
+        raise click.UsageError(str(error)) from error
+    except OSError as error:
+        raise Failed(str(error)) from error
+    if deep:
+        with job("audit") as spark, progress("audit", quiet=as_json) as tell:
+            jobs.audit_deep(spark, directories, found, tell=tell)
+    if as_json:
+        print_json(
+            {
+                **asdict(found),
+                "rows": [row._asdict() for row in found.rows],
+                "findings": [finding._asdict() for finding in found.findings],
+                "links": [link._asdict() for link in links],
+                "cuts": [{**cut._asdict(), "convergence_seconds": cut.convergence_seconds} for cut in cuts],
+                "clean": found.clean,
+            }
+        )
+    else:
+        head = ["NODE", "ORIGIN", "FIRST", "LAST", "RECORDS", "BEHIND"]
+        click.echo("\n".join(table(head, found.rows)))
+        if links:
+            head = ["FROM", "TO", "BATCHES", "P50 ms", "P95 ms", "P99 ms", "MOST ms", "CLOCKS APART ms"]
+            rows = [[*link[:3], *(f"{value * 1000:.1f}" for value in link[3:])] for link in links]
+            click.echo("\n" + "\n".join(table(head, rows)))
+        for cut in cuts:
+            healed = datetime.fromtimestamp(cut.healed_us / 1e6, UTC).isoformat(timespec="seconds")
+            seconds = (cut.healed_us - cut.began_us) / 1e6
+            click.echo(
+                f"cut {cut.source} → {cut.target}: nothing came for {seconds:.1f} s, healed {healed}, "
+                f"converged {cut.convergence_seconds:.1f} s later"
+            )
+        for finding in found.findings[:FINDINGS_SHOWN]:
+            click.echo(f"FOUND {finding.text}")
+        if len(found.findings) > FINDINGS_SHOWN:
+            click.echo(f"and {len(found.findings) - FINDINGS_SHOWN} more findings (--json lists them)")
+        click.echo(
+            f"{found.records} records in {found.segments} segments: {'clean' if found.clean else 'NOT clean'}"
+            + (f", {found.bytes_verified} bytes verified" if found.bytes_verified else "")
+        )
+    if not found.clean:
+        sys.exit(1)

@@ -1,0 +1,57 @@
+"""`qmq pipeline dead-letters`: what was given up, and a list to send it again by."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..options import json_option
+from ..output import Failed, body_text, print_json, table
+from .shared import archive_option, given_source, job, progress, read_source, source_options
+
+GROUPS_SHOWN = 40
+
+
+@click.command("dead-letters")
+@source_options
+@archive_option
+@click.option("--redrive", type=click.Path(dir_okay=False, path_type=Path), help="Write a list to send again by.")
+@json_option
+def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **source: Any) -> None:
+    """Show what was given up, why and how often.
+
+    By queue and reason, with the newest bodies. --redrive writes one line of JSON per dead letter; take out the lines
+    that should stay dead, and send the others again with qmq pipeline replay --list.
+    """
+    read_source(archive=archive, **source)
+    with job("dead-letters") as spark, progress("dead letters", quiet=as_json) as tell:
+        from ...spark.jobs import dead_letters as jobs
+        from ...spark.jobs.messages import read_messages
+        from ...spark.progress import watched
+
+        messages = read_messages(spark, given_source(**source), archive).cache()
+        with watched(spark, tell):
+            found = jobs.dead_letters(messages)
+            if redrive is not None:
+                try:
+                    with open(redrive, "w", encoding="utf-8") as file:
+                        file.writelines(f"{line}\n" for line in jobs.redrive_lines(messages))
+                except OSError as error:
+                    raise Failed(str(error)) from error
+    if as_json:
+        for group in found:
+            times = {"first": group.first.isoformat(), "last": group.last.isoformat()}
+            print_json({**asdict(group), **times, "examples": [body_text(body) for body in group.examples]})
+        return
+    head = ["QUEUE", "REASON", "LETTERS", "DELIVERIES", "FIRST", "LAST"]
+    rows = [
+        [group.queue, group.reason, group.letters, group.deliveries_most]
+        + [f"{time:%Y-%m-%d %H:%M:%S}" for time in (group.first, group.last)]
+        for group in found[:GROUPS_SHOWN]
+    ]
+    click.echo("\n".join(table(head, rows)) if rows else "no dead letters")
+    for group in found[:GROUPS_SHOWN]:
+        for body in group.examples:
+            text = body_text(body).replace("\n", "\\n")
+            click.echo(f"{group.queue} {group.reason}: {text}")

@@ -1,0 +1,83 @@
+"""`qmq pipeline replay`: messages of the past, sent again."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..options import json_option
+from ..output import Failed, body_text, byte_size, print_json
+from .shared import archive_option, given_source, job, progress, read_source, source_options
+
+
+@click.command
+@source_options
+@archive_option
+@click.option("--send-to", metavar="HOST:PORT,…", help="Nodes to publish through; by default --servers.")
+@click.option("--into", "destination", metavar="NAME", help="Where to send; by default each message's own destination.")
+@click.option("--where", metavar="SQL", help="Only these, such as: headers['shop'] = 'x' and body like '%late%'.")
+@click.option("--list", "listed", type=click.Path(dir_okay=False, path_type=Path), help="Only those of a redrive list.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.")
+@click.option("--tasks", type=click.IntRange(1, 1000), default=2, show_default=True, help="Publishers at once.")
+@click.option("--name", metavar="TEXT", help="Of this replay: run again under its name, it appends nothing twice.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be sent.")
+@json_option
+def replay(
+    archive: str | None,
+    send_to: str | None,
+    destination: str | None,
+    where: str | None,
+    listed: Path | None,
+    rate: float | None,
+    tasks: int,
+    name: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Send messages of the past again.
+
+    From data directories (--path), live nodes (--servers) or an archive (--archive), by time (--from, --to),
+    destination, an SQL expression over origin, sequence, timestamp, destination, headers and body, or a list.
+    """
+    read_source(archive=archive, **source)
+    nodes = send_to or source["servers"]
+    if not dry_run and not (nodes and name):
+        raise click.UsageError("say --name, and where to publish with --send-to; or --dry-run")
+    with job("replay") as spark, progress("replay", quiet=as_json) as tell:
+        from ...spark.jobs import replay as jobs
+        from ...spark.jobs.dead_letters import read_list
+        from ...spark.jobs.messages import read_messages
+        from ...spark.progress import watched
+
+        given = given_source(**source)
+        if archive is not None:
+            given.pop("servers", None)
+        messages = read_messages(spark, given, archive)
+        if listed is not None:
+            try:
+                with open(listed, encoding="utf-8") as file:
+                    chosen = jobs.choose_listed(spark, messages, read_list(file))
+            except OSError as error:
+                raise Failed(str(error)) from error
+            chosen = jobs.choose(chosen.drop("to"), where=where, to=destination) if destination else chosen
+        else:
+            chosen = jobs.choose(messages, where=where, to=destination)
+        with watched(spark, tell):
+            found = jobs.plan(chosen)
+            if not dry_run and found.messages:
+                logins = {key: source[key] for key in ("login", "passcode", "cafile") if source[key]}
+                jobs.send(chosen, {"servers": nodes, **logins}, name=name or "", rate=rate, tasks=tasks)
+    if as_json:
+        samples = [{**one, "time": one["time"].isoformat(), "body": body_text(one["body"])} for one in found.samples]
+        facts = {"messages": found.messages, "bytes": found.bytes, "by_destination": found.by_destination}
+        print_json({**facts, "samples": samples, "sent": not dry_run})
+        return
+    for name_of, count in sorted(found.by_destination.items(), key=lambda item: -item[1]):
+        click.echo(f"{name_of}: {count}")
+    if dry_run:
+        for one in found.samples:
+            text = body_text(one["body"][:100]).replace("\n", "\\n")
+            click.echo(f"for example {one['id']} of {one['time']:%Y-%m-%d %H:%M:%S} to {one['to']}: {text}")
+    would = "would be sent" if dry_run else "sent, all receipted"
+    click.echo(f"{found.messages} messages ({byte_size(found.bytes)}) {would}")

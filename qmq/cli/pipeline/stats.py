@@ -1,0 +1,66 @@
+"""`qmq pipeline stats`: a table, JSON, or a page with plots."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..options import json_option
+from ..output import Failed, print_json, table
+from .shared import given_source, job, progress, read_source, source_options
+
+ROWS_SHOWN = 40
+
+
+@click.command
+@source_options
+@click.option("--window", default="1 minute", show_default=True, metavar="TIME", help="As Spark writes it: 10 minutes.")
+@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots.")
+@click.option("--follow", "out", metavar="DIR", help="Go on: append each window to Parquet files here when it ends.")
+@click.option("--lateness", default="1 minute", show_default=True, help="With --follow: wait so long for late records.")
+@json_option
+def stats(window: str, page: Path | None, out: str | None, lateness: str, as_json: bool, **source: Any) -> None:
+    """Show what goes through destinations, how fast, and what waits.
+
+    Messages, bytes, sizes, time to ack, what is not settled and how old it is, failed deliveries and dead letters.
+    """
+    read_source(**source, view="records")  # mistakes are told before Spark starts
+    given = given_source(**source)
+    with job("stats") as spark:
+        from ...spark.jobs import stats as jobs
+        from ...spark.progress import watched
+
+        if out is not None:
+            query = jobs.follow(
+                spark, given, out, f"{out}/_checkpoint", window=window, lateness=lateness, every="10 seconds"
+            )
+            click.echo(f"appending to {out}; Ctrl-C stops, and the same command goes on", err=True)
+            query.awaitTermination()
+            return
+        with progress("stats", quiet=as_json) as tell, watched(spark, tell):
+            found = jobs.stats(jobs.read_records(spark, given), window=window)
+    if page is not None:
+        from ...spark.jobs.report import report
+
+        try:
+            page.write_text(report(found), "utf-8")
+        except OSError as error:
+            raise Failed(str(error)) from error
+        click.echo(f"wrote {page}", err=True)
+    if as_json:
+        windows = [{**asdict(one), "start": one.start.isoformat()} for one in found.windows]
+        print_json({"totals": [asdict(total) for total in found.totals], "windows": windows})
+    elif page is None:
+        from ...spark.jobs.report import number, seconds
+
+        head = ["DESTINATION", "MESSAGES", "BYTES", "P99 SIZE", "ACKED", "P50 ACK", "P99 ACK"]
+        head += ["WAITING", "OLDEST", "DEAD"]
+        rows = [
+            [one.destination, one.messages, number(one.bytes), number(one.size_p99), one.settled]
+            + [seconds(one.ack_p50), seconds(one.ack_p99), one.waiting, seconds(one.oldest_seconds), one.dead_letters]
+            for one in found.totals[:ROWS_SHOWN]
+        ]
+        click.echo("\n".join(table(head, rows)))
+        if len(found.totals) > ROWS_SHOWN:
+            click.echo(f"and {len(found.totals) - ROWS_SHOWN} more destinations (--json lists them)")

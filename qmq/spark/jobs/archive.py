@@ -1,0 +1,195 @@
+"""The archive: every message of the mesh in a Delta table of Parquet, each exactly once, for as long as you like.
+
+Workers decode the log and write Parquet with pyarrow, so rows never pass through the JVM; the driver makes one Delta
+commit that holds the files and, per origin, the last sequence in them. The table is its own checkpoint: the next run
+begins where the last commit ended, from wherever it is started, and of two runs at once the second commit is refused.
+A run that dies leaves files that no reader sees; `vacuum` removes them.
+
+The files are `archive_files`, the commits `archive_table`; here is what is read when, and put together.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from pyspark.sql import DataFrame, SparkSession
+
+from qmq.dots import Vector, merge
+from qmq.errors import NotConnected, QmqError
+from qmq.spark.jobs.archive_files import COLUMNS, PARTITION, write_part
+from qmq.spark.jobs.archive_table import (
+    ArchiveError,
+    Overtaken,
+    choice_of,
+    commit,
+    open_table,
+    require_same,
+    table_vector,
+)
+from qmq.spark.options import Options, vector_to_json
+from qmq.spark.place import Place, open_place
+from qmq.spark.plan import Part
+from qmq.spark.progress import Told, watched
+from qmq.spark.views import ddl
+
+FILES_PER_COMMIT: Final = 512
+"""Parts of one commit: a first run over years of log is many commits, each of which counts when a later one fails."""
+
+
+@dataclass(slots=True)
+class Archived:
+    """What one run did. `vector` is how far the table goes now."""
+
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    commits: int = 0
+    seconds: float = 0.0
+    vector: Vector = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "files": self.files,
+            "commits": self.commits,
+            "seconds": round(self.seconds, 3),
+            "vector": vector_to_json(self.vector),
+        }
+
+
+def archive(spark: SparkSession, options: Options, table: str, *, tell: Told | None = None) -> Archived:
+    """Add to `table` everything that the logs hold beyond it. Durable on return.
+
+    The first run makes the table, and with it the choice of destinations; later runs must make the same.
+
+    Raises:
+        ArchiveError: the table is another kind of table, or was begun with other destinations.
+        Overtaken: another run has added to it meanwhile.
+        DataLoss: the logs do not hold any more what comes right after the table.
+    """
+    began = time.monotonic()
+    chosen = choice_of(options)
+    place = open_place(options)
+    done = Archived()
+    try:
+        have = place.available()
+        start = _begin(table, have, chosen)
+        done.vector = dict(start)
+        merge(have, start)  # what is read now may be behind what was read before: nothing is taken back
+        for end, parts in _steps(place, start, have):
+            _add(spark, options, table, done, end, parts, chosen, tell)
+    finally:
+        place.close()
+    done.seconds = time.monotonic() - began
+    return done
+
+
+def follow(
+    spark: SparkSession,
+    options: Options,
+    table: str,
+    *,
+    every_seconds: float,
+    told: Callable[[Archived], bool],
+    failed: Callable[[QmqError], None],
+) -> None:
+    """Archive again and again, until `told`, which hears of each run, says False.
+
+    When no node answers, or another run was quicker, `failed` hears of it, and the next turn tries again. Everything
+    else is raised.
+    """
+    while True:
+        began = time.monotonic()
+        try:
+            if not told(archive(spark, options, table)):
+                return
+        except (NotConnected, Overtaken) as error:
+            failed(error)
+        time.sleep(max(0.0, every_seconds - (time.monotonic() - began)))
+
+
+def compact(table: str, *, target_bytes: int = 256 << 20) -> dict[str, Any]:
+    """Put small files of the table together. Readers of the old ones are not disturbed until `vacuum`.
+
+    Raises ArchiveError when another one does the same.
+    """
+    try:
+        found: dict[str, Any] = open_table(table).optimize.compact(target_size=target_bytes)
+    except CommitFailedError as error:
+        raise ArchiveError(f"another run has put files of {table} together meanwhile: {error}") from error
+    return found
+
+
+def vacuum(table: str, *, hours: int = 168, dry_run: bool = False) -> list[str]:
+    """Remove files that no version of the last `hours` needs, and those of runs that died; returns their names."""
+    removed: list[str] = open_table(table).vacuum(
+        retention_hours=hours, dry_run=dry_run, enforce_retention_duration=hours >= 168, full=True
+    )
+    return removed
+
+
+def read_archive(spark: SparkSession, table: str) -> DataFrame:
+    """The rows of the table's last version, without a Delta jar: by the list of its files. Raises ArchiveError."""
+    delta = open_table(table)
+    files = delta.file_uris()
+    if not files:
+        return spark.createDataFrame([], ddl("messages", COLUMNS) + f", {PARTITION} string")
+    return spark.read.option("basePath", table).parquet(*files)
+
+
+def _begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector:
+    try:
+        delta = DeltaTable(table)
+    except TableNotFoundError:
+        return {}
+    require_same(delta, table, chosen)
+    return table_vector(delta, have)
+
+
+def _steps(place: Place, start: Vector, have: Vector) -> Iterator[tuple[Vector, list[Part]]]:
+    """Parts of one commit at a time, and the vector after it."""
+    parts = place.plan(start, have, strict=bool(start))
+    if len(parts) <= FILES_PER_COMMIT:
+        if have != start:
+            yield have, parts
+        return
+    # Too much for one commit: what journals still hold is divided evenly, origin by origin.
+    pieces = -(-len(parts) // FILES_PER_COMMIT)
+    base = place.base()
+    begin = dict(start)
+    low = {origin: max(start.get(origin, 0), min(base.get(origin, 0), last)) for origin, last in have.items()}
+    for piece in range(1, pieces + 1):
+        end = {origin: low[origin] + (last - low[origin]) * piece // pieces for origin, last in have.items()}
+        yield end, place.plan(begin, end, strict=bool(start))
+        begin = end
+
+
+def _add(
+    spark: SparkSession,
+    options: Options,
+    table: str,
+    done: Archived,
+    end: Vector,
+    parts: list[Part],
+    chosen: Mapping[str, Any],
+    tell: Told | None,
+) -> None:
+    Path(table).mkdir(parents=True, exist_ok=True)
+    entries: list[dict[str, Any]] = []
+    if parts:
+        run = uuid.uuid4().hex
+        with watched(spark, tell):
+            work = spark.sparkContext.parallelize(list(enumerate(parts)), len(parts))
+            entries = work.flatMap(lambda item: write_part(item[1], options, table, f"{run}-{item[0]:05d}")).collect()
+    commit(table, done.vector, end, entries, chosen)
+    done.rows += sum(entry["rows"] for entry in entries)
+    done.bytes += sum(entry["size"] for entry in entries)
+    done.files += len(entries)
+    done.commits += 1
+    done.vector.update(end)

@@ -1,0 +1,117 @@
+"""The Parquet files of an archive: what a worker makes of its part of the logs, one file per day.
+
+A file counts only once a commit of the table names it (`archive_table`); others are rubbish that `vacuum` removes.
+"""
+
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from qmq.spark.options import Options
+from qmq.spark.plan import Part
+from qmq.spark.source import rows_of_part
+from qmq.spark.views import arrow_schema
+
+COLUMNS: Final = ("origin", "sequence", "timestamp", "destination", "priority", "headers", "body")
+"""What the table has, besides `day`. A message's id is its origin, a hyphen and its sequence."""
+PARTITION: Final = "day"
+ROWS_PER_GROUP: Final = 131_072
+
+
+def write_part(part: Part, options: Options, table: str, name: str) -> list[dict[str, Any]]:
+    """In a worker: the rows of one part as Parquet files, one per day, and what a commit must know of them.
+
+    No two attempts write the same file: one that Spark has given up may still run, and write or remove its files long
+    after those of another one were committed.
+    """
+    name = f"{name}-{uuid.uuid4().hex[:8]}"
+    files: dict[str, _DayFile] = {}
+    try:
+        for batch in rows_of_part(part, options, COLUMNS):
+            days = pc.strftime(batch.column("timestamp"), "%Y-%m-%d")
+            distinct = days.unique().to_pylist()
+            for day in distinct:
+                rows = batch if len(distinct) == 1 else batch.filter(pc.equal(days, day))
+                if day not in files:
+                    files[day] = _DayFile(table, day, name)
+                files[day].add(rows)
+        return [file.finish() for file in files.values()]
+    except BaseException:
+        for file in files.values():
+            file.abandon()
+        raise
+
+
+class _DayFile:
+    """One Parquet file that is being written."""
+
+    def __init__(self, table: str, day: str, name: str) -> None:
+        self._path = f"{PARTITION}={day}/{name}.parquet"
+        self._file = Path(table) / self._path
+        self._day = day
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._schema = arrow_schema("messages", COLUMNS)
+        self._writer = pq.ParquetWriter(
+            self._file,
+            self._schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=["origin", "destination", "priority", "headers.key_value.key", "headers.key_value.value"],
+            write_statistics=["origin", "sequence", "timestamp", "destination"],
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows_waiting = 0
+        self._rows = 0
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._rows_waiting += batch.num_rows
+        for name in ("sequence", "timestamp", "destination", "origin"):
+            found = pc.min_max(batch.column(name)).as_py()
+            low, high = self._bounds.get(name, (found["min"], found["max"]))
+            self._bounds[name] = (min(low, found["min"]), max(high, found["max"]))
+        if self._rows_waiting >= ROWS_PER_GROUP:
+            self._write()
+
+    def finish(self) -> dict[str, Any]:
+        """Close the file, durable, and tell what is in it."""
+        self._write()
+        self._writer.close()
+        with open(self._file, "rb") as file:
+            os.fsync(file.fileno())
+        return {
+            "path": self._path,
+            "day": self._day,
+            "size": self._file.stat().st_size,
+            "rows": self._rows,
+            "modified_ms": int(time.time() * 1000),
+            "stats": self._stats(),
+        }
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        self._writer.close()
+        self._file.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=ROWS_PER_GROUP)
+            self._rows += self._rows_waiting
+            self._waiting, self._rows_waiting = [], 0
+
+    def _stats(self) -> str:
+        def plain(value: Any) -> Any:
+            return value.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z" if hasattr(value, "strftime") else value
+
+        # Delta's times have ms: the upper bound is rounded up.
+        low = {name: plain(bounds[0]) for name, bounds in self._bounds.items()}
+        high = {name: plain(bounds[1]) for name, bounds in self._bounds.items() if name != "timestamp"}
+        return json.dumps({"numRecords": self._rows, "minValues": low, "maxValues": high})

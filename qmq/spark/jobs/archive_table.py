@@ -1,0 +1,165 @@
+"""The Delta table of an archive: its commits, how far it goes, and what it is an archive of.
+
+One commit holds files and, per origin, the last sequence in them, as Delta's application transactions (`qmq:ORIGIN`,
+version = sequence). A commit is made only on a table that goes as far as the run believed, so nothing is in it twice.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, CommitProperties, Transaction, create_table_with_add_actions
+
+from qmq.dots import Vector
+from qmq.errors import QmqError
+from qmq.spark.jobs.archive_files import COLUMNS, PARTITION
+from qmq.spark.options import Options, vector_to_json
+from qmq.spark.tables import time_of
+from qmq.spark.views import arrow_schema
+
+TABLE_VERSION: Final = 1
+COMMIT_TRIES: Final = 10
+"""Of one commit, while others (`compact`, `vacuum`, another run) commit as well."""
+
+
+class ArchiveError(QmqError):
+    """The table is not one that this job can go on with."""
+
+
+class Overtaken(ArchiveError):
+    """Another run has added to the table meanwhile: nothing of this one is in it beyond what it has told."""
+
+
+def open_table(table: str) -> DeltaTable:
+    """Raises ArchiveError when there is none."""
+    try:
+        return DeltaTable(table)
+    except TableNotFoundError:
+        raise ArchiveError(f"there is no archive at {table}") from None
+
+
+def table_vector(delta: DeltaTable, origins: Iterable[Any]) -> Vector:
+    """How far the table goes for each of `origins`."""
+    found = {origin: delta.transaction_version(f"qmq:{origin}") for origin in origins}
+    return {origin: last for origin, last in found.items() if last is not None}
+
+
+def archive_choice(table: str) -> dict[str, str]:
+    """Options of `format("qmq")` that choose what the table was begun with. Raises ArchiveError."""
+    was = _described(open_table(table), table)
+    said = {
+        "subscribe": ",".join(was["destinations"]) if was["destinations"] is not None else None,
+        "subscribePattern": was["pattern"],
+        "startingTimestamp": _iso(was["from_us"]),
+        "endingTimestamp": _iso(was["to_us"]),
+    }
+    return {name: text for name, text in said.items() if text is not None}
+
+
+def _iso(us: int | None) -> str | None:
+    return None if us is None else time_of(us).isoformat()
+
+
+def choice_of(options: Options) -> dict[str, Any]:
+    """What the table is an archive of; stands in its description."""
+    return {
+        "qmq archive": TABLE_VERSION,
+        "destinations": sorted(options.destinations) if options.destinations is not None else None,
+        "pattern": options.pattern.pattern if options.pattern is not None else None,
+        "from_us": options.starting_us,
+        "to_us": options.ending_us,
+    }
+
+
+def require_same(delta: DeltaTable, table: str, chosen: Mapping[str, Any]) -> None:
+    """Raises ArchiveError when the table is none of ours, or is of something else than `chosen`."""
+    was = _described(delta, table)
+    if was != chosen:
+        raise ArchiveError(f"{table} was begun as {json.dumps(was)}, and this run is {json.dumps(dict(chosen))}")
+
+
+def _described(delta: DeltaTable, table: str) -> dict[str, Any]:
+    """What the table says that it is an archive of. Raises ArchiveError when it is none."""
+    try:
+        was = json.loads(delta.metadata().description or "")
+    except ValueError:
+        was = None
+    if not isinstance(was, dict) or "qmq archive" not in was:
+        raise ArchiveError(f"{table} is a Delta table, but no archive of QMQ")
+    if was["qmq archive"] > TABLE_VERSION:
+        raise ArchiveError(f"{table} was written by later software (version {was['qmq archive']})")
+    return was
+
+
+def commit(
+    table: str, have: Vector, end: Vector, entries: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]
+) -> None:
+    """Add files (what `archive_files.write_part` tells of them), and how far the table goes with them, in one commit.
+
+    `have`: how far it goes without them, as this run knows it. Makes the table if there is none.
+
+    Raises:
+        ArchiveError: there is another table, or others commit all the time.
+        Overtaken: the table goes further than `have`.
+    """
+    actions = [_action(entry) for entry in entries]
+    for _ in range(COMMIT_TRIES):
+        try:
+            _commit_once(table, have, end, actions, chosen)
+            return
+        except CommitFailedError as error:
+            # Somebody else has committed, which need not concern us: `compact` only rewrites. Look again.
+            problem = error
+    raise ArchiveError(f"nothing could be added to {table} in {COMMIT_TRIES} tries: {problem}") from problem
+
+
+def _commit_once(table: str, have: Vector, end: Vector, actions: list[AddAction], chosen: Mapping[str, Any]) -> None:
+    """Raises CommitFailedError when the table has changed since it was looked at."""
+    moved = {origin: last for origin, last in end.items() if last > have.get(origin, 0)}
+    properties = CommitProperties(
+        custom_metadata={"qmq.vector": json.dumps(vector_to_json({**have, **end}))},
+        app_transactions=[Transaction(f"qmq:{origin}", last) for origin, last in moved.items()],
+        max_commit_retries=0,  # one would commit without looking at how far the table goes now
+    )
+    if not DeltaTable.is_deltatable(table):
+        try:
+            create_table_with_add_actions(
+                table,
+                Schema.from_arrow(schema()),
+                actions,
+                mode="error",
+                partition_by=[PARTITION],
+                name="messages",
+                description=json.dumps(dict(chosen)),
+                commit_properties=properties,
+            )
+            return
+        except DeltaError:
+            if not DeltaTable.is_deltatable(table):
+                raise
+            # Another first run was quicker.
+    delta = DeltaTable(table)
+    require_same(delta, table, chosen)
+    before = table_vector(delta, moved)
+    if any(before.get(origin, 0) != have.get(origin, 0) for origin in moved):
+        raise Overtaken(f"another run has added to {table} meanwhile; this one has added nothing")
+    delta.create_write_transaction(actions, "append", schema(), [PARTITION], commit_properties=properties)
+
+
+def schema() -> pa.Schema:
+    """Columns of the table."""
+    return arrow_schema("messages", COLUMNS).append(pa.field(PARTITION, pa.string()))
+
+
+def _action(entry: Mapping[str, Any]) -> AddAction:
+    return AddAction(
+        path=entry["path"],
+        size=entry["size"],
+        partition_values={PARTITION: entry["day"]},
+        modification_time=entry["modified_ms"],
+        data_change=True,
+        stats=entry["stats"],
+    )

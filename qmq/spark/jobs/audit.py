@@ -1,0 +1,353 @@
+"""The audit: does every node have every record of every origin, once, in order and undamaged?
+
+By default nothing but indexes of segments and heads of batches is read: their ranges stand in the order in which the
+journal has them, so what is missing, doubled or out of order shows. `deep` reads every byte and verifies checksums and
+the sequences in the records, in Spark's workers.
+
+What a node does not have is a finding only if nothing explains it: records before its journal's base were dropped by
+retention, GAP records say what it gave up, its quarantine lists what was damaged and put aside (a finding of its own
+until peers have sent it again). What other nodes have beyond its newest record is lag, told but not a finding, because
+a mesh at work always has some.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from qmq.dots import Origin, Vector, merge
+from qmq.errors import CorruptLog
+from qmq.spark.columns import EVERYTHING, Columns, Piece
+from qmq.spark.logs import DataDirectory, Extent, Listing, Segment
+from qmq.spark.options import Options
+from qmq.spark.ranges import RangeMap
+from qmq.spark.remote import read_journal
+from qmq.storage.batch import GAPS, REST, BatchHead, read_head, unpack_records, verify_batch
+from qmq.storage.disk import ReadOnlyDisk
+from qmq.storage.record import Kind, unpack_gap
+from qmq.storage.segment import read_summary, scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from qmq.spark.progress import Told
+
+MISSING: Final = "missing"
+DOUBLED: Final = "doubled"
+OUT_OF_ORDER: Final = "out of order"
+CORRUPT: Final = "corrupt"
+LOST_FILE: Final = "lost file"
+PUT_ASIDE: Final = "put aside"
+
+TASKS_MAX: Final = 10_000
+FINDINGS_MAX: Final = 10_000
+"""Findings of one node that are listed; a destroyed log would have millions."""
+
+
+class Finding(NamedTuple):
+    """Something that should not be. Records `first` to `last` of `origin`, or a place in a file."""
+
+    node: str
+    kind: str
+    origin: str
+    first: int
+    last: int
+    where: str
+
+    @property
+    def text(self) -> str:
+        what = f" {self.origin} {self.first}–{self.last}" if self.origin else ""
+        return f"{self.node}: {self.kind}{what}{f' ({self.where})' if self.where else ''}"
+
+
+class OriginRow(NamedTuple):
+    """One origin at one node. `behind`: records that another node has beyond this one's newest."""
+
+    node: str
+    origin: str
+    first: int
+    last: int
+    records: int
+    behind: int
+
+
+@dataclass(slots=True)
+class Audit:
+    """What came of it."""
+
+    rows: list[OriginRow] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    segments: int = 0
+    records: int = 0
+    bytes_verified: int = 0
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+
+class _Walk:
+    """Goes through one node's journal in order and notes what is wrong."""
+
+    def __init__(self, node: str, base: Vector) -> None:
+        self.node = node
+        self.have: Vector = dict(base)
+        self.first: Vector = {}
+        self.records: dict[Origin, int] = {}
+        self.given_up = RangeMap()
+        self.missing: dict[Origin, list[tuple[int, int]]] = {}
+        self.findings: list[Finding] = []
+
+    def take(self, origin: Origin, first: int, last: int, where: str) -> None:
+        """Records `first` to `last` stand next in the journal."""
+        have = self.have.get(origin, 0)
+        self.first.setdefault(origin, first)
+        self.records[origin] = self.records.get(origin, 0) + last - first + 1
+        if first > have + 1:
+            self.missing.setdefault(origin, []).append((have, first - 1))
+        elif first <= have:
+            self._again(origin, first, min(last, have), where)
+        self.have[origin] = max(have, last)
+
+    def missing_ranges(self) -> int:
+        return sum(map(len, self.missing.values()))
+
+    def _again(self, origin: Origin, first: int, last: int, where: str) -> None:
+        """Records that should have stood earlier: late ones fill what was missing, the others are doubled."""
+        late: list[tuple[int, int]] = []
+        for after, through in self.missing.get(origin, []):
+            if after < last and through >= first:
+                late.append((max(after, first - 1), min(through, last)))
+        left = RangeMap({origin: [(first - 1, last)]}).minus(RangeMap({origin: late}))
+        known = RangeMap({origin: self.missing.get(origin, [])}).minus(RangeMap({origin: late}))
+        self.missing[origin] = list(known.of(origin))
+        self._note(OUT_OF_ORDER, origin, late, where)
+        self._note(DOUBLED, origin, left.of(origin), where)
+
+    def _note(self, kind: str, origin: Origin, ranges: Iterable[tuple[int, int]], where: str) -> None:
+        for after, through in ranges:
+            self.note(Finding(self.node, kind, str(origin), after + 1, through, where))
+
+    def note(self, finding: Finding) -> None:
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+
+    def finish(self) -> None:
+        """The journal ends: what is still missing, and nobody gave up, is a finding."""
+        for origin, ranges in self.missing.items():
+            left = RangeMap({origin: ranges}).minus(self.given_up)
+            self._note(MISSING, origin, left.of(origin), "")
+
+
+def audit(directories: Sequence[DataDirectory], servers: Sequence[Options] = ()) -> Audit:
+    """Audit by indexes and heads. Reads every segment that has no index yet, and nothing else of the records.
+
+    `servers` are options that name one live node each: it sends its whole journal, of which every checksum is verified.
+
+    Raises NotConnected or Refused when one of them does not.
+    """
+    found = Audit()
+    walks = [_walk(directory, found) for directory in directories]
+    walks += [_walk_server(options, found) for options in servers]
+    have: Vector = {}
+    for walk in walks:
+        merge(have, walk.have)
+    for walk in walks:
+        found.findings += walk.findings
+        for origin in sorted(have):
+            last = walk.have.get(origin, 0)
+            behind = have[origin] - last
+            if last or behind:
+                row = (str(origin), walk.first.get(origin, 0), last, walk.records.get(origin, 0), behind)
+                found.rows.append(OriginRow(walk.node, *row))
+                found.records += walk.records.get(origin, 0)
+    return found
+
+
+def _walk(directory: DataDirectory, found: Audit) -> _Walk:
+    segments = list(directory.journal.files())
+    walk = _Walk(directory.node, {})
+    for entry in directory.quarantined:
+        origin = str(entry.origin) if entry.origin is not None else ""
+        walk.note(Finding(walk.node, PUT_ASIDE, origin, entry.first, entry.last, f"journal {entry.start}–{entry.end}"))
+        if entry.origin is not None:
+            walk.given_up.add(entry.origin, entry.first - 1, entry.last)
+    begins_here, expected = True, 0
+    for index, segment in enumerate(segments):
+        is_last = index + 1 == len(segments)
+        try:
+            if begins_here:
+                merge(walk.have, segment.head().vector)
+            elif segment.base != expected:
+                where = f"journal positions {expected}–{segment.base}"
+                walk.note(Finding(walk.node, LOST_FILE, "", 0, 0, where))
+            end = _walk_segment(walk, segment, is_last)
+        except FileNotFoundError:
+            begins_here = True  # Retention of the running node was quicker: what is behind it is where the log begins.
+            continue
+        except CorruptLog as error:
+            if is_last:
+                break  # A new segment whose head is not written yet.
+            walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"{segment.path}: {error}"))
+            end = segment.path.stat().st_size
+        found.segments += 1
+        begins_here, expected = False, segment.base + end
+    walk.finish()
+    return walk
+
+
+def _walk_server(options: Options, found: Audit) -> _Walk:
+    """A live node tells what is durable, from its base on. What it has put aside it cannot send: that is missing."""
+    picture, batches = read_journal(options)
+    walk = _Walk(picture.node, picture.base)
+    for number, data in enumerate(batches):
+        for stretch in scan(data):
+            piece = data[stretch.start : stretch.end]
+            if stretch.head is None or not _is_true(stretch.head, piece):
+                walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"message {number} of the journal"))
+                continue
+            head = stretch.head
+            if head.attributes & GAPS and head.origin.node == walk.node:
+                _note_gaps(walk, head, piece)
+            walk.take(head.origin, head.first, head.last, "")
+        found.bytes_verified += len(data)
+    walk.finish()
+    return walk
+
+
+def _walk_segment(walk: _Walk, segment: Segment, is_last: bool) -> int:
+    """Returns the offset behind the last batch."""
+    name = segment.path.name
+    file = ReadOnlyDisk(segment.path.parent).open(name)
+    try:
+        summary = read_summary(file)
+    finally:
+        file.close()
+    if summary is not None:
+        if any(kind == Kind.GAP for _, kind in summary.kinds):
+            _learn_gaps(walk, segment, summary.batches_end)
+        missing = walk.missing_ranges()
+        for origin, ranges in summary.ranges.items():
+            for first, last in ranges:
+                walk.take(origin, first, last, name)
+        if walk.missing_ranges() > missing:
+            _learn_rests(walk, segment.list(last=is_last))
+        return summary.batches_end
+    listing = segment.list(last=is_last)
+    for start, stop in listing.damage:
+        walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"{segment.path} {start}–{stop}"))
+    if listing.sealed:
+        _learn_gaps(walk, segment, listing.end)  # The node has sealed it since.
+    elif listing.gaps:
+        _learn_gaps_at(walk, segment, listing.gaps)
+    for entry in listing.entries:
+        walk.take(entry.origin, entry.first, entry.last, name)
+    return listing.end
+
+
+def _learn_rests(walk: _Walk, listing: Listing) -> None:
+    """Stretches of which peers had only a rest left when the node asked: it has all that there was."""
+    for entry in listing.rests:
+        walk.given_up.add(entry.origin, entry.first - 1, entry.last)
+
+
+def _learn_gaps(walk: _Walk, segment: Segment, end: int) -> None:
+    """What the node itself says that it has given up, or will never get."""
+    data = segment.path.read_bytes()[:end]
+    for offset, size, origin, has_gaps in _heads(data, segment):
+        if has_gaps and origin.node == walk.node:
+            batch = data[offset : offset + size]
+            _note_gaps(walk, verify_batch(batch), batch)
+
+
+def _learn_gaps_at(walk: _Walk, segment: Segment, places: Iterable[tuple[int, int]]) -> None:
+    """The same, where it is known in which batches."""
+    with open(segment.path, "rb") as file:
+        for start, end in places:
+            file.seek(start)
+            data = file.read(end - start)
+            head = verify_batch(data)
+            if head.origin.node == walk.node:
+                _note_gaps(walk, head, data)
+
+
+def _note_gaps(walk: _Walk, head: BatchHead, batch: bytes) -> None:
+    for record in unpack_records(head, batch):
+        if record[2] >> 56 == Kind.GAP:
+            gone, through = unpack_gap(record[5])
+            walk.given_up.add(gone, 0, through)
+
+
+def _heads(data: bytes, segment: Segment) -> Iterator[tuple[int, int, Origin, bool]]:
+    offset = segment.head().size
+    while offset < len(data):
+        hole = next((stop for begin, stop in segment.holes if begin <= offset < stop), None)
+        if hole is not None:
+            offset = hole
+            continue
+        try:
+            head = read_head(data, offset)
+        except CorruptLog:
+            return  # told by the listing
+        if head is None:
+            return
+        yield offset, head.size, head.origin, bool(head.attributes & GAPS)
+        offset += head.size
+
+
+# Deep: in Spark's workers
+
+
+def audit_deep(
+    spark: "SparkSession", directories: Sequence[DataDirectory], found: Audit, *, tell: "Told | None" = None
+) -> None:
+    """Add to `found` what only reading everything shows."""
+    extents = [extent for directory in directories for extent in extents_of(directory)]
+    if not extents:
+        return
+    from qmq.spark.progress import watched
+
+    with watched(spark, tell):
+        tasks = min(len(extents), TASKS_MAX)
+        findings = spark.sparkContext.parallelize(extents, tasks).flatMap(verify_extent).collect()
+    known = {finding.where for finding in found.findings}
+    found.findings += [finding for finding in findings if finding.where not in known]
+    found.bytes_verified += sum(extent.end - extent.start for extent in extents)
+
+
+def extents_of(directory: DataDirectory) -> Iterator[Extent]:
+    """All batches of a node, journal and fanout logs, a segment at a time."""
+    for log in [directory.journal, *(log for _, log in directory.fanouts())]:
+        for segment, listing in log.segments():
+            yield segment.extent(segment.head().size, listing.end)
+
+
+def verify_extent(extent: Extent) -> list[Finding]:
+    """Every batch of `extent`: checksum, record lengths, and the sequences in its records."""
+    findings: list[Finding] = []
+    begin = extent.start
+    with open(extent.path, "rb") as file:
+        data = file.read(extent.end)
+    for start, stop in [*extent.holes, (extent.end, extent.end)]:
+        piece = data[begin : max(begin, min(start, extent.end))]
+        for found in scan(piece):
+            offset = begin + found.start
+            if found.head is None:
+                where = f"{extent.path} {offset}–{begin + found.end}: no batch can be read"
+                findings.append(Finding(extent.node, CORRUPT, "", 0, 0, where))
+            elif not _is_true(found.head, piece[found.start : found.end]):
+                where = f"{extent.path} {offset}: its records are not those that it speaks of"
+                findings.append(
+                    Finding(extent.node, CORRUPT, str(found.head.origin), found.head.first, found.head.last, where)
+                )
+        begin = max(begin, stop)
+    return findings
+
+
+def _is_true(head: BatchHead, batch: bytes) -> bool:
+    sequences = Columns(batch, [Piece(0, 0, EVERYTHING)], check=False).sequence
+    grows = bool((sequences[1:] > sequences[:-1]).all())
+    first, last = int(sequences[0]), int(sequences[-1])
+    if head.attributes & REST:
+        # It stands for a whole stretch, of which some records, and always the last one, were left.
+        return grows and first >= head.first and last == head.last
+    return grows and (first, last) == (head.first, head.last)

@@ -1,0 +1,196 @@
+"""Are two nodes, or a node and an archive, equal? By hashes of ranges, then record by record where they differ.
+
+Only what both can have is compared: a node's journal begins somewhere, and both end somewhere. What one of them has
+beyond that is told and is no difference, unless asked for. Two nodes are compared in all their records; with an
+archive, in their messages, of the destinations and times that the archive was begun with.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
+from qmq.spark.jobs.messages import read_messages
+from qmq.spark.jobs.tables import CHOOSING
+from qmq.spark.options import Options, read_options
+from qmq.spark.place import open_place
+
+RECORDS_PER_RANGE: Final = 10_000
+DIFFERENCES_MAX: Final = 1000
+"""Records that are listed one by one."""
+
+
+class Span(NamedTuple):
+    """What one side has of an origin, ends included."""
+
+    first: int
+    last: int
+
+
+class Difference(NamedTuple):
+    """One record. `how`: only left, only right, or different."""
+
+    origin: str
+    sequence: int
+    how: str
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What came of it. `outside`: origin → what left and right have that the other cannot have."""
+
+    records: int = 0
+    ranges: int = 0
+    ranges_different: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    outside: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        return self.ranges_different == 0
+
+
+class Side:
+    """A data directory, a live node (`host:port`), or an archive; `given` are options that say how to reach nodes."""
+
+    def __init__(self, spark: SparkSession, where: str, given: Mapping[str, str]) -> None:
+        self._spark = spark
+        self.where = where
+        self.is_archive = Path(where, "_delta_log").is_dir()
+        is_server = not Path(where).exists() and ":" in where
+        self._options: dict[str, str] = {**given, "servers" if is_server else "path": where}
+
+    def choice(self) -> dict[str, str]:
+        """Options that say what an archive is of."""
+        return archive_choice(self.where) if self.is_archive else {}
+
+    def spans(self) -> dict[str, Span]:
+        """What it has, per origin."""
+        if self.is_archive:
+            rows = self._archive({}).groupBy("origin").agg(f.min("sequence"), f.max("sequence")).collect()
+            # It goes as far as it says: behind its last message there may be settles.
+            ends = table_vector(open_table(self.where), [row[0] for row in rows])
+            return {row[0]: Span(row[1], max(row[2], ends.get(row[0], 0))) for row in rows}
+        place = open_place(self._read_options())
+        try:
+            have, base = place.available(), place.base()
+        finally:
+            place.close()
+        spans = {str(origin): Span(base.get(origin, 0) + 1, last) for origin, last in have.items()}
+        return {origin: span for origin, span in spans.items() if span.first <= span.last}
+
+    def hashes(self, chosen: Mapping[str, str], *, messages_only: bool) -> DataFrame:
+        """`origin`, `sequence`, `hash` of every record that `chosen` (options) asks for."""
+        if self.is_archive:
+            frame = self._archive(chosen).withColumn("kind", f.lit("PUBLISH"))
+        else:
+            columns = "origin,sequence,timestamp,kind,destination,priority,body,headers"
+            options = {**chosen, **self._options, "view": "records", "columns": columns}
+            frame = self._spark.read.format("qmq").options(**options).load()
+            if messages_only:
+                frame = frame.where("kind in ('PUBLISH', 'DEAD')").withColumn("kind", f.lit("PUBLISH"))
+        headers = f.to_json(f.array_sort(f.map_entries("headers")))
+        parts = ["sequence", f.unix_micros("timestamp"), "kind", "destination", "priority", "body", headers]
+        return frame.select("origin", "sequence", f.xxhash64(*parts).alias("hash"))
+
+    def _archive(self, chosen: Mapping[str, str]) -> DataFrame:
+        return read_messages(self._spark, dict(chosen), self.where)
+
+    def _read_options(self) -> Options:
+        return read_options(self._options)
+
+
+def compare(
+    spark: SparkSession, left: str, right: str, *, everything: bool = False, given: Mapping[str, str] | None = None
+) -> Comparison:
+    """Compare two sides. With `everything`, what only one of them can have is a difference as well.
+
+    `given`: options of `format("qmq")` that say which records (`CHOOSING`), and how to log in at live nodes.
+    """
+    login = {name: value for name, value in (given or {}).items() if name not in CHOOSING}
+    one, other = Side(spark, left, login), Side(spark, right, login)
+    chosen = {**one.choice(), **other.choice()}
+    chosen.update({name: value for name, value in (given or {}).items() if name in CHOOSING})
+    spans = one.spans(), other.spans()
+    found = Comparison()
+    both: dict[str, Span] = {}
+    for origin in sorted({*spans[0], *spans[1]}):
+        here, there = spans[0].get(origin), spans[1].get(origin)
+        shared = None
+        if here is not None and there is not None:
+            shared = Span(max(here.first, there.first), min(here.last, there.last))
+        if shared is not None and shared.first <= shared.last:
+            both[origin] = shared
+        outside = (_beyond(here, shared), _beyond(there, shared))
+        if any(outside):
+            found.outside[origin] = outside
+    messages_only = one.is_archive or other.is_archive
+    frames = [side.hashes(chosen, messages_only=messages_only) for side in (one, other)]
+    if not everything:
+        frames = [_within(spark, frame, both) for frame in frames]
+    _compare(frames[0], frames[1], found)
+    return found
+
+
+def _compare(left: DataFrame, right: DataFrame, found: Comparison) -> None:
+    joined = _ranges(left, "l").join(_ranges(right, "r"), ["origin", "range"], "full_outer").cache()
+    same = f.col("l_hash").eqNullSafe(f.col("r_hash")) & f.col("l_count").eqNullSafe(f.col("r_count"))
+    counts = joined.agg(
+        f.count("*"), f.sum(f.when(same, 0).otherwise(1)), f.sum(f.coalesce("l_count", "r_count"))
+    ).collect()[0]
+    found.ranges, found.ranges_different, found.records = counts[0], counts[1] or 0, counts[2] or 0
+    if found.ranges_different:
+        wrong = joined.where(~same).select("origin", "range")
+        found.differences = list(_records(left, right, wrong))
+    joined.unpersist()
+
+
+def _ranges(frame: DataFrame, side: str) -> DataFrame:
+    """Count and hash of each range; the order of records does not matter, their number does."""
+    number = f.floor(f.col("sequence") / RECORDS_PER_RANGE)
+    return frame.groupBy("origin", number.alias("range")).agg(
+        f.count("*").alias(f"{side}_count"), f.bit_xor("hash").alias(f"{side}_hash")
+    )
+
+
+def _records(left: DataFrame, right: DataFrame, wrong: DataFrame) -> Iterator[Difference]:
+    sides = []
+    for side, frame in (("l", left), ("r", right)):
+        number = f.floor(f.col("sequence") / RECORDS_PER_RANGE).alias("range")
+        chosen = frame.select("*", number).join(f.broadcast(wrong), ["origin", "range"])
+        # A record that stands twice differs from one that stands once.
+        sides.append(chosen.groupBy("origin", "sequence").agg(f.sort_array(f.collect_list("hash")).alias(side)))
+    joined = sides[0].join(sides[1], ["origin", "sequence"], "full_outer").where("not (l <=> r)")
+    for row in joined.orderBy("origin", "sequence").limit(DIFFERENCES_MAX).collect():
+        how = "only left" if row.r is None else "only right" if row.l is None else "different"
+        yield Difference(row.origin, row.sequence, how)
+
+
+def _within(spark: SparkSession, frame: DataFrame, spans: dict[str, Span]) -> DataFrame:
+    rows = [(origin, span.first, span.last) for origin, span in spans.items()]
+    known = spark.createDataFrame(rows, "origin string, first long, last long")
+    return frame.join(f.broadcast(known), "origin").where("sequence between first and last").drop("first", "last")
+
+
+def _beyond(span: Span | None, shared: Span | None) -> int:
+    """Records of `span` that are not in `shared`."""
+    if span is None:
+        return 0
+    inside = max(shared.last - shared.first + 1, 0) if shared is not None else 0
+    return span.last - span.first + 1 - inside
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """For `--json`."""
+    return {
+        "equal": found.equal,
+        "records": found.records,
+        "ranges": found.ranges,
+        "ranges_different": found.ranges_different,
+        "differences": [difference._asdict() for difference in found.differences],
+        "outside": {origin: {"left": left, "right": right} for origin, (left, right) in found.outside.items()},
+    }

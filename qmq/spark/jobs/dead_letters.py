@@ -1,0 +1,106 @@
+"""Dead letters: which queues gave up messages, why, how often, what was in them, and a list to send them again by.
+
+A dead letter is an ordinary message with headers of the broker in front of the sender's (docs/queues.md):
+`dead-letter-reason`, `dead-letter-from`, `dead-letter-id`, `dead-letter-deliveries`.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from qmq.errors import QmqError
+
+EXAMPLES: Final = 3
+EXAMPLE_BYTES: Final = 200
+GROUPS_MAX: Final = 10_000
+REDRIVE_MAX: Final = 1_000_000
+"""Lines of one list."""
+
+
+class BadList(QmqError):
+    """A list of messages to send again is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letters:
+    """Dead letters of one queue for one reason. `examples`: beginnings of some bodies."""
+
+    queue: str
+    reason: str
+    letters: int
+    first: datetime
+    last: datetime
+    deliveries_most: int
+    examples: tuple[bytes, ...]
+
+
+def letters_of(messages: DataFrame) -> DataFrame:
+    """Only the dead letters, with `queue`, `reason`, `deliveries` and the old message's id as columns."""
+    header = {name: f.element_at("headers", f"dead-letter-{name}") for name in ("from", "reason", "deliveries", "id")}
+    return messages.where(header["reason"].isNotNull()).select(
+        "*",
+        header["from"].alias("queue"),
+        header["reason"].alias("reason"),
+        f.coalesce(header["deliveries"].try_cast("int"), f.lit(0)).alias("deliveries"),
+        header["id"].alias("message_id"),
+    )
+
+
+def dead_letters(messages: DataFrame) -> list[Letters]:
+    """Dead letters by queue and reason, the most first."""
+    rows = (
+        letters_of(messages)
+        .groupBy("queue", "reason")
+        .agg(
+            f.count("*").alias("letters"),
+            f.min("timestamp").alias("first"),
+            f.max("timestamp").alias("last"),
+            f.max("deliveries").alias("deliveries"),
+            # The newest bodies: what fails now is what somebody wants to see.
+            f.max_by(f.substring("body", 1, EXAMPLE_BYTES), "timestamp", EXAMPLES).alias("examples"),
+        )
+        .orderBy(f.desc("letters"), "queue", "reason")
+        .limit(GROUPS_MAX)
+    )
+    return [
+        Letters(
+            queue=row.queue or "",
+            reason=row.reason,
+            letters=row.letters,
+            first=row.first,
+            last=row["last"],
+            deliveries_most=row.deliveries,
+            examples=tuple(bytes(body) for body in row.examples),
+        )
+        for row in rows.collect()
+    ]
+
+
+def redrive_lines(messages: DataFrame) -> Iterator[str]:
+    """A line of JSON per dead letter: its own `id`, and the queue to send it `to`. Lines may be taken out by hand."""
+    chosen = letters_of(messages).orderBy("timestamp", "origin", "sequence").limit(REDRIVE_MAX)
+    for row in chosen.select("origin", "sequence", "queue", "reason", "message_id").toLocalIterator():
+        facts = {"id": f"{row.origin}-{row.sequence}", "to": row.queue, "reason": row.reason, "was": row.message_id}
+        yield json.dumps(facts, ensure_ascii=False)
+
+
+def read_list(lines: Iterator[str]) -> list[tuple[str, int, str]]:
+    """Origin, sequence and destination of each line. Raises BadList, with the number of the line."""
+    found: list[tuple[str, int, str]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            facts = json.loads(line)
+            origin, _, sequence = str(facts["id"]).rpartition("-")
+            found.append((origin, int(sequence), str(facts["to"])))
+        except (ValueError, KeyError, TypeError):
+            raise BadList(f'line {number} is not {{"id": "ORIGIN-SEQUENCE", "to": "/queue/NAME"}}: {line!r}') from None
+        if not origin or not facts["to"]:
+            raise BadList(f"line {number} names no message or no destination")
+    return found

@@ -1,0 +1,29 @@
+"""The messages of a mesh as a frame, wherever they are kept: in logs, at live nodes, or in an archive."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from qmq.spark.jobs.archive import read_archive
+from qmq.spark.options import read_options
+
+COLUMNS = "origin,sequence,timestamp,destination,priority,headers,body"
+
+
+def read_messages(spark: SparkSession, given: dict[str, str], archive: str | None = None) -> DataFrame:
+    """Messages with `COLUMNS`. `given` are options of `format("qmq")`; with an archive only those that choose rows.
+
+    Raises BadOption, and ArchiveError when `archive` is none.
+    """
+    if archive is None:
+        return spark.read.format("qmq").options(**{**given, "view": "messages", "columns": COLUMNS}).load()
+    options = read_options({**given, "path": archive})
+    frame = read_archive(spark, archive).drop("day")
+    if options.destinations is not None:
+        frame = frame.where(f.col("destination").isin(*options.destinations))
+    if options.pattern is not None:
+        frame = frame.where(f.col("destination").rlike(f"^(?:{options.pattern.pattern})$"))
+    if options.starting_us is not None:
+        frame = frame.where(f.col("timestamp") >= f.timestamp_micros(f.lit(options.starting_us)))
+    if options.ending_us is not None:
+        frame = frame.where(f.col("timestamp") < f.timestamp_micros(f.lit(options.ending_us)))
+    return frame

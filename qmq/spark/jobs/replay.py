@@ -1,0 +1,90 @@
+"""Sending messages of the past again: from logs, live nodes or an archive, by time, filter and rate, or by a list.
+
+A replayed message is a new one: same body, same headers of its sender, and `qmq-replayed-from` with the old message's
+id. Headers that say when it ends or begins (`expires`, `expiration`, `ttl`, delays) are left out, because they meant
+another day; so are those that a dead letter was given. Its `dedup-id` is made of the replay's name and the old id: a
+replay that is run again under its name appends nothing twice, within the nodes' bound (docs/guarantees.md).
+
+Messages of one origin to one destination are sent in their order, by one task.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+REPLAYED: Final = "qmq-replayed-from"
+LEFT_OUT: Final = ("expires", "expiration", "ttl", "delay", "AMQ_SCHEDULED_DELAY", "receipt-level", REPLAYED)
+LEFT_OUT_PREFIX: Final = "dead-letter-"
+SAMPLES: Final = 5
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a replay would send: messages and bytes by destination, and some of them."""
+
+    messages: int = 0
+    bytes: int = 0
+    by_destination: dict[str, int] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+
+def choose(messages: DataFrame, *, where: str | None = None, to: str | None = None) -> DataFrame:
+    """Messages that `where` (an SQL expression over their columns) is true of, with their new destination."""
+    if where is not None:
+        messages = messages.where(where)
+    return messages.withColumn("to", f.col("destination") if to is None else f.lit(to))
+
+
+def choose_listed(spark: SparkSession, messages: DataFrame, listed: Sequence[tuple[str, int, str]]) -> DataFrame:
+    """Messages that are on a list of (origin, sequence, destination), each to where the list says."""
+    wanted = spark.createDataFrame(list(listed), "origin string, sequence long, to string")
+    return messages.join(f.broadcast(wanted), ["origin", "sequence"])
+
+
+def plan(chosen: DataFrame) -> Plan:
+    """What would be sent; nothing is."""
+    found = Plan()
+    for row in chosen.groupBy("to").agg(f.count("*").alias("count"), f.sum(f.length("body")).alias("size")).collect():
+        found.by_destination[row.to] = row["count"]
+        found.messages += row["count"]
+        found.bytes += row.size or 0
+    for row in chosen.orderBy("timestamp", "origin", "sequence").limit(SAMPLES).collect():
+        found.samples.append(
+            {"id": f"{row.origin}-{row.sequence}", "to": row.to, "time": row.timestamp, "body": bytes(row.body)}
+        )
+    return found
+
+
+def send(chosen: DataFrame, given: dict[str, str], *, name: str, rate: float | None = None, tasks: int = 2) -> None:
+    """Publish `chosen` through the nodes that `given` names (servers, login, …); returns when all is receipted.
+
+    `rate`: messages per second of all tasks together. Raises Spark's error with the node's when one says no; what was
+    sent until then stays, and running it again under the same `name` adds the rest.
+    """
+    old_id = f.concat_ws("-", "origin", "sequence")
+    rows = (
+        chosen.repartition(tasks, "origin", "to")
+        .sortWithinPartitions("origin", "sequence")
+        .select(
+            f.col("to").alias("destination"),
+            "body",
+            f.map_concat(_kept("headers"), f.create_map(f.lit(REPLAYED), old_id)).alias("headers"),
+            f.concat_ws("-", f.lit(name), old_id).alias("dedup"),
+        )
+    )
+    writer = rows.write.format("qmq").mode("append").options(**given).option("dedup", "dedup")
+    if rate is not None:
+        writer = writer.option("rate", str(rate / tasks))
+    writer.save()
+
+
+def _kept(headers: str) -> Column:
+    """Headers of the sender that still mean something."""
+
+    def keep(key: Column, value: Column) -> Column:
+        return ~key.isin(*LEFT_OUT) & ~key.startswith(LEFT_OUT_PREFIX)
+
+    return f.coalesce(f.map_filter(headers, keep), f.create_map().cast("map<string,string>"))

@@ -1,0 +1,215 @@
+"""Typed tables from JSON bodies: columns as the bodies have them, each message in one row, exactly once.
+
+The first run infers a schema from the bodies and keeps it beside the data (`_qmq.json`); later runs add what is new in
+the log and keep to it. What does not fit is not lost: `body` has every body as a VARIANT (null for one that is no
+JSON), and each run reports fields that are new, gone, or of another type, and bodies that do not parse.
+
+A run writes the directory `run=N` whole, and then says so in `_qmq.json`, in one rename; a run that died is repeated
+into the same directory. Readers take the directories that `_qmq.json` lists (`read_table`). Two runs at once would
+write the same directory, so the second is refused.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from qmq.dots import Vector, merge
+from qmq.errors import QmqError
+from qmq.spark.options import read_options, vector_from_json, vector_to_json
+from qmq.spark.place import open_place
+
+STATE: Final = "_qmq.json"
+LOCK: Final = "_qmq.lock"
+STATE_VERSION: Final = 1
+OWN_COLUMNS: Final = ("message_id", "timestamp", "destination", "body")
+CHOOSING: Final = ("subscribe", "subscribePattern", "startingTimestamp", "endingTimestamp")
+"""Options that say which messages a table is of."""
+
+
+class TableError(QmqError):
+    """The table is not one that this job can go on with."""
+
+
+@dataclass(slots=True)
+class Drift:
+    """How this run's bodies differ from the kept schema. Fields by path, with the types that were found."""
+
+    new: dict[str, str] = field(default_factory=dict)
+    gone: dict[str, str] = field(default_factory=dict)
+    changed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    unparsed: int = 0
+
+    @property
+    def any(self) -> bool:
+        return bool(self.new or self.changed or self.unparsed)
+
+
+@dataclass(slots=True)
+class Tabled:
+    """What one run did."""
+
+    rows: int = 0
+    run: int = 0
+    schema: str = ""
+    drift: Drift = field(default_factory=Drift)
+
+
+def tables(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
+    """Add to `table` the messages that the log holds beyond it. `given` are options of `format("qmq")`.
+
+    Raises:
+        TableError: there is something else in `table`, it was begun with other destinations, or another run is at it.
+        DataLoss: the log does not hold any more what comes right after the table.
+    """
+    with _alone(table):
+        return _add(spark, given, table)
+
+
+@contextmanager
+def _alone(table: str) -> Iterator[None]:
+    """Nobody else adds to the table meanwhile. Raises TableError when somebody does; a lock ends with its process."""
+    Path(table).mkdir(parents=True, exist_ok=True)
+    with open(Path(table, LOCK), "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TableError(f"another run is adding to {table}") from error
+        yield
+
+
+def _add(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
+    place = open_place(read_options(given))
+    try:
+        have = place.available()
+    finally:
+        place.close()
+    choice: dict[str, str] = {name: given[name] for name in CHOOSING if name in given}
+    state = _read_state(table, choice)
+    start: Vector = vector_from_json(state["vector"])
+    done = Tabled(run=state["runs"], schema=state["schema"] or "")
+    # What is read now may be behind what was read before, or not know all of its origins: nothing is taken back.
+    reached = dict(start)
+    merge(reached, have)
+    if reached == start:
+        return done
+    ends = {"startingOffsets": json.dumps(vector_to_json(start)), "endingOffsets": json.dumps(vector_to_json(have))}
+    if not start:
+        del ends["startingOffsets"]
+    columns = "timestamp,destination,message_id,body"
+    frame = spark.read.format("qmq").options(**{**given, **ends, "columns": columns}).load().cache()
+    try:
+        texts = frame.select(f.col("body").cast("string").alias("text"))
+        found = _infer(spark, texts)
+        kept = StructType.fromJson(json.loads(state["schema"])) if state["schema"] else found
+        done.drift = drift(kept, found)
+        done.rows, done.drift.unparsed = _write(frame, kept, f"{table}/run={state['runs']}")
+    finally:
+        frame.unpersist()
+    done.run = state["runs"] + 1
+    # Bodies without a field say nothing about what others have: the first that have some decide.
+    done.schema = kept.json() if kept.fields else ""
+    _write_state(table, {**state, "runs": done.run, "schema": done.schema or None, "vector": vector_to_json(reached)})
+    return done
+
+
+def read_table(spark: SparkSession, table: str) -> DataFrame:
+    """The rows of all finished runs. Raises TableError when there is no table."""
+    state = _read_state(table, None)
+    if not state["runs"]:
+        raise TableError(f"there is no table at {table}")
+    runs = [f"{table}/run={run}" for run in range(state["runs"])]
+    # The first ones may be from before any body had a field: their columns are null.
+    return spark.read.schema(spark.read.parquet(runs[-1]).schema).parquet(*runs)
+
+
+def drift(kept: StructType, found: StructType) -> Drift:
+    """What `found` has that `kept` has not, and the other way round."""
+    before, now = _fields(kept), _fields(found)
+    result = Drift()
+    for path, kind in now.items():
+        if path not in before:
+            result.new[path] = kind
+        elif before[path] != kind:
+            result.changed[path] = (before[path], kind)
+    result.gone = {path: kind for path, kind in before.items() if path not in now}
+    return result
+
+
+def _fields(schema: DataType, path: str = "") -> dict[str, str]:
+    """Path → type of everything in a schema; elements of lists are `path[]`."""
+    if isinstance(schema, StructType):
+        found: dict[str, str] = {}
+        for one in schema.fields:
+            found.update(_fields(one.dataType, f"{path}.{one.name}" if path else one.name))
+        return found
+    if isinstance(schema, ArrayType):
+        return _fields(schema.elementType, f"{path}[]")
+    return {path: schema.simpleString()}
+
+
+def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
+    """The schema of all bodies that are JSON objects."""
+    lines = texts.where("try_parse_json(text) is not null").rdd.map(_first)
+    return spark.read.json(lines).schema
+
+
+def _first(row: Any) -> Any:
+    return row[0]
+
+
+def _write(frame: DataFrame, schema: StructType, path: str) -> tuple[int, int]:
+    """Write one run; returns its rows, and how many bodies are no JSON."""
+    text = f.col("body").cast("string")
+    parsed = frame.select(
+        "message_id",
+        "timestamp",
+        "destination",
+        f.try_parse_json(text).alias("body"),
+        f.from_json(text, schema).alias("parsed"),
+    )
+    names = [name for name in schema.fieldNames() if name not in OWN_COLUMNS]
+    taken = [name for name in schema.fieldNames() if name in OWN_COLUMNS]
+    columns = [f.col("parsed")[name].alias(name) for name in names]
+    # A body may call a field as one of ours.
+    columns += [f.col("parsed")[name].alias(f"body_{name}") for name in taken]
+    parsed.select(*OWN_COLUMNS, *columns).write.mode("overwrite").parquet(path)
+    counts = parsed.agg(f.count("*"), f.sum(f.when(f.col("body").isNull(), 1).otherwise(0))).collect()[0]
+    return counts[0], counts[1] or 0
+
+
+def _read_state(table: str, choice: dict[str, str] | None) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads(Path(table, STATE).read_text("utf-8"))
+    except FileNotFoundError:
+        if Path(table).exists() and any(
+            not child.name.startswith(("run=", "_qmq.")) for child in Path(table).iterdir()
+        ):
+            raise TableError(f"there is something else in {table}") from None
+        return {"version": STATE_VERSION, "choice": choice, "runs": 0, "schema": None, "vector": {}}
+    except ValueError as error:
+        raise TableError(f"{table}/{STATE} cannot be read: {error}") from error
+    if state["version"] > STATE_VERSION:
+        raise TableError(f"{table} was written by later software (version {state['version']})")
+    if choice is not None and state["choice"] != choice:
+        raise TableError(f"{table} was begun with {state['choice']}, and this run is about {choice}")
+    return state
+
+
+def _write_state(table: str, state: dict[str, Any]) -> None:
+    """Durable on return."""
+    path = Path(table, STATE)
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

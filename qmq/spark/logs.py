@@ -1,0 +1,277 @@
+"""What lies in data directories: segments, their batches, and which sequences of which origins.
+
+Files are read beside a running node: nothing is locked or changed. A sealed segment tells its content by its index;
+an open one is scanned, and a later look goes on where the last one ended. Bytes behind the last whole batch of the
+last segment are not there yet; elsewhere what cannot be read is damage, unless the node has put it aside already.
+
+Surprising: a directory's fanout logs reach further back than its journal, and overlap with it. Which of them is read
+for what is `plan`'s business.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from qmq.dots import Vector
+from qmq.errors import CorruptLog
+from qmq.spark.ranges import RangeMap
+from qmq.storage.batch import GAPS, unpack_records, verify_batch
+from qmq.storage.disk import DiskFile, ReadOnlyDisk
+from qmq.storage.fanout import FANOUT_DIRECTORY, directory_name
+from qmq.storage.recovery import JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, load_quarantined
+from qmq.storage.segment import BatchEntry, Footer, SegmentHead, read_footer, read_segment_head, scan, segment_base
+
+SEGMENTS_REMEMBERED_MAX: Final = 16_384
+"""Indexes of sealed segments that one reader keeps: a terabyte of log. Beyond that they are read again."""
+
+
+class Extent(NamedTuple):
+    """Whole batches of one file, for a worker to read: offsets `start` to `end`, without the `holes` between."""
+
+    path: str
+    node: str
+    base: int
+    start: int
+    end: int
+    holes: tuple[tuple[int, int], ...] = ()
+
+
+class Listing(NamedTuple):
+    """What is known of one segment's batches; `end` is the offset behind the last one."""
+
+    entries: list[BatchEntry]
+    end: int
+    sealed: bool
+    damage: tuple[tuple[int, int], ...]
+    """Offsets (start, end) where no batch can be read although some follow, and that are not put aside."""
+    footer: Footer | None = None
+    rests: tuple[BatchEntry, ...] = ()
+    """Those of `entries` that have fewer records than sequences. In a journal they stand for a stretch of which only
+    a rest was left when the node asked for it."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Offsets (start, end) of batches that tell what was given up; of a segment without an index."""
+
+    def ranges(self) -> RangeMap:
+        """The sequences between the first and the last of every origin, holes of sparse logs included."""
+        if self.footer is not None:
+            found = RangeMap()
+            for origin, ranges in self.footer.ranges.items():
+                for first, last in ranges:
+                    found.add(origin, first - 1, last)
+            return found
+        return ranges_of(self.entries)
+
+    def whole_entries(self) -> list[BatchEntry]:
+        """The entries that are no rests."""
+        return [entry for entry in self.entries if not is_rest(entry)] if self.rests else self.entries
+
+
+def is_rest(entry: BatchEntry) -> bool:
+    return entry.records <= entry.last - entry.first
+
+
+def ranges_of(entries: Iterable[BatchEntry]) -> RangeMap:
+    """The sequences from the first to the last of each of `entries`."""
+    found = RangeMap()
+    for entry in entries:
+        found.add(entry.origin, entry.first - 1, entry.last)
+    return found
+
+
+class Segment:
+    """One segment file. `list` looks at it again if it can have grown."""
+
+    def __init__(self, path: Path, base: int, node: str, holes: list[tuple[int, int]]) -> None:
+        self.path = path
+        self.base = base
+        self.node = node
+        self.holes = tuple((max(start - base, 0), end - base) for start, end in holes if end > base)
+        self._head: SegmentHead | None = None
+        self._listing = Listing([], 0, False, ())
+
+    def list(self, *, last: bool) -> Listing:
+        """Its batches. `last`: what cannot be read at its end is not there yet, instead of damage.
+
+        Raises:
+            CorruptLog: its head cannot be read.
+            FutureVersion: written by later software.
+            FileNotFoundError: the node has dropped it meanwhile.
+        """
+        known = self._listing
+        if known.sealed:
+            return known
+        descriptor = ReadOnlyDisk(self.path.parent).open(self.path.name)
+        try:
+            if self._head is None:
+                # At once: retention may drop the file before anybody asks for its head.
+                with suppress(CorruptLog):  # `head` will say so
+                    self._head = read_segment_head(descriptor)
+            index = read_footer(descriptor)
+            if index is not None:
+                rests = tuple(filter(is_rest, index.batches))
+                self._listing = Listing(index.batches, index.batches_end, True, (), index, rests)
+            else:
+                self._listing = self._scan(descriptor, known, last)
+        finally:
+            descriptor.close()
+        return self._listing
+
+    def head(self) -> SegmentHead:
+        """What it says of itself. Raises as `list`."""
+        if self._head is None:
+            descriptor = ReadOnlyDisk(self.path.parent).open(self.path.name)
+            try:
+                self._head = read_segment_head(descriptor)
+            finally:
+                descriptor.close()
+        return self._head
+
+    def extent(self, start: int, end: int) -> Extent:
+        return Extent(str(self.path), self.node, self.base, start, end, self.holes)
+
+    def _scan(self, file: DiskFile, known: Listing, last: bool) -> Listing:
+        begin = known.end or self.head().size
+        entries, damage, gaps = list(known.entries), list(known.damage), list(known.gaps)
+        end = begin
+        limit = file.size()
+        for start, stop in [*self.holes, (limit, limit)]:
+            if stop <= begin:
+                continue
+            piece = file.read(begin, max(min(start, limit) - begin, 0))
+            for found in scan(piece):
+                if found.head is None:
+                    damage.append((begin + found.start, begin + found.end))
+                    continue
+                head = found.head
+                entries.append(
+                    BatchEntry(
+                        begin + found.start, head.origin, head.first, head.last, head.count, head.first_us, head.last_us
+                    )
+                )
+                end = begin + found.end
+                if head.attributes & GAPS:
+                    gaps.append((begin + found.start, end))
+            begin = stop
+        if last or damage and damage[-1][0] >= end:
+            damage = [(start, stop) for start, stop in damage if start < end]
+        return Listing(entries, end, False, tuple(damage), None, tuple(filter(is_rest, entries)), tuple(gaps))
+
+
+class Log:
+    """The segments of one directory, journal or fanout log, oldest first."""
+
+    def __init__(self, directory: Path, node: str, holes: list[tuple[int, int]]) -> None:
+        self.directory = directory
+        self.node = node
+        self._holes = holes
+        self._segments: dict[str, Segment] = {}
+
+    def files(self) -> list[Segment]:
+        """All segments that are there now, not looked at."""
+        try:
+            names = sorted(path.name for path in self.directory.iterdir())
+        except FileNotFoundError:
+            return []
+        named = [(base, name) for name in names if (base := segment_base(name)) is not None]
+        found = [
+            self._segments.get(name) or Segment(self.directory / name, base, self.node, self._holes)
+            for base, name in named
+        ]
+        self._segments = {segment.path.name: segment for segment in found[:SEGMENTS_REMEMBERED_MAX]}
+        return found
+
+    def segments(self) -> list[tuple[Segment, Listing]]:
+        """The same, with what is in them. Raises as `Segment.list`, but for files that were dropped meanwhile."""
+        files = self.files()
+        found = []
+        for segment in files:
+            try:
+                found.append((segment, segment.list(last=segment is files[-1])))
+            except FileNotFoundError:
+                continue  # Retention of the running node was quicker.
+            except CorruptLog:
+                if segment is not files[-1]:
+                    raise
+                # A new segment whose head is not written yet.
+        return found
+
+
+class DataDirectory:
+    """The logs of one node. Raises FileNotFoundError when `path` is no data directory."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.path / JOURNAL_DIRECTORY).is_dir():
+            raise FileNotFoundError(f"{path} is not the data directory of a node: it has no {JOURNAL_DIRECTORY}/")
+        self.node = self._node()
+        self._fanouts: dict[str, Log] = {}
+        self._names: dict[str, str] = {}
+        self._notes: list[str] | None = None
+        self.look()
+
+    def look(self) -> None:
+        """Learn what the node has put aside since the last look; costs nothing much when that is nothing."""
+        disk = ReadOnlyDisk(self.path)
+        notes = disk.names(QUARANTINE_DIRECTORY)
+        if notes == self._notes:
+            return
+        self._notes = notes
+        self.quarantined = load_quarantined(disk)
+        self.holes = [(entry.start, entry.end) for entry in self.quarantined]
+        # What is known of segments was known without these holes.
+        self.journal = Log(self.path / JOURNAL_DIRECTORY, self.node, self.holes)
+
+    def base(self) -> Vector:
+        """What its journal does not hold any more: the vector before its first segment."""
+        for segment, _ in self.journal.segments()[:1]:
+            return segment.head().vector
+        return {}
+
+    def vector(self) -> Vector:
+        """What it holds."""
+        have: Vector = {}
+        for segment, listing in self.journal.segments():
+            have.update({origin: last for origin, last in segment.head().vector.items() if last > have.get(origin, 0)})
+            for entry in listing.entries:
+                have[entry.origin] = max(entry.last, have.get(entry.origin, 0))
+        return have
+
+    def fanouts(self) -> Iterator[tuple[str, Log]]:
+        """Destination and log of every fanout that has one."""
+        root = self.path / FANOUT_DIRECTORY
+        if not root.is_dir():
+            return
+        for directory in sorted(root.iterdir()):
+            log = self._fanouts.setdefault(directory.name, Log(directory, self.node, []))
+            name = self._names.get(directory.name) or _destination_of(log)
+            if name is not None and directory_name(name) == directory.name:
+                self._names[directory.name] = name
+                yield name, log
+
+    def _node(self) -> str:
+        directory = self.path / JOURNAL_DIRECTORY
+        for path in sorted(directory.iterdir()):
+            if segment_base(path.name) is not None:
+                try:
+                    return Segment(path, 0, "", []).head().node
+                except (CorruptLog, FileNotFoundError):
+                    continue
+        return self.path.name
+
+
+def _destination_of(log: Log) -> str | None:
+    """The fanout that a log is of, as its first record says; None while it has none."""
+    for segment, listing in log.segments():
+        for entry in listing.entries[:1]:
+            try:
+                descriptor = ReadOnlyDisk(segment.path.parent).open(segment.path.name)
+            except FileNotFoundError:
+                continue
+            try:
+                size = (listing.entries[1].offset if len(listing.entries) > 1 else listing.end) - entry.offset
+                data = descriptor.read(entry.offset, size)
+            finally:
+                descriptor.close()
+            return unpack_records(verify_batch(data), data)[0][3]
+    return None

@@ -1,0 +1,226 @@
+"""Options of `format("qmq")`, in the words of Spark's Kafka source, checked as a whole before anything is read."""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from qmq.dots import Origin, Vector, parse_origin
+
+VIEWS: Final = ("messages", "records", "log", "ranges", "segments", "nodes")
+PARTITION_BYTES: Final = 64 << 20
+"""A partition's aim: a task costs some 30 ms of fixed work, and a worker decodes so much in half a second."""
+
+KNOWN: Final = {
+    "path": "data directories of nodes, separated by commas; * and ? match names",
+    "servers": "host:port of live nodes, separated by commas",
+    "login": "user name at the servers",
+    "passcode": "password at the servers",
+    "cafile": "certificate authorities for TLS with the servers",
+    "view": " | ".join(VIEWS),
+    "subscribe": "destinations, separated by commas",
+    "subscribePattern": "regular expression that whole destinations match",
+    "startingOffsets": 'earliest | latest | {"origin": sequence, …}: read what comes after',
+    "endingOffsets": 'latest | {"origin": sequence, …}: read up to and with it',
+    "startingTimestamp": "ms since 1970, or ISO 8601: the first time wanted",
+    "endingTimestamp": "ms since 1970, or ISO 8601: the first time not wanted",
+    "failOnDataLoss": "true | false",
+    "maxRecordsPerTrigger": "records of one micro-batch",
+    "maxBytesPerTrigger": "bytes of log of one micro-batch, about",
+    "minPartitions": "at least so many partitions, if there are so many batches",
+    "maxBytesPerPartition": "bytes of log in one partition, about",
+    "includeHeaders": "true | false: a column of headers",
+    "columns": "names of columns, separated by commas",
+    "destination": "where the sink sends rows without a column destination",
+    "dedup": "column that names a row for ever: a repeated one is not appended again",
+    "rate": "messages per second of one task of the sink",
+    "name": "of the query, in the dedup ids of the sink and in `qmq status`",
+}
+_LOWER: Final = {name.lower(): name for name in KNOWN}
+WRITING: Final = frozenset({"destination", "dedup", "rate"})
+BOTH: Final = frozenset({"servers", "login", "passcode", "cafile", "name"})
+"""Options of reading and of writing; all others, but for `WRITING`, are of reading."""
+
+
+class BadOption(ValueError):
+    """An option says something that cannot be; the text says what may stand there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a reader was asked for. Timestamps are µs since 1970; None where nothing was said."""
+
+    paths: tuple[str, ...] = ()
+    servers: tuple[tuple[str, int], ...] = ()
+    login: str | None = None
+    passcode: str | None = None
+    cafile: str | None = None
+    view: str = "messages"
+    destinations: frozenset[str] | None = None
+    pattern: re.Pattern[str] | None = None
+    starting: str | Vector = "earliest"
+    ending: str | Vector = "latest"
+    starting_us: int | None = None
+    ending_us: int | None = None
+    fail_on_data_loss: bool = True
+    records_per_trigger: int | None = None
+    bytes_per_trigger: int | None = None
+    partitions_min: int = 1
+    partition_bytes: int = PARTITION_BYTES
+    include_headers: bool = False
+    columns: tuple[str, ...] | None = None
+    name: str = ""
+
+    def wants(self, destination: str) -> bool:
+        """Whether records of `destination` were asked for."""
+        if self.destinations is not None:
+            return destination in self.destinations
+        return self.pattern is None or self.pattern.fullmatch(destination) is not None
+
+    @property
+    def wants_all(self) -> bool:
+        return self.destinations is None and self.pattern is None
+
+    @property
+    def only_fanouts(self) -> bool:
+        """Whether nothing but fanouts was asked for, by name: what is kept of them is all that there is."""
+        return self.destinations is not None and all(name.startswith("/fanout/") for name in self.destinations)
+
+
+def known_options(given: Mapping[str, str]) -> dict[str, str]:
+    """The same with names as they are in `KNOWN`. Raises BadOption for others."""
+    said = {}
+    for key, value in given.items():
+        name = _LOWER.get(key.lower())
+        if name is None:
+            close = difflib.get_close_matches(key.lower(), _LOWER, 1)
+            hint = f"; did you mean {_LOWER[close[0]]}?" if close else f"; there are: {', '.join(KNOWN)}"
+            raise BadOption(f"unknown option {key}{hint}")
+        said[name] = value
+    return said
+
+
+def read_options(given: Mapping[str, str]) -> Options:
+    """Raises BadOption for the first thing that cannot be."""
+    said = known_options(given)
+    for name in WRITING.intersection(said):
+        hint = "; subscribe says what is read" if name == "destination" else ""
+        raise BadOption(f"{name} is an option of writing{hint}")
+    if bool(said.get("path")) == bool(said.get("servers")):
+        raise BadOption("say where to read: path (data directories), or servers (live nodes), and not both")
+    view = said.get("view", "messages")
+    if view not in VIEWS:
+        raise BadOption(f"view is {view!r}; it may be {', '.join(VIEWS)}")
+    for name in ("subscribe", "columns"):
+        if name in said and not _list(said[name]):
+            raise BadOption(f"{name} names nothing; leave it out for everything")
+    if view not in ("messages", "records") and ("startingOffsets" in said or "endingOffsets" in said):
+        raise BadOption(f"the view {view} has no startingOffsets and endingOffsets: it has all there is")
+    if "subscribe" in said and "subscribePattern" in said:
+        raise BadOption("subscribe and subscribePattern exclude each other")
+    starting = _offsets(said, "startingOffsets", ("earliest", "latest"), "earliest")
+    ending = _offsets(said, "endingOffsets", ("latest",), "latest")
+    return Options(
+        paths=_list(said.get("path", "")),
+        servers=tuple(_server(text) for text in _list(said.get("servers", ""))),
+        login=said.get("login"),
+        passcode=said.get("passcode"),
+        cafile=said.get("cafile"),
+        view=view,
+        destinations=frozenset(_list(said["subscribe"])) if "subscribe" in said else None,
+        pattern=_pattern(said.get("subscribePattern")),
+        starting=starting,
+        ending=ending,
+        starting_us=_time(said, "startingTimestamp"),
+        ending_us=_time(said, "endingTimestamp"),
+        fail_on_data_loss=_flag(said, "failOnDataLoss", default=True),
+        records_per_trigger=_number(said, "maxRecordsPerTrigger"),
+        bytes_per_trigger=_number(said, "maxBytesPerTrigger"),
+        partitions_min=_number(said, "minPartitions") or 1,
+        partition_bytes=_number(said, "maxBytesPerPartition") or PARTITION_BYTES,
+        include_headers=_flag(said, "includeHeaders", default=False),
+        columns=_list(said["columns"]) if "columns" in said else None,
+        name=said.get("name", ""),
+    )
+
+
+def vector_to_json(vector: Vector) -> dict[str, int]:
+    """As offsets are written: origin as text → last sequence."""
+    return {str(origin): last for origin, last in sorted(vector.items())}
+
+
+def vector_from_json(found: object, what: str = "offsets") -> Vector:
+    """The inverse. Raises BadOption."""
+    if not isinstance(found, dict):
+        raise BadOption(f'{what}: {{"origin": sequence, …}} is wanted, not {found!r}')
+    vector: Vector = {}
+    for text, last in found.items():
+        try:
+            origin = parse_origin(text)
+        except ValueError:
+            raise BadOption(f"{what}: {text!r} is no origin; they look like {Origin('a', 1)}") from None
+        if not isinstance(last, int) or isinstance(last, bool) or last < 0:
+            raise BadOption(f"{what}: the sequence of {text} is {last!r}; it must be a number from 0")
+        vector[origin] = last
+    return vector
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _server(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadOption(f"servers: {text!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:
+        raise BadOption(f"subscribePattern {text!r}: {error}") from None
+
+
+def _offsets(said: Mapping[str, str], name: str, words: tuple[str, ...], default: str) -> str | Vector:
+    text = said.get(name, default).strip()
+    if text in words:
+        return text
+    try:
+        return vector_from_json(json.loads(text), name)
+    except json.JSONDecodeError:
+        allowed = ", ".join(words)
+        raise BadOption(f'{name} is {text!r}; it may be {allowed} or {{"origin": sequence, …}}') from None
+
+
+def _time(said: Mapping[str, str], name: str) -> int | None:
+    text = said.get(name)
+    if text is None:
+        return None
+    if text.strip().isdigit():
+        return int(text) * 1000
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadOption(f"{name} is {text!r}; it may be ms since 1970, or like 2026-01-31T12:00:00+00:00") from None
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+def _flag(said: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = said.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise BadOption(f"{name} is {said[name]!r}; it may be true or false")
+    return text == "true"
+
+
+def _number(said: Mapping[str, str], name: str) -> int | None:
+    text = said.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise BadOption(f"{name} is {text!r}; it must be a number from 1")
+    return int(text)

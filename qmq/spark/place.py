@@ -1,0 +1,48 @@
+"""Where records are read from: files of nodes, or live nodes. Planning in the driver asks one of the two."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from qmq.dots import Vector
+from qmq.spark import remote
+from qmq.spark.files import Files
+from qmq.spark.options import Options
+from qmq.spark.plan import Part
+from qmq.spark.views import read_part
+
+
+class Place(Protocol):
+    """What `source` and `stream` need of it."""
+
+    def available(self) -> Vector:
+        """Up to where everything is there, on some node."""
+
+    def base(self) -> Vector:
+        """What no journal holds any more."""
+
+    def plan(self, start: Vector, end: Vector, *, strict: bool) -> list[Part]:
+        """Parts that together bring every record above `start` up to `end` once; see `plan.plan`."""
+
+    def plan_nodes(self) -> list[Part]:
+        """Parts that together bring every record of every node."""
+
+    def rows(self, view: str) -> list[dict[str, Any]]:
+        """Rows of a view that is no log."""
+
+    def report(self, done: Vector) -> None:
+        """A query that never ends has come so far: for whoever looks at the nodes."""
+
+    def close(self) -> None:
+        """Idempotent."""
+
+
+def open_place(options: Options) -> Place:
+    """Raises FileNotFoundError, NotConnected or Refused when there is nothing to read."""
+    return remote.Servers(options) if options.servers else Files(options)
+
+
+def read(part: Part, options: Options, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """In a worker: the rows of `part`. Raises as `views.read_part` and `remote.read_part`."""
+    return remote.read_part(part, options, columns) if part.servers else read_part(part, options, columns)

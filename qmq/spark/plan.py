@@ -1,0 +1,261 @@
+"""Which worker reads which batches: every wanted record once, in partitions of about one size.
+
+Journals come first: the first directory that has a sequence brings it, the others bring what it lacks. A stretch of
+which some node got only a rest (`batch.REST`) is read there when no other has all of it. What no journal reaches back
+to is read from the fanout logs, in the same manner. Only indexes and heads of batches are looked at here.
+
+Planning depends on nothing but the logs and the ranges asked for: Spark asks again for the same ranges after a crash,
+and must get the same records.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from qmq.dots import Origin, Vector, merge
+from qmq.errors import QmqError
+from qmq.spark.logs import DataDirectory, Extent, Listing, Segment, ranges_of
+from qmq.spark.options import Options
+from qmq.spark.ranges import RangeMap
+from qmq.storage.segment import BatchEntry
+
+CLOCK_MARGIN_US: Final = 60_000_000
+"""Batches tell the times of their first and last record; those between may lie outside when a clock was set."""
+
+
+class DataLoss(QmqError):
+    """Records that were asked for are nowhere: `failOnDataLoss` decides whether that is an error."""
+
+
+class Part(NamedTuple):
+    """Work for one task: whole batches, and which of their records are wanted (None: all).
+
+    Instead of extents, `servers` may name live nodes, any of which may have what is wanted; each is tried in turn.
+    Unless `strict`, what none of them has was given up long ago, for all that is known.
+    """
+
+    extents: tuple[Extent, ...]
+    wanted: RangeMap | None
+    servers: tuple[tuple[str, int], ...] = ()
+    strict: bool = True
+
+
+class _Piece(NamedTuple):
+    """Some batches of one segment that somebody must read."""
+
+    extent: Extent
+    wanted: RangeMap | None
+    cuts: list[int]
+    """Offsets between its batches."""
+
+
+def available(directories: Iterable[DataDirectory]) -> Vector:
+    """Up to where the directories together hold everything."""
+    have: Vector = {}
+    for directory in directories:
+        merge(have, directory.vector())
+    return have
+
+
+def plan(
+    directories: Sequence[DataDirectory], options: Options, start: Vector, end: Vector, *, strict: bool
+) -> list[Part]:
+    """Parts that together bring every record above `start` up to `end` once.
+
+    `strict`: everything in between is expected, and what is nowhere is an error if `options` say so. Otherwise
+    reading begins with the oldest record that is kept.
+
+    Raises:
+        DataLoss: names origin and range.
+        CorruptLog: a log is damaged, and the node has not put the damage aside.
+    """
+    wanted = RangeMap.between(start, end)
+    pieces: list[_Piece] = []
+    left = wanted
+    for directory in directories:
+        found = _take(directory.journal.segments(), left, options, pieces, Listing.whole_entries)
+        left = left.minus(found)
+    if left:
+        rests = RangeMap()
+        for directory in directories:
+            found = _take(directory.journal.segments(), left.minus(rests), options, pieces, _rests)
+            rests = rests.plus(found)
+        gone = left if not options.only_fanouts else left.minus(rests)
+        left = gone.minus(_take_fanouts(directories, left.minus(rests), options, pieces))
+    if strict and left and options.fail_on_data_loss:
+        raise DataLoss(loss_text(left))
+    return _parts(pieces, options)
+
+
+def plan_nodes(directories: Sequence[DataDirectory], options: Options) -> list[Part]:
+    """Parts that together bring every record of every node's journal, also those that several have."""
+    pieces: list[_Piece] = []
+    for directory in directories:
+        everything = RangeMap.between({}, directory.vector())
+        _take(directory.journal.segments(), everything, options, pieces, _all)
+    return _parts(pieces, options)
+
+
+def _take(
+    segments: list[tuple[Segment, Listing]],
+    wanted: RangeMap,
+    options: Options,
+    pieces: list[_Piece],
+    chosen: Callable[[Listing], list[BatchEntry]],
+) -> RangeMap:
+    """Add pieces for what `segments` have of `wanted`, in the batches that `chosen` tells; returns what those have."""
+    taken = RangeMap()
+    for segment, listing in segments:
+        if listing.damage and options.fail_on_data_loss:
+            start, stop = listing.damage[0]
+            raise DataLoss(
+                f"{segment.path}: no batch can be read from {start} to {stop} and the node has not put it aside; "
+                f"see qmq log verify"
+            )
+        entries = chosen(listing)
+        here = listing.ranges() if entries is listing.entries else ranges_of(entries)
+        useful = here.common(wanted.minus(taken))
+        if not useful:
+            continue
+        for origin, ranges in useful.items():
+            for after, through in ranges:
+                taken.add(origin, after, through)
+        if _passed_by(listing, options):
+            continue
+        whole = useful.count() == here.count()
+        run = entries if whole else [entry for entry in entries if _overlaps(entry, useful)]
+        for begin, end, cuts in _runs(listing, run):
+            pieces.append(_Piece(segment.extent(begin, end), None if whole else useful, cuts))
+    return taken
+
+
+def _all(listing: Listing) -> list[BatchEntry]:
+    return listing.entries
+
+
+def _rests(listing: Listing) -> list[BatchEntry]:
+    return list(listing.rests)
+
+
+def _take_fanouts(
+    directories: Sequence[DataDirectory], wanted: RangeMap, options: Options, pieces: list[_Piece]
+) -> RangeMap:
+    """As `_take`, from the fanout logs.
+
+    Of an origin, a log covers what lies between its oldest and its newest record of it, and from there up to where the
+    node's journal begins: a journal drops only what was copied.
+    """
+    covered: dict[str, RangeMap] = {}
+    for directory in directories:
+        base = directory.base()
+        for name, log in directory.fanouts():
+            if not options.wants(name):
+                continue
+            known = covered.setdefault(name, RangeMap())
+            segments = log.segments()
+            _take(segments, wanted.minus(known), options, pieces, _all)
+            for origin, after, through in _ends(segments):
+                known.add(origin, after, max(through, base.get(origin, 0)))
+    if options.destinations is None or not covered.keys() >= options.destinations:
+        # Queues keep nothing beyond the journal: what it has dropped of them is gone.
+        return RangeMap()
+    common: RangeMap | None = None
+    for known in covered.values():
+        common = known if common is None else common.common(known)
+    return common or RangeMap()
+
+
+def _ends(segments: list[tuple[Segment, Listing]]) -> Iterator[tuple[Origin, int, int]]:
+    """Every origin of a log, with the sequence before its oldest record, and its newest."""
+    ends: dict[Origin, tuple[int, int]] = {}
+    for _, listing in segments:
+        for entry in listing.entries:
+            after, through = ends.get(entry.origin, (entry.first - 1, entry.last))
+            ends[entry.origin] = (min(after, entry.first - 1), max(through, entry.last))
+    for origin, (after, through) in ends.items():
+        yield origin, after, through
+
+
+def _passed_by(listing: Listing, options: Options) -> bool:
+    """Whether nothing in a segment is of the wanted time and destinations, as its index tells."""
+    index = listing.footer
+    # An index about very many destinations lists none.
+    named = index is not None and not options.wants_all and index.destinations
+    if named and not any(map(options.wants, named)):
+        return True
+    if index is None:
+        return False
+    first = min((min(entry.first_us, entry.last_us) for entry in listing.entries), default=0) - CLOCK_MARGIN_US
+    last = max((max(entry.first_us, entry.last_us) for entry in listing.entries), default=0) + CLOCK_MARGIN_US
+    return (options.ending_us is not None and first >= options.ending_us) or (
+        options.starting_us is not None and last < options.starting_us
+    )
+
+
+def _overlaps(entry: BatchEntry, wanted: RangeMap) -> bool:
+    return any(after < entry.last and through >= entry.first for after, through in wanted.of(entry.origin))
+
+
+def _runs(listing: Listing, chosen: list[BatchEntry]) -> list[tuple[int, int, list[int]]]:
+    """Stretches of batches that follow each other: begin, end, and the offsets between."""
+    if not chosen:
+        return []
+    offsets = [entry.offset for entry in listing.entries]
+    ends = dict(zip(offsets, [*offsets[1:], listing.end], strict=True))
+    runs: list[tuple[int, int, list[int]]] = []
+    for entry in chosen:
+        end = ends[entry.offset]
+        if runs and runs[-1][1] == entry.offset:
+            begin, _, cuts = runs[-1]
+            cuts.append(entry.offset)
+            runs[-1] = (begin, end, cuts)
+        else:
+            runs.append((entry.offset, end, []))
+    return runs
+
+
+def _parts(pieces: list[_Piece], options: Options) -> list[Part]:
+    """Big pieces split, small ones put together."""
+    total = sum(piece.extent.end - piece.extent.start for piece in pieces)
+    aim = max(1, min(options.partition_bytes, -(-total // options.partitions_min)))
+    parts: list[Part] = []
+    gathered: list[Extent] = []
+    size = 0
+    for piece in pieces:
+        for extent in _split(piece, aim):
+            if piece.wanted is not None:
+                parts.append(Part((extent,), piece.wanted))
+                continue
+            if gathered and size + extent.end - extent.start > aim:
+                parts.append(Part(tuple(gathered), None))
+                gathered, size = [], 0
+            gathered.append(extent)
+            size += extent.end - extent.start
+    if gathered:
+        parts.append(Part(tuple(gathered), None))
+    return parts
+
+
+def _split(piece: _Piece, aim: int) -> list[Extent]:
+    extent = piece.extent
+    found: list[Extent] = []
+    begin = extent.start
+    # The rest joins its neighbour when it is small: half an aim more is better than another task.
+    for cut in piece.cuts:
+        if cut - begin >= aim and extent.end - cut > aim // 2:
+            found.append(extent._replace(start=begin, end=cut))
+            begin = cut
+    found.append(extent._replace(start=begin))
+    return found
+
+
+def loss_text(left: RangeMap) -> str:
+    """A sentence about records that are nowhere."""
+    ranges = [_range_text(origin, after, through) for origin, found in left.items() for after, through in found]
+    return (
+        f"records are missing that were to be read: {', '.join(ranges[:8])}{' …' if len(ranges) > 8 else ''}. "
+        "No node that is read has them; set failOnDataLoss to false to go on without them"
+    )
+
+
+def _range_text(origin: Origin, after: int, through: int) -> str:
+    return f"{origin} from {after + 1} to {through}"

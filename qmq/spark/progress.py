@@ -1,0 +1,42 @@
+"""How far a Spark job is: tasks done of tasks in all, asked of Spark a few times per second."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+ASK_SECONDS: Final = 0.3
+
+Told = Callable[[int, int], None]
+"""Called with tasks done and tasks in all."""
+
+
+@contextmanager
+def watched(spark: SparkSession, tell: Told | None) -> Iterator[None]:
+    """Tell of the jobs that the block starts, from a thread of its own."""
+    if tell is None:
+        yield
+        return
+    tracker = spark.sparkContext.statusTracker()
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(ASK_SECONDS):
+            done = total = 0
+            for stage_id in tracker.getActiveStageIds():
+                stage = tracker.getStageInfo(stage_id)
+                if stage is not None:
+                    done += stage.numCompletedTasks
+                    total += stage.numTasks
+            if total:
+                tell(done, total)
+
+    watcher = threading.Thread(target=watch, name="qmq-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()

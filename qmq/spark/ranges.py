@@ -1,0 +1,98 @@
+"""Sets of sequences, per origin: which records are wanted, which somebody already brings, which nobody has.
+
+A set is a sorted list of disjoint (after, through) ranges, as in `qmq.cursors`: the sequences above `after`, up to and
+including `through`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from qmq.cursors import Range, add_range
+from qmq.dots import Origin, Vector
+
+
+def minus(ranges: Iterable[Range], taken: list[Range]) -> list[Range]:
+    """What of `ranges` is not in `taken`."""
+    left: list[Range] = []
+    for after, through in ranges:
+        for begin, end in taken:
+            if end <= after:
+                continue
+            if begin >= through:
+                break
+            if begin > after:
+                left.append((after, begin))
+            after = max(after, end)
+        if after < through:
+            left.append((after, through))
+    return left
+
+
+def common(ranges: Iterable[Range], others: list[Range]) -> list[Range]:
+    """What is in both."""
+    found: list[Range] = []
+    for after, through in ranges:
+        for begin, end in others:
+            if max(after, begin) < min(through, end):
+                found.append((max(after, begin), min(through, end)))
+    return found
+
+
+class RangeMap:
+    """Origin → set of sequences."""
+
+    def __init__(self, known: Mapping[Origin, list[Range]] | None = None) -> None:
+        self._known: dict[Origin, list[Range]] = {}
+        for origin, ranges in (known or {}).items():
+            for after, through in ranges:
+                self.add(origin, after, through)
+
+    @classmethod
+    def between(cls, start: Vector, end: Vector) -> "RangeMap":
+        """Everything above `start` up to `end`."""
+        return cls({origin: [(start.get(origin, 0), last)] for origin, last in end.items()})
+
+    def add(self, origin: Origin, after: int, through: int) -> None:
+        """Add the sequences above `after` up to `through`."""
+        if through > after:
+            add_range(self._known.setdefault(origin, []), after, through)
+
+    def of(self, origin: Origin) -> list[Range]:
+        return self._known.get(origin, [])
+
+    def items(self) -> Iterator[tuple[Origin, list[Range]]]:
+        return iter(self._known.items())
+
+    def plus(self, more: "RangeMap") -> "RangeMap":
+        """What is here or in `more`."""
+        found = RangeMap(self._known)
+        for origin, ranges in more.items():
+            for after, through in ranges:
+                found.add(origin, after, through)
+        return found
+
+    def minus(self, taken: "RangeMap") -> "RangeMap":
+        """What is here and not in `taken`."""
+        return RangeMap({origin: minus(ranges, taken.of(origin)) for origin, ranges in self._known.items()})
+
+    def common(self, other: "RangeMap") -> "RangeMap":
+        """What is in both."""
+        return RangeMap({origin: common(ranges, other.of(origin)) for origin, ranges in self._known.items()})
+
+    def split(self, pieces: int) -> list["RangeMap"]:
+        """So many parts of about one size, each with something of every range that is long enough."""
+        parts = []
+        for piece in range(pieces):
+            part = RangeMap()
+            for origin, ranges in self._known.items():
+                for after, through in ranges:
+                    length = through - after
+                    part.add(origin, after + length * piece // pieces, after + length * (piece + 1) // pieces)
+            if part:
+                parts.append(part)
+        return parts
+
+    def count(self) -> int:
+        return sum(through - after for ranges in self._known.values() for after, through in ranges)
+
+    def __bool__(self) -> bool:
+        return any(self._known.values())

@@ -1,0 +1,357 @@
+"""Live nodes as a place to read from: one more reader of their journals, over STOMP (`/system/journal`).
+
+Every node of a mesh has everyone's records, so the work is divided over the nodes that are given, and a worker whose
+node goes away asks the next one for what is left. What a node's journal has dropped is not to be had from it: its
+fanout logs are read from its data directory.
+"""
+
+import json
+import ssl
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from qmq.blocking import BlockingClient, error_of
+from qmq.dots import Origin, Vector, merge
+from qmq.errors import NotConnected
+from qmq.spark.logs import Extent
+from qmq.spark.options import BadOption, Options, vector_from_json, vector_to_json
+from qmq.spark.plan import DataLoss, Part, loss_text
+from qmq.spark.ranges import RangeMap
+from qmq.spark.views import read_batches
+from qmq.storage.batch import REST, read_head
+
+JOURNAL: Final = "/system/journal"
+PATIENCE_SECONDS: Final = 30.0
+"""Without a byte from a node that owes some."""
+VECTOR_BYTES_MAX: Final = 7000
+"""Of one header: a node takes lines of 8 KiB unless it is told otherwise. That is some 200 origins."""
+ELSEWHERE: Final = frozenset({"stopping", "too-many-connections", "too-many-logins", "login-timeout", "log-unreadable"})
+"""Codes of errors by which a node says that another one may be asked."""
+
+
+class Picture:
+    """What one node says of its journal."""
+
+    def __init__(self, server: tuple[str, int], facts: dict[str, Any]) -> None:
+        self.server = server
+        self.node = str(facts["node"])
+        self.vector = vector_from_json(facts["vector"])
+        self.base = vector_from_json(facts["base"])
+        self.given_up = vector_from_json(facts.get("given_up", {}))
+        self.rests = vector_from_json(facts.get("rests", {}))
+        self.bytes = int(facts["bytes"])
+        self.segments = [vector_from_json(vector) for vector in facts["segments"]]
+        """Vectors where a segment ends and the next one begins."""
+
+    def records(self) -> int:
+        """What its journal holds, about: gaps count as if they were there."""
+        return sum(max(0, last - self.base.get(origin, 0)) for origin, last in self.vector.items())
+
+
+class Servers:
+    """See `place.Place`. Nodes that do not answer are left out, unless none does."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._clients: dict[tuple[str, int], BlockingClient] = {}
+        self._done: Vector = {}
+        self._pictures: list[Picture] = []
+        self._look()
+
+    def available(self) -> Vector:
+        self._look()
+        have: Vector = {}
+        for picture in self._pictures:
+            merge(have, picture.vector)
+        return have
+
+    def base(self) -> Vector:
+        """Behind what nodes gave up, and what they got only a rest of: before that, their journals may have some
+        records, and not those that follow. Of fanouts alone a rest has all that there is.
+        """
+        lowest = self.available()
+        for picture in self._pictures:
+            for origin, last in picture.vector.items():
+                begin = max(picture.base.get(origin, 0), picture.given_up.get(origin, 0))
+                if not self._options.only_fanouts:
+                    begin = max(begin, picture.rests.get(origin, 0))
+                if begin < last:
+                    lowest[origin] = min(begin, lowest[origin])
+        return lowest
+
+    def plan(self, start: Vector, end: Vector, *, strict: bool) -> list[Part]:
+        left = RangeMap.between(start, end)
+        wanted_records = left.count()
+        parts: list[Part] = []
+        for picture in self._pictures:
+            for share in _shares(picture, left):
+                left = left.minus(share)
+                for wanted in share.split(self._pieces(share.count(), wanted_records)):
+                    parts.append(Part((), wanted, self._servers_for(picture, len(parts)), strict))
+        if strict and left and self._options.fail_on_data_loss:
+            raise DataLoss(loss_text(left))
+        return parts
+
+    def plan_nodes(self) -> list[Part]:
+        return [
+            Part((), wanted, (picture.server,), strict=False)
+            for picture in self._pictures
+            for wanted in _shares(picture, RangeMap.between(picture.base, picture.vector))
+        ]
+
+    def rows(self, view: str) -> list[dict[str, Any]]:
+        if view == "segments":
+            raise BadOption("segments are files: read them from a path, not from servers")
+        make = _range_rows if view == "ranges" else _node_rows
+        return [row for picture in self._pictures for row in make(picture)]
+
+    def report(self, done: Vector) -> None:
+        self._done = dict(done)
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+    def _pieces(self, records: int, total: int) -> int:
+        """Into how many parts so many of all wanted records go. Nodes tell how many bytes all of theirs are."""
+        held = max(1, sum(picture.records() for picture in self._pictures))
+        size = records * sum(picture.bytes for picture in self._pictures) // held
+        by_count = -(-records * self._options.partitions_min // total)
+        return max(by_count, round(size / self._options.partition_bytes))
+
+    def _servers_for(self, picture: Picture, number: int) -> tuple[tuple[str, int], ...]:
+        """Whom to ask, in turn: parts begin with different nodes, if those have as much."""
+        others = [p.server for p in self._pictures if p is picture or not _lacks(p, picture)]
+        shift = number % len(others)
+        return (*others[shift:], *others[:shift])
+
+    def _done_at(self, server: tuple[str, int]) -> Vector:
+        """How far the query has come with what this node has; the offset itself keeps every origin there ever was.
+
+        Only for people to see, so what is too much for a header is left out.
+        """
+        have = next((picture.vector for picture in self._pictures if picture.server == server), {})
+        done = {origin: self._done[origin] for origin in have if origin in self._done}
+        return dict(next(_pieces(list(done.items())), []))
+
+    def _look(self) -> None:
+        pictures: list[Picture] = []
+        problems: list[str] = []
+        for server in self._options.servers:
+            try:
+                pictures.append(self._look_at(server))
+            except NotConnected as error:
+                problems.append(str(error))
+        if not pictures:
+            raise NotConnected("; ".join(problems))
+        self._pictures = pictures
+
+    def _look_at(self, server: tuple[str, int]) -> Picture:
+        known = self._clients.pop(server, None)
+        if known is not None:
+            try:
+                return self._ask(server, known)
+            except NotConnected:
+                pass  # The node may have been started again since: that takes a new connection.
+        return self._ask(server, connect(self._options, server))
+
+    def _ask(self, server: tuple[str, int], client: BlockingClient) -> Picture:
+        """The connection is kept if it answers, and closed otherwise."""
+        try:
+            picture = self._picture_of(server, client)
+        except BaseException:
+            client.close()
+            raise
+        self._clients[server] = client
+        return picture
+
+    def _picture_of(self, server: tuple[str, int], client: BlockingClient) -> Picture:
+        # A span that is over before it begins: only the picture is told.
+        headers = [("qmq-until", "")]
+        if self._options.name:
+            headers += [("qmq-resume", _text(self._done_at(server))), ("qmq-reader", self._options.name)]
+        client.write(client.frame("SUBSCRIBE", [("id", "look"), ("destination", JOURNAL), *headers]))
+        picture = Picture(server, json.loads(_next(client).body))
+        while _next_header(client) != "end":
+            continue
+        client.write(client.frame("UNSUBSCRIBE", [("id", "look")]))
+        return picture
+
+
+class _Client(BlockingClient):
+    """A node that stops or has no room is as good as one that does not answer: others go on."""
+
+    def refusal(self, frame: Any) -> Exception:
+        code, said, _ = error_of(frame)
+        return self.failure(f"{self.address}: {said}") if code in ELSEWHERE else super().refusal(frame)
+
+
+def connect(options: Options, server: tuple[str, int]) -> BlockingClient:
+    """A connection to one node. Raises NotConnected or Refused."""
+    tls = ssl.create_default_context(cafile=options.cafile) if options.cafile else None
+    return _Client(server, login=options.login, passcode=options.passcode, timeout_seconds=PATIENCE_SECONDS, tls=tls)
+
+
+def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of one part, from whichever of its nodes has them.
+
+    Raises:
+        DataLoss: none has all of them, and the part and `options` call that an error.
+        NotConnected: no node answers.
+    """
+    assert part.wanted is not None
+    left = part.wanted
+    problem: NotConnected | None = None
+    for rests in (False, True):
+        found_rests = False
+        for server in part.servers:
+            try:
+                with connect(options, server) as client:
+                    for node, data in _batches(client, left):
+                        got = RangeMap()
+                        passed = _passed_over(data, rests=rests)
+                        found_rests = found_rests or bool(passed)
+                        extent = Extent("", node, 0, 0, len(data), passed)
+                        yield from read_batches(data, extent, left, options, columns, got)
+                        left = left.minus(got)
+            except NotConnected as error:
+                problem = error
+            if not left:
+                return
+        if problem is not None:
+            raise problem
+        if part.strict and options.fail_on_data_loss and not (found_rests and options.only_fanouts):
+            raise DataLoss(loss_text(left))
+        if not found_rests:
+            return
+
+
+def _passed_over(data: bytes, *, rests: bool) -> tuple[tuple[int, int], ...]:
+    """Where in a run of batches those stand that are not to be read: first the rests (see `plan`), then all others."""
+    places: list[tuple[int, int]] = []
+    offset = 0
+    while offset < len(data):
+        head = read_head(data, offset)
+        if head is None:
+            break  # told by whoever reads it
+        if bool(head.attributes & REST) != rests:
+            places.append((offset, offset + head.size))
+        offset += head.size
+    return tuple(places)
+
+
+def read_journal(options: Options) -> tuple[Picture, Iterator[bytes]]:
+    """Everything that the first of `options.servers` has now, from the base of its journal on: runs of whole batches.
+
+    The runs may have a little more than the picture says. Raises NotConnected or Refused.
+    """
+    server = options.servers[0]
+    client = connect(options, server)
+    try:
+        client.write(client.frame("SUBSCRIBE", [("id", "look"), ("destination", JOURNAL), ("qmq-until", "")]))
+        picture = Picture(server, json.loads(_next(client).body))
+        while _next_header(client) != "end":
+            continue
+        client.write(client.frame("UNSUBSCRIBE", [("id", "look")]))
+    except BaseException:
+        client.close()
+        raise
+
+    def runs() -> Iterator[bytes]:
+        with client:
+            for _, data in _batches(client, RangeMap.between(picture.base, picture.vector)):
+                yield data
+
+    return picture, runs()
+
+
+def _batches(client: BlockingClient, wanted: RangeMap) -> Iterator[tuple[str, bytes]]:
+    """Name of the node, and whole batches that hold something of `wanted`: of each origin in the order of its journal.
+
+    More origins than a header takes are asked for one group after the other.
+    """
+    after = {origin: ranges[0][0] for origin, ranges in wanted.items() if ranges}
+    until = {origin: ranges[-1][1] for origin, ranges in wanted.items() if ranges}
+    for group in _pieces(list(until.items())):
+        since = {origin: after[origin] for origin, _ in group}
+        headers = [("qmq-resume", _text(since)), ("qmq-until", _text(dict(group)))]
+        client.write(client.frame("SUBSCRIBE", [("id", "read"), ("destination", JOURNAL), *headers]))
+        node = str(json.loads(_next(client).body)["node"])
+        while True:
+            frame = _next(client)
+            if frame.head.headers.get("journal") == "end":
+                break
+            yield node, frame.body
+        client.write(client.frame("UNSUBSCRIBE", [("id", "read")]))
+
+
+def _pieces(entries: list[tuple[Origin, int]]) -> Iterator[list[tuple[Origin, int]]]:
+    """Entries of a vector, as many at a time as one header takes."""
+    piece: list[tuple[Origin, int]] = []
+    size = 0
+    for origin, last in entries:
+        # A colon or a backslash could not stand in a name: nothing grows when it is escaped.
+        length = len(f"{origin}=,") + 19
+        if piece and size + length > VECTOR_BYTES_MAX:
+            yield piece
+            piece, size = [], 0
+        piece.append((origin, last))
+        size += length
+    if piece:
+        yield piece
+
+
+def _next(client: BlockingClient) -> Any:
+    frame = client.receive(PATIENCE_SECONDS)
+    if frame is None:
+        raise NotConnected(f"{client.address}: silent for {PATIENCE_SECONDS:g} s")
+    return frame
+
+
+def _next_header(client: BlockingClient) -> str | None:
+    found: str | None = _next(client).head.headers.get("journal")
+    return found
+
+
+def _shares(picture: Picture, wanted: RangeMap) -> Iterator[RangeMap]:
+    """What a node has of `wanted`, a segment at a time."""
+    begin = picture.base
+    for end in [*picture.segments, picture.vector]:
+        share = RangeMap.between(begin, end).common(wanted)
+        if share:
+            yield share
+        begin = end
+
+
+def _lacks(picture: Picture, other: Picture) -> bool:
+    """Whether its journal holds less than that of `other`."""
+    return any(picture.vector.get(origin, 0) < last for origin, last in other.vector.items()) or any(
+        last > other.base.get(origin, 0) for origin, last in picture.base.items()
+    )
+
+
+def _range_rows(picture: Picture) -> Iterator[dict[str, Any]]:
+    for origin, last in sorted(picture.vector.items()):
+        first = picture.base.get(origin, 0) + 1
+        if first <= last:
+            row = {"node": picture.node, "origin": str(origin), "first": first, "last": last}
+            yield {**row, "first_timestamp": None, "last_timestamp": None}
+
+
+def _node_rows(picture: Picture) -> Iterator[dict[str, Any]]:
+    yield {
+        "node": picture.node,
+        "source": f"{picture.server[0]}:{picture.server[1]}",
+        "origins": len(picture.vector),
+        "records": picture.records(),
+        "bytes": picture.bytes,
+        "damaged": None,
+        "vector": list(vector_to_json(picture.vector).items()),
+    }
+
+
+def _text(vector: Vector) -> str:
+    return ",".join(f"{origin}={last}" for origin, last in vector.items())

@@ -1,0 +1,333 @@
+"""The views of `format("qmq")`: which columns they have, and how a worker makes their rows (docs/spark.md).
+
+`messages` and `log` are decoded from batches by columns; only the columns that were asked for are made. The other
+views are small tables that planning has made already.
+"""
+
+import mmap
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from qmq.errors import CorruptLog
+from qmq.spark.columns import EVERYTHING, Columns, Piece
+from qmq.spark.logs import Extent
+from qmq.spark.options import BadOption, Options
+from qmq.spark.plan import Part
+from qmq.spark.ranges import RangeMap
+from qmq.storage.batch import BatchHead, read_head
+from qmq.storage.failure_records import unpack_dead
+from qmq.storage.record import Kind, unpack_dots
+
+ROWS_PER_BATCH: Final = 32_768
+"""Rows handed to Spark at once."""
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_HEADERS: Final = pa.map_(pa.string(), pa.string())
+
+COLUMNS: Final[dict[str, dict[str, pa.DataType]]] = {
+    "messages": {
+        "origin": pa.string(),
+        "sequence": pa.int64(),
+        "timestamp": _TIME,
+        "destination": pa.string(),
+        "message_id": pa.string(),
+        "priority": pa.int32(),
+        "body": pa.binary(),
+        "headers": _HEADERS,
+    },
+    "records": {
+        "origin": pa.string(),
+        "sequence": pa.int64(),
+        "timestamp": _TIME,
+        "kind": pa.string(),
+        "destination": pa.string(),
+        "message_id": pa.string(),
+        "priority": pa.int32(),
+        "body": pa.binary(),
+        "settled": pa.list_(pa.string()),
+        "headers": _HEADERS,
+    },
+    "log": {
+        "node": pa.string(),
+        "position": pa.int64(),
+        "origin": pa.string(),
+        "sequence": pa.int64(),
+        "timestamp": _TIME,
+        "kind": pa.string(),
+        "destination": pa.string(),
+        "priority": pa.int32(),
+        "body": pa.binary(),
+        "settled": pa.list_(pa.string()),
+        "headers": _HEADERS,
+    },
+    "ranges": {
+        "node": pa.string(),
+        "origin": pa.string(),
+        "first": pa.int64(),
+        "last": pa.int64(),
+        "first_timestamp": _TIME,
+        "last_timestamp": _TIME,
+    },
+    "segments": {
+        "node": pa.string(),
+        "path": pa.string(),
+        "content": pa.string(),
+        "base": pa.int64(),
+        "bytes": pa.int64(),
+        "batches": pa.int64(),
+        "records": pa.int64(),
+        "sealed": pa.bool_(),
+        "first_timestamp": _TIME,
+        "last_timestamp": _TIME,
+    },
+    "nodes": {
+        "node": pa.string(),
+        "source": pa.string(),
+        "origins": pa.int64(),
+        "records": pa.int64(),
+        "bytes": pa.int64(),
+        "damaged": pa.int64(),
+        "vector": pa.map_(pa.string(), pa.int64()),
+    },
+}
+_DDL: Final = {
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    pa.int32(): "int",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    _TIME: "timestamp",
+    _HEADERS: "map<string,string>",
+    pa.map_(pa.string(), pa.int64()): "map<string,bigint>",
+    pa.list_(pa.string()): "array<string>",
+}
+
+
+def columns_of(options: Options) -> list[str]:
+    """The columns that a reader with these options has. Raises BadOption for one that does not exist."""
+    there = COLUMNS[options.view]
+    if options.columns is None:
+        return [name for name in there if name != "headers" or options.include_headers]
+    for name in options.columns:
+        if name not in there:
+            raise BadOption(f"columns: the view {options.view} has no {name!r}; it has {', '.join(there)}")
+    return list(options.columns)
+
+
+def ddl(view: str, columns: Sequence[str]) -> str:
+    """A schema as Spark writes it."""
+    return ", ".join(f"{name} {_DDL[COLUMNS[view][name]]}" for name in columns)
+
+
+def arrow_schema(view: str, columns: Sequence[str]) -> pa.Schema:
+    """The same as Arrow has it. Raises BadOption for a column that the view does not have."""
+    there = COLUMNS[view]
+    for name in columns:
+        if name not in there:
+            raise BadOption(f"the view {view} has no column {name!r}; it has {', '.join(there)}")
+    return pa.schema([(name, there[name]) for name in columns])
+
+
+def table_rows(view: str, columns: Sequence[str], rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows of a view that is no log, with the wanted columns."""
+    chosen = [{name: row[name] for name in columns} for row in rows]
+    return pa.RecordBatch.from_pylist(chosen, arrow_schema(view, columns))
+
+
+def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of one part. Every batch that is read must agree with its checksum.
+
+    Raises:
+        CorruptLog: one does not, or the file has changed.
+        FileNotFoundError: the node has dropped the segment since it was planned, and `options` call that an error.
+    """
+    for extent in part.extents:
+        try:
+            with open(extent.path, "rb") as file:
+                data = mmap.mmap(file.fileno(), extent.end, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            if options.fail_on_data_loss:
+                raise
+            continue
+        yield from read_batches(data, extent, part.wanted, options, columns)
+
+
+def read_batches(
+    data: Any,
+    extent: Extent,
+    wanted: RangeMap | None,
+    options: Options,
+    columns: Sequence[str],
+    got: RangeMap | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of whole batches in `data`, which begins where the file of `extent` does; `got` learns what was there.
+
+    Raises CorruptLog.
+    """
+    schema = arrow_schema(options.view, columns)
+    for pieces in _groups(data, extent.start, extent.end, extent.holes, wanted):
+        found = Columns(data, pieces)
+        if got is not None:
+            for head in found.heads:
+                got.add(head.origin, head.first - 1, head.last)
+        _choose(found, options)
+        if len(found):
+            made = _Maker(found, extent.node, extent.base, pieces)
+            yield pa.RecordBatch.from_arrays([made.column(name) for name in columns], schema=schema)
+
+
+def _groups(
+    data: Any, start: int, end: int, holes: tuple[tuple[int, int], ...], wanted: RangeMap | None
+) -> Iterator[list[Piece]]:
+    """Batches from `start` to `end`, so many at a time as make one batch of rows."""
+    group: list[Piece] = []
+    rows = 0
+    offset = start
+    while offset < end:
+        if holes:
+            hole = next((stop for begin, stop in holes if begin <= offset < stop), None)
+            if hole is not None:
+                offset = hole
+                continue
+        head = read_head(data, offset)
+        if head is None or offset + head.size > end:
+            raise CorruptLog(f"no whole batch begins at offset {offset}")
+        group.extend(_pieces(offset, head, wanted))
+        rows += head.count
+        offset += head.size
+        if rows >= ROWS_PER_BATCH:
+            yield group
+            group, rows = [], 0
+    if group:
+        yield group
+
+
+def _pieces(offset: int, head: BatchHead, wanted: RangeMap | None) -> Iterator[Piece]:
+    if wanted is None:
+        yield Piece(offset, 0, EVERYTHING, head)
+        return
+    for after, through in wanted.of(head.origin):
+        if after < head.last and through >= head.first:
+            yield Piece(offset, after, through, head)
+
+
+def _choose(found: Columns, options: Options) -> None:
+    """Keep what the options ask for."""
+    if options.view == "messages":
+        kinds = found.kind
+        rows = (kinds == Kind.PUBLISH) | (kinds == Kind.DEAD)
+        if not rows.all():
+            found.choose(rows)
+    if options.starting_us is not None or options.ending_us is not None:
+        time = found.timestamp_us
+        found.choose((time >= (options.starting_us or 0)) & (time < (options.ending_us or EVERYTHING)))
+    if not options.wants_all and len(found):
+        names = found.destination()
+        chosen = [name for name in names.unique().to_pylist() if options.wants(name)]
+        rows = pc.is_in(names, pa.array(chosen, pa.string())).to_numpy(zero_copy_only=False)
+        if not rows.all():
+            found.choose(rows)
+
+
+class _Maker:
+    """Columns by name. What several of them need is made once."""
+
+    def __init__(self, found: Columns, node: str, base: int, pieces: list[Piece]) -> None:
+        self._found = found
+        self._node = node
+        self._base = base
+        self._pieces = pieces
+
+    def column(self, name: str) -> pa.Array:
+        found = self._found
+        match name:
+            case "origin":
+                return self._origin()
+            case "sequence":
+                return pa.array(found.sequence)
+            case "timestamp":
+                return pa.array(found.timestamp_us).view(_TIME)
+            case "destination":
+                return found.destination()
+            case "message_id":
+                return pc.binary_join_element_wise(self._origin(), pc.cast(pa.array(found.sequence), pa.string()), "-")
+            case "priority":
+                return pa.array(found.priority.astype(np.int32))
+            case "body":
+                return self._bodies()
+            case "headers":
+                return parse_headers(found.headers())
+            case "node":
+                return pa.repeat(pa.scalar(self._node), len(found))
+            case "position":
+                offsets = np.array([piece.offset for piece in self._pieces], np.int64) + self._base
+                return pa.array(offsets[found.batch])
+            case "kind":
+                return _kinds(found.kind)
+            case "settled":
+                return self._settled()
+        raise AssertionError(f"no column {name}")
+
+    def _origin(self) -> pa.Array:
+        names = pa.array([str(head.origin) for head in self._found.heads], pa.string())
+        return names.take(pa.array(self._found.batch))
+
+    def _bodies(self) -> pa.Array:
+        """Bodies; of a record that is a dead letter and a settle in one, the letter's."""
+        bodies = self._found.body()
+        dead = np.flatnonzero(self._found.kind == Kind.DEAD)
+        if not len(dead):
+            return bodies
+        plain = bodies.to_pylist()
+        for row in dead:
+            plain[row] = unpack_dead(plain[row])[2]
+        return pa.array(plain, pa.binary())
+
+    def _settled(self) -> pa.Array:
+        """Message ids of what a record settles, null for records that settle nothing."""
+        kinds, bodies = self._found.kind, self._found.body()
+        rows: list[list[str] | None] = [None] * len(kinds)
+        for row in np.flatnonzero(kinds == Kind.SETTLE):
+            rows[row] = [str(dot) for dot in unpack_dots(bodies[int(row)].as_py())]
+        for row in np.flatnonzero(kinds == Kind.DEAD):
+            rows[row] = [str(unpack_dead(bodies[int(row)].as_py())[1])]
+        return pa.array(rows, pa.list_(pa.string()))
+
+
+def _kinds(kinds: "np.ndarray[Any, np.dtype[np.uint8]]") -> pa.Array:
+    known = {kind.value: kind.name for kind in Kind}
+    names = pa.array([known.get(number, str(number)) for number in range(256)], pa.string())
+    return names.take(pa.array(kinds))
+
+
+def parse_headers(blocks: pa.Array) -> pa.Array:
+    """Header blocks (STOMP 1.2, escaped) as maps; of a repeated header the first one counts. Each block once."""
+    coded = blocks.dictionary_encode()
+    maps = [list(_headers(block.as_py()).items()) for block in coded.dictionary]
+    return pa.array(maps, _HEADERS).take(coded.indices)
+
+
+def _headers(block: bytes) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in block.decode("utf-8", "replace").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(_unescape(name), _unescape(value))
+    return found
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    plain = {"\\\\": "\\", "\\n": "\n", "\\r": "\r", "\\c": ":"}
+    parts: list[str] = []
+    at = 0
+    while at < len(text):
+        pair = text[at : at + 2]
+        parts.append(plain.get(pair, text[at]))
+        at += 2 if pair in plain else 1
+    return "".join(parts)

@@ -1,0 +1,123 @@
+"""`qmq pipeline` where Spark is not needed: help, mistakes on the command line, and what is missing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qmq.cli.pipeline import JOBS, pipeline
+from qmq.spark import doctor
+
+from .conftest import Run
+
+HEAVY = ("pyspark", "pyarrow", "numpy", "pandas", "deltalake", "trio")
+
+
+def test_help_imports_no_spark() -> None:
+    code = (
+        "import sys, qmq.cli; qmq.cli.main(['pipeline', '--help'], standalone_mode=False); "
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_is_listed_with_the_first_line_of_its_help(name: str) -> None:
+    context = pipeline.make_context("pipeline", [name])
+    command = pipeline.get_command(context, name)
+
+    assert command is not None and command.help is not None
+    assert command.help.splitlines()[0] == JOBS[name][1]
+
+
+def test_an_unknown_job_is_answered_with_the_usage(run: Run) -> None:
+    result = run("pipeline", "archiv")
+
+    assert result.exit_code == 2 and "No such command" in result.output
+
+
+@pytest.mark.parametrize("name", ["archive", "stats", "tables"])
+def test_without_the_extra_a_job_says_how_to_install_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    table = [str(tmp_path)] if name != "stats" else []
+
+    result = run("pipeline", name, "--path", str(tmp_path), *table)
+
+    assert result.exit_code == 1 and "pip install 'qmq[spark]'" in result.output
+
+
+def test_the_script_for_spark_submit_is_there(run: Run) -> None:
+    result = run("pipeline", "script")
+
+    assert Path(result.output.strip()).read_text("utf-8").count("pipeline()") == 1
+
+
+def fake_java(folder: Path, says: str) -> None:
+    program = folder / "java"
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n", "utf-8")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("says", "is_ok", "hint"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', True, "17"),
+        ('openjdk version "25" 2025-09-16', True, "25"),
+        ('java version "1.8.0_402"', False, "17 or newer"),
+        ("not java at all", False, "does not tell its version"),
+    ],
+)
+def test_doctor_knows_which_java_will_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str, is_ok: bool, hint: str
+) -> None:
+    fake_java(tmp_path, says)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+    check = next(check for check in doctor.check_all() if check.name == "java")
+
+    assert (check.ok, hint in check.said) == (is_ok, True)
+
+
+def test_doctor_says_where_java_comes_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+    check = next(check for check in doctor.check_all() if check.name == "java")
+
+    assert not check.ok and "apt install" in check.said
+
+
+def test_doctor_looks_at_the_python_of_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'pyarrow'\" >&2\nexit 1\n", "utf-8")
+    other.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+
+    check = next(check for check in doctor.check_all() if check.name == "PYSPARK_PYTHON")
+
+    assert not check.ok and "No module named 'pyarrow'" in check.said and sys.executable in check.said
+
+
+def test_doctor_names_packages_that_are_missing_or_of_the_wrong_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"pyspark": "4.1.4", "pyarrow": "26.0.1", "pandas": "3.0.1"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise doctor.importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+
+    said = {check.name: (check.ok, check.said) for check in doctor.check_all() if check.name in doctor.PACKAGES}
+
+    assert said["pyarrow"] == (True, "26.0.1")
+    assert not said["pyspark"][0] and "too old" in said["pyspark"][1]
+    assert not said["pandas"][0] and "too new" in said["pandas"][1]
+    assert not said["deltalake"][0] and "not installed" in said["deltalake"][1]

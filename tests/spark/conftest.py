@@ -1,0 +1,73 @@
+"""Tests of the data pipeline (`make spark-test`). Most need only pyarrow; those that need Spark share one session."""
+
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qmq.cli import launch
+
+from ..support.cluster_mesh import LEASHED, Cluster
+from .stub import Stub
+
+if find_spec("pyarrow") is None:
+    # The extra qmq[spark] is not installed here.
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            # Spark and its Python workers leave sockets to the collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    """A node that takes everything."""
+    made = Stub([])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mesh(tmp_path: Path) -> Iterator[Cluster]:
+    """Three real nodes."""
+    (tmp_path / "mesh").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        # No node outlives this process, however it ends.
+        patch.setattr(launch, "PROGRAM", LEASHED)
+        with Cluster(tmp_path / "mesh") as made:
+            made.make_healthy()
+            yield made
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One Spark on two threads of this machine."""
+    from pyspark.sql import SparkSession
+
+    root = str(Path(__file__).parents[2])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Workers import qmq from this checkout, as the tests do.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    made = (
+        SparkSession.builder.master("local[2]")
+        .appName("qmq tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()

@@ -1,0 +1,193 @@
+"""The audit finds what was planted, says where, and finds nothing else."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qmq.spark.jobs.audit import audit, verify_extent
+from qmq.spark.jobs.audit import extents_of as extents
+from qmq.spark.jobs.latency import measure
+from qmq.spark.logs import DataDirectory, Log, Segment
+from qmq.storage.batch import encode_batch
+from qmq.storage.record import Kind, pack_gap
+
+from .rig import START_US, A, B, batch, messages, node, record, rest, split
+
+
+def found(root: Path) -> list[tuple[str, str, str, int, int]]:
+    directories = [DataDirectory(path) for path in sorted(root.iterdir())]
+    return [finding[:5] for finding in audit(directories).findings]
+
+
+def test_a_whole_mesh_is_clean_and_lag_is_told(tmp_path: Path) -> None:
+    first = node(tmp_path, "a")
+    first.segment(split(A, 1, 50, 7))
+    first.segment([*split(B, 1, 9, 2), *split(A, 51, 60, 3)], {A: 50}, sealed=False)
+    node(tmp_path, "b").segment([*split(A, 1, 50, 50), *split(B, 1, 20, 4)])
+
+    result = audit([DataDirectory(tmp_path / name) for name in "ab"])
+
+    assert result.clean and result.records == 139 and result.segments == 3
+    assert [row[:6] for row in result.rows] == [
+        ("a", str(A), 1, 60, 60, 0),
+        ("a", str(B), 1, 9, 9, 11),
+        ("b", str(A), 1, 50, 50, 10),
+        ("b", str(B), 1, 20, 20, 0),
+    ]
+
+
+def test_what_retention_drops_while_the_audit_goes_on_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = node(tmp_path, "a")
+    dropped = [journal.segment(split(A, 1, 20, 5)), journal.segment(split(A, 21, 40, 5), {A: 20})]
+    journal.segment(split(A, 41, 60, 5), {A: 40})
+    listed = Log.files
+
+    def dropped_behind(log: Log) -> list[Segment]:
+        files = listed(log)
+        for path in dropped:
+            path.unlink(missing_ok=True)
+        return files
+
+    monkeypatch.setattr(Log, "files", dropped_behind)
+
+    assert found(tmp_path) == []
+
+
+def missing(path: Path) -> None:
+    node(path, "a").segment([*split(A, 1, 20, 5), *split(A, 31, 40, 5)])
+
+
+def missing_between_segments(path: Path) -> None:
+    journal = node(path, "a")
+    journal.segment(split(A, 1, 20, 5))
+    journal.segment(split(A, 31, 40, 5), {A: 30}, sealed=False)
+
+
+def doubled(path: Path) -> None:
+    node(path, "a").segment([*split(A, 1, 20, 5), *split(A, 16, 30, 5)])
+
+
+def out_of_order(path: Path) -> None:
+    node(path, "a").segment([*split(A, 1, 10, 5), *split(A, 16, 20, 5), *split(A, 11, 15, 5), *split(A, 21, 30, 5)])
+
+
+def lost_file(path: Path) -> None:
+    journal = node(path, "a")
+    journal.segment(split(A, 1, 20, 5))
+    journal.segment(split(A, 21, 30, 5), {A: 20}).unlink()
+    journal.segment(split(A, 31, 40, 5), {A: 30})
+
+
+@pytest.mark.parametrize(
+    ("plant", "expected"),
+    [
+        (missing, [("a", "missing", str(A), 21, 30)]),
+        (missing_between_segments, [("a", "missing", str(A), 21, 30)]),
+        (doubled, [("a", "doubled", str(A), 16, 20)]),
+        (out_of_order, [("a", "out of order", str(A), 11, 15)]),
+        (lost_file, [("a", "lost file", "", 0, 0), ("a", "missing", str(A), 21, 30)]),
+    ],
+)
+def test_what_is_planted_is_found(
+    tmp_path: Path, plant: Callable[[Path], None], expected: list[tuple[str, str, str, int, int]]
+) -> None:
+    plant(tmp_path)
+
+    assert found(tmp_path) == expected
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_retention_dropped_and_what_was_given_up_is_not_missing(tmp_path: Path, sealed: bool) -> None:
+    journal = node(tmp_path, "b", base=4096)
+    note = record(1, pack_gap(A, 60), "", kind=Kind.GAP)
+    noted = encode_batch(B, [note], 1, 1, START_US, START_US, 4)
+    journal.segment([*split(A, 31, 40, 5), noted, *split(A, 61, 70, 5)], {A: 30}, sealed=sealed)
+
+    assert found(tmp_path) == []
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_stretch_of_which_only_a_rest_was_left_is_whole(tmp_path: Path, sealed: bool) -> None:
+    left = rest(A, 1, 20, [record(7), record(20)])
+    node(tmp_path, "b").segment([left, *split(A, 21, 30, 5)], sealed=sealed)
+    directory = DataDirectory(tmp_path / "b")
+
+    assert found(tmp_path) == []
+    assert [finding for extent in extents(directory) for finding in verify_extent(extent)] == []
+
+
+def test_a_torn_end_of_the_last_segment_is_no_finding(tmp_path: Path) -> None:
+    path = node(tmp_path, "a").segment(split(A, 1, 30, 10), sealed=False)
+    path.write_bytes(path.read_bytes()[:-40])
+
+    assert found(tmp_path) == []
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("place", [120, 300, 500])
+def test_a_flipped_bit_is_found_by_reading_everything(tmp_path: Path, sealed: bool, place: int) -> None:
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 3), sealed=sealed)
+    journal.segment(split(A, 31, 40, 3), {A: 30})
+    data = bytearray(path.read_bytes())
+    data[place] ^= 16
+    path.write_bytes(data)
+    directory = DataDirectory(tmp_path / "a")
+
+    findings = [finding for extent in extents(directory) for finding in verify_extent(extent)]
+
+    assert [finding.kind for finding in findings] == ["corrupt"]
+    assert str(path) in findings[0].where
+
+
+def test_records_that_are_not_those_of_their_batch_are_found(tmp_path: Path) -> None:
+    forged = batch(A, 1, [*messages(1, 3), *messages(3, 3)])
+    node(tmp_path, "a").segment([forged], sealed=False)
+
+    findings = [found for extent in extents(DataDirectory(tmp_path / "a")) for found in verify_extent(extent)]
+
+    assert [(finding.kind, finding.first, finding.last) for finding in findings] == [("corrupt", 1, 4)]
+
+
+def timed(origin: object, sequence: int, seconds: float) -> bytes:
+    at_us = START_US + round(seconds * 1e6)
+    return encode_batch(origin, [record(sequence, at_us=at_us)], sequence, sequence, at_us, at_us)  # type: ignore[arg-type]
+
+
+def test_latency_is_told_with_the_clocks_put_right(tmp_path: Path) -> None:
+    """b's clock is 10 s ahead. Records take 50 ms each way; own records stand 20 ms before and behind."""
+    at_a: list[tuple[float, bytes]] = []
+    at_b: list[tuple[float, bytes]] = []
+    for number in range(1, 200):
+        time = number * 0.1
+        at_a += [(time, timed(A, number, time)), (time + 0.09, timed(B, number, time + 0.04 + 10))]
+        at_b += [(time + 0.04, timed(B, number, time + 0.04 + 10)), (time + 0.05, timed(A, number, time))]
+    for name, data in (("a", at_a), ("b", at_b)):
+        node(tmp_path, name).segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
+
+    links, cuts = measure([DataDirectory(tmp_path / name) for name in "ab"])
+
+    assert [(link.source, link.target) for link in links] == [("a", "b"), ("b", "a")]
+    assert all(0.03 < link.p50 < 0.13 and link.most < 0.2 for link in links)
+    assert links[0].skew_seconds == pytest.approx(10, abs=0.06)
+    assert cuts == []
+
+
+def test_a_cut_and_how_long_it_took_to_converge_are_told(tmp_path: Path) -> None:
+    """From 5 to 25 s nothing of b comes to a; then everything comes within 2 s."""
+    data = [(time / 10, timed(A, time + 1, time / 10)) for time in range(400)]
+    for number in range(1, 400):
+        sent = number / 10
+        came = sent + 0.02 if sent < 5 else max(sent + 0.02, 25 + (sent - 5) / 10)
+        data.append((came, timed(B, number, sent)))
+    node(tmp_path, "a").segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
+
+    _, cuts = measure([DataDirectory(tmp_path / "a")])
+
+    assert len(cuts) == 1
+    assert (cuts[0].began_us - START_US) / 1e6 == pytest.approx(5, abs=0.2)
+    assert (cuts[0].healed_us - START_US) / 1e6 == pytest.approx(25, abs=0.2)
+    assert cuts[0].convergence_seconds == pytest.approx(2, abs=0.3)

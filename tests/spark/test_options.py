@@ -1,0 +1,57 @@
+"""Options that make no sense are refused with what would."""
+
+import pytest
+
+from qmq.spark.options import BadOption, read_options
+
+from .rig import A
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ({}, "path"),
+        ({"path": "x", "servers": "h:1"}, "not both"),
+        ({"path": "x", "view": "mesages"}, "messages, records"),
+        ({"path": "x", "subscibe": "y"}, "did you mean subscribe"),
+        ({"path": "x", "zzz": "y"}, "there are: path"),
+        ({"path": "x", "subscribe": "a", "subscribePattern": "b"}, "exclude"),
+        ({"path": "x", "subscribePattern": "("}, "subscribePattern"),
+        ({"path": "x", "startingOffsets": "first"}, "earliest, latest"),
+        ({"path": "x", "view": "log", "startingOffsets": "latest"}, "has no startingOffsets"),
+        ({"path": "x", "subscribe": " , "}, "subscribe names nothing"),
+        ({"path": "x", "columns": ""}, "columns names nothing"),
+        ({"path": "x", "startingOffsets": "[1]"}, "is wanted"),
+        ({"path": "x", "startingOffsets": '{"a": 1}'}, "is no origin"),
+        ({"path": "x", "startingOffsets": f'{{"{A}": -1}}'}, "from 0"),
+        ({"path": "x", "endingOffsets": "earliest"}, "latest"),
+        ({"path": "x", "startingTimestamp": "yesterday"}, "ms since 1970"),
+        ({"path": "x", "destination": "/queue/a"}, "destination is an option of writing; subscribe says"),
+        ({"path": "x", "rate": "5"}, "rate is an option of writing"),
+        ({"path": "x", "failOnDataLoss": "no"}, "true or false"),
+        ({"path": "x", "maxRecordsPerTrigger": "0"}, "from 1"),
+        ({"servers": "localhost"}, "host:port"),
+        ({"servers": "localhost:99999"}, "host:port"),
+    ],
+)
+def test_a_bad_option_is_answered_with_what_may_stand_there(said: dict[str, str], hint: str) -> None:
+    with pytest.raises(BadOption, match=hint):
+        read_options(said)
+
+
+def test_options_are_understood_in_any_case() -> None:
+    options = read_options(
+        {
+            "PATH": "x, y",
+            "startingoffsets": f'{{"{A}": 7}}',
+            "endingtimestamp": "2026-01-01T00:00:00Z",
+            "includeheaders": "TRUE",
+            "subscribe": "/queue/a, /queue/b",
+        }
+    )
+
+    assert options.paths == ("x", "y")
+    assert options.starting == {A: 7}
+    assert options.ending_us == 1_767_225_600_000_000
+    assert options.include_headers
+    assert options.wants("/queue/b") and not options.wants("/queue/c")

@@ -1,0 +1,294 @@
+"""Which records are read from where: each once, from whichever node has it, and a clear word when none has."""
+
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from qmq.dots import Dot, Vector
+from qmq.spark.files import Files
+from qmq.spark.logs import Log
+from qmq.spark.options import Options, read_options
+from qmq.spark.plan import DataLoss
+from qmq.storage import segment
+from qmq.storage.batch import BATCH_MAGIC, encode_batch
+from qmq.storage.recovery import HOLES_SUFFIX
+
+from .rig import START_US, A, B, batch, fanout, messages, node, record, rest, rows, settle, split
+
+
+def asked(root: Path, **said: str) -> Options:
+    return read_options({"path": f"{root}/*", **said})
+
+
+def read(
+    options: Options, start: Vector | None = None, end: Vector | None = None, *, strict: bool = False
+) -> list[int]:
+    """Sequences of the messages that are read, in the order of parts."""
+    files = Files(options)
+    parts = files.plan(start or {}, files.available() if end is None else end, strict=strict)
+    return [row["sequence"] for row in rows(parts, options, ["sequence"])]
+
+
+def test_each_record_is_read_once_although_several_nodes_have_it(tmp_path: Path) -> None:
+    shared = split(A, 1, 100, 10)
+    node(tmp_path, "a").segment([*shared, *split(A, 101, 120, 7)])
+    behind = node(tmp_path, "b")
+    behind.segment(shared)
+    behind.segment(split(B, 1, 30, 3), {A: 100}, sealed=False)
+
+    assert sorted(read(asked(tmp_path))) == sorted([*range(1, 121), *range(1, 31)])
+
+
+def test_what_one_node_lacks_comes_from_the_other(tmp_path: Path) -> None:
+    """Both have overlapping parts that begin and end in the middle of each other's batches."""
+    node(tmp_path, "a").segment(split(A, 41, 100, 7), {A: 40})
+    node(tmp_path, "b").segment(split(A, 1, 60, 11))
+
+    assert sorted(read(asked(tmp_path))) == list(range(1, 101))
+
+
+def test_only_what_lies_between_two_vectors_is_read(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 50, 8))
+    journal.segment(split(A, 51, 100, 8), {A: 50}, sealed=False)
+
+    assert read(asked(tmp_path), {A: 17}, {A: 83}, strict=True) == list(range(18, 84))
+
+
+def test_what_no_node_has_is_named(tmp_path: Path) -> None:
+    node(tmp_path, "a").segment(split(A, 41, 60, 5), {A: 40})
+    options = asked(tmp_path)
+
+    with pytest.raises(DataLoss, match=f"{A} from 11 to 40"):
+        read(options, {A: 10}, {A: 60}, strict=True)
+    assert read(asked(tmp_path, failOnDataLoss="false"), {A: 10}, {A: 60}, strict=True) == list(range(41, 61))
+
+
+def test_the_past_of_a_fanout_comes_from_its_log(tmp_path: Path) -> None:
+    """The journal begins at 40; the fanout's log goes from 2 to 50, every second record, and overlaps."""
+    even = [record(number, b"", "/fanout/f") for number in range(2, 51, 2)]
+    fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 2, even, last=50)])
+    mixed = [record(n, b"", "/fanout/f" if n % 2 == 0 else "/queue/jobs") for n in range(41, 61)]
+    node(tmp_path, "a").segment([batch(A, 41, mixed)], {A: 40})
+
+    assert sorted(read(asked(tmp_path, subscribe="/fanout/f"))) == list(range(2, 61, 2))
+    assert sorted(read(asked(tmp_path))) == [*range(2, 41, 2), *range(41, 61)]
+    assert read(asked(tmp_path, subscribe="/fanout/f"), {A: 9}, {A: 60}, strict=True)
+
+
+def test_two_nodes_logs_of_a_fanout_are_not_both_read(tmp_path: Path) -> None:
+    for name in "ab":
+        log = [record(number, b"", "/fanout/f") for number in range(1, 31, 3)]
+        fanout(tmp_path, name, "/fanout/f").segment([batch(A, 1, log, last=28)])
+        node(tmp_path, name).segment(split(A, 31, 40, 5), {A: 30})
+
+    assert sorted(read(asked(tmp_path, subscribe="/fanout/f"))) == list(range(1, 31, 3))
+
+
+def test_destinations_are_chosen_by_name_and_by_pattern(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    journal.segment([batch(A, 1, messages(1, 5, "/queue/x")), batch(A, 6, messages(6, 9, "/queue/y"))])
+    journal.segment([batch(A, 10, messages(10, 12, "/fanout/x"))], {A: 9})
+
+    assert read(asked(tmp_path, subscribe="/queue/y,/fanout/x")) == [*range(6, 13)]
+    assert read(asked(tmp_path, subscribePattern="/queue/.*")) == [*range(1, 10)]
+    assert read(asked(tmp_path, subscribePattern="/queue")) == []
+
+
+def test_a_segment_whose_index_lists_no_destinations_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "DESTINATIONS_MAX", 1)
+    node(tmp_path, "a").segment([batch(A, 1, messages(1, 5, "/queue/x")), batch(A, 6, messages(6, 9, "/queue/y"))])
+
+    assert read(asked(tmp_path, subscribe="/queue/y")) == [6, 7, 8, 9]
+
+
+def test_times_are_chosen_also_where_a_clock_went_backwards(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    for first, seconds in ((1, 500), (4, 900), (7, 100)):
+        stamped = [record(first + n, at_us=START_US + (seconds + n) * 1_000_000) for n in range(3)]
+        times = (START_US + seconds * 1_000_000, START_US + (seconds + 2) * 1_000_000)
+        journal.segment([encode_batch(A, stamped, first, first + 2, *times)], {A: first - 1})
+    begin_ms = START_US // 1000
+
+    def between(start: int, end: int) -> list[int]:
+        times = {"startingTimestamp": str(begin_ms + start * 1000), "endingTimestamp": str(begin_ms + end * 1000)}
+        return read(asked(tmp_path, **times))
+
+    assert between(100, 500) == [7, 8, 9]
+    assert between(501, 902) == [2, 3, 4, 5]
+    assert between(0, 100) == []
+
+
+def test_settles_are_no_messages(tmp_path: Path) -> None:
+    node(tmp_path, "a").segment([batch(A, 1, [*messages(1, 3), settle(4, Dot(A, 1), Dot(A, 3)), *messages(5, 6)])])
+
+    assert read(asked(tmp_path)) == [1, 2, 3, 5, 6]
+
+
+def test_the_log_has_every_record_of_every_node(tmp_path: Path) -> None:
+    data = [batch(A, 1, [*messages(1, 2), settle(3, Dot(A, 1)), record(4, kind=99)])]
+    for name in "ab":
+        node(tmp_path, name).segment(data)
+    options = asked(tmp_path, view="log")
+
+    found = rows(Files(options).plan_nodes(), options, ["node", "sequence", "kind", "settled"])
+
+    assert [(row["node"], row["sequence"]) for row in found] == [(name, n) for name in "ab" for n in range(1, 5)]
+    assert [row["kind"] for row in found[:4]] == ["PUBLISH", "PUBLISH", "SETTLE", "99"]
+    assert [row["settled"] for row in found[:4]] == [None, None, [f"{A}-1"], None]
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_parts_are_split_and_put_together_to_about_one_size(tmp_path: Path, sealed: bool) -> None:
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 1000, 10), sealed=sealed)
+    for start in range(1001, 1101, 10):
+        journal.segment(split(A, start, start + 9, 10), {A: start - 1}, sealed=sealed)
+    options = asked(tmp_path, minPartitions="5")
+    files = Files(options)
+
+    parts = files.plan({}, files.available(), strict=False)
+
+    assert 5 <= len(parts) <= 8
+    assert [row["sequence"] for row in rows(parts, options, ["sequence"])] == list(range(1, 1101))
+
+
+def test_the_end_of_a_live_segment_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
+    path = node(tmp_path, "a").segment(split(A, 1, 30, 10), sealed=False)
+    whole = path.read_bytes()
+    options = asked(tmp_path)
+    files = Files(options)
+    for cut in (1, 50, 200):
+        path.write_bytes(whole[:-cut])
+        assert files.available() == {A: 20}
+    path.write_bytes(whole)
+
+    assert files.available() == {A: 30}
+    assert [row["sequence"] for row in rows(files.plan({A: 20}, {A: 30}, strict=True), options, ["sequence"])] == [
+        *range(21, 31)
+    ]
+
+
+def test_damage_before_the_end_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+    path = node(tmp_path, "a").segment(split(A, 1, 30, 10), sealed=False)
+    data = bytearray(path.read_bytes())
+    data[400] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(DataLoss, match="no batch can be read"):
+        read(asked(tmp_path))
+    assert read(asked(tmp_path, failOnDataLoss="false"), {}, {A: 30}) == list(range(11, 31))
+
+
+def test_a_directory_that_is_none_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+
+    with pytest.raises(FileNotFoundError, match="not the data directory of a node"):
+        Files(asked(tmp_path))
+    with pytest.raises(FileNotFoundError, match="nothing matches"):
+        Files(read_options({"path": f"{tmp_path}/none*"}))
+
+
+def test_a_segment_that_was_dropped_since_the_plan_ends_the_query_unless_losses_are_allowed(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    first = journal.segment(split(A, 1, 10, 5))
+    journal.segment(split(A, 11, 20, 5), {A: 10})
+    options, lenient = asked(tmp_path), asked(tmp_path, failOnDataLoss="false")
+    parts = Files(options).plan({}, {A: 20}, strict=True)
+    first.unlink()
+
+    with pytest.raises(FileNotFoundError):
+        rows(parts, options, ["sequence"])
+    assert [row["sequence"] for row in rows(parts, lenient, ["sequence"])] == list(range(11, 21))
+
+
+def test_what_is_there_is_known_although_retention_drops_a_segment_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = node(tmp_path, "a")
+    first = journal.segment(split(A, 1, 10, 5))
+    journal.segment(split(A, 11, 20, 5), {A: 10})
+    files = Files(asked(tmp_path))
+    listed = Log.segments
+
+    def dropped_behind(log: Log) -> object:
+        found = listed(log)
+        first.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Log, "segments", dropped_behind)
+
+    assert files.available() == {A: 20}
+
+
+def test_a_fanout_that_was_quiet_before_its_journal_begins_is_no_loss(tmp_path: Path) -> None:
+    """Its last record before is 30, the journal begins at 100; a stream stopped at 40 goes on."""
+    fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 10, [record(n, b"", "/fanout/f") for n in (10, 30)], last=30)])
+    node(tmp_path, "a").segment([batch(A, 101, messages(101, 110, "/fanout/f"))], {A: 100})
+    options = asked(tmp_path, subscribe="/fanout/f")
+
+    assert read(options, {A: 40}, {A: 110}, strict=True) == list(range(101, 111))
+    assert sorted(read(options, {A: 15}, {A: 110}, strict=True)) == [30, *range(101, 111)]
+    with pytest.raises(DataLoss, match=f"{A} from 6 to 9"):
+        read(options, {A: 5}, {A: 110}, strict=True)
+
+
+def test_a_stream_from_the_earliest_begins_behind_what_a_node_gave_up(tmp_path: Path) -> None:
+    """Node b joined when a had dropped its first records: its journal begins without them, and has no base."""
+    node(tmp_path, "a").segment(split(A, 101, 120, 5), {A: 100, B: 7})
+    node(tmp_path, "b").segment(split(A, 101, 120, 5))
+    options = asked(tmp_path)
+
+    base = Files(options).base()
+
+    assert base == {A: 100, B: 7}
+    assert sorted(read(options, base, {A: 120, B: 7}, strict=True)) == list(range(101, 121))
+
+
+def test_a_stretch_of_which_a_node_got_a_rest_comes_from_one_that_has_all_of_it(tmp_path: Path) -> None:
+    """Node a was away for long, and peers sent what their stores had left."""
+    left = rest(A, 1, 20, [record(7), record(20)])
+    node(tmp_path, "a").segment([left, *split(A, 21, 30, 5)])
+    node(tmp_path, "b").segment(split(A, 11, 30, 5), {A: 10})
+
+    assert sorted(read(asked(tmp_path))) == [7, *range(11, 31)]
+    assert sorted(read(asked(tmp_path), {A: 10}, {A: 30}, strict=True)) == list(range(11, 31))
+
+
+def test_a_rest_is_a_loss_for_who_expects_everything(tmp_path: Path) -> None:
+    """What was settled or dropped before is in it no more."""
+    left = rest(A, 1, 20, [record(7), record(20, b"", "/fanout/f")])
+    node(tmp_path, "a").segment([left, *split(A, 21, 30, 5)])
+    options, lenient = asked(tmp_path), asked(tmp_path, failOnDataLoss="false")
+
+    with pytest.raises(DataLoss, match=f"{A} from 6 to 20"):
+        read(options, {A: 5}, {A: 30}, strict=True)
+    assert sorted(read(lenient, {A: 5}, {A: 30}, strict=True)) == [7, *range(20, 31)]
+    assert sorted(read(asked(tmp_path, subscribe="/fanout/f"), {A: 5}, {A: 30}, strict=True)) == [20]
+    assert Files(options).base() == {A: 20}
+
+
+def test_what_a_node_puts_aside_while_a_stream_reads_it_is_no_damage(tmp_path: Path) -> None:
+    """The node was started again; peers send the damaged records once more."""
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 10), sealed=False)
+    options = asked(tmp_path)
+    files = Files(options)
+    data = bytearray(path.read_bytes())
+    start = data.index(BATCH_MAGIC, data.index(BATCH_MAGIC) + 1)
+    end = data.index(BATCH_MAGIC, start + 1)
+    data[start + 200] ^= 1
+    path.write_bytes(data)
+    files.available()
+    with pytest.raises(DataLoss, match="not put it aside"):
+        files.plan({}, {A: 10}, strict=False)
+
+    (tmp_path / "a" / "quarantine").mkdir()
+    noted = msgpack.packb([[start, end, list(A), 11, 20]])
+    (tmp_path / "a" / "quarantine" / f"{start:016x}{HOLES_SUFFIX}").write_bytes(noted)
+    journal.segment([batch(A, 11, messages(11, 20))], {A: 30})
+
+    files.available()
+    found = rows(files.plan({}, {A: 30}, strict=True), options, ["sequence"])
+    assert sorted(row["sequence"] for row in found) == list(range(1, 31))

@@ -1,0 +1,93 @@
+"""Statistics of destinations, counted from records whose answers are known."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from qmq.dots import Dot
+from qmq.spark.jobs.report import number, report, seconds
+from qmq.spark.jobs.stats import Statistics, Total, Window, read_records, stats
+from qmq.storage.failure_records import pack_attempts, pack_dead
+from qmq.storage.record import Kind, pack_dots
+
+from .rig import START_US, A, B, batch, node, record
+
+MINUTE_US = 60_000_000
+
+
+def at(minute: float) -> int:
+    return START_US - START_US % MINUTE_US + round(minute * MINUTE_US)
+
+
+def test_what_went_through_and_what_waits_is_counted(spark: Any, tmp_path: Path) -> None:
+    """Six jobs: two acked after 6 s on another node, one dead after three failures, three waiting since minute 2."""
+    jobs = [record(n, b"x" * n, at_us=at(0 if n < 4 else 2)) for n in range(1, 7)]
+    failed = record(7, pack_attempts([(Dot(A, 3), 3)]), at_us=at(2), kind=Kind.ATTEMPTS)
+    headers = b"dead-letter-reason:delivery-limit\ndead-letter-from:/queue/jobs\n"
+    letter = pack_dead("/queue/jobs", Dot(A, 3), b"poison")
+    dead = record(8, letter, "/queue/dead-letters", headers=headers, at_us=at(2.5), kind=Kind.DEAD)
+    topic = record(9, b"late", "/fanout/news", at_us=at(4))
+    done = record(1, pack_dots([Dot(A, 1), Dot(A, 2)]), at_us=at(0.1), kind=Kind.SETTLE)
+    for name in "ab":
+        node(tmp_path, name).segment([batch(A, 1, [*jobs, failed, dead, topic]), batch(B, 1, [done])])
+
+    found = stats(read_records(spark, {"path": f"{tmp_path}/*"}))
+
+    totals = {total.destination: total for total in found.totals}
+    queue = totals["/queue/jobs"]
+    assert (queue.messages, queue.bytes, queue.size_max) == (6, 21, 6)
+    assert (queue.settled, queue.ack_p50, queue.consumers) == (3, 6.0, 2)
+    assert (queue.waiting, queue.oldest_seconds) == (3, 120.0)
+    assert (queue.failures, queue.dead_letters) == (3, 1)
+    assert totals["/queue/dead-letters"].bytes == len(b"poison")
+    assert totals["/fanout/news"].waiting == 0
+    first = found.windows[0]
+    assert (first.start.astimezone(UTC), first.destination, first.messages) == (
+        datetime.fromtimestamp(at(0) / 1e6, UTC),
+        "/queue/jobs",
+        3,
+    )
+
+
+def total(destination: str, **facts: Any) -> Total:
+    plain: dict[str, Any] = dict(
+        messages=10, bytes=2_500_000, size_p50=1, size_p99=2, size_max=3, settled=4, ack_p50=0.01, ack_p99=None,
+        waiting=6, oldest_seconds=200.0, dead_letters=0, failures=0, consumers=1,
+    )  # fmt: skip
+    return Total(destination=destination, **{**plain, **facts})
+
+
+def test_the_page_is_whole_and_lets_no_name_break_out() -> None:
+    name = '/queue/<script>"&'
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    facts: dict[str, Any] = {"destination": name, "settled": 0, "ack_p50": None}
+    windows = [
+        Window(start=start + timedelta(minutes=n), messages=n, bytes=n, ack_p99=n or None, **facts) for n in range(5)
+    ]
+
+    page = report(Statistics(windows, [total(name, dead_letters=2)]))
+
+    tree = ElementTree.fromstring(page.replace("<!doctype html>\n", "").replace('<meta charset="utf-8">', ""))
+    assert len(tree.findall(".//polyline")) == 3
+    assert "<script" not in page and "2 dead letters" in page
+
+
+def test_a_page_about_nothing_says_so() -> None:
+    assert "no messages" in report(Statistics())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (999, "999"), (1500, "1.5 k"), (2_500_000, "2.5 M"), (7e9, "7 G")]
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "–"), (0.0123, "12.3 ms"), (5, "5 s"), (600, "10 min"), (36_000, "10 h")]
+)
+def test_times_are_said_as_people_say_them(value: float | None, text: str) -> None:
+    assert seconds(value) == text
