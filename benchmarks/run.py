@@ -1,9 +1,13 @@
-"""Measure everything that docs/benchmarks.md shows, and write the figures into its table.
+"""Measure what docs/benchmarks.md and docs/growth.md show, part by part, and write their tables and plots.
 
-Each row is one `qmq bench` command with a throwaway node, run three times or more; the run with the median figure of
-the best three is shown as a whole, so that the numbers of a row belong together. (Of the best three, because others
-who use the machine only ever make a run worse.) A row whose runs miss messages stops everything: a wrong figure must
-not be written.
+    python -m benchmarks.run [PART …] [--rounds 3] [--full] [--machine TEXT]
+    python -m benchmarks.run --list
+    python -m benchmarks.run page          write the pages anew from what is stored
+
+Each part takes some minutes and can be run alone, today on one build and tomorrow on the other: runs are kept in
+docs/benchmarks/figures.json (`figures`), the pages are made of that (`tables`). Every command runs with a throwaway
+node, several times, round by round; of the best three the one in the middle counts, because others who use the machine
+only ever make a run worse. A run that misses messages stops everything: a wrong figure must not be written.
 """
 
 import argparse
@@ -12,142 +16,164 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-BEGIN = "<!-- figures: written by benchmarks/run.py -->"
-END = "<!-- end of figures -->"
-RUN_SECONDS_MAX = 300
-COUNTED = 3
-"""How many of the runs count: the best."""
+from benchmarks import growth
+from benchmarks.figures import Facts, Store
+from benchmarks.others import OTHERS, Other, started
+from benchmarks.rows import COMPARED, GROWTH, SPEED, Row, held
+from benchmarks.tables import COUNTS, write_pages
+from qmq.build import BUILD
+from qmq.cli.bench import cores
+from qmq.cli.throwaway import ends_in_order
 
-Facts = Mapping[str, object]
+RUN_SECONDS_MAX = 1800
+STOP_SECONDS = 60.0
+"""For a run that is told to end, and its node."""
+WARMUP_SECONDS = 3.0
+"""Of brokers that compile themselves while they run; for QMQ beside them the same."""
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table: what a person would call it, the command, the figure that counts, and the aim."""
-
-    name: str
-    arguments: str
-    figure: str
-    unit: str
-    aim: str
-    more_is_better: bool = True
+Run = Callable[[Row], Facts]
 
 
-ROWS: Sequence[Row] = (
-    Row("topic, 1 to 1", "topic", "per_second", "messages/s", "≥ 200,000"),
-    Row("topic, 1 to 10", "fan-out", "per_second", "deliveries/s", "≥ 1,000,000"),
-    Row("queue, an ACK each, memory only", "queue --memory", "per_second", "messages/s", "≥ 100,000"),
-    Row("queue, an ACK each, durable", "queue", "per_second", "messages/s", "≥ 40,000"),
-    Row("SEND with a receipt each, durable, 256 under way", "send", "per_second", "receipts/s", "≥ 80,000"),
-    Row("latency of a topic at 1,000/s, p99", "latency", "p99_us", "µs", "≤ 3,000", False),
-    Row("the same, p50", "latency", "p50_us", "µs", "", False),
-    Row("how late the generator itself was then, p99", "latency", "generator_lag_p99_us", "µs", "", False),
-    Row(
-        "latency of a durable queue at 1,000/s, p99",
-        "latency --destination /queue/bench",
-        "p99_us",
-        "µs",
-        "",
-        False,
-    ),
-    Row("idle node, memory", "idle", "server_rss_mib", "MiB", "≤ 50", False),
-    Row("idle node, wake-ups", "idle", "wakeups_per_second", "per s", "≤ 5", False),
-    Row("an idle connection", "idle --connections 1000", "bytes_per_connection", "bytes", "", False),
-)
+def parts_of(full: bool) -> Mapping[str, Sequence[Row]]:
+    """Part → its rows; of those that measure this node alone."""
+    lines = {part: [line.row(n) for line in lines for n in line.sizes] for part, (_, lines) in GROWTH.items()}
+    return {**SPEED, **held(full), **lines}
 
 
-def number(facts: Facts, name: str) -> float:
-    """A figure of a run. Raises KeyError or TypeError when it has none."""
-    value = facts[name]
-    if not isinstance(value, int | float):
-        raise TypeError(f"{name} is {value!r}")
-    return value
+def names_of_parts() -> list[str]:
+    return [*parts_of(False), "others", "growth", "page"]
 
 
-def median(runs: Sequence[Facts], row: Row) -> Facts:
-    """Of the best COUNTED runs, the one in the middle by the row's figure; of two the worse one."""
-    best_first = sorted(runs, key=lambda facts: number(facts, row.figure), reverse=row.more_is_better)
-    counted = best_first[:COUNTED]
-    return counted[len(counted) // 2]
+def measure(store: Store, rows: Sequence[Row], rounds: int, run: Run, build: str) -> None:
+    """Every command of `rows`, `rounds` times, and keep it."""
+    commands = {row.command: row for row in rows}
+    runs: dict[str, list[Facts]] = {command: [] for command in commands}
+    # Round by round, so that a noisy minute of the machine does not hit all runs of one row.
+    for _ in range(rounds):
+        for command, row in commands.items():
+            runs[command].append(run(row))
+    for command, found in runs.items():
+        store.put(build, command, found)
 
 
-def shown(value: float) -> str:
-    """`1,234,567`, `0.31`, and nothing after the point of large numbers."""
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.2f}".rstrip("0").rstrip(".")
+def command_of(row: Row, seconds: float) -> list[str]:
+    """With a throwaway node."""
+    words = row.command.split()
+    command = [sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words, "--line"])]
+    return [*command, "--seconds", str(seconds)] if row.has_length else command
 
 
-def line(row: Row, facts: Facts) -> str:
-    """One row of the table."""
-    beside = [
-        shown(number(facts, name)) if isinstance(facts.get(name), int | float) and row.more_is_better else ""
-        for name in ("server_cpu_us_per_message", "server_cpu_share", "generator_cpu_share")
-    ]
-    cells = [row.name, f"`qmq bench {row.arguments} --serve`", shown(number(facts, row.figure)), row.unit, row.aim]
-    return "| " + " | ".join([*cells, *beside]) + " |"
+def command_at(row: Row, seconds: float, other: Other, address: object, pid: int, core: tuple[int, int]) -> list[str]:
+    """The same load at another broker."""
+    where = ["--server", str(address), "--dialect", other.dialect, *other.options.split(), "--pid", str(pid)]
+    pinned = ["--cores", f"{core[0]},{core[1]}", "--line", "--seconds", str(seconds), "--warmup", str(WARMUP_SECONDS)]
+    return [sys.executable, "-m", "qmq", "bench", *row.arguments.split(), *where, *pinned]
 
 
-def page_with(page: str, lines: Sequence[str]) -> str:
-    """`page` with `lines` between its two marks. Raises ValueError when it has none."""
-    before, found, rest = page.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not found or not ended:
-        raise ValueError(f"the page has no {BEGIN} … {END}")
-    return "\n".join([before + BEGIN, "", *lines, "", END + after])
-
-
-def figures(runs: Mapping[str, Sequence[Facts]], machine: str) -> list[str]:
-    """What stands between the marks. `runs` has the runs of each command by its arguments."""
-    first = next(iter(runs.values()))
-    versions = f"QMQ {first[0]['qmq']}, Python {first[0]['python']} (pure Python, nothing compiled)"
-    how = (
-        f"the median of {len(first)}" if len(first) <= COUNTED else f"the median of the best {COUNTED} of {len(first)}"
-    )
-    return [
-        f"Machine: {machine}; {versions}; {how}.",
-        "",
-        "| what | command | figure | unit | aim | node's CPU, µs per message | node busy | generator busy |",
-        "|---|---|---:|---|---|---:|---:|---:|",
-        *(line(row, median(runs[row.arguments], row)) for row in ROWS if row.arguments in runs),
-    ]
-
-
-def run(arguments: str, seconds: float) -> Facts:
-    """One `qmq bench`. Ends the program when it fails."""
-    command = [sys.executable, "-m", "qmq", "bench", *arguments.split(), "--serve", "--seconds", str(seconds)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX)
-    if result.returncode:
-        sys.exit(f"qmq bench {arguments}: {result.stderr.strip()}\n{result.stdout.strip()}")
-    print(result.stdout.strip(), flush=True)
-    facts = json.loads(result.stdout)
+def result_of(command: Sequence[str]) -> Facts:
+    """Run it once. Ends the program when it fails."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said, complained = process.communicate(timeout=RUN_SECONDS_MAX)
+    except BaseException:
+        process.terminate()  # not killed: its own node goes with it
+        process.wait(STOP_SECONDS)
+        raise
+    if process.returncode:
+        sys.exit(f"{' '.join(command)}: {complained.strip()}\n{said.strip()}")
+    print(said.strip(), flush=True)
+    facts = json.loads(said)
     assert isinstance(facts, dict)
     return facts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure a node of this tree and write docs/benchmarks.md.")
+def measure_others(store: Store, rounds: int, seconds: float, machine: str) -> None:
+    """QMQ and every other broker that is installed, one after the other in each round."""
+    core = cores()
+    installed = []
+    for other in OTHERS:
+        if other.is_installed():
+            installed.append(other)
+        else:
+            print(f"{other.name} is not installed and is left out (apt-get install {other.package})", flush=True)
+    runs: dict[tuple[str, str], list[Facts]] = {}
+    for _ in range(rounds):
+        for row in COMPARED:
+            facts = result_of([*command_of(row, seconds), "--warmup", str(WARMUP_SECONDS)])
+            runs.setdefault((BUILD, row.command), []).append({**facts, "machine": machine})
+        for other in installed:
+            with started(other, core[0]) as (address, pid):
+                for row in COMPARED:
+                    facts = result_of(command_at(row, seconds, other, address, pid, core))
+                    told = {"broker": other.version, "machine": machine}
+                    runs.setdefault((other.name, row.command), []).append({**facts, **told})
+    for (name, command), found in runs.items():
+        store.put(name, command, found)
+
+
+def count_growth(store: Store, most: int) -> None:
+    """Work of every case for every n up to `most`: the same wherever it is counted, on the pure build."""
+    if BUILD != "pure":
+        sys.exit("work is counted in bytecodes: run it on the pure build")
+    for case in growth.CASES:
+        found = list(_counted(case, most))
+        store.put(COUNTS, case.action, found)
+
+
+def _counted(case: growth.Case, most: int) -> Iterator[Facts]:
+    for n in growth.sizes(min(case.most, most)):
+        work = case.work(n)
+        print(f"{case.action}, n = {n:,}: {work.steps:,} bytecodes, {work.bytes:,} bytes", flush=True)
+        yield {"n": n, "steps": work.steps, "bytes": work.bytes}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="what to measure; all when left out")
+    parser.add_argument("--list", action="store_true", help="name the parts")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each command; more where others use the machine")
     parser.add_argument("--seconds", type=float, default=5.0, help="measured seconds of each run")
+    parser.add_argument(
+        "--full", action="store_true", help="backlog, queues, subscriptions: as many as the aims are about"
+    )
+    parser.add_argument("--most", type=int, default=1_000_000, help="growth: the largest n that is counted")
     parser.add_argument("--machine", default=f"{os.cpu_count()} cores ({platform.machine()})", help="how to name it")
-    parser.add_argument("--dry", action="store_true", help="print the table, write nothing")
-    options = parser.parse_args()
+    parser.add_argument("--dry", action="store_true", help="print the results, keep and write nothing")
+    options = parser.parse_args(arguments)
+    known = names_of_parts()
+    if options.list:
+        print("\n".join(known))
+        return
+    for part in options.parts:
+        if part not in known:
+            parser.error(f"there is no part {part!r}; there are {', '.join(known)}")
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
-    commands = dict.fromkeys(row.arguments for row in ROWS)
-    runs: dict[str, list[Facts]] = {arguments: [] for arguments in commands}
-    # Round by round, so that a noisy minute of the machine does not hit all runs of one row.
-    for _ in range(options.rounds):
-        for arguments in commands:
-            runs[arguments].append(run(arguments, options.seconds))
-    lines = figures(runs, options.machine)
-    if options.dry:
-        print("\n".join(lines))
-    else:
-        PAGE.write_text(page_with(PAGE.read_text("utf-8"), lines), "utf-8")
+    store = Unkept() if options.dry else Store()
+    ends_in_order()
+    rows = parts_of(options.full)
+
+    def run(row: Row) -> Facts:
+        return {**result_of(command_of(row, options.seconds)), "machine": options.machine}
+
+    for part in options.parts or known:
+        if part == "others":
+            measure_others(store, options.rounds, options.seconds, options.machine)
+        elif part == "growth":
+            count_growth(store, options.most)
+        elif part != "page":
+            measure(store, rows[part], options.rounds, run, BUILD)
+        if not options.dry:
+            write_pages(store)
+
+
+class Unkept(Store):
+    """For a dry run."""
+
+    def put(self, build: str, command: str, runs: Sequence[Facts]) -> None:
+        return
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@
     exchange    a sender, its receivers, and the brake between them
     paced       messages at a fixed rate, and how long each took
     process     what the system knows of a process: CPU time, memory, wake-ups
-    workloads   what is measured, put together from the above; gives a Report
+    plan        what a workload is given, and the Report that it gives
+    many        a backlog, many queues, many subscriptions: so many, however long it takes
+    workloads   what is measured for so many seconds, put together from the above; and the list of all
 
 It may cost less than a tenth of what it measures, so nothing here works per message where it can work per read.
 """

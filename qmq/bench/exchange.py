@@ -9,11 +9,15 @@ import selectors
 import time
 from collections.abc import Callable, Sequence
 
-from qmq.bench.frames import Ring
+from qmq.bench.frames import Supply
 from qmq.bench.line import Line
+from qmq.bench.progress import SILENT, Progress
 
 GIVE_UP_SECONDS = 5.0
 """Without any progress at the end, what is missing then is missing."""
+
+STALL_SECONDS = 30.0
+"""Without any progress while a number of messages is under way: a node may stop to write a large checkpoint."""
 
 LOOK_SECONDS = 0.1
 """A wait ends at the latest after this, so that ends of phases are seen."""
@@ -22,14 +26,25 @@ LOOK_SECONDS = 0.1
 class Exchange:
     """`sender` sends `ring`; each message comes back `copies` times, counted by `lines` (the sender may be one)."""
 
-    def __init__(self, sender: Line, ring: Ring, lines: Sequence[Line], *, copies: int, outstanding: int) -> None:
+    def __init__(
+        self,
+        sender: Line,
+        ring: Supply,
+        lines: Sequence[Line],
+        *,
+        copies: int,
+        outstanding: int,
+        progress: Progress = SILENT,
+    ) -> None:
         self.received = 0
         self.ring = ring
         self._sender = sender
         self._lines = list(dict.fromkeys((sender, *lines)))
         self._copies = copies
+        self._progress = progress
         self._outstanding = outstanding
         self._sender_blocked = False
+        self._beats = any(line.beats for line in self._lines)
         self._selector = selectors.DefaultSelector()
         self._wants_write: set[Line] = set()
         for line in self._lines:
@@ -48,6 +63,22 @@ class Exchange:
             self._send()
             self._serve(min(deadline - now, LOOK_SECONDS))
 
+    def complete(self, messages: int) -> None:
+        """Send so many more, and receive until all that was sent came back, or nothing more for STALL_SECONDS."""
+        most = self.ring.begun + messages
+
+        def done() -> bool:
+            if self.received >= most * self._copies:
+                return True
+            self._send(most)
+            return False
+
+        self._until(done, STALL_SECONDS)
+
+    def collect(self, deliveries: int) -> None:
+        """Send nothing and receive until so many have come since the start, or nothing more for STALL_SECONDS."""
+        self._until(lambda: self.received >= deliveries, STALL_SECONDS)
+
     def finish(self) -> None:
         """Send no more; return when everything came back, or nothing more comes for GIVE_UP_SECONDS; then leave.
 
@@ -63,8 +94,8 @@ class Exchange:
             self._wait(self._sender, bool(unfinished))
             self._serve(0 if sent else LOOK_SECONDS)
         self._sender_blocked = False
-        self._until(lambda: self.received >= self.expected)
-        self._until(lambda: not any(line.waiting for line in self._lines))
+        self._until(lambda: self.received >= self.expected, GIVE_UP_SECONDS)
+        self._until(lambda: not any(line.waiting for line in self._lines), GIVE_UP_SECONDS)
         for line in self._lines:
             before = line.received
             line.leave()
@@ -74,18 +105,20 @@ class Exchange:
         """Watch the lines no more; closing them is the caller's. Idempotent."""
         self._selector.close()
 
-    def _until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + GIVE_UP_SECONDS
+    def _until(self, done: Callable[[], bool], patience_seconds: float) -> None:
+        deadline = time.monotonic() + patience_seconds
         while not done() and time.monotonic() < deadline:
             if self._serve(LOOK_SECONDS):
-                deadline = time.monotonic() + GIVE_UP_SECONDS
+                deadline = time.monotonic() + patience_seconds
 
-    def _send(self) -> None:
-        """Send what the brake and the kernel allow."""
+    def _send(self, messages_max: int | None = None) -> None:
+        """Send what the brake and the kernel allow, and not more than `messages_max` since the start."""
         if self._sender_blocked or self._sender.waiting:
             return
         ring = self.ring
         allowed = (self.received + self._outstanding) // self._copies
+        if messages_max is not None:
+            allowed = min(allowed, messages_max)
         while piece := ring.next_piece(allowed):
             sent = self._sender.write(piece)
             ring.sent_bytes += sent
@@ -108,6 +141,11 @@ class Exchange:
             if ready & selectors.EVENT_READ:
                 self.received += line.read()
             self._wait(line, bool(line.waiting) or (line is self._sender and self._sender_blocked))
+        self._progress.saw(self.received)
+        if self._beats:
+            now = time.monotonic()
+            for line in self._lines:
+                line.beat_if_due(now)
         return written or self.received > before
 
     def _wait(self, line: Line, for_room: bool) -> None:

@@ -9,6 +9,7 @@ check, not for a benchmark. A frame too few or too many is seen all the same.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from qmq.wire.stomp import encode_frame
@@ -27,22 +28,21 @@ RING_BYTES_MIN = 1 << 18
 RECEIPT_IDS = 10_000
 """How many different receipt ids go round; more than any window."""
 
+NUMBER = "{number}"
+TURN = "{turn}"
+NUMBER_DIGITS = 9
+NUMBERED_FRAMES = 1000
+
 ACK_ID = re.compile(rb"\nack:([^\n]*)\n")
 
 
-class Ring:
-    """Equally long frames, joined, sent again and again from the start."""
+class Supply(ABC):
+    """Equally long frames to send, one after the other."""
 
-    __slots__ = ("_bytes", "_view", "frame_bytes", "sent_bytes")
+    __slots__ = ("frame_bytes", "sent_bytes")
 
-    def __init__(self, frames: Sequence[bytes]) -> None:
-        """`frames` are repeated until they fill RING_BYTES_MIN."""
-        self.frame_bytes = len(frames[0])
-        assert all(len(frame) == self.frame_bytes for frame in frames)
-        joined = b"".join(frames)
-        joined *= -(-RING_BYTES_MIN // len(joined))
-        self._bytes = len(joined)
-        self._view = memoryview(joined)
+    def __init__(self, frame_bytes: int) -> None:
+        self.frame_bytes = frame_bytes
         self.sent_bytes = 0
 
     @property
@@ -50,14 +50,74 @@ class Ring:
         """Messages of which at least one byte was sent."""
         return -(-self.sent_bytes // self.frame_bytes)
 
+    @abstractmethod
     def next_piece(self, messages_max: int) -> memoryview:
         """What to send next so that not more than `messages_max` are sent since the start; empty when they are.
 
-        Add what was really sent to `sent_bytes`.
+        Never ends within a frame unless that was asked for. Add what was really sent to `sent_bytes`.
         """
+
+
+class Ring(Supply):
+    """Equally long frames, joined, sent again and again from the start."""
+
+    __slots__ = ("_bytes", "_view")
+
+    def __init__(self, frames: Sequence[bytes]) -> None:
+        """`frames` are repeated until they fill RING_BYTES_MIN."""
+        super().__init__(len(frames[0]))
+        assert all(len(frame) == self.frame_bytes for frame in frames)
+        joined = b"".join(frames)
+        joined *= -(-RING_BYTES_MIN // len(joined))
+        self._bytes = len(joined)
+        self._view = memoryview(joined)
+
+    def next_piece(self, messages_max: int) -> memoryview:
         at = self.sent_bytes % self._bytes
         left = messages_max * self.frame_bytes - self.sent_bytes
         return self._view[at : at + left] if left > 0 else self._view[:0]
+
+
+class Numbered(Supply):
+    """Frames that differ, made a thousand at a time just before they are sent: all of a million would not fit.
+
+    The k-th frame has `first + k % count` where NUMBER stands in its headers and k where TURN stands, in NUMBER_DIGITS
+    digits each, so that a frame costs the same whatever `count` is.
+    """
+
+    __slots__ = ("_at", "_count", "_first", "_template", "_view")
+
+    def __init__(
+        self, command: str, headers: Sequence[tuple[str, str]], body: bytes = b"", *, count: int, first: int = 0
+    ) -> None:
+        digits = b"0%dd" % NUMBER_DIGITS
+        self._template = (
+            encode_frame(command, headers, body)
+            .replace(b"%", b"%%")
+            .replace(NUMBER.encode(), b"%(number)" + digits)
+            .replace(TURN.encode(), b"%(turn)" + digits)
+        )
+        self._first = first
+        self._count = count
+        self._at = -1
+        """Which thousand `_view` holds."""
+        self._view = memoryview(b"")
+        super().__init__(len(self._frame(0)))
+
+    def _frame(self, turn: int) -> bytes:
+        return self._template % {b"number": self._first + turn % self._count, b"turn": turn}
+
+    def next_piece(self, messages_max: int) -> memoryview:
+        chunk = NUMBERED_FRAMES * self.frame_bytes
+        which, at = divmod(self.sent_bytes, chunk)
+        left = messages_max * self.frame_bytes - self.sent_bytes
+        if left <= 0:
+            return self._view[:0]
+        if which != self._at:
+            start = which * NUMBERED_FRAMES
+            self._at = which
+            self._view = memoryview(b"".join(map(self._frame, range(start, start + NUMBERED_FRAMES))))
+        return self._view[at : at + left]
 
 
 def body_of(size: int) -> bytes:

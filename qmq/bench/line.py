@@ -1,7 +1,8 @@
 """One connection of the generator: log in and subscribe politely, then bytes in and out without ever blocking.
 
 The polite part goes through the codec and blocks. The fast part hands whatever is read to a counter and never looks
-at a frame; when the node closes the connection, its last words are found in what was read last.
+at a frame; when the node closes the connection, its last words are found in what was read last. Heart-beats are sent
+where they were agreed, never within a frame; whether the node sends its own is not looked at.
 """
 
 import contextlib
@@ -9,12 +10,15 @@ import re
 import socket
 from typing import Protocol
 
+from qmq.bench.dialect import DIALECTS, Dialect
 from qmq.config import Address
 from qmq.wire.stomp import Connection, Frame, Role, encode_frame
 
 READ_BYTES_MAX = 1 << 18
 LAST_WORDS_BYTES = 4096
 ANSWER_SECONDS = 10.0
+FAREWELL_SECONDS = 60.0
+"""A node takes its time to let go of a million subscriptions."""
 
 ERROR_MESSAGE = re.compile(rb"(?:^|\0\n?)ERROR\n(?:[^\n\0]+\n)*?message:([^\n]*)\n")
 
@@ -40,7 +44,16 @@ class Line:
     TimeoutError when it does not answer.
     """
 
-    def __init__(self, address: Address, counter: Counter, *, login: str | None = None, passcode: str | None = None):
+    def __init__(
+        self,
+        address: Address,
+        counter: Counter,
+        *,
+        login: str | None = None,
+        passcode: str | None = None,
+        dialect: Dialect = DIALECTS["qmq"],
+        heart_beat_ms: int = 0,
+    ) -> None:
         try:
             self.socket = socket.create_connection(address, ANSWER_SECONDS)
         except OSError as error:
@@ -51,14 +64,21 @@ class Line:
         """To be written back as soon as the kernel takes it."""
         self._counter = counter
         self._address = address
+        self._dialect = dialect
+        self._within_frame = False
+        self._beat_seconds = 0.0
+        """Between two beats of ours; 0: none were agreed."""
+        self._beat_due = 0.0
         self._last_read = b""
         self._subscriptions = 0
         self._codec = Connection(Role.CLIENT)
-        headers = [("accept-version", "1.2"), ("host", address.host), ("heart-beat", "0,0")]
+        headers = [("accept-version", "1.2"), ("host", dialect.host or address.host)]
+        headers.append(("heart-beat", f"{heart_beat_ms},{heart_beat_ms}"))
         if login is not None:
             headers += [("login", login), ("passcode", passcode or "")]
         try:
-            self._ask("CONNECT", headers, "CONNECTED")
+            connected = self._ask("CONNECT", [*headers, *dialect.connect], "CONNECTED")
+            self._beat_seconds = _agreed(heart_beat_ms, connected.head.headers.get("heart-beat", "0,0")) / 2
         except BaseException:
             self.socket.close()
             raise
@@ -67,8 +87,19 @@ class Line:
         """Subscribe and wait until the node has taken it. Nothing may be on its way to the destination yet."""
         self._subscriptions += 1
         name = str(self._subscriptions)
-        asked = [("destination", destination), ("id", name), ("ack", ack), *headers, ("receipt", f"subscribed-{name}")]
-        self._ask("SUBSCRIBE", asked, "RECEIPT")
+        asked = [("destination", destination), ("id", name), ("ack", ack), *headers, *self._dialect.subscribe]
+        self._ask("SUBSCRIBE", [*asked, ("receipt", f"subscribed-{name}")], "RECEIPT")
+
+    def subscribe_without_receipt(self, destination: str, ack: str, *headers: tuple[str, str]) -> None:
+        """Subscribe, after `begin`, where messages are waiting: they may come before any receipt would."""
+        self._subscriptions += 1
+        asked = [("destination", destination), ("id", str(self._subscriptions)), ("ack", ack), *headers]
+        self.waiting += encode_frame("SUBSCRIBE", [*asked, *self._dialect.subscribe])
+        self.write_waiting()
+
+    def count_with(self, counter: Counter) -> None:
+        """From now on what comes goes to `counter`; the one before must have seen all that was meant for it."""
+        self._counter = counter
 
     def begin(self) -> None:
         """From now on nothing blocks, and what comes goes to the counter."""
@@ -87,11 +118,24 @@ class Line:
     def write(self, data: bytes | memoryview) -> int:
         """Hand over what fits; returns how much that was."""
         try:
-            return self.socket.send(data)
+            sent = self.socket.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise ConnectionError(self._why(error)) from error
+        self._within_frame = sent < len(data)
+        return sent
+
+    @property
+    def beats(self) -> bool:
+        """Whether heart-beats of ours were agreed."""
+        return self._beat_seconds > 0
+
+    def beat_if_due(self, now: float) -> None:
+        """A heart-beat, where they were agreed and it is time for one. Inside a frame it would be one byte of it."""
+        if self._beat_seconds and now >= self._beat_due and not (self.waiting or self._within_frame):
+            self._beat_due = now + self._beat_seconds
+            self.write(b"\n")
 
     def write_waiting(self) -> None:
         """Hand over what fits of `waiting`."""
@@ -100,7 +144,7 @@ class Line:
 
     def leave(self) -> None:
         """Say goodbye and wait for its receipt, counting what still comes before it. Blocks."""
-        self.socket.settimeout(ANSWER_SECONDS)
+        self.socket.settimeout(FAREWELL_SECONDS)
         goodbye = encode_frame("DISCONNECT", [("receipt", "goodbye")])
         self.socket.sendall(self.waiting + goodbye)
         self.waiting = b""
@@ -126,7 +170,7 @@ class Line:
                 self.write_waiting()
         return count
 
-    def _ask(self, command: str, headers: list[tuple[str, str]], wanted: str) -> None:
+    def _ask(self, command: str, headers: list[tuple[str, str]], wanted: str) -> Frame:
         self.socket.sendall(encode_frame(command, headers))
         frames: list[Frame] = []
         while not frames:
@@ -141,6 +185,7 @@ class Line:
         if head.command != wanted:
             said = head.headers.get("message", head.command)
             raise ConnectionError(f"{self._address}: answered {command} with: {said}")
+        return frames[0]
 
     def _why(self, error: OSError | None) -> str:
         """The node's own reason where it gave one, which may still be unread when a write fails."""
@@ -150,3 +195,9 @@ class Line:
         found = ERROR_MESSAGE.search(self._last_read[-LAST_WORDS_BYTES:])
         reason = found[1].decode("utf-8", "backslashreplace") if found else str(error or "closed without a reason")
         return f"{self._address}: the node ended the connection: {reason}"
+
+
+def _agreed(ours_ms: int, theirs: str) -> float:
+    """Seconds at most between two of our beats (STOMP 1.2, Heart-beating); 0 where one side wants none."""
+    wants_ms = int(theirs.partition(",")[2] or 0)
+    return max(ours_ms, wants_ms) / 1000 if ours_ms and wants_ms else 0.0

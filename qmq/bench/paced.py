@@ -7,11 +7,12 @@ measured apart; read it before blaming the broker for a tail.
 
 import select
 import time
-from collections.abc import Sequence
 
 from qmq.bench.exchange import GIVE_UP_SECONDS, LOOK_SECONDS
 from qmq.bench.frames import NumberReader
+from qmq.bench.histogram import Histogram
 from qmq.bench.line import Line
+from qmq.bench.progress import SILENT, Progress
 
 
 class Schedule:
@@ -28,12 +29,12 @@ class Schedule:
 
 
 class Stopwatch:
-    """A counter that times numbered messages against their schedule. `seconds` has one entry per message."""
+    """A counter that times numbered messages against their schedule, in `times`, which may be exchanged meanwhile."""
 
-    __slots__ = ("_reader", "_schedule", "_seen", "repeated", "seconds")
+    __slots__ = ("_reader", "_schedule", "_seen", "repeated", "times")
 
     def __init__(self, schedule: Schedule) -> None:
-        self.seconds: list[float] = []
+        self.times = Histogram()
         self.repeated = 0
         self._schedule = schedule
         self._reader = NumberReader()
@@ -46,17 +47,25 @@ class Stopwatch:
             if number in self._seen:
                 self.repeated += 1
             self._seen.add(number)
-            self.seconds.append(now - self._schedule.due(number))
+            self.times.add(now - self._schedule.due(number))
         return len(numbers), b""
 
 
 class Paced:
     """Sends message k of `schedule` over `sender`; it comes back to `receiver`, whose counter is the stopwatch."""
 
-    def __init__(self, sender: Line, receiver: Line, frame: tuple[bytes, bytes], schedule: Schedule) -> None:
+    def __init__(
+        self,
+        sender: Line,
+        receiver: Line,
+        frame: tuple[bytes, bytes],
+        schedule: Schedule,
+        progress: Progress = SILENT,
+    ) -> None:
         self.sent = 0
-        self.lags: list[float] = []
-        """For each message, how late the generator was with it (waiting for room in the kernel included)."""
+        self.lags = Histogram()
+        """How late the generator was with each message (waiting for room in the kernel not included)."""
+        self._progress = progress
         self._sender = sender
         self._receiver = receiver
         self._before, self._after = frame
@@ -89,7 +98,7 @@ class Paced:
         frames = []
         while schedule.due(self.sent) <= now:
             frames.append(b"%b%010d%b" % (self._before, self.sent, self._after))
-            self.lags.append(now - schedule.due(self.sent))
+            self.lags.add(now - schedule.due(self.sent))
             self.sent += 1
         self._sender.waiting += b"".join(frames)
         self._sender.write_waiting()
@@ -105,11 +114,7 @@ class Paced:
             self._sender.read()
         if writable:
             self._sender.write_waiting()
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` (0 to 1) of `ordered` do not exceed; 0 when there are none."""
-    if not ordered:
-        return 0.0
-    rank = -(-len(ordered) * share // 1)
-    return ordered[max(int(rank) - 1, 0)]
+        self._progress.saw(self._receiver.received)
+        now = time.monotonic()
+        self._sender.beat_if_due(now)
+        self._receiver.beat_if_due(now)

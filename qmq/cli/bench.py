@@ -1,92 +1,167 @@
-"""`qmq bench`: how fast a node is on this machine, as one line of JSON.
+"""`qmq bench`: how fast a broker is on this machine, as a table, as JSON, or beside an earlier run.
 
-The generator is `qmq.bench`; here are its options, a throwaway node for it, and the printing. The node and the
-generator get a core each where there are two, because a rate means little when both share one.
+The generator is `qmq.bench`; here are its options, in `bench_meaning` which of them go together, in `bench_output` what
+is printed, in `throwaway` a node or a mesh to measure. The node and the generator get a core each where there are two,
+because a rate means little when both share one.
 """
 
 import contextlib
 import os
-import platform
 import resource
-import socket
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
-from .. import __version__
-from ..bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, Plan, Report, Value, measure
+from ..bench.dialect import DIALECTS, Dialect, Headers
+from ..bench.plan import Plan
+from ..bench.progress import SILENT, Live, Progress
+from ..bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
 from ..config.address import Address
-from .launch import POLL_SECONDS, PROGRAM, READY_SECONDS, STOP_SECONDS, answers, exit_text, tail
-from .options import DEFAULT_AT, FOLDER, read_address
-from .output import Failed, print_json, table
+from ..config.limits import LimitSettings
+from .bench_meaning import COUNTED, KINDS, check_options
+from .bench_output import Output, facts, read_run
+from .options import DEFAULT_AT, FILE, FOLDER, read_address, read_headers
+from .output import Failed
+from .throwaway import NODES_MAX, ends_in_order, throwaway, throwaway_mesh
 
 FAN_OUT_SUBSCRIBERS = 10
 OUTSTANDING_EACH = 5000
 CONNECTIONS_MAX = 25_000
 """From one address to one other: fewer than the ports that a system gives out."""
 
+BODY_BYTES = 100
+BACKLOG_BODY_BYTES = 200
+WINDOW = 256
+WINDOW_OF_MANY = 1000
+COUNT = 100_000
+BACKLOG_COUNT = 200_000
+COUNT_MAX = 100_000_000
+MANY_MAX = 10_000_000
+"""Numbers of queues and subscriptions are bounded by the limits of a node file."""
+
 FILES_BESIDES = 100
 CONNECTIONS_BESIDES = 100
+DESTINATIONS_BESIDES = 100
 """More than are measured: what the node opens for itself, and the generator's own."""
 
-# Option → the workloads for which it means something; the rest are for all.
-MEANT_FOR = {
-    "body_bytes": ("topic", "fan-out", "queue", "send", "latency"),
-    "warmup_seconds": ("topic", "fan-out", "queue", "send", "latency"),
-    "destination": ("topic", "fan-out", "queue", "send", "latency"),
-    "subscribers": ("topic", "fan-out"),
-    "outstanding": ("topic", "fan-out", "queue"),
-    "prefetch": ("queue",),
-    "memory": ("queue", "send", "latency"),
-    "window": ("send",),
-    "rate": ("latency",),
-    "connections": ("idle",),
-}
-
-NODE_FILE = """\
-name = "bench"
-data = "{data}"
-
-[[stomp]]
-address = "{address}"
-
-[limits]
-connections_max = {connections}
-connections_per_address_max = {connections}
-"""
+WAITING_LINES = ("backlog", "drain")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is measured: an address, and its process where that is known."""
+    """What is measured: addresses, and the processes where they are known."""
 
-    address: Address
-    pid: int | None
+    addresses: tuple[Address, ...]
+    pids: tuple[int, ...]
+
+
+def read_addresses(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Address, ...]:
+    """`host:port`, several times."""
+    return tuple(read_address(ctx, param, value) for value in values)
+
+
+def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """`NODE,GENERATOR`, both numbers of cores that this process may use."""
+    if value is None:
+        return None
+    words = value.split(",")
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
+        raise click.BadParameter(f"{value!r} must be two numbers of cores, such as 0,1")
+    allowed = sorted(os.sched_getaffinity(0))
+    for word in words:
+        if int(word) not in allowed:
+            raise click.BadParameter(f"core {word} is not among those of this process: {', '.join(map(str, allowed))}")
+    return int(words[0]), int(words[1])
 
 
 @click.command
 @click.argument("workload", type=click.Choice(list(WORKLOADS)))
 @click.option(
     "--at",
+    "--server",
+    "at",
     metavar="HOST:PORT",
     callback=read_address,
     default=DEFAULT_AT,
     show_default=True,
-    help="The node to measure.",
+    help="The broker to measure; any that speaks STOMP 1.2.",
+)
+@click.option(
+    "--to",
+    "others",
+    metavar="HOST:PORT",
+    callback=read_addresses,
+    multiple=True,
+    help="mesh: where it is read, another node than --at; repeatable.",
 )
 @click.option("--serve", is_flag=True, help="Start a throwaway node, measure it, stop it; instead of --at.")
 @click.option(
     "--serve-in", type=FOLDER, metavar="DIR", help="Where its data goes for so long; else the system's choice."
 )
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=2, max=NODES_MAX),
+    default=2,
+    show_default=True,
+    help="mesh with --serve: how many nodes.",
+)
 @click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name, also from QMQ_LOGIN.")
 @click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE.")
-@click.option("--pid", type=click.IntRange(min=1), help="The node's process id, to tell its CPU time and memory.")
+@click.option(
+    "--dialect",
+    type=click.Choice(list(DIALECTS)),
+    default="qmq",
+    show_default=True,
+    help="What kind of broker it is: its names of destinations, and headers for durability and credit.",
+)
+@click.option("--host", metavar="NAME", help="The host header (virtual host), where the dialect's is not right.")
+@click.option(
+    "--topic-prefix",
+    "topics",
+    metavar="PREFIX",
+    help="What names of topics begin with, where the dialect's is not right.",
+)
+@click.option("--queue-prefix", metavar="PREFIX", help="The same of queues.")
+@click.option(
+    "--connect-header",
+    "connect_headers",
+    metavar="NAME:VALUE",
+    callback=read_headers,
+    multiple=True,
+    help="A header for each CONNECT; repeatable.",
+)
+@click.option(
+    "--send-header",
+    "send_headers",
+    metavar="NAME:VALUE",
+    callback=read_headers,
+    multiple=True,
+    help="A header for each SEND; repeatable.",
+)
+@click.option(
+    "--subscribe-header",
+    "subscribe_headers",
+    metavar="NAME:VALUE",
+    callback=read_headers,
+    multiple=True,
+    help="A header for each SUBSCRIBE; repeatable.",
+)
+@click.option(
+    "--heart-beat",
+    "heart_beat_ms",
+    type=click.IntRange(min=0),
+    metavar="MS",
+    default=0,
+    show_default=True,
+    help="Heart-beats to offer and want; 0 for none.",
+)
+@click.option(
+    "--pid", "pids", type=click.IntRange(min=1), multiple=True, help="The broker's process id, to tell CPU and memory."
+)
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="How long to measure.")
 @click.option(
     "--warmup",
@@ -101,9 +176,7 @@ class Target:
     "body_bytes",
     type=click.IntRange(min=BODY_BYTES_MIN),
     metavar="BYTES",
-    default=100,
-    show_default=True,
-    help="Size of each body.",
+    help="Size of each body; 100 by default, for backlog and drain 200.",
 )
 @click.option(
     "--subscribers", type=click.IntRange(min=1), help="topic, fan-out: how many get each message; 1 and 10 by default."
@@ -111,19 +184,21 @@ class Target:
 @click.option(
     "--outstanding",
     type=click.IntRange(min=1),
-    help="topic, fan-out, queue: deliveries under way at most; by default 5000 for each subscriber.",
+    help="topic, fan-out, queue, subscriptions, mesh: deliveries under way at most; by default 5000 for each reader.",
 )
 @click.option(
-    "--prefetch", type=click.IntRange(min=1), default=1000, show_default=True, help="queue: credit of the consumer."
+    "--prefetch",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="queue, backlog, drain, mesh: credit of the consumer.",
 )
 @click.option(
     "--window",
     type=click.IntRange(min=1, max=WINDOW_MAX),
-    default=256,
-    show_default=True,
-    help="send: messages without a receipt at most.",
+    help="frames without a receipt at most; 256 by default for send and mesh, 1000 for what is counted.",
 )
-@click.option("--memory", is_flag=True, help="queue, send, latency: messages that need not survive the node.")
+@click.option("--memory", is_flag=True, help="Messages to queues that need not survive the node.")
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -134,134 +209,250 @@ class Target:
 @click.option(
     "--connections",
     type=click.IntRange(min=0, max=CONNECTIONS_MAX),
-    default=0,
+    help="idle: opened after a look at it alone. topic, fan-out: idle beside. subscriptions: that share them (1).",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1, max=COUNT_MAX),
+    help="backlog, drain, queues, subscriptions: messages; 100000 by default, for backlog and drain 200000.",
+)
+@click.option(
+    "--queues",
+    type=click.IntRange(min=1, max=MANY_MAX),
+    default=COUNT,
     show_default=True,
-    help="idle: connections to open after the node was measured alone.",
+    help="queues: how many.",
+)
+@click.option(
+    "--subscriptions",
+    type=click.IntRange(min=1, max=MANY_MAX),
+    default=COUNT,
+    show_default=True,
+    help="subscriptions: how many, each to a destination of its own.",
+)
+@click.option(
+    "--kind",
+    type=click.Choice(KINDS["mesh"]),
+    default="topic",
+    show_default=True,
+    help="subscriptions: topic or queue. mesh: also fanout, durable on every node.",
 )
 @click.option("--destination", help="Where to send; by default a new destination. latency takes a queue, too.")
 @click.option("--pin/--no-pin", default=None, help="Give node and generator a core each; done by itself with --serve.")
-@click.option("--json/--table", "as_json", default=True, show_default=True, help="One line of JSON, or a table.")
+@click.option(
+    "--cores",
+    "chosen_cores",
+    metavar="NODE,GENERATOR",
+    callback=read_cores,
+    help="Which core each gets; by default the first and the last of this process.",
+)
+@click.option("--table/--line", "as_table", default=None, help="A table, or one line of JSON; a table on a terminal.")
+@click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the result there, for --compare.")
+@click.option(
+    "--compare", "earlier", type=FILE, metavar="FILE", help="Show each figure beside that of an earlier --json FILE."
+)
+@click.option("--progress/--no-progress", default=None, help="Show how it goes; done by itself on a terminal.")
 @click.pass_context
 def bench(
     context: click.Context,
     workload: str,
     at: Address,
+    others: tuple[Address, ...],
     serve: bool,
     serve_in: Path | None,
-    pid: int | None,
+    nodes: int,
     login: str | None,
     passcode: str | None,
-    destination: str | None,
+    dialect: str,
+    host: str | None,
+    topics: str | None,
+    queue_prefix: str | None,
+    connect_headers: list[tuple[str, str]],
+    send_headers: list[tuple[str, str]],
+    subscribe_headers: list[tuple[str, str]],
+    heart_beat_ms: int,
+    pids: tuple[int, ...],
     seconds: float,
     warmup_seconds: float,
-    body_bytes: int,
+    body_bytes: int | None,
     subscribers: int | None,
     outstanding: int | None,
     prefetch: int,
-    window: int,
+    window: int | None,
     memory: bool,
     rate: float,
-    connections: int,
+    connections: int | None,
+    count: int | None,
+    queues: int,
+    subscriptions: int,
+    kind: str,
+    destination: str | None,
     pin: bool | None,
-    as_json: bool,
+    chosen_cores: tuple[int, int] | None,
+    as_table: bool | None,
+    json_file: Path | None,
+    earlier: Path | None,
+    progress: bool | None,
 ) -> None:
-    """Measure a node on this machine.
+    """Measure a broker on this machine.
 
     \b
-    topic     one sender, one subscriber (or more)
-    fan-out   one sender, ten subscribers
-    queue     one sender, one consumer that acknowledges each message
-    send      messages with a receipt each; they stay in the node, so prefer --serve
-    latency   messages at a fixed rate: how long each takes, from when it was due
-    idle      memory and wake-ups of a node that has nothing to do
+    topic          one sender, one subscriber (or more)
+    fan-out        one sender, ten subscribers
+    queue          one sender, one consumer that acknowledges each message
+    send           messages with a receipt each; they stay in the node, so prefer --serve
+    latency        messages at a fixed rate: how long each takes, from when it was due
+    idle           memory and wake-ups of a node that has nothing to do
+    mesh           sent to one node and read on others: a topic, a queue, or a durable fanout
+    backlog        messages with a receipt each that wait in a queue, then one consumer for all of them
+    drain          the same, but only the consumer is measured
+    queues         a message to each of many queues, then what one more costs; they stay in the node
+    subscriptions  many subscriptions, then what a message to one of them costs
 
-    Frames are made beforehand and answers counted, not parsed, so that the node is what is measured; when
-    generator_cpu_share comes near 1, the generator was the limit. missing, extra and errors must be 0: then the exit
-    code is 0.
+    Frames are made beforehand and answers counted, not parsed, so that the node is what is measured; limited_by says
+    who was busy all the time: server, generator, or neither (waiting, for a disk as a rule). missing, extra and errors
+    must be 0: then the exit code is 0.
 
     \b
       qmq bench topic --serve
-      qmq bench queue --memory --serve --seconds 10
+      qmq bench queue --memory --serve --seconds 10 --json before.json
+      qmq bench queue --memory --serve --seconds 10 --compare before.json
+      qmq bench mesh --kind fanout --nodes 3 --serve
       qmq bench send --at 127.0.0.1:61614 --pid 4711
+      qmq bench send --server 127.0.0.1:61613 --dialect rabbitmq --login guest --passcode guest
     """
-    _check_options(context, workload, serve, pid)
+    check_options(context, workload)
+    output = Output(as_table, json_file, None if earlier is None else read_run(earlier), str(earlier))
     subscribers = subscribers or (FAN_OUT_SUBSCRIBERS if workload == "fan-out" else 1)
-    pins = _cores() if (serve if pin is None else pin) else None
+    connections = connections if connections is not None else int(workload == "subscriptions")
+    pins = chosen_cores or (cores() if (serve and workload != "mesh" if pin is None else pin) else None)
     _allow_files(connections)
     before = os.sched_getaffinity(0)
     with contextlib.ExitStack() as stack:
-        target = Target(at, pid)
+        target = Target((at, *others), pids)
         if serve:
-            target = stack.enter_context(_throwaway(serve_in, connections, pins))
+            before_signal = signal.getsignal(signal.SIGTERM)
+            ends_in_order()
+            stack.callback(signal.signal, signal.SIGTERM, before_signal)
+            target = stack.enter_context(
+                _served(
+                    serve_in,
+                    limits_for(
+                        connections=connections,
+                        destinations={"queues": queues, "subscriptions": subscriptions}.get(workload, 0),
+                        subscriptions=subscriptions if workload == "subscriptions" else 0,
+                        body_bytes=body_bytes or 0,
+                    ),
+                    None if pins is None else pins[0],
+                    nodes if workload == "mesh" else 1,
+                )
+            )
         if pins is not None:
             os.sched_setaffinity(0, {pins[1]})
             stack.callback(os.sched_setaffinity, 0, before)
+        readers = subscribers if workload in ("topic", "fan-out") else max(len(target.addresses) - 1, 1)
         plan = Plan(
             workload=workload,
-            at=target.address,
-            pid=target.pid,
+            at=target.addresses[0],
+            others=target.addresses[1:],
+            pids=target.pids,
             login=login,
             passcode=passcode,
+            dialect=spoken(
+                DIALECTS[dialect],
+                host=host,
+                topics=topics,
+                queues=queue_prefix,
+                connect=tuple(connect_headers),
+                send=tuple(send_headers),
+                subscribe=tuple(subscribe_headers),
+            ),
+            heart_beat_ms=heart_beat_ms,
             destination=destination,
             seconds=seconds,
             warmup_seconds=warmup_seconds,
-            body_bytes=body_bytes,
+            body_bytes=body_bytes or (BACKLOG_BODY_BYTES if workload in WAITING_LINES else BODY_BYTES),
             subscribers=subscribers,
-            window=window,
-            outstanding=outstanding or OUTSTANDING_EACH * subscribers,
+            window=window or (WINDOW_OF_MANY if workload in COUNTED else WINDOW),
+            outstanding=outstanding or OUTSTANDING_EACH * readers,
             prefetch=prefetch,
             rate=rate,
             connections=connections,
             memory=memory,
+            count=count or (BACKLOG_COUNT if workload in WAITING_LINES else COUNT),
+            queues=queues,
+            subscriptions=subscriptions,
+            kind=kind,
+            progress=_progress(progress),
         )
         try:
             report = measure(plan)
         except OSError as error:
             raise Failed(str(error)) from error
-    _print(facts(plan, report, pins is not None), as_json)
+    output.tell(facts(plan, report, pins is not None))
     if not report.sound:
         raise Failed(report.error or f"{report.missing} messages are missing, {report.extra} came too often")
 
 
-def facts(plan: Plan, report: Report, pinned: bool) -> dict[str, Value]:
-    """The line that is printed, in its order."""
-    return {
-        "workload": plan.workload,
-        **report.parameters,
-        "seconds": plan.seconds,
-        **report.figures,
-        "missing": report.missing,
-        "extra": report.extra,
-        "errors": report.errors,
-        **({} if report.error is None else {"error": report.error}),
-        "qmq": __version__,
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "pinned": pinned,
-    }
+def spoken(
+    dialect: Dialect,
+    *,
+    host: str | None = None,
+    topics: str | None = None,
+    queues: str | None = None,
+    connect: Headers = (),
+    send: Headers = (),
+    subscribe: Headers = (),
+) -> Dialect:
+    """`dialect` with what the command line says otherwise."""
+    return replace(
+        dialect,
+        host=host or dialect.host,
+        topics=topics or dialect.topics,
+        queues=queues or dialect.queues,
+        connect=(*dialect.connect, *connect),
+        send=(*dialect.send, *send),
+        subscribe=(*dialect.subscribe, *subscribe),
+    )
 
 
-def _check_options(context: click.Context, workload: str, serve: bool, pid: int | None) -> None:
-    """Options that would be ignored are mistakes: a figure must not look as if they had counted."""
-    given = [
-        parameter
-        for parameter in context.command.params
-        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-    ]
-    for parameter in given:
-        meant_for = MEANT_FOR.get(parameter.name or "")
-        if meant_for is not None and workload not in meant_for:
-            raise click.UsageError(f"{parameter.opts[0]} means nothing to {workload}; it is for {', '.join(meant_for)}")
-    names = {parameter.name for parameter in given}
-    if serve and names & {"at", "pid"}:
-        raise click.UsageError("--serve starts a node of its own; leave out --at and --pid")
-    if not serve and "serve_in" in names:
-        raise click.UsageError("--serve-in goes with --serve")
-    if workload == "idle" and not serve and pid is None:
-        raise click.UsageError("idle looks at the node's process: give --pid or --serve")
+@contextlib.contextmanager
+def _served(folder: Path | None, limits: Mapping[str, int], core: int | None, nodes: int) -> Iterator[Target]:
+    """A throwaway node, or a mesh of several."""
+    if nodes == 1:
+        with throwaway(folder, limits, core) as node:
+            yield Target((node.address,), (node.pid,))
+        return
+    with throwaway_mesh(folder, limits, core, nodes) as mesh:
+        yield Target(
+            tuple(node.address for node in mesh.nodes.values()),
+            tuple(node.process.pid for node in mesh.nodes.values() if node.process is not None),
+        )
 
 
-def _cores() -> tuple[int, int]:
+def _progress(wanted: bool | None) -> Progress:
+    if not (sys.stderr.isatty() if wanted is None else wanted):
+        return SILENT
+    return Live(lambda text: click.echo(text, err=True, nl=False))
+
+
+def limits_for(
+    *, connections: int = 0, destinations: int = 0, subscriptions: int = 0, body_bytes: int = 0
+) -> Mapping[str, int]:
+    """What a throwaway node must allow beyond its defaults for so many."""
+    connections += CONNECTIONS_BESIDES
+    wanted = {"connections_max": connections, "connections_per_address_max": connections}
+    defaults = LimitSettings()
+    if destinations >= defaults.destinations_max:
+        wanted["destinations_max"] = destinations + DESTINATIONS_BESIDES
+    if subscriptions > defaults.subscriptions_max:
+        wanted["subscriptions_max"] = subscriptions
+    if body_bytes > defaults.body_bytes_max:
+        wanted["body_bytes_max"] = body_bytes
+    return wanted
+
+
+def cores() -> tuple[int, int]:
     """(The node's core, the generator's); the same where there is only one."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[0], cores[-1]
@@ -276,52 +467,3 @@ def _allow_files(connections: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(hard, wanted)))
         except (OSError, ValueError) as error:
             raise Failed(f"{connections} connections need {wanted} open files; the system allows {hard}") from error
-
-
-@contextlib.contextmanager
-def _throwaway(folder: Path | None, connections: int, pins: tuple[int, int] | None) -> Iterator[Target]:
-    """A node on loopback with a data directory that goes with it. Raises Failed when it does not start."""
-    with tempfile.TemporaryDirectory(prefix="qmq-bench-", dir=folder) as place:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = Address(*free.getsockname())
-        node_file, log_file = Path(place, "node.toml"), Path(place, "node.log")
-        node_file.write_text(
-            NODE_FILE.format(data=Path(place, "data"), address=address, connections=connections + CONNECTIONS_BESIDES),
-            "utf-8",
-        )
-        command = [*PROGRAM, "serve", "--config", str(node_file), "--log-level", "warning"]
-        with log_file.open("wb") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        try:
-            if pins is not None:
-                os.sched_setaffinity(process.pid, {pins[0]})  # before it has threads: they inherit it
-            _wait_until_ready(process, address, log_file)
-            yield Target(address, process.pid)
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, log_file: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while not answers(address):
-        code = process.poll()
-        if code is not None:
-            raise Failed(f"the throwaway node ended with {exit_text(code)}:\n{tail(log_file)}")
-        if time.monotonic() > deadline:
-            raise Failed(f"the throwaway node did not answer in {READY_SECONDS:g} s:\n{tail(log_file)}")
-        time.sleep(POLL_SECONDS)
-
-
-def _print(found: dict[str, Value], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    for line in table(("figure", "value"), list(found.items())):
-        click.echo(line)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +11,20 @@ from typing import Any
 
 import pytest
 
-from qmq.bench import exchange, paced, workloads
+from qmq.bench import exchange, many, paced, workloads
+from qmq.cli.bench import limits_for
 
 from .conftest import Run
 from .relay import Relay
 
 QUICK = ("--seconds", "0.1", "--warmup", "0")
+MANY = ("backlog", "drain", "queues", "subscriptions")
+FEW = {
+    "backlog": ("--count", "50"),
+    "drain": ("--count", "50"),
+    "queues": ("--count", "50", "--queues", "50"),
+    "subscriptions": ("--count", "50", "--subscriptions", "50"),
+}
 
 
 @pytest.fixture
@@ -23,9 +33,12 @@ def measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[st
     for module in (exchange, paced):
         monkeypatch.setattr(module, "GIVE_UP_SECONDS", 0.2)
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(exchange, "STALL_SECONDS", 0.2)
+    monkeypatch.setattr(many, "SETTLE_SECONDS", 0)
 
     def bench(relay: Relay, *arguments: str) -> dict[str, Any]:
-        result = run("bench", *arguments, *QUICK, "--at", relay.at)
+        length = () if arguments[0] in MANY else QUICK
+        result = run("bench", *arguments, *length, "--at", relay.at)
         facts = json.loads(result.stdout.splitlines()[0])
         return {**facts, "exit": result.exit_code, "said": result.stderr}
 
@@ -78,6 +91,91 @@ def test_what_the_node_says_before_it_closes_is_told(measured: Callable[..., dic
     assert "enough of you" in facts["error"]
 
 
+def test_a_backlog_is_published_and_drained(measured: Callable[..., dict[str, Any]]) -> None:
+    with Relay() as relay:
+        facts = measured(relay, "backlog", "--count", "2500", "--window", "70", "--prefetch", "7")
+
+    assert (facts["missing"], facts["extra"], facts["errors"], facts["exit"]) == (0, 0, 0, 0), facts
+    assert relay.sent == 2500
+    assert {len(body) for body in relay.bodies} == {200}
+    assert set(relay.acked) == relay.delivered
+    assert set(relay.acked.values()) == {1}
+    assert relay.headers[-1]["prefetch-count"] == "7"
+    assert facts["publish_per_second"] > 0
+    assert facts["drain_per_second"] > 0
+
+
+def test_each_queue_gets_a_message_before_one_gets_another(measured: Callable[..., dict[str, Any]]) -> None:
+    with Relay() as relay:
+        facts = measured(relay, "queues", "--queues", "1200", "--count", "300")
+
+    assert (facts["missing"], facts["extra"], facts["errors"], facts["exit"]) == (0, 0, 0, 0), facts
+    assert len(relay.kept) == 1200
+    assert [len(messages) for messages in relay.kept.values()] == [2] * 300 + [1] * 900
+    assert [messages[0][0] for messages in relay.kept.values()] == list(range(1, 1201))
+    assert facts["create_per_second"] > 0
+    assert facts["send_per_second"] > 0
+
+
+@pytest.mark.parametrize(("kind", "ack"), [("topic", "auto"), ("queue", "client-individual")])
+def test_each_destination_is_subscribed_once_and_gets_its_share(
+    measured: Callable[..., dict[str, Any]], kind: str, ack: str
+) -> None:
+    with Relay() as relay:
+        facts = measured(
+            relay, "subscriptions", "--kind", kind, "--subscriptions", "25", "--connections", "3", "--count", "60"
+        )
+
+    assert (facts["missing"], facts["extra"], facts["errors"], facts["exit"]) == (0, 0, 0, 0), facts
+    subscribed = [headers["destination"] for headers in relay.headers if "ack" in headers]
+    assert len(subscribed) == len(set(subscribed)) == 25
+    assert {headers["ack"] for headers in relay.headers if "ack" in headers} == {ack}
+    assert all(name.startswith(f"/{kind}/") for name in subscribed)
+    assert len(relay.delivered) == 60
+    assert set(relay.acked) == (relay.delivered if kind == "queue" else set())
+    assert facts["subscribe_per_second"] > 0
+    assert facts["send_per_second"] > 0
+
+
+@pytest.mark.parametrize(("workload", "missing"), [("backlog", 2), ("drain", 2), ("queues", 1), ("subscriptions", 1)])
+def test_a_message_that_is_lost_among_many_is_missed(
+    measured: Callable[..., dict[str, Any]], workload: str, missing: int
+) -> None:
+    with Relay(lose=3) as relay:
+        facts = measured(relay, workload, *FEW[workload])
+
+    assert facts["missing"] == missing  # of a backlog both the receipt and the message
+    assert facts["exit"] == 1
+
+
+@pytest.mark.parametrize("workload", ["backlog", "drain", "subscriptions"])
+def test_a_message_that_comes_twice_among_many_is_counted(
+    measured: Callable[..., dict[str, Any]], workload: str
+) -> None:
+    with Relay(repeat=3) as relay:
+        facts = measured(relay, workload, *FEW[workload])
+
+    assert (facts["missing"], facts["extra"], facts["exit"]) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("workload", MANY)
+def test_a_node_that_refuses_one_of_many_is_told(measured: Callable[..., dict[str, Any]], workload: str) -> None:
+    with Relay(refuse=5) as relay:
+        facts = measured(relay, workload, *FEW[workload])
+
+    assert (facts["errors"], facts["exit"]) == (1, 1)
+    assert "enough of you" in facts["error"]
+
+
+def test_a_throwaway_node_allows_as_many_as_are_measured() -> None:
+    limits = limits_for(connections=5, destinations=1_000_000, subscriptions=1_000_000)
+
+    assert limits["destinations_max"] > 1_000_000
+    assert limits["subscriptions_max"] == 1_000_000
+    assert limits["connections_max"] > 5
+    assert set(limits_for()) == {"connections_max", "connections_per_address_max"}
+
+
 def test_every_message_of_a_queue_is_acknowledged_once(measured: Callable[..., dict[str, Any]]) -> None:
     with Relay() as relay:
         measured(relay, "queue", "--prefetch", "7")
@@ -119,7 +217,9 @@ def test_latency_is_told_in_microseconds_with_the_lag_of_the_generator(
     with Relay() as relay:
         facts = measured(relay, "latency", "--rate", "200")
 
-    assert 0 < facts["p50_us"] <= facts["p99_us"] <= facts["p999_us"] <= facts["max_us"]
+    shares = ("p50_us", "p90_us", "p99_us", "p999_us", "p9999_us", "max_us")
+    assert 0 < facts["p50_us"]
+    assert [facts[name] for name in shares] == sorted(facts[name] for name in shares)
     assert facts["generator_lag_p50_us"] <= facts["generator_lag_max_us"]
     assert facts["kind"] == "topic"
     assert 1 <= relay.sent <= 30
@@ -193,9 +293,23 @@ def test_a_table_shows_the_same(run: Run) -> None:
         (("send", "--subscribers", "2"), "--subscribers means nothing to send"),
         (("idle",), "give --pid or --serve"),
         (("topic", "--serve", "--at", "127.0.0.1:1"), "leave out --at"),
+        (("topic", "--serve", "--dialect", "rabbitmq"), "leave out --dialect"),
+        (("topic", "--to", "127.0.0.1:1"), "--to means nothing to topic"),
+        (("mesh",), "needs another node"),
+        (("mesh", "--to", "127.0.0.1:1", "--nodes", "3"), "goes with --serve"),
+        (("mesh", "--serve", "--kind", "fanout", "--outstanding", "5"), "its --window counts"),
+        (("mesh", "--serve", "--window", "5"), "for --kind fanout"),
+        (("subscriptions", "--kind", "fanout"), "topic, queue"),
+        (("topic", "--cores", "1"), "two numbers"),
+        (("topic", "--cores", "0,100000"), "core 100000"),
+        (("topic", "--send-header", "priority"), "NAME:VALUE"),
         (("topic", "--serve-in", "/tmp"), "goes with --serve"),
         (("topic", "--body", "3"), "--body"),
         (("walk",), "walk"),
+        (("backlog", "--seconds", "3"), "--seconds means nothing to backlog"),
+        (("topic", "--count", "3"), "--count means nothing to topic"),
+        (("queues", "--destination", "/queue/mine"), "--destination means nothing to queues"),
+        (("subscriptions", "--connections", "0"), "at least 1"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(run: Run, arguments: tuple[str, ...], said: str) -> None:
@@ -219,7 +333,7 @@ def test_nobody_there_is_one_line(run: Run) -> None:
 def test_a_throwaway_node_that_does_not_start_says_why(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("qmq.cli.bench.PROGRAM", (sys.executable, "-c", "raise SystemExit('no luck today')"))
+    monkeypatch.setattr("qmq.cli.throwaway.PROGRAM", (sys.executable, "-c", "raise SystemExit('no luck today')"))
 
     result = run("bench", "topic", "--serve", "--serve-in", str(tmp_path))
 
@@ -229,12 +343,50 @@ def test_a_throwaway_node_that_does_not_start_says_why(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("workload", ["topic", "queue", "send"])
-def test_a_real_throwaway_node_is_measured_and_gone(run: Run, tmp_path: Path, workload: str) -> None:
-    result = run("bench", workload, *QUICK, "--serve", "--serve-in", str(tmp_path))
+def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "qmq", "bench", "topic", "--seconds", "60", "--serve", "--serve-in", str(tmp_path)]
+    with subprocess.Popen([*command, "--progress"], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        seen = b""
+        while b"measuring" not in seen:
+            seen += process.stderr.read(1)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+        process.terminate()
+
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert children
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phase"),
+    [
+        (("topic", *QUICK), ""),
+        (("queue", *QUICK), ""),
+        (("send", *QUICK), ""),
+        (("backlog", "--count", "2000"), "drain_"),
+        (("queues", "--queues", "300", "--count", "600"), "send_"),
+        (("subscriptions", "--subscriptions", "300", "--count", "600"), "send_"),
+        (("subscriptions", "--kind", "queue", "--subscriptions", "300", "--count", "600"), "send_"),
+        (("drain", "--count", "2000"), "drain_"),
+        (("mesh", *QUICK), ""),
+        (("mesh", "--kind", "queue", *QUICK), ""),
+        (("mesh", "--kind", "fanout", "--nodes", "3", *QUICK), ""),
+    ],
+)
+def test_a_real_throwaway_node_is_measured_and_gone(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], phase: str
+) -> None:
+    monkeypatch.setattr(many, "SETTLE_SECONDS", 0)
+
+    result = run("bench", *arguments, "--serve", "--serve-in", str(tmp_path))
 
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
-    assert facts["server_rss_mib"] > 1
-    assert facts["server_cpu_share"] >= 0
+    assert facts[f"{phase}server_rss_mib"] > 1
+    assert facts[f"{phase}server_cpu_share"] >= 0
+    if phase and arguments[0] != "drain":
+        assert facts["server_rss_highest_mib"] >= facts["server_rss_start_mib"] > 1
     assert list(tmp_path.iterdir()) == []

@@ -6,16 +6,18 @@ from hypothesis import strategies as st
 
 from qmq.bench.frames import (
     BODY_MARK,
+    NUMBER,
     RECEIPT_MARK,
+    TURN,
     AckCutter,
     MarkCounter,
+    Numbered,
     NumberReader,
     body_of,
     numbered_send,
     receipted_sends,
     sends,
 )
-from qmq.bench.paced import percentile
 from qmq.bench.process import usage
 from qmq.wire.stomp import Connection, Frame, Role, encode_frame
 
@@ -97,6 +99,31 @@ def test_a_ring_counts_a_frame_that_was_begun() -> None:
     assert not ring.next_piece(1)
 
 
+def test_numbered_frames_go_round_their_names_in_any_pieces() -> None:
+    headers = [("destination", "/queue/50%-" + NUMBER), ("receipt", "n" + TURN)]
+    frames = Numbered("SEND", headers, b"100 %", count=1500, first=7)
+    sent = bytearray()
+    while piece := frames.next_piece(4000)[:55_555]:
+        sent += piece
+        frames.sent_bytes += len(piece)
+
+    found = decoded(bytes(sent))
+    assert frames.begun == len(found) == 4000
+    assert {frame.body for frame in found} == {b"100 %"}
+    names = [f"/queue/50%-{7 + turn % 1500:09}" for turn in range(4000)]
+    assert [frame.head.headers["destination"] for frame in found] == names
+    assert [frame.receipt for frame in found] == [f"n{turn:09}" for turn in range(4000)]
+
+
+def test_a_numbered_frame_that_was_begun_is_finished_and_no_other() -> None:
+    frames = Numbered("SEND", [("destination", "/topic/" + NUMBER)], count=3)
+    frames.sent_bytes = frames.frame_bytes * 1000 + 5
+
+    assert frames.begun == 1001
+    assert len(frames.next_piece(1001)) == frames.frame_bytes - 5
+    assert not frames.next_piece(1000)
+
+
 def test_receipts_differ_and_are_counted_apart_from_others() -> None:
     ring = receipted_sends("/queue/q", 50)
 
@@ -105,15 +132,6 @@ def test_receipts_differ_and_are_counted_apart_from_others() -> None:
     assert len(set(receipts)) == 10_000
     answers = b"".join(encode_frame("RECEIPT", [("receipt-id", str(name))]) for name in [*receipts[:3], "goodbye"])
     assert MarkCounter(RECEIPT_MARK).take(answers) == (3, b"")
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (0.999, 100.0), (1.0, 100.0), (0.0, 1.0)])
-def test_a_percentile_is_a_value_that_was_measured(share: float, value: float) -> None:
-    assert percentile([float(number) for number in range(1, 101)], share) == value
-
-
-def test_no_values_have_no_percentile() -> None:
-    assert percentile([], 0.99) == 0
 
 
 def test_a_process_that_is_gone_is_an_error() -> None:

@@ -1,0 +1,371 @@
+"""How the work of one action grows with what a node holds, in the pure middle of a node: from bytes to bytes.
+
+Each Case names what grows, the action, and the order that it may have. An action is what a node does with the bytes of
+one read: codec, gateway, broker, records of the journal, and the frames for everybody who is told. Sockets, the disk
+and the loop are not in it; what they add is in the measured times of docs/growth.md.
+
+`tests/broker/test_growth.py` holds the orders for small numbers, `python -m benchmarks.run growth` counts up to a
+million.
+"""
+
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from benchmarks.work import REPEATS, Work, work_of
+from qmq.broker.broker import Broker
+from qmq.broker.listener import Hearer
+from qmq.broker.outcome import Outcome
+from qmq.broker.subscription import Subscription
+from qmq.dots import Origin
+from qmq.gateways.encode import encode_deliveries, encode_run, listener_prefix, tail_of
+from qmq.gateways.stomp import Rules, StompGateway
+from qmq.journal import encode_records
+from qmq.wire.stomp import Connection, HeadCaches, Limits, Role, Version, encode_frame
+
+LIMITS = Limits(body_bytes_max=16 << 20)
+NOW_US = 1_700_000_000_000_000
+MANY = 1 << 40
+SLACK = 1.1
+"""A cost that is the same but for longer numbers in names and ids."""
+SLACK_BYTES = 4096
+"""Of allocations, which come in pages of the allocator."""
+
+
+class Order(Enum):
+    """How a cost may grow with n."""
+
+    CONSTANT = "O(1)"
+    LINEAR = "O(n)"
+    COPIED = "O(1), and n bytes copied"
+
+    def allows(self, small: int, large: int, small_work: Work, large_work: Work) -> bool:
+        """Whether `large_work` at `large` is within this order of `small_work` at `small`."""
+        steps = SLACK * (large / small if self is Order.LINEAR else 1)
+        # No share of what is allocated anyhow: a buffer of the journal would hide a copy of thousands.
+        allocated = 1 if self is Order.CONSTANT else SLACK * large / small
+        return large_work.steps <= small_work.steps * steps and (
+            large_work.bytes <= small_work.bytes * allocated + SLACK_BYTES
+        )
+
+
+class Node:
+    """One node's pure parts. `told` counts bytes for clients, so that nothing of the telling is left out."""
+
+    def __init__(self) -> None:
+        self.broker = Broker(
+            Origin("a", 1),
+            1,
+            subscriptions_max=MANY,
+            destinations_max=MANY,
+            queue_memory_bytes_max=MANY,
+            transaction_frames_max=MANY,
+            transaction_bytes_max=MANY,
+        )
+        self.rules = Rules(
+            policy=lambda name: (True, True), prefetch_default=100, prefetch_max=1000, destination_bytes_max=255
+        )
+        self.caches = HeadCaches()
+        self.clients: list[Client] = []
+        self.told = 0
+        self.by_session: dict[int, Client] = {}
+
+    def client(self) -> "Client":
+        client = Client(self, len(self.clients) + 1)
+        self.clients.append(client)
+        self.by_session[client.session] = client
+        return client
+
+    def tell(self, out: Outcome) -> None:
+        """Record and tell, as the commit path and the teller do."""
+        self.broker.finish(out, NOW_US)
+        if out.records:
+            encode_records(self.broker.origin, [out])
+        for run in out.topic_runs:
+            tails = [tail_of(message) for message in run.messages]
+            for hearer in run.subscriptions:
+                self.told += len(encode_run(_prefix(hearer, run.messages[0].envelope.destination), tails))
+        for told in (out.deliveries_now, out.deliveries_after):
+            for subscription, deliveries in told.items():
+                for delivery in self.broker.queues.told(deliveries, NOW_US):
+                    delivery.sent = True
+                self.told += len(encode_deliveries(subscription, deliveries, Version.V12))
+                client = self.by_session[subscription.session]
+                client.tags += [delivery.tag for delivery in deliveries]
+
+
+class Client:
+    """One logged-in client of a Node."""
+
+    def __init__(self, node: Node, session: int) -> None:
+        self.node = node
+        self.session = session
+        self.tags: list[int] = []
+        """Of what it was delivered and has not acknowledged."""
+        node.broker.open_session(session)
+        self.codec = Connection(Role.SERVER, LIMITS, node.caches)
+        self.codec.receive(encode_frame("CONNECT", [("accept-version", "1.2"), ("host", "here")]))
+        self.gateway = StompGateway(session, node.broker, node.rules, Version.V12, False)
+
+    def say(self, data: bytes) -> None:
+        """What one read brings, and all that follows from it."""
+        out = Outcome(self.session)
+        self.gateway.handle(self.codec.receive(data), NOW_US, out)
+        assert self.codec.error is None and not out.ending, (self.codec.error, out.frames)
+        self.node.tell(out)
+
+    def subscribe(self, destination: str, ack: str = "auto", id: str = "1") -> None:
+        self.say(subscribe(destination, ack, id))
+
+    def ack_all(self) -> None:
+        tags, self.tags = self.tags, []
+        self.say(b"".join(encode_frame("ACK", [("id", str(tag))]) for tag in tags))
+
+    def leave(self) -> None:
+        out = Outcome(self.session)
+        self.node.broker.close_session(self.session, out)
+        self.node.tell(out)
+
+
+def _prefix(hearer: Hearer, topic: str) -> bytes:
+    if isinstance(hearer, Subscription):
+        return hearer.prefix
+    return hearer.prefixes.get(topic) or listener_prefix(Version.V12, hearer, topic)
+
+
+def send(destination: str, body: bytes = b"x" * 100, headers: Iterable[tuple[str, str]] = ()) -> bytes:
+    return encode_frame("SEND", [("destination", destination), *headers], body)
+
+
+def subscribe(destination: str, ack: str, id: str) -> bytes:
+    return encode_frame("SUBSCRIBE", [("destination", destination), ("id", id), ("ack", ack)])
+
+
+def name(kind: str, number: int) -> str:
+    """Of equal length for all numbers, so that n changes nothing else."""
+    return f"/{kind}/growth-{number:09}"
+
+
+Action = Callable[[], object]
+Setup = Callable[[Node, int], Action]
+
+
+def _topic_with_one_subscriber(node: Node) -> Action:
+    node.client().subscribe(name("topic", 0))
+    sender, frame = node.client(), send(name("topic", 0))
+    return lambda: sender.say(frame)
+
+
+def beside_connections(node: Node, n: int) -> Action:
+    for _ in range(n):
+        node.client()
+    return _topic_with_one_subscriber(node)
+
+
+def connecting(node: Node, n: int) -> Action:
+    for _ in range(n):
+        node.client()
+    sessions = iter(range(n + 1, MANY))
+
+    def come_and_go() -> None:
+        client = Client(node, next(sessions))
+        client.subscribe(name("topic", 0))
+        client.leave()
+
+    return come_and_go
+
+
+def beside_topics(node: Node, n: int) -> Action:
+    client = node.client()
+    for number in range(1, n + 1):
+        client.subscribe(name("topic", number), id=f"{number:09}")
+    return _topic_with_one_subscriber(node)
+
+
+def beside_patterns(node: Node, n: int) -> Action:
+    client = node.client()
+    for number in range(1, n + 1):
+        client.subscribe(f"{name('topic', number)}.*", id=f"{number:09}")
+    return _topic_with_one_subscriber(node)
+
+
+def subscribing(node: Node, n: int) -> Action:
+    client = node.client()
+    for number in range(1, n + 1):
+        client.subscribe(name("topic", number), id=f"{number:09}")
+    once = subscribe(name("topic", 0), "auto", "0" * 9) + encode_frame("UNSUBSCRIBE", [("id", "0" * 9)])
+    return lambda: client.say(once)
+
+
+def to_many_subscribers(node: Node, n: int) -> Action:
+    for _ in range(n):
+        node.client().subscribe(name("topic", 0))
+    sender, frame = node.client(), send(name("topic", 0))
+    return lambda: sender.say(frame)
+
+
+def leaving(node: Node, n: int) -> Action:
+    sessions = iter(range(1, MANY))
+
+    def come_and_go() -> None:
+        client = Client(node, next(sessions))
+        for number in range(n):
+            client.subscribe(name("topic", number), id=f"{number:09}")
+        client.leave()
+
+    return come_and_go
+
+
+def _queue_of_one_consumer(node: Node, destination: str, *headers: tuple[str, str]) -> Action:
+    consumer = node.client()
+    consumer.subscribe(destination, "client-individual")
+    sender, frame = node.client(), send(destination, headers=headers)
+
+    def send_and_ack() -> None:
+        sender.say(frame)
+        consumer.ack_all()
+
+    return send_and_ack
+
+
+def beside_queues(node: Node, n: int) -> Action:
+    sender = node.client()
+    for number in range(1, n + 1):
+        sender.say(send(name("queue", number)))
+    return _queue_of_one_consumer(node, name("queue", 0))
+
+
+def in_memory_beside_queues(node: Node, n: int) -> Action:
+    sender = node.client()
+    for number in range(1, n + 1):
+        sender.say(send(name("queue", number)))
+    return _queue_of_one_consumer(node, name("queue", 0), ("persistent", "false"))
+
+
+def first_of_a_queue(node: Node, n: int) -> Action:
+    sender = node.client()
+    for number in range(1, n + 1):
+        sender.say(send(name("queue", number)))
+    numbers = iter(range(n + 1, MANY))
+    return lambda: sender.say(send(name("queue", next(numbers))))
+
+
+def onto_a_backlog(node: Node, n: int) -> Action:
+    sender, frame = node.client(), send(name("queue", 0))
+    for _ in range(n):
+        sender.say(frame)
+    return lambda: sender.say(frame)
+
+
+def out_of_a_backlog(node: Node, n: int) -> Action:
+    sender, frame = node.client(), send(name("queue", 0))
+    for _ in range(n):
+        sender.say(frame)
+    consumer = node.client()
+    consumer.say(
+        encode_frame(
+            "SUBSCRIBE",
+            [
+                ("destination", name("queue", 0)),
+                ("id", "1"),
+                ("ack", "client-individual"),
+                ("prefetch-count", "1"),
+            ],
+        )
+    )
+    return consumer.ack_all
+
+
+def with_many_consumers(node: Node, n: int) -> Action:
+    consumers = [node.client() for _ in range(n)]
+    for consumer in consumers:
+        consumer.subscribe(name("queue", 0), "client-individual")
+    sender, frame = node.client(), send(name("queue", 0))
+    turn = iter(range(MANY))
+
+    def send_and_ack() -> None:
+        sender.say(frame)
+        consumer = consumers[next(turn) % n]
+        assert consumer.tags, "consumers get messages in turn"
+        consumer.ack_all()
+
+    return send_and_ack
+
+
+def of_a_body(node: Node, n: int) -> Action:
+    node.client().subscribe(name("topic", 0))
+    sender, frame = node.client(), send(name("topic", 0), b"x" * n)
+    return lambda: sender.say(frame)
+
+
+def to_nodes(node: Node, n: int) -> Action:
+    for number in range(n):
+        node.broker.interest.add(name("topic", 0), f"peer-{number}")
+    return _topic_with_one_subscriber(node)
+
+
+def a_transaction(node: Node, n: int) -> Action:
+    sender = node.client()
+    begin, commit = (encode_frame(command, [("transaction", "t")]) for command in ("BEGIN", "COMMIT"))
+    held = encode_frame("SEND", [("destination", name("topic", 0)), ("transaction", "t")], b"x" * 100)
+    whole = begin + held * n + commit
+    return lambda: sender.say(whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`axis` is what n counts; `most` how far a benchmark goes."""
+
+    axis: str
+    action: str
+    order: Order
+    setup: Setup
+    most: int
+
+    def work(self, n: int) -> Work:
+        """Of one action in a node with n of what grows."""
+        node = Node()
+        gc.collect()
+        gc.disable()
+        try:
+            return work_of(self.setup(node, n), 1 if self.order is Order.LINEAR else REPEATS)
+        finally:
+            gc.enable()
+
+
+CONSTANT, LINEAR, COPIED = Order.CONSTANT, Order.LINEAR, Order.COPIED
+
+CASES: Sequence[Case] = (
+    Case("connections", "a message of a topic, beside n idle connections", CONSTANT, beside_connections, 10_000),
+    Case("connections", "connect, subscribe and leave, beside n others", CONSTANT, connecting, 10_000),
+    Case("connections", "a message to n subscribers", LINEAR, to_many_subscribers, 10_000),
+    Case(
+        "connections", "a message through a queue of n consumers, with its ACK", CONSTANT, with_many_consumers, 10_000
+    ),
+    Case("subscriptions", "a message of a topic, beside n subscriptions to others", CONSTANT, beside_topics, 1_000_000),
+    Case("subscriptions", "a message of a topic, beside n patterns", CONSTANT, beside_patterns, 1_000_000),
+    Case("subscriptions", "SUBSCRIBE and UNSUBSCRIBE, beside n others", CONSTANT, subscribing, 1_000_000),
+    Case("subscriptions", "make n subscriptions, then leave", LINEAR, leaving, 1_000),
+    Case("queues", "a message through a queue, with its ACK, beside n queues", CONSTANT, beside_queues, 1_000_000),
+    Case(
+        "queues", "a memory-only message, with its ACK, beside n queues", CONSTANT, in_memory_beside_queues, 1_000_000
+    ),
+    Case("queues", "the first message of one more queue", CONSTANT, first_of_a_queue, 1_000_000),
+    Case("backlog", "a message onto n that wait", CONSTANT, onto_a_backlog, 1_000_000),
+    Case("backlog", "a message and its ACK out of n that wait", CONSTANT, out_of_a_backlog, 1_000_000),
+    Case("body bytes", "a message of a topic with n bytes of body", COPIED, of_a_body, 10_000_000),
+    Case("nodes", "a message of a topic that n other nodes want", LINEAR, to_nodes, 8),
+    Case("frames", "a transaction of n messages", LINEAR, a_transaction, 1_000),
+)
+
+
+def sizes(most: int, least: int = 1) -> list[int]:
+    """Powers of ten from `least` to `most`; of few, all."""
+    if most <= 10:
+        return list(range(1, most + 1))
+    found = []
+    while least <= most:
+        found.append(least)
+        least *= 10
+    return found

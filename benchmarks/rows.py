@@ -1,0 +1,255 @@
+"""Which figures the pages show: what a person would call each, the command, the aims, and the parts they are made in.
+
+A part is as much as is measured in one go, some minutes; `python -m benchmarks.run PART` measures it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qmq.cli.bench_meaning import MEANT_FOR
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table. `aims` are those of the pure and of the compiled build, as text."""
+
+    name: str
+    arguments: str
+    figure: str
+    unit: str
+    aims: tuple[str, str] = ("", "")
+    more_is_better: bool = True
+    phase: str = ""
+    """Where a run has several: how the names of this one's figures begin."""
+
+    @property
+    def command(self) -> str:
+        """What to type for it."""
+        if self.arguments.startswith("benchmarks."):
+            return f"python -m {self.arguments}"
+        return f"qmq bench {self.arguments} --serve"
+
+    @property
+    def has_length(self) -> bool:
+        """Whether --seconds says how long it is measured."""
+        return self.arguments.split()[0] in MEANT_FOR["seconds"]
+
+
+def _rate(name: str, arguments: str, unit: str, pure: str = "", compiled: str = "") -> Row:
+    return Row(name, arguments, "per_second", unit, (pure, compiled))
+
+
+def _less(name: str, arguments: str, figure: str, unit: str, pure: str = "", compiled: str = "") -> Row:
+    return Row(name, arguments, figure, unit, (pure, compiled), more_is_better=False)
+
+
+LATENCY_QUEUE = "latency --destination /queue/bench"
+
+SPEED: Mapping[str, Sequence[Row]] = {
+    "topic": (
+        _rate("topic, 1 to 1", "topic", "messages/s", "≥ 300,000", "≥ 1,000,000"),
+        _rate("topic, 1 to 10", "fan-out", "deliveries/s", "≥ 2,000,000", "≥ 5,000,000"),
+    ),
+    "queue": (
+        _rate("queue, an ACK each, memory only", "queue --memory", "messages/s", "≥ 200,000", "≥ 500,000"),
+        _rate("queue, an ACK each, durable", "queue", "messages/s", "≥ 100,000", "≥ 200,000"),
+    ),
+    "send": (
+        _rate("SEND with a receipt each, durable, 256 under way", "send", "receipts/s", "≥ 150,000", "≥ 300,000"),
+        Row("drain a durable queue, an ACK each", "drain", "drain_per_second", "messages/s", phase="drain_"),
+    ),
+    "latency": (
+        _less("latency of a topic at 1,000/s, p50", "latency", "p50_us", "µs", "≤ 250", "≤ 200"),
+        _less("the same, p99", "latency", "p99_us", "µs", "≤ 1,000", "≤ 500"),
+        _less("how late the generator itself was then, p99", "latency", "generator_lag_p99_us", "µs"),
+        _less("latency of a durable queue at 1,000/s, p50", LATENCY_QUEUE, "p50_us", "µs"),
+        _less("the same, p99", LATENCY_QUEUE, "p99_us", "µs", "3 fsyncs", "3 fsyncs"),
+    ),
+    "idle": (
+        _less("idle node, memory", "idle", "server_rss_mib", "MiB", "≤ 40", "≤ 35"),
+        _less("idle node, wake-ups", "idle", "wakeups_per_second", "per s", "≤ 5", "≤ 5"),
+        _less(
+            "10,000 idle connections, memory each",
+            "idle --connections 10000",
+            "bytes_per_connection",
+            "bytes",
+            "≤ 4,096",
+            "≤ 4,096",
+        ),
+    ),
+    "mesh": (
+        _rate("topic, sent to one node, read on another", "mesh", "messages/s"),
+        _rate("durable queue, sent to one node, consumed on another", "mesh --kind queue", "messages/s"),
+        _rate(
+            "fanout, durable and delivered on three nodes",
+            "mesh --kind fanout --nodes 3",
+            "messages/s",
+            "≥ 30,000",
+            "≥ 80,000",
+        ),
+    ),
+}
+"""Part → what passes through a node, or from one to another."""
+
+SEND_CPU = "send_server_cpu_us_per_message"
+FLAT = "± 20 %"
+"""Against the row with one of them."""
+
+
+def held(full: bool) -> Mapping[str, Sequence[Row]]:
+    """Part → what a backlog, many queues and many subscriptions cost; `full` is as many as the aims are about.
+
+    Memory and recovery grow with the number, so a short run has no aim for them to look good against.
+    """
+
+    def at_most(aim: str) -> str:
+        return aim if full else ""
+
+    def row(
+        name: str, arguments: str, figure: str, unit: str, aim: str = "", *, more: bool = False, phase: str = ""
+    ) -> Row:
+        return Row(name, arguments, figure, unit, (aim, aim), more, phase)
+
+    count = 5_000_000 if full else 200_000
+    backlog = f"backlog --count {count}"
+    recovery = f"benchmarks.recovery --count {count}"
+    waiting = f"{count:,} messages of 200 bytes"
+    parts: dict[str, list[Row]] = {
+        "backlog": [
+            row(
+                f"{waiting}, published",
+                backlog,
+                "publish_per_second",
+                "receipts/s",
+                "≥ 60,000",
+                more=True,
+                phase="publish_",
+            ),
+            row(
+                "the same, drained, an ACK each",
+                backlog,
+                "drain_per_second",
+                "messages/s",
+                "≥ 40,000",
+                more=True,
+                phase="drain_",
+            ),
+            row("the node's memory then, highest", backlog, "server_rss_highest_mib", "MiB", at_most("≤ 300")),
+            row(f"{waiting}, restart after kill -9", recovery, "recovery_seconds", "s", at_most("≤ 10")),
+            row("the same, until the first message", recovery, "first_message_seconds", "s"),
+        ]
+    }
+    most = 1_000_000 if full else 100_000
+    numbers = [number for number in (1, 1_000, 100_000, 1_000_000) if number <= most]
+    queues = parts["queues"] = []
+    for number in numbers:
+        command = f"queues --queues {number}"
+        name = "a durable SEND to 1 queue" if number == 1 else f"a durable SEND to one of {number:,} queues"
+        queues.append(row(name, command, SEND_CPU, "µs", "" if number == 1 else FLAT, phase="send_"))
+    queues += [
+        row(f"{most:,} queues made", command, "create_per_second", "receipts/s", more=True, phase="create_"),
+        row("the node's memory then, growth", command, "server_rss_growth_mib", "MiB", at_most("≤ 100")),
+    ]
+    subscriptions = parts["subscriptions"] = []
+    for kind in ("topic", "queue"):
+        for number in numbers:
+            command = f"subscriptions --kind {kind} --subscriptions {number}"
+            name = (
+                f"a SEND to 1 {kind}, subscribed" if number == 1 else f"a SEND to one of {number:,} {kind}s, subscribed"
+            )
+            subscriptions.append(row(name, command, SEND_CPU, "µs", "" if number == 1 else FLAT, phase="send_"))
+        subscriptions += [
+            row(f"{most:,} {kind}s, a SUBSCRIBE", command, "subscribe_server_cpu_us_per_subscription", "µs"),
+            row("the node's memory then, growth", command, "server_rss_growth_mib", "MiB", at_most("≤ 250")),
+        ]
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a plot: a figure of a run for each n, which stands where `arguments` has {n}.
+
+    `more` gives further options for large n, by the least n that wants them.
+    """
+
+    name: str
+    arguments: str
+    figure: str
+    sizes: tuple[int, ...]
+    order: str
+    more: Mapping[int, str] | None = None
+
+    def row(self, n: int) -> Row:
+        further = [options for least, options in (self.more or {}).items() if n >= least][-1:]
+        arguments = " ".join([self.arguments.format(n=n), *further])
+        phase = self.figure.partition("server_cpu")[0]
+        return Row(f"{self.name}, n = {n:,}", arguments, self.figure, "µs", more_is_better=False, phase=phase)
+
+
+CPU = "server_cpu_us_per_message"
+BODIES = (26, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+FEWER = {10_000: "--outstanding 1000", 100_000: "--outstanding 100", 1_000_000: "--outstanding 10"}
+FEWER_SENDS = {100_000: "--window 32", 1_000_000: "--window 4"}
+"""Under way at once, so that large bodies fit into memory and into buffers."""
+
+GROWTH: Mapping[str, tuple[str, Sequence[Line]]] = {
+    "growth-connections": (
+        "idle connections beside",
+        [Line("a message of a topic", "topic --connections {n}", CPU, (1, 10, 100, 1_000, 10_000), "O(1)")],
+    ),
+    "growth-subscriptions": (
+        "subscriptions, all to other topics",
+        [
+            Line(
+                "a message of a topic",
+                "subscriptions --subscriptions {n}",
+                SEND_CPU,
+                (1, 1_000, 10_000, 100_000, 1_000_000),
+                "O(1)",
+            ),
+        ],
+    ),
+    "growth-queues": (
+        "queues with messages",
+        [
+            Line(
+                "a durable SEND",
+                "queues --queues {n}",
+                SEND_CPU,
+                (1, 1_000, 10_000, 100_000, 1_000_000),
+                "O(1), from where each is another queue than before",
+            ),
+        ],
+    ),
+    "growth-backlog": (
+        "messages that wait",
+        [
+            Line("SEND", "backlog --count {n}", "publish_" + CPU, (10_000, 100_000, 1_000_000), "O(1)"),
+            Line("deliver and ACK", "backlog --count {n}", "drain_" + CPU, (10_000, 100_000, 1_000_000), "O(1)"),
+        ],
+    ),
+    "growth-body": (
+        "bytes of body",
+        [
+            Line("a message of a topic", "topic --body {n}", CPU, BODIES, "O(1) up to 10 kB, then O(n)", FEWER),
+            Line("a durable SEND", "send --body {n}", CPU, BODIES, "O(1) up to 1 kB, then O(n)", FEWER_SENDS),
+        ],
+    ),
+    "growth-nodes": (
+        "nodes",
+        [
+            Line("a topic read on all others, each delivery", "mesh --nodes {n}", CPU, (2, 3, 4, 6, 8), "O(1)"),
+            Line(
+                "a durable fanout on all, each message, all nodes together",
+                "mesh --kind fanout --nodes {n}",
+                CPU,
+                (2, 3, 4, 6, 8),
+                "O(n)",
+            ),
+        ],
+    ),
+}
+"""Part → (what n counts, lines of its plot)."""
+
+COMPARED: Sequence[Row] = (*SPEED["topic"], *SPEED["queue"], SPEED["send"][0])
+"""What is measured of other brokers too."""

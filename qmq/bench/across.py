@@ -1,0 +1,130 @@
+"""What goes from one node of a mesh to others: sent to the first, read on the rest.
+
+| kind | what happens | what its rate counts |
+|---|---|---|
+| topic | one subscriber on each other node gets every message | deliveries |
+| queue | one consumer on the second node, an ACK for every message | messages delivered and acknowledged |
+| fanout | durable: a receipt for each SEND, one subscriber on every node | messages that all of these have |
+
+Surprising: a topic keeps nothing for those whom the first node does not know of yet, and a subscriber's RECEIPT says
+only that its own node does. So probes are sent until one came to each subscriber. Queues and fanouts keep what is sent.
+"""
+
+import select
+import time
+
+from qmq.bench.exchange import Exchange
+from qmq.bench.frames import (
+    BODY_MARK,
+    RECEIPT_MARK,
+    AckCutter,
+    MarkCounter,
+    receipted_sends,
+    sends,
+)
+from qmq.bench.line import Ignore, Line
+from qmq.bench.plan import Lines, Meter, Plan, Report
+from qmq.wire.stomp import encode_frame
+
+PROBE = b"<qmq-bench-probe>"
+PROBE_SECONDS = 0.1
+"""Between two probes."""
+FOUND_SECONDS_MAX = 30.0
+"""Until a probe must have come to every subscriber."""
+
+
+def mesh(plan: Plan, lines: Lines) -> Report:
+    """One sender on the first node, readers on the others."""
+    report = Report(
+        parameters={
+            "kind": plan.kind,
+            "nodes": 1 + len(plan.others),
+            "body_bytes": plan.body_bytes,
+            **({"window": plan.window} if plan.kind == "fanout" else {"outstanding": plan.outstanding}),
+            "memory": plan.memory,
+        }
+    )
+    return {"topic": _topic, "queue": _queue, "fanout": _fanout}[plan.kind](plan, lines, report)
+
+
+def _topic(plan: Plan, lines: Lines, report: Report) -> Report:
+    destination = plan.destination_of("topic")
+    readers = [lines.add(MarkCounter(PROBE), at) for at in plan.others]
+    for reader in readers:
+        reader.subscribe(destination, "auto")
+    sender = lines.add(Ignore())
+    _wait_until_found(sender, readers, destination)
+    ring = sends(destination, plan.body_bytes, *plan.send_headers("topic"))
+    exchange = Exchange(
+        sender,
+        ring,
+        readers,
+        copies=len(readers),
+        outstanding=max(plan.outstanding, len(readers)),
+        progress=plan.progress,
+    )
+    return _measure(plan, report, exchange, readers)
+
+
+def _queue(plan: Plan, lines: Lines, report: Report) -> Report:
+    destination = plan.destination_of("queue")
+    reader = lines.add(AckCutter(), plan.others[0])
+    reader.subscribe(destination, "client-individual", *plan.credit)
+    ring = sends(destination, plan.body_bytes, *plan.send_headers("queue"))
+    sender = lines.add(Ignore())
+    exchange = Exchange(sender, ring, [reader], copies=1, outstanding=plan.outstanding, progress=plan.progress)
+    return _measure(plan, report, exchange, [reader])
+
+
+def _fanout(plan: Plan, lines: Lines, report: Report) -> Report:
+    destination = plan.destination_of("fanout")
+    readers = [lines.add(MarkCounter(BODY_MARK), at) for at in (plan.at, *plan.others)]
+    for reader in readers:
+        reader.subscribe(destination, "auto")
+    ring = receipted_sends(destination, plan.body_bytes, *plan.send_headers("fanout"))
+    sender = lines.add(MarkCounter(RECEIPT_MARK))
+    # A message under way counts until its receipt and all its deliveries have come.
+    copies = 1 + len(readers)
+    exchange = Exchange(sender, ring, readers, copies=copies, outstanding=plan.window * copies, progress=plan.progress)
+    return _measure(plan, report, exchange, [sender, *readers])
+
+
+def _measure(plan: Plan, report: Report, exchange: Exchange, counted: list[Line]) -> Report:
+    """`per_second` counts deliveries of a topic; of a queue or fanout messages that all of `counted` have."""
+    meter = Meter(plan.pids)
+    try:
+        plan.progress.phase("warming up")
+        exchange.run(plan.warmup_seconds)
+        plan.progress.phase("measuring")
+        meter.begin()
+        before = [line.received for line in counted]
+        exchange.run(plan.seconds)
+        came = [line.received - had for line, had in zip(counted, before, strict=True)]
+        report.figures.update(meter.end(sum(came) if plan.kind == "topic" else min(came)))
+        if plan.kind == "fanout":
+            wall = plan.seconds
+            report.figures["accepted_per_second"] = round(came[0] / wall)
+            report.figures["delivered_per_second"] = round(min(came[1:]) / wall)
+        plan.progress.phase("waiting for the rest")
+        exchange.finish()
+    except OSError as error:
+        report.failed(error)
+    finally:
+        exchange.close()
+    report.compare(exchange.expected, exchange.received)
+    return report
+
+
+def _wait_until_found(sender: Line, readers: list[Line], destination: str) -> None:
+    """Send probes until each of `readers` had one, then count messages. Raises ConnectionError when one stays alone."""
+    probe = encode_frame("SEND", [("destination", destination)], PROBE)
+    deadline = time.monotonic() + FOUND_SECONDS_MAX
+    for reader in readers:
+        while not reader.received:
+            if time.monotonic() > deadline:
+                raise ConnectionError(f"{destination}: no message came to another node in {FOUND_SECONDS_MAX:g} s")
+            sender.write(probe)
+            if select.select([reader.socket], [], [], PROBE_SECONDS)[0]:
+                reader.read()
+        reader.received = 0
+        reader.count_with(MarkCounter(BODY_MARK))
