@@ -1,175 +1,26 @@
-"""A small blocking STOMP client over the codec, for commands that talk to a node and leave.
+"""The blocking client as commands use it: what goes wrong ends the command with one line."""
 
-It speaks STOMP 1.2 only and reads whatever the node sends in between: frames that are not asked for yet wait in order.
-It never reconnects; an ERROR frame or a lost connection is an exception whose text is ready to print. Connecting,
-sending and waiting for one answer are each bounded by `timeout_seconds`; `receive` by its own argument.
-
-It is not `qmq.client` on purpose: a command should fail, and say why, where that one waits for another node; and trio
-would make every command start by half as much again.
-"""
-
-import socket
-import time
-from collections import deque
-from collections.abc import Iterable
-from types import TracebackType
-
-from ..config.address import Address
-from ..errors import LocalProtocolError
-from ..wire.stomp import Connection, Frame, Limits, Role, Version, encode_frame
+from ..blocking import TIMEOUT_SECONDS as TIMEOUT_SECONDS
+from ..blocking import BlockingClient, Headers, error_of
+from ..wire.stomp import Frame
 from .output import Failed
 
-READ_BYTES_MAX = 64 << 10
-TIMEOUT_SECONDS = 10.0
-
-# A node's answers may be longer than what it takes from strangers: a status stands in one header.
-LIMITS = Limits(header_line_bytes_max=4 << 20, header_bytes_max=8 << 20, body_bytes_max=64 << 20)
-
-Headers = Iterable[tuple[str, str]]
+__all__ = ["TIMEOUT_SECONDS", "Client", "Headers", "ServerError"]
 
 
 class ServerError(Failed):
     """The node answered with an ERROR frame and is about to close."""
 
-    def __init__(self, address: Address, frame: Frame) -> None:
-        headers = frame.head.headers
-        self.code = headers.get("error-code", "")
-        self.detail = frame.body.decode("utf-8", "backslashreplace").strip()
-        said = headers.get("message") or self.detail or "an ERROR without a message"
+    def __init__(self, address: str, frame: Frame) -> None:
+        self.code, said, self.detail = error_of(frame)
         super().__init__(f"{address}: {said}" + (f" ({self.code})" if self.code else ""))
 
 
-class Client:
-    """One connection to a node, logged in once made. Use it as a context manager; leaving it just closes."""
+class Client(BlockingClient):
+    """Raises Failed and ServerError where a BlockingClient raises NotConnected and Refused."""
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        login: str | None = None,
-        passcode: str | None = None,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-    ) -> None:
-        """Connect and log in. Raises Failed when nobody answers, ServerError when the node refuses."""
-        self.address = address
-        self.timeout_seconds = timeout_seconds
-        self.server = ""
-        self._codec = Connection(Role.CLIENT, LIMITS)
-        self._waiting: deque[Frame] = deque()
-        self._receipts = 0
-        try:
-            self._socket = socket.create_connection(address, timeout_seconds)
-        except OSError as error:
-            raise Failed(f"{address}: {error.strerror or error}; is a node running there?") from error
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._log_in(login, passcode)
-        except BaseException:
-            self._socket.close()
-            raise
+    def failure(self, text: str) -> Exception:
+        return Failed(text)
 
-    def _log_in(self, login: str | None, passcode: str | None) -> None:
-        headers = [("accept-version", Version.V12.text), ("host", self.address.host), ("heart-beat", "0,0")]
-        headers += [(key, value) for key, value in (("login", login), ("passcode", passcode)) if value is not None]
-        self.write(encode_frame("CONNECT", headers, version=Version.V10))  # CONNECT is never escaped
-        frame = self.receive(self.timeout_seconds)
-        if frame is None:
-            raise Failed(f"{self.address}: no answer to CONNECT within {self.timeout_seconds:g} s; is it a STOMP node?")
-        if frame.head.command != "CONNECTED":
-            raise Failed(f"{self.address}: answered CONNECT with {frame.head.command}")
-        self.server = frame.head.headers.get("server", "")
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._socket.close()
-
-    def write(self, data: bytes) -> None:
-        """Send encoded frames; blocks while the node takes none, up to the time limit."""
-        self._socket.settimeout(self.timeout_seconds)
-        try:
-            self._socket.sendall(data)
-        except TimeoutError as error:
-            raise Failed(f"{self.address}: takes nothing for {self.timeout_seconds:g} s") from error
-        except OSError as error:
-            self._say_why_it_closed()
-            raise Failed(f"{self.address}: connection lost: {error.strerror or error}") from error
-
-    def frame(self, command: str, headers: Headers, body: bytes = b"") -> bytes:
-        """One frame's bytes. Raises Failed for headers that STOMP cannot carry."""
-        try:
-            return encode_frame(command, headers, body, version=Version.V12)
-        except LocalProtocolError as error:
-            raise Failed(error.message) from error
-
-    def request(self, command: str, headers: Headers, body: bytes = b"") -> Frame:
-        """Send one frame with a receipt and return the RECEIPT; what comes before it waits for `receive`."""
-        receipt = self.next_receipt()
-        self.write(self.frame(command, [*headers, ("receipt", receipt)], body))
-        return self.wait_for_receipt(receipt)
-
-    def next_receipt(self) -> str:
-        """A receipt id that this connection has not used."""
-        self._receipts += 1
-        return f"q{self._receipts}"
-
-    def wait_for_receipt(self, receipt: str) -> Frame:
-        """The RECEIPT with that id. Raises Failed when it does not come in time."""
-        deadline = time.monotonic() + self.timeout_seconds
-        passed: list[Frame] = []
-        try:
-            while frame := self.receive(deadline - time.monotonic()):
-                if frame.head.command == "RECEIPT" and frame.head.headers.get("receipt-id") == receipt:
-                    return frame
-                passed.append(frame)
-        finally:
-            self._waiting.extendleft(reversed(passed))
-        raise Failed(f"{self.address}: no receipt within {self.timeout_seconds:g} s")
-
-    def receive(self, timeout_seconds: float | None) -> Frame | None:
-        """The next frame, or None when none comes in time (None waits for ever; 0 takes only what is here).
-
-        Raises ServerError for an ERROR frame, Failed for a closed connection or bytes that are not STOMP.
-        """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while not self._waiting:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            data = self._read(left)
-            if data is None:
-                return None
-            if not data:
-                raise Failed(f"{self.address}: closed the connection")
-            self._waiting += self._codec.receive(data)
-            if self._codec.error is not None and not self._waiting:
-                raise Failed(f"{self.address}: not STOMP: {self._codec.error.message}")
-        frame = self._waiting.popleft()
-        if frame.head.command == "ERROR":
-            raise ServerError(self.address, frame)
-        return frame
-
-    def leave(self) -> None:
-        """DISCONNECT and wait for its receipt: then the node has taken everything that was sent before."""
-        self.request("DISCONNECT", [])
-
-    def _read(self, timeout_seconds: float | None) -> bytes | None:
-        """The next bytes; b"" at the end, None when none come in time."""
-        self._socket.settimeout(timeout_seconds)  # 0 makes the call non-blocking
-        try:
-            return self._socket.recv(READ_BYTES_MAX)
-        except (TimeoutError, BlockingIOError):
-            return None
-        except ConnectionError as error:
-            raise Failed(f"{self.address}: connection lost: {error.strerror or error}") from error
-
-    def _say_why_it_closed(self) -> None:
-        """After a failed write: an ERROR frame that is already here tells more than the operating system does."""
-        try:
-            while self.receive(0.2) is not None:
-                continue
-        except ServerError:
-            raise
-        except Failed:
-            return
+    def refusal(self, frame: Frame) -> Exception:
+        return ServerError(self.address, frame)

@@ -1,19 +1,20 @@
-"""`qmq config`: what is wrong with the files, what counts in the end, and password hashes."""
+"""`qmq config`: what is wrong with the files, what counts in the end, what a change changes, and password hashes."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from ..config import check_together, effective, load, load_node, load_peers
+from ..config import check_together, difference, effective, load, load_node, load_peers
 from ..errors import ConfigError
-from .options import json_option, node_options, overrides
-from .output import print_json
+from .options import FILE, json_option, node_options, overrides
+from .output import print_json, printable
 
 
 @click.group
 def config() -> None:
-    """Check and show configuration, hash passwords."""
+    """Check, show and compare configuration, hash passwords."""
 
 
 @config.command
@@ -59,6 +60,35 @@ def show(
         print_json(tomllib.loads(text))
     else:
         click.echo(text, nl=False)
+
+
+@config.command
+@click.argument("old", type=FILE)
+@click.argument("new", type=FILE)
+@json_option
+def diff(old: Path, new: Path, as_json: bool) -> None:
+    """Print what differs between two node files, key by key.
+
+    Both are checked, and compared by what they mean: every default counts, order and comments do not. Secrets are
+    never shown. Says which changes a running node takes up at SIGHUP and which need a restart.
+    """
+    mistakes: list[str] = []
+    settings = []
+    for path in (old, new):
+        try:
+            settings.append(load_node(path))
+        except ConfigError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise ConfigError(mistakes)
+    changes = difference(*settings)
+    if as_json:
+        print_json([asdict(change) for change in changes])
+        return
+    for change in changes:
+        click.echo(printable(f"{change}  [needs a restart]" if change.needs_restart else str(change)))
+    if not changes:
+        click.echo("no difference")
 
 
 @config.command("hash")

@@ -99,6 +99,60 @@ def dump(directory: Path, destination: str | None, as_json: bool) -> None:
         raise Failed(str(error)) from error
 
 
+@log.command
+@click.argument("directory", type=FOLDER)
+@click.option("--drop", is_flag=True, help="Give up the whole batches behind the damage too.")
+@click.option("--yes", is_flag=True, help="Do it. Without this the command only says what it would do.")
+@click.option("--queue-store", metavar="URL", default="sqlite", help="Of the node, when its queues are in PostgreSQL.")
+def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
+    """Bring back what was put aside because of damage before it.
+
+    For a node without peers: with peers, start it and they bring the missing records. What is damaged is given up for
+    good, and what follows it of the same incarnation counts again. The node must not be running. Nothing is removed.
+    """
+    import random
+    import time
+
+    from ..broker.terms import times_of
+    from ..errors import StorageError
+    from ..storage.catalog import SqliteCatalog
+    from ..storage.ports import StorageSettings
+    from ..storage.release import drop as drop_all
+    from ..storage.release import release as bring_back
+    from ..storage.release import what_is_aside
+    from ..storage.store import CATALOG_FILE, open_store
+
+    if not (directory / CATALOG_FILE).exists():
+        raise Failed(f"{directory} is not the data directory of a node: it has no catalog")
+    try:
+        catalog = SqliteCatalog(directory / CATALOG_FILE)
+        identity = catalog.identity()
+        catalog.close()
+        if identity is None:
+            raise Failed(f"{directory} has never been used by a node")
+        settings = StorageSettings(times_of=times_of)
+        store = open_store(directory, node=identity.node, settings=settings, queue_store=queue_store)
+        try:
+            steps = what_is_aside(store.disk, store.journal.vector())
+            for step in steps:
+                if step.gone is not None:
+                    click.echo(f"{step.origin}: records {step.gone[0]} to {step.gone[1]} are given up")
+                fate = "are given up too" if drop else "come back"
+                click.echo(f"{step.origin}: {step.records} records behind them {fate}")
+            if not steps:
+                click.echo("nothing to bring back: what was put aside is here already, or cannot be read")
+            elif yes:
+                act = drop_all if drop else bring_back
+                act(store, steps, lambda: random.SystemRandom().getrandbits(64), time.time_ns() // 1000)
+                click.echo("done: the next start of the node takes it up")
+            else:
+                click.echo("nothing was changed; --yes does it")
+        finally:
+            store.close()
+    except (OSError, StorageError) as error:
+        raise Failed(str(error)) from error
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= SUMMARY_CHARACTERS_MAX else text[:SUMMARY_CHARACTERS_MAX] + "…"
 

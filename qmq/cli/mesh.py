@@ -8,18 +8,20 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from ..config import PeersFile, load_peers
 from .client import Client, ServerError
 from .launch import PROBE_SECONDS, Mesh, Node, exit_text, recorded, stop_recorded
+from .mesh_members import check, retire
+from .mesh_serving import serving_table, who_serves
 from .options import FILE, FOLDER, json_option
 from .output import Failed, print_json, printable, table
 from .serve import LOG_LEVELS
@@ -45,11 +47,17 @@ class NodeState:
     links_up: int | None
     """Links to and from peers; None when the node does not tell."""
     links: int | None
+    notes: str = ""
+    """That it is a learner, or goes by another version of the peers file."""
 
 
 @click.group
 def mesh() -> None:
     """Start, stop and show a mesh on this machine."""
+
+
+mesh.add_command(check)
+mesh.add_command(retire)
 
 
 @mesh.command
@@ -119,21 +127,28 @@ def down(peers: Path, data: Path | None, nodes: str | None) -> None:
 @data_option
 @json_option
 def status(peers: Path, data: Path | None, as_json: bool) -> None:
-    """Show every node of a peers file: whether it answers, and its links.
+    """Show every node of a peers file: whether it answers, its links, and who serves whose queue messages.
 
     Works for nodes on other hosts too. Exit code 1 when one of them does not answer.
     """
     file = load_peers(peers)
     pids = {one.name: one.pid for one in recorded(data or default_data(file)) if one.is_alive}
     states = []
+    pictures = {}
     for peer in file.nodes:
-        probe = Probe(Node(peer.name, peer.client, Path()))
+        probe = Probe(Node(peer.name, peer.client, Path()), file.version)
         states.append(probe.look(pids.get(peer.name), "silent"))
+        if probe.takeover is not None:
+            pictures[peer.name] = probe.takeover
         probe.close()
+    owners = who_serves(pictures)
     if as_json:
-        print_json({"mesh": file.mesh, "version": file.version, "nodes": [asdict(state) for state in states]})
+        nodes = [asdict(state) for state in states]
+        served = [asdict(owner) for owner in owners]
+        print_json({"mesh": file.mesh, "version": file.version, "nodes": nodes, "queues": served})
     else:
-        click.echo("\n".join(state_table(states)))
+        lines = [*state_table(states), *(["", *serving_table(owners)] if owners else [])]
+        click.echo("\n".join(printable(line) for line in lines))
     if any(state.state != "ready" for state in states):
         sys.exit(1)
 
@@ -165,24 +180,32 @@ def stop_signals() -> Iterator[threading.Event]:
 class Probe:
     """Asks one node for its status over one connection that it keeps, so that asking twice a second costs little."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, version: int = 0) -> None:
+        """`version` of the peers file that it should go by; 0 for any."""
         self.node = node
+        self._version = version
         self._client: Client | None = None
+        self.takeover: Mapping[str, Any] | None = None
+        """What the node said last about who serves whom; None when it said nothing."""
 
     def look(self, pid: int | None, unanswered: str) -> NodeState:
         """The node's state now; `unanswered` is what to call it when it does not answer."""
-        state, up, links = unanswered, None, None
+        state, up, links, notes = unanswered, None, None, ""
         try:
             if self._client is None:
                 self._client = Client(self.node.address, timeout_seconds=PROBE_SECONDS)
             state = "ready"
-            up, links = links_of(ask(self._client))
+            facts = ask(self._client)
+            up, links = links_of(facts)
+            told = facts.get("takeover")
+            self.takeover = told if isinstance(told, dict) else None
+            notes = _notes(facts.get("membership"), self._version)
         except ServerError:
             state = "ready"  # it answers, only not to us: login needed, or no status allowed
             self.close()
         except Failed:
             self.close()
-        return NodeState(self.node.name, str(self.node.address), pid, state, up, links)
+        return NodeState(self.node.name, str(self.node.address), pid, state, up, links, notes)
 
     def close(self) -> None:
         if self._client is not None:
@@ -270,7 +293,20 @@ class Screen:
 
 def state_table(states: Sequence[NodeState]) -> list[str]:
     rows = [[state.node, state.address, state.pid or "-", state.state, _links(state)] for state in states]
-    return table(["NODE", "ADDRESS", "PID", "STATE", "LINKS"], rows)
+    heads = ["NODE", "ADDRESS", "PID", "STATE", "LINKS"]
+    if any(state.notes for state in states):
+        heads.append("NOTES")
+        rows = [[*row, state.notes] for row, state in zip(rows, states, strict=True)]
+    return table(heads, rows)
+
+
+def _notes(membership: object, version: int) -> str:
+    if not isinstance(membership, dict):
+        return ""
+    notes = ["learner"] if membership.get("learner") else []
+    if version and membership.get("peers_version") != version:
+        notes.append(f"peers file {membership.get('peers_version')}")
+    return ", ".join(notes)
 
 
 def _links(state: NodeState) -> str:

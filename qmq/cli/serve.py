@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -26,8 +27,10 @@ def serve(
     With a peers file, --node (or the node file's name) says which of its nodes this is.
 
     SIGTERM or Ctrl-C drains: no new connections, what is accepted is recorded, then the node ends.
+    SIGHUP reads the files again and takes up what changed: all of it, or nothing and the log says why.
     """
-    settings, peers = load(config_file, peers_file, node_name, overrides(data))
+    read = partial(load, config_file, peers_file, node_name, overrides(data))
+    settings, peers = read()
     logging.basicConfig(
         level=log_level.upper(),
         stream=sys.stderr,
@@ -36,4 +39,5 @@ def serve(
     # Imported last: a mistake in a file is told without waiting for the whole server to load.
     from ..server.main import serve as run
 
-    sys.exit(run(settings, peers))
+    has_files = config_file is not None or peers_file is not None
+    sys.exit(run(settings, peers, read if has_files else None))

@@ -67,6 +67,9 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         end = journal.get("end", 0)
         kept, waiting = end - journal.get("start", 0), end - journal.get("synced_end", end)
         lines.append(f"journal at {end}  kept {byte_size(kept)}  not yet on disk {byte_size(waiting)}")
+    membership = facts.get("membership")
+    if isinstance(membership, dict):
+        lines += _membership(membership)
     for alarm in facts.get("alarms") or ():
         lines.append(f"ALARM {_alarm(alarm)}")
     peers = _rows(facts, "peers")
@@ -83,6 +86,30 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     if fanouts:
         rows = [[fanout.get("destination"), fanout.get("messages", 0)] for fanout in fanouts]
         lines += ["", *table(["FANOUT", "MESSAGES"], rows)]
+    durables = _rows(facts, "durables")
+    if durables:
+        rows = [[row.get("destination"), row.get("name"), "yes" if row.get("in_use") else "no"] for row in durables]
+        lines += ["", *table(["FANOUT", "DURABLE SUBSCRIPTION", "IN USE HERE"], rows)]
+    readers = _rows(facts, "readers")
+    if readers:
+        rows = [[reader.get("name"), reader.get("behind", 0)] for reader in readers]
+        lines += ["", *table(["READER OF THE JOURNAL", "BEHIND"], rows)]
+    slow = _rows(facts, "slow")
+    if slow:
+        rows = [[row.get("destination"), row.get("session"), row.get("messages"), row.get("dropped")] for row in slow]
+        lines += ["", *table(["SLOW SUBSCRIPTION", "SESSION", "WAITING", "DROPPED"], rows)]
+    return lines
+
+
+def _membership(facts: Mapping[str, Any]) -> list[str]:
+    """What is worth a line: nothing, for a member whose mesh agrees."""
+    lines = []
+    if facts.get("learner"):
+        lines.append("LEARNER: has no vote and does not count as a copy until it has what a majority of the others has")
+    if facts.get("lists", 1) != 1:
+        lines.append(f"PEERS FILES DIFFER: this node goes by version {facts.get('peers_version')}, others by another")
+    lines += [f"learner {peer.get('name')}" for peer in _rows(facts, "peers") if peer.get("learner")]
+    lines += [f"retired {row.get('node')}, adopted by {row.get('adopter')}" for row in _rows(facts, "retired")]
     return lines
 
 

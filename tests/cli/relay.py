@@ -1,6 +1,7 @@
 """A small broker in a thread, for what measures brokers: it can lose, repeat, hold back and refuse messages.
 
-Every subscriber of a destination gets every message, which is right for a queue with one consumer too.
+Every subscriber of a destination gets every message, which is right for a queue with one consumer too. A queue without
+a consumer keeps its messages for the first one.
 """
 
 import socket
@@ -18,11 +19,17 @@ class Relay:
     """Listens while its `with` lasts. Set a fault before a client comes; all count messages from 1.
 
     `lose` and `repeat` name one message; `refuse` answers that one with ERROR and closes; `hold` delivers nothing
-    from that one on.
+    from that one on. Messages can go to the subscribers of another relay too, as in a mesh.
     """
 
-    def __init__(self, *, lose: int = 0, repeat: int = 0, refuse: int = 0, hold: int = 0) -> None:
+    def __init__(
+        self, *, lose: int = 0, repeat: int = 0, refuse: int = 0, hold: int = 0, heart_beat: str = "0,0"
+    ) -> None:
         self.lose, self.repeat, self.refuse, self.hold = lose, repeat, refuse, hold
+        self.heart_beat = heart_beat
+        self.beats = 0
+        """Reads that were a line end alone."""
+        self.connects: list[dict[str, str]] = []
         self.sent = 0
         self.bodies: set[bytes] = set()
         self.headers: list[dict[str, str]] = []
@@ -31,6 +38,10 @@ class Relay:
         self.acked: Counter[str] = Counter()
         self.longest_run = 0
         """Most messages taken and not delivered."""
+        self.kept: dict[str, list[tuple[int, bytes]]] = {}
+        """Messages of each queue that nobody has consumed, with their numbers."""
+        self._other: Relay | None = None
+        self._leave_out = 0
         self._heads: set[int] = set()
         self._lock = threading.Lock()
         self._subscribers: list[tuple[socket.socket, dict[str, str]]] = []
@@ -42,6 +53,10 @@ class Relay:
     def __enter__(self) -> "Relay":
         self._start(self._accept)
         return self
+
+    def forwards_to(self, other: "Relay", leave_out: int = 0) -> None:
+        """From now on messages go there too, but for the one that `leave_out` counts."""
+        self._other, self._leave_out = other, leave_out
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
@@ -68,6 +83,7 @@ class Relay:
         with connection:
             try:
                 while data := connection.recv(65536):
+                    self.beats += data == b"\n"
                     for frame in codec.receive(data):
                         with self._lock:
                             if not self._obey(connection, frame):
@@ -83,10 +99,13 @@ class Relay:
     def _obey(self, connection: socket.socket, frame: Frame) -> bool:
         command, headers = frame.head.command, frame.head.headers
         if command == "CONNECT":
-            connection.sendall(answer("CONNECTED", [("version", "1.2")]))
+            self.connects.append(headers)
+            connection.sendall(answer("CONNECTED", [("version", "1.2"), ("heart-beat", self.heart_beat)]))
         elif command == "SUBSCRIBE":
             self._subscribers.append((connection, headers))
             self.headers.append(headers)
+            for number, body in self.kept.pop(headers["destination"], []):
+                self._deliver(headers["destination"], number, body)
         elif command == "ACK":
             self.acked[headers["id"]] += 1
         elif command == "SEND" and not self._take(connection, frame):
@@ -111,17 +130,27 @@ class Relay:
         if self.hold and self.sent >= self.hold:
             return True
         for _ in range(2 if self.sent == self.repeat else 1):
-            self._deliver(frame)
+            destination = frame.head.headers["destination"]
+            taken = self._deliver(destination, self.sent, frame.body)
+            if self._other is not None and self.sent != self._leave_out:
+                with self._other._lock:
+                    taken |= self._other._deliver(destination, self.sent, frame.body)
+            if not taken and destination.startswith("/queue/"):
+                self.kept.setdefault(destination, []).append((self.sent, frame.body))
         return True
 
-    def _deliver(self, frame: Frame) -> None:
+    def _deliver(self, destination: str, message: int, body: bytes) -> bool:
+        """Whether anybody was there to get it."""
+        anybody = False
         for number, (subscriber, wanted) in enumerate(self._subscribers):
-            if wanted["destination"] != frame.head.headers["destination"]:
+            if wanted["destination"] != destination:
                 continue
-            name = f"{number}-{self.sent}"
+            anybody = True
+            name = f"{number}-{message}"
             headers = [("subscription", wanted["id"]), ("message-id", name)]
             headers.append(("destination", wanted["destination"]))
             if wanted["ack"] != "auto":
                 headers.append(("ack", name))
             self.delivered.add(name)
-            subscriber.sendall(answer("MESSAGE", headers, frame.body))
+            subscriber.sendall(answer("MESSAGE", headers, body))
+        return anybody

@@ -77,3 +77,47 @@ def test_hash_prints_a_hash_that_the_node_file_takes(run: Run, tmp_path: Path) -
 
 def test_an_empty_password_is_refused(run: Run) -> None:
     assert run("config", "hash", input="\n").exit_code == 2
+
+
+def test_diff_prints_what_changes_and_what_needs_a_restart(run: Run, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new.toml"
+    old.write_text('name = "a"\n[limits]\nprefetch_max = 1000 # the default\n', "utf-8")
+    new.write_text('name = "b"\n[[destinations.policies]]\npattern = "/queue/a"\ndelivery_limit = 3\n', "utf-8")
+
+    result = run("config", "diff", str(old), str(new))
+
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        'name: "a" → "b"  [needs a restart]',
+        "destinations.policies[/queue/a]: (not there) → { delivery_limit = 3 }",
+    ]
+
+
+def test_diff_of_files_that_mean_the_same_says_so(run: Run, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new.toml"
+    old.write_text("", "utf-8")
+    new.write_text('# a comment\nname = "qmq"\n', "utf-8")
+
+    assert run("config", "diff", str(old), str(new)).output == "no difference\n"
+    assert run("config", "diff", str(old), str(new), "--json").output == "[]\n"
+
+
+def test_diff_as_json_has_a_row_per_key(run: Run, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new.toml"
+    old.write_text("", "utf-8")
+    new.write_text("[limits]\nprefetch_max = 500\n", "utf-8")
+
+    (row,) = json.loads(run("config", "diff", str(old), str(new), "--json").output)
+
+    assert row == {"key": "limits.prefetch_max", "old": "1000", "new": "500", "needs_restart": False}
+
+
+def test_diff_tells_the_mistakes_of_both_files(run: Run, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new.toml"
+    old.write_text("x = 1\n", "utf-8")
+    new.write_text("y = 1\n", "utf-8")
+
+    result = run("config", "diff", str(old), str(new))
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "qmq: 2 mistakes in the configuration"

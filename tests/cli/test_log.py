@@ -128,3 +128,36 @@ def test_a_folder_that_holds_no_log_is_told(run: Run, tmp_path: Path, command: s
 
     assert result.exit_code == 1
     assert "is not the data directory of a node" in result.stderr
+
+
+def test_what_was_put_aside_comes_back_only_when_it_is_asked_for(run: Run, data: Path) -> None:
+    damage(data, b"one\x1b")
+    open_store(data, node="a").close()
+
+    asked = run("log", "release", str(data))
+    assert asked.exit_code == 0, asked.output
+    assert asked.output.splitlines() == [
+        f"{ORIGIN}: records 2 to 3 are given up",
+        f"{ORIGIN}: 1 records behind them come back",
+        "nothing was changed; --yes does it",
+    ]
+    store = open_store(data, node="a")
+    assert store.journal.vector() == {ORIGIN: 1}
+    store.close()
+
+    done = run("log", "release", str(data), "--yes")
+
+    assert done.output.splitlines()[-1] == "done: the next start of the node takes it up"
+    store = open_store(data, node="a")
+    assert store.journal.vector()[ORIGIN] == 4
+    store.close()
+    assert "nothing to bring back" in run("log", "release", str(data)).output
+
+
+def test_a_directory_in_use_or_of_nobody_is_left_alone(run: Run, data: Path, tmp_path: Path) -> None:
+    store = open_store(data, node="a")
+
+    assert run("log", "release", str(data), "--yes").exit_code != 0
+    assert run("log", "release", str(tmp_path)).exit_code != 0
+
+    store.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from qmq import __version__
+from qmq.build import BUILD
 
 from .conftest import Run
 
@@ -28,14 +29,15 @@ def test_help_lists_every_command_with_what_it_does(run: Run) -> None:
     result = run("--help")
 
     assert result.exit_code == 0
-    for line in ("serve   Run one node", "mesh    Start, stop and show", "send    Send messages", "log     Verify"):
-        assert line in result.output
+    shown = " ".join(result.output.split())
+    for line in ("serve Run one node", "mesh Start, stop and show", "send Send messages", "log Verify"):
+        assert line in shown
 
 
 def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "qmq", "--version"], capture_output=True, text=True, check=True)
 
-    assert done.stdout == f"qmq, version {__version__}\n"
+    assert done.stdout == f"qmq {__version__} ({BUILD} Python)\n"
 
 
 @pytest.mark.parametrize(

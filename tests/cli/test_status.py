@@ -77,3 +77,25 @@ def test_an_answer_that_is_no_status_is_told(run: Run, headers: list[tuple[str, 
 
     assert result.exit_code == 1
     assert sentence in result.stderr
+
+
+def test_subscriptions_that_do_not_keep_up_are_shown() -> None:
+    row = {"session": 7, "destination": "/topic/t", "messages": 5, "bytes": 500, "dropped": 12}
+
+    lines = describe({"slow": [row]})
+
+    assert lines[-2:] == [
+        "SLOW SUBSCRIPTION  SESSION  WAITING  DROPPED",
+        "/topic/t                 7        5       12",
+    ]
+
+
+def test_durable_subscriptions_are_listed_used_or_not() -> None:
+    rows = [
+        {"destination": "/fanout/f", "name": "ann/mail", "in_use": False, "in_flight": 0},
+        {"destination": "/fanout/f", "name": "bob", "in_use": True, "in_flight": 3},
+    ]
+
+    lines = describe({"durables": rows})
+
+    assert [line.split() for line in lines[-2:]] == [["/fanout/f", "ann/mail", "no"], ["/fanout/f", "bob", "yes"]]

@@ -1,0 +1,44 @@
+"""A group of commands that are imported only when they run, so that its `--help` is quick."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from ..errors import ConfigError, QmqError
+from .output import Failed, Mistakes
+
+Table = Mapping[str, tuple[str, str]]
+"""Name → where the command is (`module:attribute`), and its first line of help."""
+
+
+class LazyGroup(click.Group):
+    """Finds commands by its table, and turns the package's errors into a message and an exit code."""
+
+    def __init__(self, *arguments: Any, table: Table, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self._table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._table:
+            return None
+        module, _, attribute = self._table[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._table.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            raise Mistakes(error.mistakes) from error
+        except QmqError as error:
+            raise Failed(str(error)) from error

@@ -1,0 +1,169 @@
+"""`qmq queues`, `topics`, `fanouts` and `subscribers`: what a node, or the whole mesh, has, page by page.
+
+They ask the `/control/list…` destinations and get JSON back over a temporary queue. The node counts and merges; this
+module goes from page to page until there is no next one, or `--limit` rows are shown. A picture of many pages is no
+moment in time: between two of them messages come and go.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from ..config.address import Address
+from .client import Client, Headers
+from .options import client_options, json_option, together
+from .output import Failed, byte_size, print_json, printable, table
+
+ANSWERS = "/temp-queue/answers"
+PAGE_ROWS = 1000
+"""The most that a node gives at once."""
+
+ROWS_DEFAULT = 1000
+
+Row = Mapping[str, Any]
+
+mesh_options: Callable[..., Any] = together(
+    client_options,
+    click.option("--mesh", "of_mesh", is_flag=True, help="Ask all nodes of the mesh, and put their answers together."),
+    click.option(
+        "--limit", type=click.IntRange(min=1), default=ROWS_DEFAULT, show_default=True, help="Rows to show at most."
+    ),
+    json_option,
+)
+
+
+@click.command
+@click.argument("prefix", default="")
+@mesh_options
+def queues(prefix: str, **options: Any) -> None:
+    """List queues with messages or consumers.
+
+    Those whose name begins with PREFIX (without /queue/), in order of their names. A node lists what it owns and its
+    own consumers; with --mesh, all nodes are summed.
+    """
+    heads = ["QUEUE", "MESSAGES", "BYTES", "IN FLIGHT", "CONSUMERS"]
+    _show(f"/control/list/queue/{prefix}*", heads, _depths, **options)
+
+
+@click.command
+@click.argument("prefix", default="")
+@mesh_options
+def topics(prefix: str, **options: Any) -> None:
+    """List topics and patterns with subscribers.
+
+    Those whose name begins with PREFIX (without /topic/), in order of their names.
+    """
+    _show(f"/control/list/topic/{prefix}*", ["TOPIC", "CONSUMERS"], _names, **options)
+
+
+@click.command
+@click.argument("prefix", default="")
+@mesh_options
+def fanouts(prefix: str, **options: Any) -> None:
+    """List fanouts that have a log or followers.
+
+    Those whose name begins with PREFIX (without /fanout/), in order of their names. Every node has its own copy of the
+    messages: with --mesh, the largest is shown, and consumers are summed.
+    """
+    _show(f"/control/list/fanout/{prefix}*", ["FANOUT", "MESSAGES", "BYTES", "CONSUMERS"], _copies, **options)
+
+
+@click.command
+@click.argument("destination")
+@mesh_options
+def subscribers(destination: str, **options: Any) -> None:
+    """List who is subscribed to a destination.
+
+    DESTINATION is /queue/NAME, /topic/NAME or /fanout/NAME; for a topic, subscriptions to patterns that match it too.
+    """
+    heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT"]
+    _show(f"/control/list-subscribers{destination}", heads, _places, **options)
+
+
+def _show(
+    question: str,
+    heads: Sequence[str],
+    cells: Callable[[Row], Sequence[object]],
+    *,
+    at: Address,
+    login: str | None,
+    passcode: str | None,
+    patience: float,
+    of_mesh: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    rows: list[Row] = []
+    missing: set[str] = set()
+    is_cut = False
+    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+        for page in pages(client, question, of_mesh=of_mesh):
+            rows += page["rows"]
+            missing.update(page.get("nodes_missing") or ())
+            if len(rows) > limit or (len(rows) == limit and "next" in page):
+                is_cut = True
+                break
+    rows = rows[:limit]
+    if as_json:
+        print_json({"rows": rows, "nodes_missing": sorted(missing), "cut": is_cut})
+        return
+    shown = [[printable(cell) if isinstance(cell, str) else cell for cell in cells(row)] for row in rows]
+    click.echo("\n".join(table(heads, shown)))
+    if is_cut:
+        click.echo(f"qmq: there are more than {limit}; see --limit", err=True)
+    if missing:
+        click.echo(f"qmq: not counted, for lack of an answer: {printable(', '.join(sorted(missing)))}", err=True)
+
+
+def pages(client: Client, question: str, *, of_mesh: bool) -> Iterator[dict[str, Any]]:
+    """The pages of a list; `rows` of each are its rows. Raises Failed for an answer that is none."""
+    asked: Headers = [("destination", question), ("reply-to", ANSWERS), ("limit", str(PAGE_ROWS))]
+    asked = [*asked, *([("scope", "mesh")] if of_mesh else [])]
+    after = ""
+    while True:
+        client.write(client.frame("SEND", [*asked, ("after", after)]))
+        page = _page(client)
+        yield page
+        if "next" not in page:
+            return
+        after = page["next"]
+
+
+def _page(client: Client) -> dict[str, Any]:
+    frame = client.receive(client.timeout_seconds)
+    if frame is None:
+        raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")
+    try:
+        page = json.loads(frame.body)
+        rows = page["destinations"] if "destinations" in page else page["subscribers"]
+        after = page.get("next", "")
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not isinstance(after, str):
+            raise ValueError("no rows")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Failed(f"{client.address}: gives no list; is it a QMQ node?") from error
+    return {**page, "rows": rows}
+
+
+def _names(row: Row) -> Sequence[object]:
+    return [row.get("destination"), row.get("consumers", 0)]
+
+
+def _depths(row: Row) -> Sequence[object]:
+    return [
+        row.get("destination"),
+        row.get("messages", 0),
+        byte_size(row.get("bytes", 0)),
+        row.get("in_flight", 0),
+        row.get("consumers", 0),
+    ]
+
+
+def _copies(row: Row) -> Sequence[object]:
+    return [row.get("destination"), row.get("messages", 0), byte_size(row.get("bytes", 0)), row.get("consumers", 0)]
+
+
+def _places(row: Row) -> Sequence[object]:
+    names = ("node", "session", "id", "user", "address", "credit", "in_flight")
+    return [row.get(name, "") for name in names]

@@ -1,0 +1,161 @@
+"""A node or a mesh of one's own for a measurement: on loopback, with a data directory that goes with it.
+
+Its log is kept until then, so that a node that does not start says why.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..config.address import Address
+from .launch import POLL_SECONDS, PROGRAM, READY_SECONDS, STOP_SECONDS, Mesh, answers, exit_text, tail
+from .output import Failed
+
+NODE_FILE = """\
+name = "bench"
+data = "{data}"
+
+[[stomp]]
+address = "{address}"
+
+[limits]
+{limits}
+"""
+
+PEERS_FILE = """\
+mesh = "bench"
+version = 1
+secret = "throwaway-nodes-on-one-machine"
+"""
+
+PEER = """
+[[nodes]]
+name = "{name}"
+client = "{client}"
+mesh = "{mesh}"
+"""
+
+MESH_NODE_FILE = """\
+[limits]
+{limits}
+"""
+
+NODES_MAX = 8
+"""As many as a mesh is made for."""
+
+
+class Throwaway:
+    """A node in `place`. Its data outlives its process, so that it can be killed and started again."""
+
+    def __init__(self, place: Path, limits: Mapping[str, int], core: int | None) -> None:
+        """`limits` are those of the node file that differ from the defaults; all its threads run on `core`."""
+        (self.address,) = free_addresses(1)
+        self._core = core
+        self._log = place / "node.log"
+        self._node_file = place / "node.toml"
+        text = NODE_FILE.format(data=place / "data", address=self.address, limits=_lines(limits))
+        self._node_file.write_text(text, "utf-8")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "started"
+        return self._process.pid
+
+    def start(self, timeout_seconds: float = READY_SECONDS) -> None:
+        """Start it and wait until it answers. Raises Failed when it does not."""
+        command = [*PROGRAM, "serve", "--config", str(self._node_file), "--log-level", "warning"]
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._process = process
+        if self._core is not None:
+            os.sched_setaffinity(process.pid, {self._core})  # before it has threads: they inherit it
+        deadline = time.monotonic() + timeout_seconds
+        while not answers(self.address):
+            code = process.poll()
+            if code is not None:
+                raise Failed(f"the throwaway node ended with {exit_text(code)}:\n{tail(self._log)}")
+            if time.monotonic() > deadline:
+                raise Failed(f"the throwaway node did not answer in {timeout_seconds:g} s:\n{tail(self._log)}")
+            time.sleep(POLL_SECONDS)
+
+    def kill(self) -> None:
+        """End its process as a crash does. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Ask its process to end, and kill it when it does not. Idempotent."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+def ends_in_order() -> None:
+    """From now on SIGTERM leaves this process as an exception does, so that its throwaway nodes go with it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+@contextlib.contextmanager
+def throwaway(folder: Path | None, limits: Mapping[str, int], core: int | None) -> Iterator[Throwaway]:
+    """A started node with its data in `folder`; None is the system's choice. Raises Failed when it does not start."""
+    with tempfile.TemporaryDirectory(prefix="qmq-bench-", dir=folder) as place:
+        node = Throwaway(Path(place), limits, core)
+        try:
+            node.start()
+            yield node
+        finally:
+            node.stop()
+
+
+@contextlib.contextmanager
+def throwaway_mesh(folder: Path | None, limits: Mapping[str, int], core: int | None, nodes: int) -> Iterator[Mesh]:
+    """Started nodes a, b, …, each with `limits`, all on `core` where that is said.
+
+    They answer their clients then; that their links are up shows in what comes across. Raises Failed when one does
+    not start.
+    """
+    names = "abcdefgh"[:nodes]
+    addresses = free_addresses(2 * nodes)
+    with tempfile.TemporaryDirectory(prefix="qmq-bench-", dir=folder) as place:
+        peers, config = Path(place, "peers.toml"), Path(place, "node.toml")
+        text = "".join(
+            PEER.format(name=name, client=client, mesh=link)
+            for name, client, link in zip(names, addresses[::2], addresses[1::2], strict=True)
+        )
+        peers.write_text(PEERS_FILE + text, "utf-8")
+        config.write_text(MESH_NODE_FILE.format(limits=_lines(limits)), "utf-8")
+        with Mesh(peers, Path(place, "data"), config_file=config, log_level="warning") as mesh:
+            mesh.start_all()
+            for node in mesh.nodes.values():
+                if core is not None and node.process is not None:
+                    os.sched_setaffinity(node.process.pid, {core})
+            mesh.wait_until_ready()
+            yield mesh
+
+
+def free_addresses(count: int) -> list[Address]:
+    """Of loopback, where nobody listens just now; all different."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [Address(*server.getsockname()) for server in servers]
+
+
+def _lines(limits: Mapping[str, int]) -> str:
+    return "\n".join(f"{key} = {value}" for key, value in limits.items())

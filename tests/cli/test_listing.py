@@ -1,0 +1,96 @@
+"""`qmq queues` and its like: pages put together, and nodes that are missing named."""
+
+import json
+from typing import Any
+
+import pytest
+
+from qmq.wire.stomp import Frame
+
+from .conftest import Run
+from .stub import StubNode, frame, polite
+
+QUEUES = [
+    {"destination": f"/queue/{name}", "messages": number, "bytes": number * 1024, "in_flight": 1, "consumers": 2}
+    for number, name in enumerate(("one", "two", "\x1b[31mthree"))
+]
+
+
+def answers(*pages: dict[str, Any]) -> StubNode:
+    """A node that answers the questions one after the other with these pages."""
+    left = list(pages)
+
+    def answer(node: StubNode, told: Frame) -> bytes | None:
+        if told.head.command != "SEND":
+            return polite(node, told)
+        page = left.pop(0)
+        headers = [("subscription", told.head.headers["reply-to"]), ("message-id", "m1"), ("destination", "/x")]
+        return frame("MESSAGE", headers, json.dumps(page).encode())
+
+    return StubNode(answer)
+
+
+def asked(node: StubNode) -> list[dict[str, str]]:
+    return [dict(told.head.headers) for told in node.told if told.head.command == "SEND"]
+
+
+def test_pages_are_put_together_into_one_table(run: Run) -> None:
+    with answers({"destinations": QUEUES[:2], "next": "/queue/two"}, {"destinations": QUEUES[2:]}) as node:
+        result = run("queues", "t", "--at", node.at)
+
+    assert result.exit_code == 0, result.output
+    assert result.output == (
+        "QUEUE                 MESSAGES  BYTES    IN FLIGHT  CONSUMERS\n"
+        "/queue/one                   0  0 B              1          2\n"
+        "/queue/two                   1  1.0 KiB          1          2\n"
+        "/queue/\\x1b[31mthree         2  2.0 KiB          1          2\n"
+    )
+    assert [question["after"] for question in asked(node)] == ["", "/queue/two"]
+    assert {question["destination"] for question in asked(node)} == {"/control/list/queue/t*"}
+    assert all("scope" not in question for question in asked(node))
+    assert "\x1b" not in result.output
+
+
+def test_the_mesh_is_asked_and_who_is_missing_is_named(run: Run) -> None:
+    with answers({"destinations": [], "nodes_asked": 3, "nodes_answered": 2, "nodes_missing": ["c"]}) as node:
+        result = run("topics", "--mesh", "--at", node.at)
+
+    assert asked(node)[0]["scope"] == "mesh"
+    assert "not counted, for lack of an answer: c" in result.output
+
+
+def test_json_holds_the_rows_as_the_node_gave_them(run: Run) -> None:
+    with answers({"destinations": QUEUES}) as node:
+        result = run("fanouts", "--json", "--at", node.at)
+
+    assert json.loads(result.output) == {"rows": QUEUES, "nodes_missing": [], "cut": False}
+
+
+@pytest.mark.parametrize("pages", [[{"destinations": QUEUES}], [{"destinations": QUEUES[:2], "next": "/queue/two"}]])
+def test_beyond_the_limit_it_says_that_there_are_more(run: Run, pages: list[dict[str, Any]]) -> None:
+    with answers(*pages) as node:
+        result = run("queues", "--limit", "2", "--json", "--at", node.at)
+
+    assert json.loads(result.output) == {"rows": QUEUES[:2], "nodes_missing": [], "cut": True}
+
+
+def test_subscribers_are_shown_with_their_place(run: Run) -> None:
+    row = {"node": "a", "session": 7, "id": "0", "user": "ann", "address": "10.0.0.1", "credit": 100, "in_flight": 3}
+    with answers({"subscribers": [row]}) as node:
+        result = run("subscribers", "/queue/q", "--at", node.at)
+
+    assert result.output == (
+        "NODE  SESSION  ID  USER  ADDRESS   CREDIT  IN FLIGHT\na           7  0   ann   10.0.0.1     100          3\n"
+    )
+    assert asked(node)[0]["destination"] == "/control/list-subscribers/queue/q"
+
+
+@pytest.mark.parametrize(
+    "page", [{}, [], 3, {"destinations": 3}, {"destinations": [1]}, {"destinations": [], "next": 1}]
+)
+def test_an_answer_that_is_no_list_is_a_failure_in_words(run: Run, page: Any) -> None:
+    with answers(page) as node:
+        result = run("queues", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert "gives no list; is it a QMQ node?" in result.output

@@ -1,0 +1,39 @@
+"""`qmq mesh check`: a peers file alone, and against the one that the nodes go by."""
+
+from pathlib import Path
+
+from tests.cli.conftest import Run
+from tests.cli.test_launch import write_peers
+
+
+def test_a_file_is_checked_alone(run: Run, tmp_path: Path) -> None:
+    peers = write_peers(tmp_path / "peers.toml", ("a", "b"))
+
+    result = run("mesh", "check", str(peers))
+
+    assert (result.exit_code, result.output) == (0, f"{peers}: ok\n")
+
+
+def test_what_would_change_is_printed_and_what_a_node_would_refuse_is_a_mistake(run: Run, tmp_path: Path) -> None:
+    old = write_peers(tmp_path / "old.toml", ("a", "b", "c"))
+    new = tmp_path / "new.toml"
+    text = old.read_text("utf-8")
+    new.write_text(text[: text.rindex("[[nodes]]")], "utf-8")
+
+    result = run("mesh", "check", str(new), "--was", str(old))
+
+    assert result.exit_code == 2
+    assert "nodes[c]" in result.output
+    assert "c is left out: it must have been retired (`qmq mesh retire c`)" in result.output
+    assert "must be more than" in result.stderr
+
+
+def test_a_step_that_nodes_can_take_is_ok(run: Run, tmp_path: Path) -> None:
+    old = write_peers(tmp_path / "old.toml", ("a", "b"))
+    new = tmp_path / "new.toml"
+    new.write_text(old.read_text("utf-8").replace("version = 1", "version = 2"), "utf-8")
+
+    result = run("mesh", "check", str(new), "--was", str(old))
+
+    assert result.exit_code == 0
+    assert "version: 1 → 2" in result.output

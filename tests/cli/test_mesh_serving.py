@@ -1,0 +1,63 @@
+"""Who serves whose queue messages, from what several nodes say."""
+
+from typing import Any
+
+from qmq.cli.mesh_serving import Served, serving_table, who_serves
+
+
+def row(owner: str, server: str, term: int, place: str = "others", seconds: float | None = None) -> dict[str, Any]:
+    return {"owner": owner, "server": server, "term": term, "place": place, "seconds": seconds, "lease_seconds": 0.0}
+
+
+def picture(*rows: dict[str, Any], active: bool = True) -> dict[str, Any]:
+    return {"active": active, "may_hand_out": True, "serves": [], "owners": list(rows)}
+
+
+def states(**pictures: dict[str, Any]) -> list[tuple[str, str, int, str]]:
+    return [(one.owner, one.server, one.term, one.state) for one in who_serves(pictures)]
+
+
+def test_every_node_of_a_healthy_mesh_serves_itself() -> None:
+    told = {
+        name: picture(*(row(owner, owner, 0, "serving" if owner == name else "others", 5.0) for owner in "ab"))
+        for name in "ab"
+    }
+
+    assert states(**told) == [("a", "a", 0, "hands out"), ("b", "b", 0, "hands out")]
+
+
+def test_the_highest_term_counts_whoever_tells_it() -> None:
+    told = {"b": picture(row("a", "b", 3, "serving")), "c": picture(row("a", "c", 2))}
+
+    assert states(**told) == [("a", "b", 3, "hands out")]
+
+
+def test_of_a_server_that_does_not_answer_nobody_can_tell_more() -> None:
+    assert states(b=picture(row("a", "a", 0))) == [("a", "a", 0, "does not answer")]
+
+
+def test_who_is_about_to_take_over_is_shown_before_it_serves() -> None:
+    told = {"b": picture(row("a", "a", 0, "bidding")), "c": picture(row("a", "a", 0))}
+    assert states(**told) == [("a", "b", 0, "asks for votes")]
+
+    told["b"] = picture(row("a", "b", 1, "arriving", 0.2))
+    assert states(**told) == [("a", "b", 1, "takes over")]
+
+
+def test_a_server_without_a_lease_holds_back_and_one_that_has_let_go_serves_nobody() -> None:
+    assert states(a=picture(row("a", "a", 0, "waiting"))) == [("a", "a", 0, "holds back")]
+    assert states(b=picture(row("a", "b", 1, "others"))) == [("a", "b", 1, "nobody serves it")]
+
+
+def test_where_takeover_is_off_there_is_nothing_to_tell() -> None:
+    assert who_serves({"a": picture(row("a", "a", 0, "waiting"), active=False), "b": {}}) == []
+
+
+def test_the_table_says_since_when() -> None:
+    owners = [Served("a", "b", 12, 3725.0, 6.1, "hands out"), Served("b", "b", 0, None, None, "does not answer")]
+
+    assert serving_table(owners) == [
+        "MESSAGES OF  SERVED BY  TERM  SINCE     STATE",
+        "a            b            12  01:02:05  hands out",
+        "b            b             0  -         does not answer",
+    ]
