@@ -1,82 +1,121 @@
 """`python -m tests.simulation --seeds 10000 --start 0 --jobs 2`: many seeds, for the night.
 
-Prints every failing seed when it is found, with its plan, what is wrong and the end of its trace, and a summary last.
-Exit code 1 when a seed failed. `--seeds 1 --start N` shows one again; `--digests` prints the trace hash of each seed.
+Prints every failing seed when it is found, shrunk to the faults that it needs, with what is wrong, the end of its
+trace and the command that shows it again, and a table last. Exit code 1 when a seed failed.
+
+With `--keep FILE` a run that was stopped goes on where it was when it is started again.
+
+`--seeds 1 --start N` shows one seed again, `--faults 3,7` only these of its faults, `--plants` looks for the planted
+bugs instead, `--digests` prints the trace hash of each seed.
 """
 
 import argparse
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from math import inf
+from pathlib import Path
 
+from tests.simulation.find import find
+from tests.simulation.plan import Family
+from tests.simulation.plants import PLANTS, SEEDS_MAX
+from tests.simulation.results import Results
 from tests.simulation.run import Report, simulate
+from tests.simulation.shrink import shrink
+from tests.simulation.summary import Summary
+
+SEEDS_SHRUNK = 5
+"""A failing run is shown at once; so many of its seeds are worth the time of shrinking."""
 
 FAILED_SEEDS_SHOWN = 20
-SEEDS_PER_TASK = 5
+SEEDS_PER_TASK = 2
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seeds", type=int, default=300, help="how many")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin no more seeds after this time")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--family", type=_family, help="faults of " + ", ".join(f.name.lower() for f in Family))
+    parser.add_argument("--faults", type=_numbers, help="only these faults of the script, by number, or none")
+    parser.add_argument("--plant", choices=PLANTS, help="with this bug in the product")
+    parser.add_argument("--plants", action="store_true", help="look for every planted bug instead")
+    parser.add_argument("--keep", type=Path, help="append what each seed showed; leave out seeds that this file has")
+    parser.add_argument("--json", type=Path, help="write the summary to this file too")
     parser.add_argument("--digests", action="store_true", help="print the trace hash of each seed")
     arguments = parser.parse_args()
+    if arguments.plants:
+        return find_all(arguments.plant, range(arguments.start, arguments.start + min(arguments.seeds, SEEDS_MAX)))
+    return run_many(arguments)
+
+
+def run_many(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     seeds = range(arguments.start, arguments.start + arguments.seeds)
-    total = Total()
-    for report in run_all(seeds, arguments.jobs):
-        total.add(report)
+    plant = PLANTS[arguments.plant].put_in if arguments.plant else nullcontext
+    summary = Summary()
+    run = partial(simulate, plant=plant, family=arguments.family, kept=arguments.faults)
+    until = began + arguments.minutes * 60
+    results = Results(arguments.keep) if arguments.keep else None
+    done = {report.seed: report for report in results or () if report.seed in seeds}
+    for report in done.values():
+        summary.add(report)
+    for report in run_all(run, [seed for seed in seeds if seed not in done], arguments.jobs):
+        summary.add(report)
+        if results is not None:
+            results.add(report)
         if arguments.digests:
             print(report.seed, report.digest)
-        if report.wrongs and len(total.failed) <= FAILED_SEEDS_SHOWN:
+        if report.wrongs and len(summary.failed) <= FAILED_SEEDS_SHOWN:
+            if arguments.faults is None and len(summary.failed) <= SEEDS_SHRUNK:
+                print(f"--- seed {report.seed} failed, shrinking its {len(report.plan.script)} faults", flush=True)
+                report = shrink(report, plant)
             print(f"--- seed {report.seed} failed\n{report}\n", flush=True)
-    print(total.summary(time.monotonic() - began))
-    return 1 if total.failed else 0
+        if time.monotonic() > until:
+            break
+    seconds = time.monotonic() - began
+    print(summary.table(seconds))
+    if arguments.json:
+        arguments.json.write_text(summary.json(seconds) + "\n")
+    return 1 if summary.failed else 0
 
 
-def run_all(seeds: range, jobs: int) -> Iterator[Report]:
+def run_all(run: "partial[Report]", seeds: Sequence[int], jobs: int) -> Iterator[Report]:
     if jobs <= 1:
-        yield from map(simulate, seeds)
+        yield from map(run, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(simulate, seeds, SEEDS_PER_TASK)
+        yield from pool.imap_unordered(run, seeds, SEEDS_PER_TASK)
 
 
-class Total:
-    """Sums over all seeds."""
+def find_all(only: str | None, seeds: range) -> int:
+    """Look for the planted bugs and say how many seeds each took."""
+    missed = 0
+    for planted in [PLANTS[only]] if only else PLANTS.values():
+        began = time.monotonic()
+        found = find(planted, seeds)
+        seconds = time.monotonic() - began
+        if found is None:
+            verdict = f"NOT FOUND by {len(seeds)} seeds"
+        elif not found.is_fair:
+            verdict = f"seed {found.report.seed} fails without it too: {found.clean.wrongs[0]}"
+        else:
+            verdict = f"seed {found.report.seed}, after {found.tried}: {found.report.wrongs[0].splitlines()[0][:90]}"
+        missed += found is None or not found.is_fair
+        print(f"{planted.name:40} {planted.family.name.lower():10} {seconds:6.1f} s  {verdict}", flush=True)
+    return 1 if missed else 0
 
-    def __init__(self) -> None:
-        self.failed: list[int] = []
-        self.seeds = self.quiet = self.lives = self.sent = self.receipted = self.excused = 0
-        self.redelivered = self.after_ack = self.faults = 0
-        self.slowest_seconds = 0.0
 
-    def add(self, report: Report) -> None:
-        self.seeds += 1
-        self.quiet += report.plan.quiet
-        self.faults += len(report.plan.faults)
-        self.lives += report.lives
-        self.sent += report.sent
-        self.receipted += report.receipted
-        self.excused += report.excused
-        self.redelivered += report.redelivered
-        self.after_ack += report.redelivered_after_ack
-        self.slowest_seconds = max(self.slowest_seconds, report.settled_seconds)
-        if report.wrongs:
-            self.failed.append(report.seed)
+def _family(name: str) -> Family:
+    return Family[name.upper()]
 
-    def summary(self, seconds: float) -> str:
-        lines = [
-            f"{self.seeds} seeds in {seconds:.0f} s ({seconds / max(self.seeds, 1):.2f} s each)",
-            f"{self.faults} faults, {self.lives} lives of nodes, {self.quiet} seeds without faults",
-            f"{self.sent} messages sent, {self.receipted} receipted, {self.excused} of them only on a wiped disk",
-            f"{self.redelivered} redeliveries, {self.after_ack} of them after a receipted ACK",
-            f"agreed at most {self.slowest_seconds:.1f} virtual s after the last fault",
-            f"failing seeds: {sorted(self.failed) or 'none'}",
-        ]
-        return "\n".join(lines)
+
+def _numbers(text: str) -> list[int]:
+    return [] if text == "none" else [int(number) for number in text.split(",")]
 
 
 if __name__ == "__main__":

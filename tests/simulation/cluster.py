@@ -6,10 +6,12 @@ cancelled; so nothing that a dying node does can be seen by anybody.
 """
 
 import random
+from collections.abc import Collection
 from pathlib import Path
 
 import trio
 
+from qmq.broker.terms import times_of
 from qmq.config import (
     Address,
     LimitSettings,
@@ -20,13 +22,16 @@ from qmq.config import (
     PeersFile,
     StorageSettings,
 )
-from qmq.dots import Vector
+from qmq.dots import Origin, Vector
 from qmq.errors import LogBroken
 from qmq.server.node import Node
+from qmq.server.reload import Reloader
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings as StoreSettings
+from qmq.storage.seals import Seals
 from qmq.storage.store import Store, open_memory_store
-from tests.simulation.faults import Plan
+from tests.simulation.pauses import HOST, Pauses
+from tests.simulation.plan import Plan
 from tests.simulation.trace import Trace
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
@@ -37,12 +42,16 @@ SECRET = "simulated-mesh-secret"
 
 WORK_SECONDS_MAX = 0.5
 
+RESERVE_BYTES = 1 << 20
+"""What a full disk keeps for settles: more than a simulation writes."""
+
 MESH = MeshSettings(
     redial_seconds_min=0.05,
     redial_seconds_max=1.0,
     beat_seconds=0.4,
     suspicion_seconds=1.5,
     redeliver_after_seconds=4.0,
+    takeover_after_seconds=2.0,
 )
 
 
@@ -51,10 +60,11 @@ def host_of(name: str, nodes: tuple[str, ...]) -> str:
     return f"127.0.1.{nodes.index(name) + 1}"
 
 
-def peers_of(plan: Plan) -> PeersFile:
+def peers_of(plan: Plan, *, is_grown: bool = False) -> PeersFile:
+    """The file at the beginning, or the next version, which names the newcomer too."""
     return PeersFile(
         mesh="simulated",
-        version=1,
+        version=2 if is_grown else 1,
         secret=SECRET,
         nodes=tuple(
             Peer(
@@ -63,6 +73,7 @@ def peers_of(plan: Plan) -> PeersFile:
                 mesh=Address(host_of(name, plan.nodes), MESH_PORT),
             )
             for name in plan.nodes
+            if is_grown or name != plan.newcomer
         ),
     )
 
@@ -70,7 +81,7 @@ def peers_of(plan: Plan) -> PeersFile:
 class Member:
     """One node. `node` and `store` are those of the present life, or of the last one."""
 
-    def __init__(self, name: str, plan: Plan, peers: PeersFile, fabric: Fabric, trace: Trace) -> None:
+    def __init__(self, name: str, plan: Plan, peers: PeersFile, fabric: Fabric, pauses: Pauses, trace: Trace) -> None:
         self.name = name
         self.host = host_of(name, plan.nodes)
         self.disk = MemoryDisk()
@@ -78,15 +89,20 @@ class Member:
         self.up = False
         self.node: Node | None = None
         self.store: Store | None = None
+        self.is_damaged = False
+        """Its journal may lack what was damaged after a checkpoint had it."""
         self.escaped: list[Exception] = []
         """What left `Node.run` and is not what an injected fault explains."""
         self.disk_is_told_to_fail = False
         self.is_stopping = False
         self._plan = plan
-        self._chance = random.Random(f"deaths/{plan.seed}/{name}")
+        self._chance = random.Random()
+        """How this life ends; of each life its own."""
         self._peers = peers
         self._fabric = fabric
+        self._pauses = pauses
         self._trace = trace
+        self._disk_seconds = plan.disk_seconds
         self._skew_us = plan.skews_us[plan.nodes.index(name)]
         self._world: SimulatedWorld | None = None
         self._scope = trio.CancelScope()
@@ -95,7 +111,12 @@ class Member:
             name=name,
             data=Path("unused"),
             stomp=(ListenerSettings(address=Address(self.host, CLIENT_PORT), anonymous=True),),
-            storage=StorageSettings(checkpoint_bytes=plan.checkpoint_bytes, journal_keep_bytes=plan.journal_keep_bytes),
+            storage=StorageSettings(
+                checkpoint_bytes=plan.checkpoint_bytes,
+                journal_keep_bytes=plan.journal_keep_bytes,
+                journal_bytes_max=plan.journal_bytes_max,
+                disk_reserve_bytes=RESERVE_BYTES,
+            ),
             limits=LimitSettings(
                 subscriber_buffer_bytes_default=plan.subscriber_buffer_bytes,
                 commit_pending_bytes_max=plan.commit_pending_bytes,
@@ -103,20 +124,45 @@ class Member:
             mesh=MESH,
         )
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is up, and not dead and only taking a moment to unwind: its disk belongs to its next life then."""
+        return self.up and self._world is not None and not self._world.dead
+
+    def has_read(self, version: int) -> bool:
+        return self._peers.version >= version
+
+    async def read(self, peers: PeersFile) -> None:
+        """There is a new peers file, and the node is told, if it runs. Otherwise it finds it when it starts."""
+        before, self._peers = self._peers, peers
+        # A node that has begun with the old file hears no signal yet.
+        while self.is_alive and self.node is not None and not self.node.addresses:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        if self.is_alive and self.node is not None and before != peers:
+            self._trace.note(f"{self.name} is told to read version {peers.version} of the peers file")
+            self.node.spawn(Reloader(self.node, self._settings, before, lambda: (self._settings, peers)).reload)
+
     def start(self, nursery: trio.Nursery) -> None:
         """Begin a life. It serves clients a few virtual milliseconds later."""
         assert not self.up
         self.lives += 1
         plan = self._plan
+        self._chance = random.Random(f"deaths/{plan.seed}/{self.name}/{self.lives}")
         self._fabric.revive(self.host)
         chance = random.Random(f"{plan.seed}/{self.name}/{self.lives}")
         self._world = SimulatedWorld(
-            self._fabric.network(self.host), self.disk, chance, self._skew_us, plan.disk_seconds
+            self._fabric.network(self.host), self.disk, chance, self._skew_us, self._disk_seconds
         )
         self.store = open_memory_store(
             self.disk,
             node=self.name,
-            settings=StoreSettings(segment_bytes_max=plan.segment_bytes, journal_keep_bytes=plan.journal_keep_bytes),
+            settings=StoreSettings(
+                times_of=times_of,
+                segment_bytes_max=plan.segment_bytes,
+                journal_keep_bytes=plan.journal_keep_bytes,
+                journal_bytes_max=plan.journal_bytes_max,
+                reserve_bytes=RESERVE_BYTES,
+            ),
         )
         self.node = Node(self._settings, self._peers, self.store, self._world.world)
         self.up = True
@@ -127,6 +173,7 @@ class Member:
         nursery.start_soon(self._live, self.node, self._world)
 
     async def _live(self, node: Node, world: SimulatedWorld) -> None:
+        HOST.set(self.host)
         try:
             with self._scope:
                 await node.run()
@@ -163,6 +210,7 @@ class Member:
             self.disk.crash(self._chance)
         self.disk_is_told_to_fail = False
         self._scope.cancel()
+        self._pauses.end(self.host)  # the dead unwind; nothing that they do is seen any more
         # Also at the end of the faults: who looks at `up` then must not meet a node that is half dead.
         with trio.CancelScope(shield=True):
             await self._ended.wait()
@@ -184,12 +232,31 @@ class Member:
 
     async def fail_disk(self) -> None:
         """Let one of the next disk operations fail; returns when the node has ended of it and the disk is well."""
-        # A node that is dead takes a moment to unwind; its disk belongs to its next life by then.
-        if self.up and self._world is not None and not self._world.dead:
+        if self.is_alive:
             self._trace.note(f"{self.name}: the disk begins to fail")
             self.disk_is_told_to_fail = True
             self.disk.fail_at(self._chance.randrange(6))
             await self._ended.wait()
+
+    def step_clock(self, seconds: float) -> None:
+        """Let the wall clock jump; it stays wrong."""
+        self._skew_us += int(seconds * 1_000_000)
+        if self._world is not None:
+            self._world.skew_us = self._skew_us
+
+    def slow_disk(self, seconds: float | None) -> None:
+        """From now on a disk call takes up to `seconds`; None: what the plan says."""
+        self._disk_seconds = self._plan.disk_seconds if seconds is None else seconds
+        if self._world is not None:
+            self._world.disk_seconds = self._disk_seconds
+
+    def set_full_disk(self, full: bool) -> None:
+        """A disk on which only the reserve is left, or one with room again."""
+        self.disk.capacity_bytes = self.disk.used_bytes() + RESERVE_BYTES if full else 1 << 40
+
+    def forgotten(self) -> Collection[Origin]:
+        """Dead incarnations of which this node remembers the name and nothing else: all members had all of them."""
+        return () if self.store is None else Seals.of(self.store.catalog.facts()).forgotten
 
     def vector(self) -> Vector:
         """What is on this node's disk, as far as its last life knew."""

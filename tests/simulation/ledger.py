@@ -1,7 +1,7 @@
 """What clients did and saw, as the checks need it. Clients write, nobody else.
 
-Every message is sent once and has an id of its own at the start of its body, so what comes back can be matched without
-trusting a header. A publisher never sends again what had no answer: its outcome stays unknown.
+Every message has an id of its own at the start of its body, so what comes back can be matched without trusting a
+header. It is sent once, and an outcome without an answer stays unknown, except by those who insist.
 """
 
 import random
@@ -23,10 +23,18 @@ class Sent:
     body: bytes
     at: float
     """Virtual seconds."""
+    node: str
+    """To which it was sent first. Only those who insist send a message to another one too."""
     transaction: int = 0
     """Which of its publisher's transactions it belongs to; 0: none."""
     receipted_by: Origin | None = None
     """The incarnation whose receipt the publisher has."""
+    level: str = ""
+    """The `receipt-level` that it asked for; "" for the default of the mesh."""
+    receipted_at: float = 0.0
+    """Virtual seconds; of those that are timed."""
+    copies: int = 1
+    """On how many disks the receipt says that it is."""
 
 
 @dataclass(slots=True)
@@ -39,31 +47,88 @@ class Stream:
     vector: Vector = field(default_factory=dict)
 
 
+MOMENT_SECONDS = 0.5
+"""In which an acknowledgement reaches every node of a healthy mesh, on slow disks too."""
+
+
+@dataclass(slots=True)
+class Place:
+    """A durable subscription, over all connections that ever had its name."""
+
+    destination: str
+    given: dict[str, int] = field(default_factory=dict)
+    attached: int = 0
+    """How often somebody had the name."""
+    acknowledged: dict[str, float] = field(default_factory=dict)
+    """Message → when its client had the first receipt of an ACK, virtual seconds."""
+    again_at_same_node: list[tuple[str, str]] = field(default_factory=list)
+    """(node, message): given again by a node that had receipted the ACK."""
+    again_after_a_moment: list[str] = field(default_factory=list)
+    _receipted_at: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def give(self, message_id: str, node: str, since: float) -> None:
+        """A client that came to `node` at `since` reads it.
+
+        What it was given may have lain in its buffer while the other client had the name, and acknowledged the same.
+        """
+        self.given[message_id] = self.given.get(message_id, 0) + 1
+        if self._receipted_at.get((message_id, node), since) < since:
+            self.again_at_same_node.append((node, message_id))
+        at = self.acknowledged.get(message_id)
+        if at is not None and since > at + MOMENT_SECONDS:
+            self.again_after_a_moment.append(f"{node} gave {message_id} at {trio.current_time():.3f}, ACK at {at:.3f}")
+
+    def acknowledge(self, message_id: str, node: str) -> None:
+        """`node` has receipted the ACK."""
+        self.acknowledged.setdefault(message_id, trio.current_time())
+        self._receipted_at.setdefault((message_id, node), trio.current_time())
+
+
 @dataclass(slots=True)
 class Ledger:
     """The whole of it. `wrongs` are broken promises that a client noticed by itself."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     listeners: dict[str, set[str]] = field(default_factory=dict)
     """What those got that listen to the topics without moving."""
+    answers: set[tuple[str, str]] = field(default_factory=set)
+    """(who called, where it was heard) of the roll call."""
     delivered: dict[str, int] = field(default_factory=dict)
     """Queue message → how often a consumer was given it."""
     consumed: set[str] = field(default_factory=set)
     """Queue messages that a consumer has worked on and sent an ACK for."""
     ack_receipted: dict[str, set[str]] = field(default_factory=dict)
     """Queue message → the nodes that have receipted an ACK of it."""
+    settled_for_good: dict[str, float] = field(default_factory=dict)
+    """Queue message → when a consumer heard that no node will hand it out again, virtual seconds."""
+    again_for_good: list[str] = field(default_factory=list)
+    """What was given all the same, to a consumer that came later."""
     redelivered_after_ack: list[str] = field(default_factory=list)
     again_at_same_node: list[tuple[str, str]] = field(default_factory=list)
     """(node, message): given again by the very node that had receipted the ACK."""
+    tries: dict[str, int] = field(default_factory=dict)
+    """Poison → how often a consumer was given it."""
+    deaths: dict[str, int] = field(default_factory=dict)
+    """Poison → how often a consumer died of it."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Poison → its last `delivery-count`."""
+    rejuvenated: list[tuple[str, int, int]] = field(default_factory=list)
+    """Poison that came with a lower one: from, to."""
+    letters: dict[str, set[str]] = field(default_factory=dict)
+    """Poison → ids of the dead letters that were read of it."""
+    ages: dict[str, float] = field(default_factory=dict)
+    """Timed message → seconds after its receipt when it was given."""
     wrongs: list[str] = field(default_factory=list)
 
-    def send(self, publisher: str, number: int, destination: str, chance: random.Random) -> Sent:
+    def send(self, publisher: str, number: int, node: str, destination: str, chance: random.Random) -> Sent:
         """A new message with a body that nothing else has; some hold NULs, some are larger than a segment."""
         message_id = f"{publisher}.{number}"
         size = chance.choice((0, 10, 10, 100, 100, 700, 6000))
         body = message_id.encode() + b"\0" + chance.randbytes(size)
-        message = self.sent[message_id] = Sent(message_id, publisher, number, destination, body, trio.current_time())
+        message = Sent(message_id, publisher, number, destination, body, trio.current_time(), node)
+        self.sent[message_id] = message
         return message
 
     def match(self, where: str, destination: str, body: bytes) -> str | None:
@@ -88,17 +153,31 @@ class Ledger:
         stream.vector[dot.origin] = max(last, dot.sequence)
         stream.seen[dot] = message_id
 
-    def give(self, message_id: str, node: str) -> None:
-        """A consumer is given a queue message by `node`."""
+    def give(self, message_id: str, node: str, since: float = 0.0) -> None:
+        """A consumer, which came to `node` at `since`, is given a queue message.
+
+        What was handed out before an ACK was receipted may come after it; not to whoever came later still.
+        """
         self.delivered[message_id] = self.delivered.get(message_id, 0) + 1
+        for_good = self.settled_for_good.get(message_id)
+        if for_good is not None and since > for_good:
+            self.again_for_good.append(f"{node} gave {message_id} at {trio.current_time():.3f}, ACK at {for_good:.3f}")
         if message_id in self.ack_receipted:
             self.redelivered_after_ack.append(message_id)
             if node in self.ack_receipted[message_id]:
                 self.again_at_same_node.append((node, message_id))
 
-    def receipt_of_ack(self, message_id: str, node: str) -> None:
-        """A consumer hears from `node` that its ACK is recorded."""
+    def receipt_of_ack(self, message_id: str, node: str, *, for_good: bool = False) -> None:
+        """A consumer hears from `node` that its ACK is recorded; `for_good`: at the level `quorum`, and not less."""
         self.ack_receipted.setdefault(message_id, set()).add(node)
+        if for_good:
+            self.settled_for_good.setdefault(message_id, trio.current_time())
+
+    def receipt(self, message: Sent, by: Origin, copies: int) -> None:
+        """A publisher hears that `message` is on so many disks; on none for sure when it is of level `accepted`."""
+        if copies:
+            message.receipted_by = by
+            message.copies = copies
 
     @property
     def receipted(self) -> list[Sent]:

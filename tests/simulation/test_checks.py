@@ -2,14 +2,16 @@
 
 import random
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from qmq.dots import Dot, Origin
 from qmq.storage.batch import BatchHead, encode_batch, read_head
 from qmq.storage.record import Kind, pack_envelope, pack_record
-from tests.simulation import checks
-from tests.simulation.ledger import Ledger, Sent, Stream, dot_of, id_of, resume_header
+from tests.simulation.checks import can_decide, fanouts, members, moves, queues, records, topics
+from tests.simulation.evidence import Excuses, published
+from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 
 N1, N2 = Origin("n1", 1), Origin("n2", 2)
 FANOUT, QUEUE = "/fanout/a", "/queue/x"
@@ -33,7 +35,7 @@ def ledger_with(*destinations: str, receipted: bool = True) -> tuple[Ledger, lis
 
     async def send() -> list[Sent]:
         chance = random.Random(1)
-        return [ledger.send("p0", number, name, chance) for number, name in enumerate(destinations, 1)]
+        return [ledger.send("p0", number, "n1", name, chance) for number, name in enumerate(destinations, 1)]
 
     sent = trio.run(send, clock=MockClock())
     for message in sent:
@@ -46,9 +48,9 @@ def test_a_hole_in_a_log_is_found() -> None:
     whole = {N1: [batch(N1, 1, one), batch(N1, 2, two)]}
     holed = {N1: [batch(N1, 1, one), batch(N1, 3, two)]}
 
-    assert checks.holes("n1", whole, {N1: 2}) == []
-    assert [wrong.split(":")[0] for wrong in checks.holes("n1", holed, {N1: 3})] == ["I3 hole"]
-    assert [wrong.split(":")[0] for wrong in checks.holes("n1", whole, {N1: 5})] == ["I3 vector"]
+    assert records.holes("n1", whole, {N1: 2}) == []
+    assert [wrong.split(":")[0] for wrong in records.holes("n1", holed, {N1: 3})] == ["I3 hole"]
+    assert [wrong.split(":")[0] for wrong in records.holes("n1", whole, {N1: 5})] == ["I3 vector"]
 
 
 def test_logs_that_differ_in_a_byte_are_found_and_a_shorter_one_is_fine() -> None:
@@ -57,42 +59,88 @@ def test_logs_that_differ_in_a_byte_are_found_and_a_shorter_one_is_fine() -> Non
     short = {N1: [batch(N1, 1, one)]}
     other = {N1: [batch(N1, 1, two)]}
 
-    assert checks.differences({"n1": long, "n2": short}) == []
-    assert [wrong.split(":")[0] for wrong in checks.differences({"n1": long, "n2": other})] == ["I3 divergence"]
+    assert records.differences({"n1": long, "n2": short}) == []
+    assert [wrong.split(":")[0] for wrong in records.differences({"n1": long, "n2": other})] == ["I3 divergence"]
 
 
 def test_what_nobody_sent_or_what_stands_twice_or_out_of_order_is_found() -> None:
     ledger, (one, two) = ledger_with(FANOUT, FANOUT)
-    stranger = Sent("p9.1", "p9", 1, FANOUT, b"p9.1\0", 0.0)
+    stranger = Sent("p9.1", "p9", 1, FANOUT, b"p9.1\0", 0.0, "n1")
 
     def wrongs(*messages: Sent) -> list[str]:
         log = {N1: [batch(N1, 1, *messages)]}
-        return [" ".join(wrong.split()[:2]) for wrong in checks.inventions(checks.published([log]), ledger)]
+        return [" ".join(wrong.split()[:2]) for wrong in records.inventions(published([log]), ledger)]
 
     assert wrongs(one, two) == []
     assert wrongs(one, stranger) == ["I2 log:"]
     assert wrongs(two, one) == ["I4 log:"]
     assert "I2 twice:" in wrongs(one, one)
     one.body += b"!"
-    changed = Sent(one.id, "p0", 1, FANOUT, one.body[:-1], 0.0)
+    changed = Sent(one.id, "p0", 1, FANOUT, one.body[:-1], 0.0, "n1")
     assert wrongs(changed) == ["I2 log:"]
+
+
+def test_what_stands_in_the_log_of_another_node_than_it_was_sent_to_is_found_unless_it_is_adopted() -> None:
+    ledger, (one, two) = ledger_with(QUEUE, QUEUE)
+    logged = published([{N2: [batch(N2, 1, two, one)]}])  # adopted in the order of their priorities
+    adopted = members.adopted(logged, ledger, "n1")
+
+    assert [wrong.split(":")[0] for wrong in records.inventions(logged, ledger)] == [
+        "I2 elsewhere",
+        "I2 elsewhere",
+        "I4 log",
+    ]
+    assert records.inventions(logged, ledger, adopted) == []
+    assert members.adopted_twice(adopted) == []
+
+
+def test_adopted_messages_are_known_without_the_journal_of_their_first_life_and_judged_beside_it() -> None:
+    ledger, (one, two) = ledger_with(QUEUE, QUEUE)
+    first = {N1: [batch(N1, 1, one, two)]}
+    twice = {N2: [batch(N2, 1, two, one, two)]}
+
+    for logs in ([twice], [first, twice]):
+        logged = published(logs)
+        adopted = members.adopted(logged, ledger, "n1")
+        assert members.adopted_twice(adopted) == [f"I24 adopted 2 times: {two.id}"]
+        assert records.inventions(logged, ledger, adopted) == []
+
+
+def test_of_adopted_messages_the_body_is_judged_and_of_their_first_life_the_order() -> None:
+    ledger, (one, two) = ledger_with(QUEUE, QUEUE)
+    logged = published([{N1: [batch(N1, 1, two, one)], N2: [batch(N2, 1, two)]}])
+    adopted = members.adopted(logged, ledger, "n1")
+
+    assert list(adopted) == [Dot(N2, 1)]
+    assert [wrong.split(":")[0] for wrong in records.inventions(logged, ledger, adopted)] == ["I4 log"]
+    two.body += b"!"
+    wrongs = records.inventions(logged, ledger, adopted)
+    assert [wrong.split(" holds")[0] for wrong in wrongs] == [f"I2 log: {Dot(N1, 1)}", f"I2 log: {Dot(N2, 1)}"]
+
+
+def test_only_queue_messages_of_the_node_that_left_are_adopted() -> None:
+    ledger, (one, two) = ledger_with(FANOUT, QUEUE)
+    logged = published([{N2: [batch(N2, 1, one, two)]}])
+
+    assert list(members.adopted(logged, ledger, "n1")) == [Dot(N2, 2)]
+    assert members.adopted(logged, ledger, "n3") == {}
 
 
 def test_a_receipted_message_that_a_log_lacks_is_found_unless_its_only_disk_was_wiped() -> None:
     ledger, (one, two) = ledger_with(FANOUT, FANOUT)
     rows = {FANOUT: [(Dot(N1, 1), one.id)]}
-    excuses = checks.Excuses()
+    excuses = Excuses()
 
-    assert [wrong.split(":")[0] for wrong in checks.lost_in_logs("n1", rows, ledger, excuses)] == ["I1 log"]
-    excuses.ids.add(two.id)
-    assert checks.lost_in_logs("n1", rows, ledger, excuses) == []
+    assert [wrong.split(":")[0] for wrong in fanouts.lost_in_logs("n1", rows, ledger, excuses)] == ["I1 log"]
+    excuses.ids[two.id] = 1.0
+    assert fanouts.lost_in_logs("n1", rows, ledger, excuses) == []
 
 
 def test_a_message_without_a_receipt_may_be_missing() -> None:
     ledger, _ = ledger_with(FANOUT, QUEUE, receipted=False)
 
-    assert checks.lost_in_logs("n1", {FANOUT: []}, ledger, checks.Excuses()) == []
-    assert checks.lost_from_queues(ledger, checks.Excuses()) == []
+    assert fanouts.lost_in_logs("n1", {FANOUT: []}, ledger, Excuses()) == []
+    assert queues.lost(ledger, Excuses()) == []
 
 
 def test_a_subscriber_must_be_told_exactly_the_log() -> None:
@@ -101,15 +149,15 @@ def test_a_subscriber_must_be_told_exactly_the_log() -> None:
     ledger.streams.append(stream)
     rows = {FANOUT: [(Dot(N1, 1), one.id), (Dot(N1, 2), two.id)]}
     ledger.follow(stream, Dot(N1, 1), one.id)
-    excuses = checks.Excuses()
+    excuses = Excuses()
 
-    assert [wrong.split(":")[0] for wrong in checks.streams_against(rows, ledger, excuses)] == ["I1 subscriber"]
+    assert [wrong.split(":")[0] for wrong in fanouts.streams_against(rows, ledger, excuses)] == ["I1 subscriber"]
     ledger.follow(stream, Dot(N1, 2), two.id)
-    assert checks.streams_against(rows, ledger, excuses) == []
+    assert fanouts.streams_against(rows, ledger, excuses) == []
     ledger.follow(stream, Dot(N2, 1), "p0.3")
-    assert [wrong.split(":")[0] for wrong in checks.streams_against(rows, ledger, excuses)] == ["I5 ghost"]
+    assert [wrong.split(":")[0] for wrong in fanouts.streams_against(rows, ledger, excuses)] == ["I5 ghost"]
     excuses.dots.add(Dot(N2, 1))
-    assert checks.streams_against(rows, ledger, excuses) == []
+    assert fanouts.streams_against(rows, ledger, excuses) == []
     assert ledger.wrongs == []
 
 
@@ -124,14 +172,28 @@ def test_a_subscriber_notices_repeats_and_the_wrong_order() -> None:
     assert stream.vector == {N1: 5}
 
 
+def test_a_receipt_for_two_disks_is_not_excused_by_the_loss_of_one() -> None:
+    ledger, (one, two) = ledger_with(QUEUE, QUEUE)
+    one.copies, two.copies = 1, 2
+    one.at = two.at = 2.0
+    excuses = Excuses(ids={one.id: 3.0, two.id: 3.0}, losses=[1.0, 3.0, 4.0])
+
+    wrongs = queues.lost_copies(ledger, excuses)
+
+    assert len(wrongs) == 1 and two.id in wrongs[0]
+    assert queues.lost_copies(ledger, excuses, {two.id}) == [], "another attempt stands in a log"
+    excuses.losses.append(2.5)
+    assert queues.lost_copies(ledger, excuses) == []
+
+
 def test_a_queue_message_that_reached_nobody_is_found() -> None:
     ledger, (one, two) = ledger_with(QUEUE, QUEUE)
     ledger.consumed.add(one.id)
 
-    wrongs = checks.lost_from_queues(ledger, checks.Excuses())
+    wrongs = queues.lost(ledger, Excuses())
 
     assert len(wrongs) == 1 and two.id in wrongs[0]
-    assert checks.lost_from_queues(ledger, checks.Excuses(ids={two.id})) == []
+    assert queues.lost(ledger, Excuses(ids={two.id: 1.0})) == []
 
 
 def test_a_second_delivery_after_the_receipt_of_its_ack_is_counted() -> None:
@@ -155,20 +217,20 @@ def test_a_torn_transaction_is_found() -> None:
     one.transaction = two.transaction = 1
 
     def wrongs(*messages: Sent) -> int:
-        records = checks.published([{N1: [batch(N1, 1, *messages)]}])
-        return len(checks.torn_transactions(records, ledger, checks.Excuses()))
+        logged = published([{N1: [batch(N1, 1, *messages)]}])
+        return len(records.torn_transactions(logged, ledger, Excuses()))
 
     assert (wrongs(one, two), wrongs(alone), wrongs(one, alone)) == (0, 0, 1)
 
 
 def test_a_topic_message_that_a_listener_missed_is_found_once_interest_has_spread() -> None:
     ledger, (early, late) = ledger_with("/topic/t", "/topic/t")
-    late.at = checks.TOPICS_SECONDS
+    late.at = topics.TOPICS_SECONDS
     seen = ledger.listeners.setdefault("l0", set())
 
-    assert len(checks.unseen_topics(ledger)) == 1
+    assert len(topics.unseen(ledger)) == 1
     seen.add(late.id)
-    assert checks.unseen_topics(ledger) == []
+    assert topics.unseen(ledger) == []
 
 
 def test_a_changed_or_invented_body_is_noticed_at_the_client() -> None:
@@ -186,3 +248,93 @@ def test_message_ids_become_dots_and_vectors_a_resume_header() -> None:
     assert dot_of("node-with-hyphens-00000000000000ff-12") == Dot(Origin("node-with-hyphens", 255), 12)
     assert resume_header({N1: 3, N2: 4}) == "n1-0000000000000001=3,n2-0000000000000002=4"
     assert id_of(b"p0.1\0\xff\0") == "p0.1"
+
+
+INSISTED = "/fanout/insisted"
+
+
+def test_a_message_that_was_sent_again_and_stands_twice_is_found() -> None:
+    once = {INSISTED: [(Dot(N1, 1), "i0.1"), (Dot(N2, 4), "i0.2")]}
+    twice = {INSISTED: [*once[INSISTED], (Dot(N2, 5), "i0.1")]}
+
+    assert moves.appended_without_a_fault(once) == []
+    assert len(moves.appended_without_a_fault(twice)) == 1
+
+
+def test_what_was_insisted_on_and_is_in_no_log_is_found() -> None:
+    ledger, (one,) = ledger_with(INSISTED)
+
+    assert moves.lost_when_insisted("n1", {INSISTED: [(Dot(N1, 1), one.id)]}, ledger, Excuses()) == []
+    assert len(moves.lost_when_insisted("n1", {INSISTED: []}, ledger, Excuses())) == 1
+    assert moves.lost_when_insisted("n1", {INSISTED: []}, ledger, Excuses(ids={one.id: 1.0})) == []
+
+
+def test_what_a_durable_subscription_was_never_given_is_found() -> None:
+    place = Place(FANOUT, given={"p0.1": 1})
+    ledger = Ledger(places=[place])
+
+    assert moves.places_against({FANOUT: [(Dot(N1, 1), "p0.1")]}, ledger, Excuses()) == []
+    missed = {FANOUT: [(Dot(N1, 1), "p0.1"), (Dot(N1, 2), "p0.2")]}
+    assert len(moves.places_against(missed, ledger, Excuses())) == 1
+    assert moves.places_against(missed, ledger, Excuses(dots={Dot(N1, 2)})) == []
+
+
+def test_what_comes_again_after_its_ack_is_found_at_the_same_node_and_after_a_moment_at_others() -> None:
+    place = Place(FANOUT)
+    ledger = Ledger(places=[place])
+
+    async def live() -> None:
+        before = trio.current_time()
+        place.give("p0.1", "n1", before)
+        place.acknowledge("p0.1", "n1")
+        place.give("p0.1", "n2", trio.current_time())
+        assert moves.given_again_without_a_fault(ledger) == []
+        await trio.sleep(1)
+        place.give("p0.1", "n1", before)
+        assert moves.given_again_where_acknowledged(ledger, ()) == []
+        place.give("p0.1", "n2", trio.current_time())
+        assert len(moves.given_again_without_a_fault(ledger)) == 1
+        assert moves.given_again_where_acknowledged(ledger, ()) == []
+        place.give("p0.1", "n1", trio.current_time())
+
+    trio.run(live, clock=MockClock(autojump_threshold=0))
+
+    assert len(moves.given_again_where_acknowledged(ledger, ())) == 1
+    assert moves.given_again_where_acknowledged(ledger, {"n1"}) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "core", "learners", "decides"),
+    [
+        (3, 2, 0, True),
+        (3, 2, 1, False),  # it needs both others, and one is away
+        (3, 3, 1, True),
+        (4, 3, 1, True),
+        (5, 3, 0, True),
+        (5, 3, 1, False),
+        (5, 4, 1, True),
+        (3, 1, 0, False),
+    ],
+)
+def test_a_core_must_run_its_queues_dry_only_if_its_learners_can_learn_without_the_rest(
+    nodes: int, core: int, learners: int, decides: bool
+) -> None:
+    assert can_decide(nodes, core, learners) == decides
+
+
+def test_what_comes_again_after_an_ack_for_good_is_found_unless_its_consumer_was_there_before() -> None:
+    ledger = Ledger()
+
+    async def live() -> None:
+        before = trio.current_time()
+        ledger.receipt_of_ack("p0.1", "n1", for_good=True)
+        ledger.receipt_of_ack("p0.2", "n1")
+        await trio.sleep(1)
+        ledger.give("p0.1", "n2", before)
+        ledger.give("p0.2", "n2", trio.current_time())
+        assert queues.given_again_for_good(ledger) == []
+        ledger.give("p0.1", "n2", trio.current_time())
+
+    trio.run(live, clock=MockClock(autojump_threshold=0))
+
+    assert len(queues.given_again_for_good(ledger)) == 1

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.simulation.faults import draw_plan
+from tests.simulation.plan import draw_plan
 from tests.simulation.run import simulate
 
 CHUNK = 10

@@ -1,30 +1,25 @@
-"""Bugs to put into the product, for the test of the tester. Each is what a plausible mistake would look like.
-
-They replace methods for the time of one run and live here only: the product has no switches for them.
-"""
+"""Mistakes on the road of a message through its own node: decide, record, tell."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import trio
 
 from qmq.broker.outcome import Outcome
-from qmq.dots import Origin, Vector
-from qmq.errors import MeshError
+from qmq.dots import Origin
 from qmq.journal import encode_group
-from qmq.replication.acceptance import NOT_HERE, Acceptance
-from qmq.replication.feed import Feed, Read
-from qmq.replication.serving import Serving
 from qmq.server.commits import RECEIPT_BYTES, Commits
-from qmq.storage.batch import BatchHead, read_head
+from qmq.server.copies import Answer, Copies
+from qmq.server.teller import Teller
 from qmq.storage.journal import Journal
 from qmq.storage.store import Store
+from tests.simulation.plan import Family
+from tests.simulation.plants.registry import plant
 
 
-@contextmanager
+@plant(Family.WIPES, "I1", "I3", "I13", seed=0)
 def sequences_used_again() -> Iterator[None]:
     """A node keeps one incarnation for all its lives: what its disk lost, it numbers again."""
     begin_anew = Store.begin_incarnation
@@ -40,12 +35,12 @@ def sequences_used_again() -> Iterator[None]:
         yield
 
 
-@contextmanager
+@plant(Family.CRASHES, "I5", "I1", "I13")
 def shipped_before_fsync() -> Iterator[None]:
     """Subscribers and links are told what is written and not yet synced. Receipts still wait for the sync."""
     append_synced = Journal.append
 
-    def append(journal: Journal, *arguments: object, **settings: object) -> int:
+    def append(journal: Journal, *arguments: Any, **settings: Any) -> int:
         journal._settings = replace(journal._settings, sync="never")
         return append_synced(journal, *arguments, **settings)
 
@@ -84,51 +79,7 @@ def shipped_before_fsync() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def highest_taken_for_all() -> Iterator[None]:
-    """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are taken in silence."""
-    judge, acknowledged = Acceptance._is_new, Feed.acknowledged
-
-    def is_new(acceptance: Acceptance, head: BatchHead, have: Vector) -> bool:
-        try:
-            return judge(acceptance, head, have)
-        except MeshError as error:
-            if error.code == NOT_HERE:
-                return True
-            raise
-
-    def hear(feed: Feed, ack: object) -> None:
-        began = feed.began
-        acknowledged(feed, ack)  # type: ignore[arg-type]  # handed on as it came
-        if began:
-            feed.seek_again = False
-
-    def select(feed: Feed, read: Read, durable_end: int, base: Vector) -> tuple[list[object], int | None]:
-        frames: list[object] = []
-        chosen: list[bytes] = []
-        position = None
-        for begin, head, data in read:
-            if begin + head.size > durable_end:
-                break
-            position = begin + head.size
-            if head.last > feed.peer.get(head.origin, 0) and head.origin not in feed._direct:
-                chosen.append(data)
-                feed.peer[head.origin] = head.last
-        feed._close(frames, chosen)  # type: ignore[arg-type]  # a list of frames
-        return frames, position
-
-    def heads(journal: Journal, batches: list[bytes]) -> list[BatchHead]:
-        found = map(read_head, batches)
-        return [head for head in found if head is not None]
-
-    journal = partial(patch.object, Journal)
-    feed = partial(patch.object, Feed)
-    with journal("_check", heads), feed("select", select), feed("acknowledged", hear):
-        with patch.object(Acceptance, "_is_new", is_new):
-            yield
-
-
-@contextmanager
+@plant(Family.CRASHES, "I1", "I7", seed=0)
 def receipted_before_recorded() -> Iterator[None]:
     """A publisher gets its receipt at the decision."""
     submit = Commits.submit
@@ -144,21 +95,38 @@ def receipted_before_recorded() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def lent_and_forgotten() -> Iterator[None]:
-    """What a borrower lost with its link is never taken back by its owner."""
+@plant(Family.CRASHES, "I1", "I5", "I7", "I13", seed=0)
+def never_synced() -> Iterator[None]:
+    """A write counts as durable; the sync is left out."""
+    append_synced = Journal.append
 
-    def take_back(serving: Serving, have: Vector, out: Outcome, *, late: bool = False) -> int:
-        return 0
+    def append(journal: Journal, *arguments: Any, **settings: Any) -> int:
+        journal._settings = replace(journal._settings, sync="never")
+        return append_synced(journal, *arguments, **settings)
 
-    with patch.object(Serving, "take_back", take_back):
+    with patch.object(Journal, "append", append):
         yield
 
 
-ALL = (
-    sequences_used_again,
-    shipped_before_fsync,
-    highest_taken_for_all,
-    receipted_before_recorded,
-    lent_and_forgotten,
-)
+@plant(Family.WIPES, "I1")
+def level_not_waited_for() -> Iterator[None]:
+    """A receipt that promises two disks is sent when one has the record."""
+
+    def ask(copies: Copies, answer: Answer, now: float) -> bool:
+        return True
+
+    with patch.object(Copies, "ask", ask):
+        yield
+
+
+@plant(Family.WIPES, "I1")
+def shortage_not_told() -> Iterator[None]:
+    """A receipt that comes after one second without copies does not say so."""
+    say = Teller.say
+
+    def say_nothing(teller: Teller, answer: Answer) -> None:
+        answer.copies = None
+        say(teller, answer)
+
+    with patch.object(Teller, "say", say_nothing):
+        yield

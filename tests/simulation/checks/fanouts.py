@@ -1,0 +1,46 @@
+"""Fanouts: what their logs hold and what their subscribers were told.
+
+I1   what was receipted is in the log of every node, and was told to every subscriber
+I4   a log has the records of one incarnation in their order
+I5   a subscriber that resumes by vector is told exactly what the logs hold, once
+"""
+
+from qmq.dots import Vector
+from tests.simulation.evidence import Excuses, Rows
+from tests.simulation.ledger import Ledger
+
+
+def lost_in_logs(name: str, logs: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:
+    """I1, I2 and I4 for the fanout logs of one node."""
+    wrong: list[str] = []
+    for destination, rows in logs.items():
+        ids = {message_id for _, message_id in rows}
+        if len(ids) != len(rows):
+            wrong.append(f"I5 log: {name} holds a message of {destination} twice")
+        last: Vector = {}
+        for dot, message_id in rows:
+            if dot.sequence <= last.get(dot.origin, 0):
+                wrong.append(f"I4 fanout: {name} has {dot} after {last[dot.origin]} in {destination}")
+            last[dot.origin] = dot.sequence
+            if message_id not in ledger.sent:
+                wrong.append(f"I2 fanout: {name} holds {message_id}, which nobody sent")
+        for message in ledger.receipted:
+            if message.destination == destination and message.id not in ids and message.id not in excuses.ids:
+                wrong.append(f"I1 log: {message.id}, receipted by {message.receipted_by}, is not in the log of {name}")
+    return wrong
+
+
+def streams_against(logs: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:
+    """I1 and I5: every subscriber was told exactly the log of its fanout."""
+    wrong: list[str] = []
+    for stream in ledger.streams:
+        kept = dict(logs[stream.destination])
+        for dot, message_id in kept.items():
+            if dot not in stream.seen and dot not in excuses.dots:
+                sent = ledger.sent.get(message_id)
+                outcome = "receipted" if sent is not None and sent.receipted_by else "unknown"
+                wrong.append(f"I1 subscriber: {stream.subscriber} was never told {dot} ({message_id}, {outcome})")
+        for dot, message_id in stream.seen.items():
+            if dot not in kept and dot not in excuses.dots:
+                wrong.append(f"I5 ghost: {stream.subscriber} was told {dot} ({message_id}), which no log holds")
+    return wrong

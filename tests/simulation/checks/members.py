@@ -1,0 +1,33 @@
+"""A node that left for good: what it accepted for queues has a second life on its adopter, and no third.
+
+I24 adopted messages are accepted anew, each once
+
+The adopter goes through queues and priorities one after the other, so adopted messages of one publisher do not stand in
+the order in which it sent them. The ledger tells which they are: the records of the first life may have left every
+journal, and then nothing on the disks does.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from qmq.dots import Dot
+from tests.simulation.evidence import Published
+from tests.simulation.ledger import Ledger
+
+
+def adopted(logged: Mapping[Dot, Published], ledger: Ledger, left: str) -> dict[Dot, Published]:
+    """Queue messages that were sent to the node `left` and stand in the log of another one."""
+    return {
+        dot: one
+        for dot, one in logged.items()
+        if one.destination.startswith("/queue/")
+        and dot.origin.node != left
+        and one.id in ledger.sent
+        and ledger.sent[one.id].node == left
+    }
+
+
+def adopted_twice(adopted: Mapping[Dot, Published]) -> list[str]:
+    """Messages that were accepted anew more than once."""
+    counts = Counter(one.id for one in adopted.values())
+    return [f"I24 adopted {count} times: {message_id}" for message_id, count in counts.items() if count > 1]

@@ -1,0 +1,55 @@
+"""Queues: what was receipted is worked on, and what a receipted ACK has settled is over.
+
+I1   every receipted message was worked on by a consumer at least once; a receipt that does not say otherwise
+     promises two disks in a mesh of three nodes or more, so there the loss of one disk excuses nothing
+I7   nothing is given again by the node that receipted its ACK, nor by any node as long as there is no fault, nor ever
+     when the ACK was receipted at the level `quorum`
+"""
+
+from collections.abc import Collection
+
+from tests.simulation.evidence import Excuses
+from tests.simulation.ledger import Ledger
+
+
+def lost(ledger: Ledger, excuses: Excuses) -> list[str]:
+    """I1: what was receipted was worked on at least once. To be asked when the queues have run dry."""
+    return [
+        f"I1 queue: {message.id}, receipted by {message.receipted_by}, reached no consumer of {message.destination}"
+        for message in ledger.receipted
+        if message.destination.startswith("/queue/")
+        and message.id not in ledger.consumed
+        and message.id not in excuses.ids
+    ]
+
+
+def lost_copies(ledger: Ledger, excuses: Excuses, elsewhere: Collection[str] = ()) -> list[str]:
+    """What was receipted as being on more disks than were lost since, and is on none.
+
+    `elsewhere`: what was sent more than once and stands in a log; another attempt than the lost one was receipted.
+    """
+    return [
+        f"I1 copies: {message.id}, receipted by {message.receipted_by} for {message.copies} disks, is on no other disk"
+        for message in ledger.receipted
+        if message.id in excuses.ids and message.id not in elsewhere and message.copies > excuses.losses_of(message)
+    ]
+
+
+def given_again_where_settled(ledger: Ledger, forgetful: Collection[str]) -> list[str]:
+    """I7: a node remembers what it receipted; except those in `forgetful`, which lost their disks."""
+    return [
+        f"I7 same node: {node} gave {message_id} again after it had receipted the ACK"
+        for node, message_id in ledger.again_at_same_node
+        if node not in forgetful
+    ]
+
+
+def given_again_for_good(ledger: Ledger) -> list[str]:
+    """I7 for ACKs that were receipted at `quorum`, where no disk was lost."""
+    return [f"I7 quorum: {what}" for what in ledger.again_for_good]
+
+
+def given_again_without_a_fault(ledger: Ledger) -> list[str]:
+    """I7 for a mesh in which nothing went wrong."""
+    again = ledger.redelivered_after_ack
+    return [f"I7 without a fault: given again after a receipted ACK: {again}"] if again else []

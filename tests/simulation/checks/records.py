@@ -1,0 +1,83 @@
+"""Records, as the journals of all nodes hold them.
+
+I2   nothing is in a log that nobody sent to its node, nothing stands twice, and bodies are as they were sent
+I3   of one incarnation, one node's records are a prefix of another's, byte for byte, without a hole
+I4   of one incarnation, each publisher's messages stand in the order in which it sent them
+"""
+
+from collections.abc import Collection, Mapping
+
+from qmq.dots import Dot, Origin, Vector
+from qmq.storage.batch import REST
+from tests.simulation.evidence import Excuses, Log, Published
+from tests.simulation.ledger import Ledger
+from tests.simulation.workloads.names import INSISTED
+
+
+def holes(name: str, log: Log, vector: Vector) -> list[str]:
+    """I3, inside one journal: what is kept has no hole and ends where the vector says."""
+    wrong: list[str] = []
+    for origin, batches in log.items():
+        for (before, _), (after, _) in zip(batches, batches[1:], strict=False):
+            if after.first != before.last + 1:
+                wrong.append(f"I3 hole: {name} has {origin} up to {before.last} and then from {after.first}")
+        if vector.get(origin, 0) != batches[-1][0].last:
+            wrong.append(f"I3 vector: {name} says {vector.get(origin, 0)} of {origin} and has {batches[-1][0].last}")
+    return wrong
+
+
+def differences(logs: Mapping[str, Log]) -> list[str]:
+    """I3, between journals: where two keep the same batch it is the same to the byte.
+
+    What stands for a stretch that had left all journals is each node's own (`batch.REST`).
+    """
+    wrong: list[str] = []
+    known: dict[tuple[Origin, int], tuple[str, bytes]] = {}
+    for name, log in logs.items():
+        for origin, batches in log.items():
+            for head, data in batches:
+                if head.attributes & REST:
+                    continue
+                other, there = known.setdefault((origin, head.first), (name, data))
+                if there != data:
+                    wrong.append(f"I3 divergence: {origin} from {head.first} differs between {other} and {name}")
+    return wrong
+
+
+def inventions(records: Mapping[Dot, Published], ledger: Ledger, adopted: Collection[Dot] = ()) -> list[str]:
+    """I2 and I4 in the logs. Of those in `adopted` only what they say is judged here; see `members`."""
+    wrong: list[str] = []
+    where: dict[str, Dot] = {}
+    last: dict[tuple[Origin, str], int] = {}
+    for dot in sorted(records):
+        record = records[dot]
+        sent = ledger.sent.get(record.id)
+        if sent is None or sent.body != record.body or sent.destination != record.destination:
+            wrong.append(f"I2 log: {dot} holds {record.id} as nobody sent it")
+            continue
+        if dot in adopted or record.destination == INSISTED:  # of the latter see `moves`
+            continue
+        if sent.node != dot.origin.node:
+            wrong.append(f"I2 elsewhere: {dot} is {record.id}, which was sent to {sent.node}")
+        if record.id in where:
+            wrong.append(f"I2 twice: {record.id} is both {where[record.id]} and {dot}")
+        where[record.id] = dot
+        line = (dot.origin, sent.publisher)
+        if sent.number <= last.get(line, 0):
+            wrong.append(f"I4 log: {dot} is {record.id}, after number {last[line]} of the same publisher")
+        last[line] = sent.number
+    return wrong
+
+
+def torn_transactions(records: Mapping[Dot, Published], ledger: Ledger, excuses: Excuses) -> list[str]:
+    """What was sent in one transaction is in the logs as a whole or not at all. Only for journals that keep all."""
+    logged = {record.id for record in records.values()}
+    whole: dict[tuple[str, int], list[str]] = {}
+    for message in ledger.sent.values():
+        if message.transaction and not message.destination.startswith("/topic/") and message.id not in excuses.ids:
+            whole.setdefault((message.publisher, message.transaction), []).append(message.id)
+    return [
+        f"torn transaction: of {ids} only {sorted(logged.intersection(ids))} are in the logs"
+        for ids in whole.values()
+        if 0 < len(logged.intersection(ids)) < len(ids)
+    ]

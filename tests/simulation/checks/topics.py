@@ -1,0 +1,16 @@
+"""Topics: whoever has listened all the time, without a fault anywhere, has heard everything."""
+
+from tests.simulation.ledger import Ledger
+
+TOPICS_SECONDS = 2.0
+"""From here on every listener's interest has reached every node of a healthy mesh."""
+
+
+def unseen(ledger: Ledger) -> list[str]:
+    """Without faults, and only then, a topic message reaches whoever was there when it was sent."""
+    return [
+        f"topic lost without a fault: {name} never got {message.id}"
+        for name, seen in ledger.listeners.items()
+        for message in ledger.receipted
+        if message.destination.startswith("/topic/") and message.at >= TOPICS_SECONDS and message.id not in seen
+    ]

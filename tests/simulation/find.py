@@ -1,0 +1,30 @@
+"""Looking for a planted bug: the first seed that breaks what the bug should break, and that is clean without it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.simulation.plants import Planted
+from tests.simulation.run import Report, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`tried` seeds were run with the bug in; `report` is of the last. `clean` is the same seed without the bug."""
+
+    tried: int
+    report: Report
+    clean: Report
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether it is the bug that was found."""
+        return not self.clean.wrongs
+
+
+def find(planted: Planted, seeds: Iterable[int]) -> Found | None:
+    """The first of `seeds` that finds it by one of its signs; None when none does."""
+    for tried, seed in enumerate(seeds, 1):
+        report = simulate(seed, planted.put_in, planted.family)
+        if any(wrong.split()[0].rstrip(":") in planted.signs for wrong in report.wrongs):
+            return Found(tried, report, simulate(seed, family=planted.family))
+    return None

@@ -1,0 +1,105 @@
+"""Who serves whose queue messages, looked at all the time; the other checks look at the end.
+
+I9   a term of an owner has one server, whoever asks; no two nodes hand out messages of one owner; and who hands them
+     out does so in the highest term that it knows
+
+Surprising: what is wrong must be so at two looks. A node that was paused goes on in the state that it had, and gives
+nothing out before it has looked at the clock, in the same virtual instant; the look may come between the two.
+"""
+
+from collections.abc import Iterator
+
+import trio
+
+from tests.simulation.cluster import Member
+from tests.simulation.pauses import Pauses
+from tests.simulation.trace import Trace
+
+LOOK_SECONDS = 0.1
+"""A small part of a lease: who wrongly hands out does so for as long as a cut or a pause lasts."""
+
+
+class Lookout:
+    """`wrongs` are broken promises, each once."""
+
+    def __init__(self, members: list[Member], pauses: Pauses, trace: Trace) -> None:
+        self.wrongs: list[str] = []
+        self._members = members
+        self._pauses = pauses
+        self._trace = trace
+        self._servers: dict[tuple[str, int], str] = {}
+        self._suspected: set[str] = set()
+
+    @property
+    def takeovers(self) -> int:
+        """How often a node began to serve another one."""
+        return sum(owner != server for (owner, _), server in self._servers.items())
+
+    @property
+    def taken_over(self) -> set[str]:
+        """The owners that another node served for a while."""
+        return {owner for (owner, _), server in self._servers.items() if owner != server}
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Judge this moment."""
+        found = set(self._double_servers()) | set(self._outdated())
+        for text in sorted(found & self._suspected):
+            if text not in self.wrongs:
+                self.wrongs.append(text)
+                self._trace.note(text)
+        self._suspected = found
+        for member in self._awake():
+            assert member.node is not None
+            rules = member.node.takeover.rules
+            for owner, term in rules.terms.items():
+                self.served(owner, term.number, term.server)
+            for owner, claim in rules.claims.items():
+                self.served(owner, claim.term, member.name)
+
+    def served(self, owner: str, term: int, server: str) -> None:
+        """Somebody serves an owner in a term, as some node knows."""
+        known = self._servers.get((owner, term))
+        if known is None:
+            self._servers[owner, term] = server
+            if term:
+                self._trace.note(f"{server} serves {owner} in term {term}")
+        elif known != server:
+            text = f"I9 term: both {known} and {server} serve {owner} in term {term}"
+            if text not in self.wrongs:
+                self.wrongs.append(text)
+
+    def _double_servers(self) -> Iterator[str]:
+        servers: dict[str, str] = {}
+        for member in self._awake():
+            for owner in handed_out_by(member):
+                other = servers.setdefault(owner, member.name)
+                if other != member.name:
+                    yield f"I9 servers: both {other} and {member.name} hand out messages of {owner}"
+
+    def _outdated(self) -> Iterator[str]:
+        for member in self._awake():
+            assert member.node is not None
+            takeover = member.node.takeover
+            for owner in handed_out_by(member):
+                serves_in, known = takeover.served.get(owner, 0), takeover.rules.term_of(owner).number
+                if takeover.is_active and serves_in < known:
+                    yield f"I9 outdated: {member.name} serves {owner} in term {serves_in} and knows of {known}"
+
+    def _awake(self) -> Iterator[Member]:
+        """Who can do anything now."""
+        for member in self._members:
+            if member.is_alive and member.node is not None and not self._pauses.holds(member.host):
+                yield member
+
+
+def handed_out_by(member: Member) -> list[str]:
+    """The owners whose messages a node would give to a consumer that came now."""
+    assert member.node is not None
+    queues = member.node.broker.queues
+    return [] if queues.held else sorted(queues.handover.serves)

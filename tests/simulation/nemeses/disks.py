@@ -1,0 +1,93 @@
+"""Harm to disks: gone, failing, slow, full, damaged, set back."""
+
+from collections.abc import Collection
+
+import trio
+
+from tests.simulation.cluster import Member
+from tests.simulation.faults import Fault, nemesis
+from tests.simulation.stage import Stage
+from tests.support.disks import DiskImage, spoil
+
+SLOW_SECONDS = (0.4, 1.0, 3.0)
+"""How long a call takes at most on a disk that has become slow: one of these."""
+
+
+@nemesis("wipe", loses_disk=True)
+async def wipe(stage: Stage, fault: Fault) -> None:
+    """A crash whose disk comes back empty."""
+    member = stage.by_name[fault.node]
+    if member.is_alive:
+        stage.excuses.losing(member, stage.members)
+        await member.crash(silently=stage.chance_of(fault).random() < 0.5, wipe=True)
+        await stage.start_after(member, fault.seconds)
+
+
+@nemesis("disk")
+async def disk(stage: Stage, fault: Fault) -> None:
+    """A disk operation fails and all later ones too: the node must stop by itself."""
+    member = stage.by_name[fault.node]
+    await member.fail_disk()
+    await stage.start_after(member, fault.seconds)
+
+
+@nemesis("slow disk")
+async def slow_disk(stage: Stage, fault: Fault) -> None:
+    """Every call takes up to some seconds."""
+    await _slow_down(stage, fault, [stage.by_name[fault.node]])
+
+
+@nemesis("slow disks")
+async def slow_disks(stage: Stage, fault: Fault) -> None:
+    """Every node's disk is slow, as on storage that they share: what is received is not durable for long anywhere."""
+    await _slow_down(stage, fault, stage.members)
+
+
+async def _slow_down(stage: Stage, fault: Fault, members: Collection[Member]) -> None:
+    seconds = stage.chance_of(fault).choice(SLOW_SECONDS)
+    for member in members:
+        member.slow_disk(seconds)
+    try:
+        await trio.sleep(fault.seconds)
+    finally:
+        for member in members:
+            member.slow_disk(None)
+
+
+@nemesis("full disk")
+async def full_disk(stage: Stage, fault: Fault) -> None:
+    """Only the reserve is left: SENDs are refused, and consumers go on."""
+    member = stage.by_name[fault.node]
+    member.set_full_disk(True)
+    try:
+        await trio.sleep(fault.seconds)
+    finally:
+        member.set_full_disk(False)
+
+
+@nemesis("damage", loses_disk=True, minority=True)
+async def damage(stage: Stage, fault: Fault) -> None:
+    """A crash, and while the node is down bytes of its journal change, or go missing at an end."""
+    member = stage.by_name[fault.node]
+    if member.is_alive:
+        stage.excuses.losing(member, stage.members)
+        await member.crash(silently=True)
+        chance = stage.chance_of(fault)
+        member.is_damaged = True
+        path = spoil(member.disk, "journal", chance)
+        stage.trace.note(f"{member.name}: {path} is damaged")
+        await stage.start_after(member, fault.seconds)
+
+
+@nemesis("old image", loses_disk=True, minority=True)
+async def old_image(stage: Stage, fault: Fault) -> None:
+    """A backup of the disk is taken now; later the machine is restored from it."""
+    member = stage.by_name[fault.node]
+    image = DiskImage(member.disk)
+    await trio.sleep(fault.seconds)
+    if member.is_alive:
+        stage.excuses.losing(member, stage.members)
+        await member.crash(silently=True)
+        image.restore(member.disk)
+        stage.trace.note(f"{member.name} is restored from a backup of {fault.seconds:.3f} s ago")
+        stage.start(member)

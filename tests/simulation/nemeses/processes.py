@@ -1,0 +1,70 @@
+"""Harm to processes and their machines: killed, without power, stopped in order, paused, with a wrong clock."""
+
+import trio
+
+from tests.simulation.faults import Fault, nemesis
+from tests.simulation.stage import Stage
+
+CLOCK_STEP_SECONDS_MAX = 3600.0
+
+CAUGHT_AT_WORK = 0.7
+"""How often a node dies while its disk is busy for it, because that is where bugs are."""
+
+
+@nemesis("crash")
+async def crash(stage: Stage, fault: Fault) -> None:
+    """The process is killed: connections are reset, unsynced bytes are lost or torn."""
+    await _end(stage, fault, silently=False)
+
+
+@nemesis("power")
+async def power(stage: Stage, fault: Fault) -> None:
+    """As crash, but nobody is told."""
+    await _end(stage, fault, silently=True)
+
+
+@nemesis("power of all")
+async def power_of_all(stage: Stage, fault: Fault) -> None:
+    """Every node loses its power in one instant; they come back one after the other."""
+    await stage.by_name[fault.node].be_caught_at_work()
+    for member in stage.members:
+        await member.crash(silently=True)
+    for member in stage.members:
+        await stage.start_after(member, fault.seconds / 4)
+
+
+@nemesis("stop")
+async def stop(stage: Stage, fault: Fault) -> None:
+    """An orderly end."""
+    member = stage.by_name[fault.node]
+    await member.stop()
+    await stage.start_after(member, fault.seconds)
+
+
+@nemesis("pause")
+async def pause(stage: Stage, fault: Fault) -> None:
+    """The process does nothing for a while and does not know it: SIGSTOP, a suspended machine, a long collection."""
+    host = stage.by_name[fault.node].host
+    stage.pauses.begin(host)
+    try:
+        await trio.sleep(fault.seconds)
+    finally:
+        stage.pauses.end(host)
+
+
+@nemesis("clock")
+async def clock(stage: Stage, fault: Fault) -> None:
+    """The wall clock steps, by up to an hour either way, and then half-way back."""
+    member = stage.by_name[fault.node]
+    seconds = stage.chance_of(fault).uniform(-CLOCK_STEP_SECONDS_MAX, CLOCK_STEP_SECONDS_MAX)
+    member.step_clock(seconds)
+    await trio.sleep(fault.seconds)
+    member.step_clock(-seconds / 2)
+
+
+async def _end(stage: Stage, fault: Fault, *, silently: bool) -> None:
+    member = stage.by_name[fault.node]
+    if stage.chance_of(fault).random() < CAUGHT_AT_WORK:
+        await member.be_caught_at_work()
+    await member.crash(silently=silently)
+    await stage.start_after(member, fault.seconds)

@@ -1,0 +1,268 @@
+"""What a seed will be, drawn before anything runs: a mesh, its clients, and a script of faults.
+
+A plan can be printed and read; it is what a failing seed shows first. A fifth of the seeds have no faults at all,
+because what a healthy mesh promises is more (no message again after a receipted ACK). `kept` replays a part of the
+script: the faults keep their numbers, times and chance, whatever is left out.
+"""
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from tests.simulation.faults import NEMESES, Fault
+
+FIRST_FAULT_SECONDS = 0.8
+
+SHORT_SHARE = 0.15
+"""How often journals are too short for whoever is away."""
+
+PACES = (0.3, 0.8, 2.0)
+"""Seconds between two faults, on average; one of these."""
+
+LENGTHS = (0.05, 0.4, 1.5, 4.0)
+"""About so many seconds a fault lasts, unless the phase of faults ends before."""
+
+TAKEOVER_PACES = (2.0, 3.0)
+TAKEOVER_LENGTHS = (3.0, 5.0)
+TAKEOVER_SECONDS = 3.0
+"""The phase of faults is so much longer in their family."""
+
+CORE_SHARE = 0.25
+"""How often only a majority is healed at first."""
+
+
+class Family(Enum):
+    """Which faults a seed draws from: how often each, relative to the others."""
+
+    ALL = {
+        "cut": 4,
+        "cut one way": 3,
+        "isolate": 3,
+        "isolate one way": 2,
+        "halves": 2,
+        "ring": 2,
+        "partial": 2,
+        "flap": 2,
+        "swizzle": 1,
+        "break": 3,
+        "break clients": 2,
+        "slow link": 1,
+        "dribble": 1,
+        "crash": 6,
+        "power": 4,
+        "power of all": 1,
+        "stop": 2,
+        "freeze": 1,
+        "pause": 3,
+        "clock": 2,
+        "disk": 2,
+        "slow disk": 1,
+        "full disk": 1,
+    }
+    WIPES = {"wipe": 3, "crash": 3, "cut": 2, "slow disks": 3, "stop": 1, "disk": 1}
+    DAMAGE = {"damage": 3, "old image": 2, "crash": 3, "cut": 2, "clock": 1}
+    CRASHES = {"crash": 4, "power": 4, "power of all": 3, "isolate": 4}
+    CUTS = {
+        "cut": 4,
+        "cut one way": 3,
+        "isolate": 3,
+        "isolate one way": 3,
+        "halves": 3,
+        "ring": 3,
+        "partial": 3,
+        "flap": 2,
+        "swizzle": 2,
+        "break": 2,
+        "pause": 2,
+    }
+    SLOW = {
+        "slow link": 3,
+        "dribble": 2,
+        "slow disk": 3,
+        "slow disks": 1,
+        "full disk": 2,
+        "pause": 3,
+        "freeze": 2,
+        "crash": 2,
+    }
+    CHANGES = {"join": 4, "retire": 3, "crash": 3, "power": 2, "cut": 3, "isolate": 2, "stop": 1, "break": 1}
+    """The mesh begins without its last node."""
+    TAKEOVERS = {
+        "isolate": 3,
+        "isolate one way": 3,
+        "halves": 2,
+        "partial": 1,
+        "pause": 3,
+        "crash": 3,
+        "power": 2,
+        "break": 1,
+    }
+    """Few faults, long enough for another node to serve the one that they meet, and perhaps for its return."""
+    NONE = dict[str, int]()
+
+
+SHARES = {
+    Family.ALL: 5,
+    Family.WIPES: 2,
+    Family.DAMAGE: 1,
+    Family.CRASHES: 2,
+    Family.CUTS: 2,
+    Family.SLOW: 1,
+    Family.CHANGES: 1,
+    Family.TAKEOVERS: 2,
+    Family.NONE: 4,
+}
+"""How many of twenty seeds draw from each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One simulation. Times are virtual seconds."""
+
+    seed: int
+    family: Family
+    nodes: tuple[str, ...]
+    seconds: float
+    """Length of the phase with faults and publishers."""
+    faults: tuple[Fault, ...]
+    core: tuple[str, ...]
+    """The majority that has to finish alone before the others come back; empty when all come back at once."""
+    kept: tuple[int, ...]
+    """Which of `faults` happen, by number from 0; all of them, unless a part is replayed."""
+    latency_seconds: float
+    disk_seconds: float
+    skews_us: tuple[int, ...]
+    segment_bytes: int
+    checkpoint_bytes: int
+    journal_keep_bytes: int
+    journal_bytes_max: int
+    """Of each journal, also when a member lacks what goes."""
+    buffer_bytes: int
+    """Of one direction of a connection."""
+    subscriber_buffer_bytes: int
+    """What a follower may lag behind before its node reads the log for it."""
+    commit_pending_bytes: int
+    """What waits for the disk before clients are not read any more."""
+    publishers: int
+    followers: int
+    consumers: int
+    prefetch: int
+
+    @property
+    def script(self) -> tuple[Fault, ...]:
+        """The faults that happen."""
+        return tuple(self.faults[number] for number in self.kept)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing goes wrong."""
+        return not self.kept and not self.core and not self.newcomer
+
+    @property
+    def newcomer(self) -> str:
+        """The node that joins later; "" when the mesh stays what it is."""
+        return self.nodes[-1] if self.family is Family.CHANGES else ""
+
+    def count(self, *names: str) -> int:
+        """How many faults of these names happen."""
+        return sum(fault.name in names for fault in self.script)
+
+    @property
+    def replay(self) -> str:
+        """The command that shows this plan again."""
+        command = f"python -m tests.simulation --seeds 1 --start {self.seed} --family {self.family.name.lower()}"
+        if len(self.kept) < len(self.faults):
+            command += " --faults " + (",".join(map(str, self.kept)) or "none")
+        return command
+
+    def __str__(self) -> str:
+        lines = [
+            f"seed {self.seed}: {len(self.nodes)} nodes, {self.seconds:.1f} s, {self.publishers} publishers, "
+            f"{self.followers} followers, {self.consumers} consumers with credit {self.prefetch}",
+            f"latency {self.latency_seconds * 1000:.2f} ms, disk {self.disk_seconds * 1000:.1f} ms, segments of "
+            f"{self.segment_bytes}, checkpoints each {self.checkpoint_bytes}, journal kept {self.journal_keep_bytes} "
+            f"to {self.journal_bytes_max}",
+            f"buffers: network {self.buffer_bytes}, followers {self.subscriber_buffer_bytes}, commits "
+            f"{self.commit_pending_bytes}",
+        ]
+        if self.core:
+            lines.append(f"after the faults {', '.join(self.core)} must finish without the others")
+        return "\n".join(lines + [f"  {number:2} {self.faults[number]}" for number in self.kept])
+
+
+def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | None = None) -> Plan:
+    """The plan of `seed`: the same on every machine. `family` replaces the one that the seed draws."""
+    chance = random.Random(f"plan/{seed}")
+    nodes = tuple(f"n{number}" for number in range(1, chance.choice((3, 3, 3, 3, 3, 3, 3, 4, 5)) + 1))
+    seconds = chance.uniform(4, 6.5)
+    drawn = chance.choices(list(SHARES), list(SHARES.values()))[0]
+    family = family or drawn
+    if family is Family.CHANGES and len(nodes) == 3:
+        nodes += ("n4",)  # of two nodes none can be retired
+    if family is Family.TAKEOVERS:
+        seconds += TAKEOVER_SECONDS
+    faults = _draw_faults(chance, nodes, seconds, family)
+    plan = Plan(
+        seed=seed,
+        family=family,
+        nodes=nodes,
+        seconds=seconds,
+        faults=faults,
+        kept=tuple(range(len(faults))),
+        latency_seconds=chance.choice((0.0002, 0.001, 0.005)),
+        disk_seconds=chance.choice((0.001, 0.005, 0.03)),
+        skews_us=tuple(chance.choice((0, 0, chance.randint(-3600, 3600) * 1_000_000)) for _ in nodes),
+        segment_bytes=chance.choice((4096, 16384, 1 << 20)),
+        checkpoint_bytes=chance.choice((3000, 12000, 1 << 20)),
+        # A member whose disk is gone needs what the others dropped, and only retention may have done that.
+        journal_keep_bytes=1 << 30 if _loses_disks(faults) else chance.choice((8192, 1 << 30)),
+        journal_bytes_max=1 << 40,
+        buffer_bytes=chance.choice((3000, 16384, 1 << 16)),
+        subscriber_buffer_bytes=chance.choice((2000, 4 << 20)),
+        commit_pending_bytes=chance.choice((2000, 16 << 20)),
+        publishers=chance.randint(1, 3),
+        followers=chance.randint(1, 3),
+        consumers=chance.randint(1, 3),
+        prefetch=chance.choice((1, 2, 5, 20)),
+        core=_draw_core(chance, nodes) if faults and family is not Family.CHANGES else (),
+    )
+    if faults and random.Random(f"short/{seed}").random() < SHORT_SHARE:
+        plan = replace(
+            plan, segment_bytes=4096, checkpoint_bytes=3000, journal_keep_bytes=4096, journal_bytes_max=12288
+        )
+    return plan if kept is None else replace(plan, kept=tuple(sorted(set(kept) & set(plan.kept))))
+
+
+def _loses_disks(faults: tuple[Fault, ...]) -> bool:
+    return any(NEMESES[fault.name].loses_disk for fault in faults)
+
+
+def _draw_core(chance: random.Random, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Mostly none."""
+    if chance.random() > CORE_SHARE:
+        return ()
+    return tuple(sorted(chance.sample(nodes, len(nodes) // 2 + 1)))
+
+
+def _draw_faults(chance: random.Random, nodes: tuple[str, ...], seconds: float, family: Family) -> tuple[Fault, ...]:
+    faults: list[Fault] = []
+    weights = family.value
+    is_long = family is Family.TAKEOVERS
+    if not weights:
+        return ()
+    names = list(weights)
+    at = FIRST_FAULT_SECONDS
+    pace = chance.choice(TAKEOVER_PACES if is_long else PACES)
+    while True:
+        at += chance.uniform(0.1, 2 * pace)
+        if at >= seconds:
+            return tuple(faults)
+        name = chance.choices(names, list(weights.values()))[0]
+        node, other = chance.sample(nodes, 2)
+        if not NEMESES[name].takes_two:
+            other = ""
+        if NEMESES[name].minority:
+            node = chance.choice(nodes[: (len(nodes) - 1) // 2])
+        lasts = chance.choice(TAKEOVER_LENGTHS if is_long else LENGTHS) * chance.uniform(0.5, 1.5)
+        faults.append(Fault(at, name, node, other, lasts))

@@ -1,0 +1,80 @@
+"""Mistakes with clients that move from node to node."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from unittest.mock import patch
+
+from qmq.broker.broker import Broker
+from qmq.broker.dedup import Dedup
+from qmq.broker.durables import Durables
+from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
+from qmq.cursors import Move
+from qmq.server.retries import Retries
+from tests.simulation.plan import Family
+from tests.simulation.plants.registry import plant
+
+
+@plant(Family.NONE, "I5", "I2", seed=1)
+def peers_are_not_asked() -> Iterator[None]:
+    """What is tried again is appended unless this node itself has it."""
+
+    @asynccontextmanager
+    async def of(retries: Retries, keys: Sequence[bytes]) -> AsyncIterator[set[bytes]]:
+        yield set()
+
+    with patch.object(Retries, "of", of):
+        yield
+
+
+@plant(Family.CRASHES, "I5", "I2")
+def ids_of_peers_are_not_learned() -> Iterator[None]:
+    """A node knows only the messages that it has taken from its own clients."""
+    accept = Broker.accept
+
+    def accept_without_id(broker: Broker, message: Message, out: Outcome) -> None:
+        learn, Dedup.learn = Dedup.learn, lambda *_: None  # type: ignore[method-assign]
+        try:
+            accept(broker, message, out)
+        finally:
+            Dedup.learn = learn  # type: ignore[method-assign]
+
+    with patch.object(Broker, "accept", accept_without_id):
+        yield
+
+
+@plant(Family.CRASHES, "I5", "I2")
+def ids_are_forgotten_at_a_restart() -> Iterator[None]:
+    """Nothing is learned from the journal when a node starts."""
+    with patch("qmq.server.node.replay_ids", lambda *_: None):
+        yield
+
+
+@plant(Family.NONE, "I6", "I13", seed=0)
+def acknowledgements_stay_at_their_node() -> Iterator[None]:
+    """What peers say that a durable subscription is done with is not taken into account."""
+    accept = Durables.accept
+
+    def accept_beginnings(durables: Durables, move: Move) -> None:
+        if move.start is not None:
+            move.done = {}
+            accept(durables, move)
+
+    with patch.object(Durables, "accept", accept_beginnings):
+        yield
+
+
+@plant(Family.NONE, "I6", "I13")
+def what_was_handed_out_counts_as_done() -> Iterator[None]:
+    """A durable subscription that ends leaves nothing of what was in flight to it."""
+    detach = Durables.detach
+
+    def detach_done(durables: Durables, subscription, out: Outcome) -> None:  # type: ignore[no-untyped-def]
+        attachment = subscription.durable
+        if attachment is not None:
+            for handed in subscription.in_flight.values():
+                attachment.claim(handed.claims)
+        detach(durables, subscription, out)
+
+    with patch.object(Durables, "detach", detach_done):
+        yield

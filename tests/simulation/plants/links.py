@@ -1,0 +1,152 @@
+"""Mistakes between nodes: what a vector means, what a feed sends, what is accepted."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from unittest.mock import patch
+
+from qmq.broker import retained
+from qmq.broker.broker import Broker
+from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
+from qmq.broker.subscription import Subscription
+from qmq.dots import Origin, Vector
+from qmq.errors import MeshError
+from qmq.replication.acceptance import NOT_HERE, Acceptance
+from qmq.replication.feed import Feed, Read
+from qmq.replication.hub import Hub
+from qmq.replication.routes import Neighbour, Routes
+from qmq.server.followers import Followers
+from qmq.server.node import Node
+from qmq.storage.batch import BatchHead, read_head
+from qmq.storage.journal import Journal
+from tests.simulation.plan import Family
+from tests.simulation.plants.registry import plant
+
+
+@plant(Family.CUTS, "I1", "I3", "I13", seed=0)
+def highest_taken_for_all() -> Iterator[None]:
+    """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are taken in silence."""
+    judge, acknowledged = Acceptance._is_new, Feed.acknowledged
+
+    def is_new(acceptance: Acceptance, head: BatchHead, have: Vector) -> bool:
+        try:
+            return judge(acceptance, head, have)
+        except MeshError as error:
+            if error.code == NOT_HERE:
+                return True
+            raise
+
+    def hear(feed: Feed, ack: object) -> None:
+        began = feed.began
+        acknowledged(feed, ack)  # type: ignore[arg-type]  # handed on as it came
+        if began:
+            feed.seek_again = False
+
+    def select(feed: Feed, read: Read, durable_end: int, base: Vector) -> tuple[list[object], int | None]:
+        frames: list[object] = []
+        chosen: list[bytes] = []
+        position = None
+        for begin, head, data in read:
+            if begin + head.size > durable_end:
+                break
+            position = begin + head.size
+            if head.last > feed.peer.get(head.origin, 0) and head.origin not in feed._direct:
+                chosen.append(data)
+                feed.peer[head.origin] = head.last
+        feed._close(frames, chosen)  # type: ignore[arg-type]  # a list of frames
+        return frames, position
+
+    journal = partial(patch.object, Journal)
+    feed = partial(patch.object, Feed)
+    with journal("_check", _heads), feed("select", select), feed("acknowledged", hear):
+        with patch.object(Acceptance, "_is_new", is_new):
+            yield
+
+
+@plant(Family.WIPES, "I1")
+def received_counted_as_durable() -> Iterator[None]:
+    """A node tells its peers that it has on disk what it has only received."""
+
+    def durable_vector(node: Node) -> Vector:
+        return node.received_vector()
+
+    with patch.object(Node, "durable_vector", durable_vector):
+        yield
+
+
+@plant(Family.CUTS, "I21", "I13")
+def relay_refused_for_ever() -> Iterator[None]:
+    """A node that has once followed an origin at its own node wants its records from nobody else any more."""
+    direct_for = Hub.direct_for
+
+    def direct_for_ever(hub: Hub, peer: str) -> tuple[Origin, ...]:
+        known = {*getattr(hub, "planted", ()), *direct_for(hub, peer)}
+        setattr(hub, "planted", known)  # noqa: B010  # no attribute of the product
+        return tuple(sorted(origin for origin in known if origin.node != peer))
+
+    with patch.object(Hub, "direct_for", direct_for_ever):
+        yield
+
+
+@plant(Family.CUTS, "I21", seed=0)
+def interest_lost_on_reconnect() -> Iterator[None]:
+    """What a peer wants is told on the first link with it, and not on the next."""
+    begin_telling = Routes._begin_telling
+
+    def begin_once(routes: Routes, neighbour: Neighbour) -> None:
+        told: set[Origin] = getattr(routes, "planted", set())
+        if neighbour.origin not in told:
+            begin_telling(routes, neighbour)
+        setattr(routes, "planted", told | {neighbour.origin})  # noqa: B010  # no attribute of the product
+
+    with patch.object(Routes, "_begin_telling", begin_once):
+        yield
+
+
+@plant(Family.CUTS, "topic", seed=0)
+def topics_told_twice() -> Iterator[None]:
+    """A topic message that comes on two ways is told on both."""
+
+    def topic_from_peer(broker: Broker, message: Message, out: Outcome) -> None:
+        broker._publish_topic(message, out)
+
+    with patch.object(Broker, "topic_from_peer", topic_from_peer):
+        yield
+
+
+@plant(Family.CUTS, "I13")
+def last_value_by_arrival() -> Iterator[None]:
+    """The last value of a topic is the one that came last, which is another one on each side of a cut."""
+
+    calls = count(1)
+    with patch.object(retained, "_version", lambda message: next(calls)):
+        yield
+
+
+@plant(Family.CUTS, "I5", seed=0)
+def seen_rows_told_again() -> Iterator[None]:
+    """A log is read from where the vector of a subscriber points to, and what it has seen behind that is told again."""
+
+    def is_news(followers: Followers, subscription: Subscription, origin: Origin, sequence: int) -> bool:
+        return True
+
+    with patch.object(Followers, "_is_news", is_news):
+        yield
+
+
+@plant(Family.WIPES, "I1", "I3", "I5", "I13")
+def old_records_taken_again() -> Iterator[None]:
+    """A batch that ends where it is known already is appended once more."""
+    judge = Acceptance._is_new
+
+    def is_new(acceptance: Acceptance, head: BatchHead, have: Vector) -> bool:
+        return judge(acceptance, head, have) or head.last == have.get(head.origin, 0)
+
+    with patch.object(Acceptance, "_is_new", is_new), patch.object(Journal, "_check", _heads):
+        yield
+
+
+def _heads(journal: Journal, batches: list[bytes]) -> list[BatchHead]:
+    found = map(read_head, batches)
+    return [head for head in found if head is not None]

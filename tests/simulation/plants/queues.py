@@ -1,0 +1,87 @@
+"""Mistakes with queues that several nodes work on: what is lent, what is settled, what comes back."""
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+from qmq.broker.lending import Lending
+from qmq.broker.life import Back
+from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
+from qmq.broker.queue import Queue
+from qmq.dots import Dot, Vector
+from qmq.replication.serving import Serving
+from qmq.storage.reduce import Reduction
+from tests.simulation.plan import Family
+from tests.simulation.plants.registry import plant
+
+
+@plant(Family.ALL, "I13")
+def lent_and_forgotten() -> Iterator[None]:
+    """What a borrower lost with its link is never taken back by its owner."""
+
+    def take_back(serving: Serving, have: Vector, out: Outcome, *, late: bool = False) -> int:
+        return 0
+
+    with patch.object(Serving, "take_back", take_back):
+        yield
+
+
+@plant(Family.ALL, "I1", "I13", seed=0)
+def acknowledged_on_relay() -> Iterator[None]:
+    """A node that borrows a message settles it at once, before a consumer has seen it."""
+    borrow = Lending.borrow
+
+    def borrow_and_settle(lending: Lending, message: Message, out: Outcome) -> None:
+        borrow(lending, message, out)
+        lending._queues._settle_borrowed(message, out)
+
+    with patch.object(Lending, "borrow", borrow_and_settle):
+        yield
+
+
+@plant(Family.CRASHES, "I7")
+def settles_forgotten_by_recovery() -> Iterator[None]:
+    """A node that comes back knows its messages and not what was settled of them."""
+
+    def settle(reduction: Reduction, queue: str, dots: list[Dot]) -> None:
+        reduction.changes += len(dots)
+
+    with patch.object(Reduction, "_settle", settle):
+        yield
+
+
+@plant(Family.ALL, "I1", "I13", seed=0)
+def returned_and_dropped() -> Iterator[None]:
+    """What a peer gives back is taken from its books and put nowhere."""
+
+    def returned(lending: Lending, peer: str, returns: list[tuple[Dot, Back, object]], out: Outcome) -> None:
+        for dot, _, _ in returns:
+            lending.lent.get(peer, {}).pop(dot, None)
+
+    with patch.object(Lending, "returned", returned):
+        yield
+
+
+@plant(Family.ALL, "I13", "I21")
+def credit_leaks() -> Iterator[None]:
+    """What a message took of a peer's credit does not come back: an offer never rises."""
+    offer = Lending.offer
+
+    def offer_once(lending: Lending, peer: str, name: str, limit: int, out: Outcome) -> None:
+        known = lending._borrowing.get(peer, {}).get(name)
+        offer(lending, peer, name, limit if known is None or limit < 0 else min(limit, known.limit), out)
+
+    with patch.object(Lending, "offer", offer_once):
+        yield
+
+
+@plant(Family.NONE, "I7")
+def lent_and_kept() -> Iterator[None]:
+    """A message that is lent stays in the line of its owner, too."""
+    lend = Queue._lend
+
+    def lend_and_keep(queue: Queue, message: Message, out: Outcome) -> bool:
+        return lend(queue, message, out) and not queue.subscriptions
+
+    with patch.object(Queue, "_lend", lend_and_keep):
+        yield

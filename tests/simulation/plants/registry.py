@@ -1,0 +1,47 @@
+"""Bugs to put into the product, for the test of the tester: each is what a plausible mistake would look like.
+
+They replace functions for the time of one run and live here only: the product has no switches for them. A bug is
+found when one of its seeds breaks an invariant that it names, and the same seed without it is clean.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from tests.simulation.plan import Family
+
+SEEDS_MAX = 500
+"""A bug that so many seeds of its family do not find is one that the simulation cannot find."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """`family` brings it out, `signs` are the first words of what it breaks.
+
+    `seed` is where the search of every commit begins, because it finds it there or soon after; None: it takes long, so
+    only the night looks for it.
+    """
+
+    name: str
+    put_in: Callable[[], AbstractContextManager[None]]
+    family: Family
+    signs: frozenset[str]
+    seed: int | None
+
+
+PLANTS: dict[str, Planted] = {}
+"""All there are, by name; complete once `tests.simulation.plants` is imported."""
+
+Bug = Callable[[], Iterator[None]]
+
+
+def plant(family: Family, *signs: str, seed: int | None = None) -> Callable[[Bug], Bug]:
+    """Register a generator that patches the product, yields, and takes it back."""
+
+    def register(bug: Bug) -> Bug:
+        name = bug.__name__.replace("_", " ")
+        assert name not in PLANTS, f"two bugs are called {name}"
+        PLANTS[name] = Planted(name, contextmanager(bug), family, frozenset(signs), seed)
+        return bug
+
+    return register

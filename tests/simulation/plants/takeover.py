@@ -1,0 +1,87 @@
+"""Mistakes with the right to serve another node's queue messages."""
+
+from collections.abc import Collection, Iterator, Mapping
+from unittest.mock import patch
+
+import trio
+
+from qmq.broker.outcome import Outcome
+from qmq.broker.ownership import LEASE, Heard, Ownership
+from qmq.server.takeover import Takeover
+from tests.simulation.plan import Family
+from tests.simulation.plants.registry import plant
+
+
+@plant(Family.TAKEOVERS, "I9", seed=3)
+def majority_of_who_is_seen() -> Iterator[None]:
+    """A majority is one of the nodes that were heard lately, not of the peers file."""
+    begin = Takeover.__init__
+
+    def begin_with_view(takeover: Takeover, *arguments: object) -> None:
+        begin(takeover, *arguments)  # type: ignore[arg-type]
+        rules = takeover.rules
+
+        def is_majority(nodes: Collection[str]) -> bool:
+            since = trio.current_time() - rules.after
+            view = {rules.node, *(name for name, heard in rules.peers.items() if heard.at > since)}
+            return 2 * len(view.intersection(nodes)) > len(view)
+
+        rules.is_majority = is_majority
+        takeover._node.membership.is_majority = is_majority  # type: ignore[method-assign, assignment]
+
+    with patch.object(Takeover, "__init__", begin_with_view):
+        yield
+
+
+@plant(Family.TAKEOVERS, "I9")
+def lease_of_who_is_heard() -> Iterator[None]:
+    """What a node hears bears its lease, although nobody may hear the node."""
+
+    def echo_until(rules: Ownership, name: str, heard: Heard, after_us: int, now: float) -> float:
+        return heard.at + rules.after * LEASE
+
+    with patch.object(Ownership, "_echo_until", echo_until):
+        yield
+
+
+@plant(Family.TAKEOVERS, "I9", "I7")
+def no_barrier_after_a_restart() -> Iterator[None]:
+    """A node that starts hands out its messages at once, before it has asked anybody."""
+    set_held = Takeover._set_held
+
+    def set_held_later(takeover: Takeover, out: Outcome) -> None:
+        rules = takeover.rules
+        if trio.current_time() - rules.awake_since < rules.after:
+            queues = takeover._node.broker.queues
+            queues.is_starting = False
+            if queues.held:
+                queues.release_hold(out)
+        else:
+            set_held(takeover, out)
+
+    with patch.object(Takeover, "_set_held", set_held_later):
+        yield
+
+
+@plant(Family.TAKEOVERS, "I7", "I13", "I9")
+def no_fence() -> Iterator[None]:
+    """What another node lends is taken, however old it is and whoever serves meanwhile."""
+
+    def may_borrow(takeover: Takeover, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool:
+        return True
+
+    with patch.object(Takeover, "may_borrow", may_borrow):
+        yield
+
+
+@plant(Family.TAKEOVERS, "I9", "I13", "I21")
+def term_of_an_earlier_life_not_told() -> Iterator[None]:
+    """A node that has won its own term before a restart lends without it, and its peers drop that."""
+    begin = Takeover.begin
+
+    def begin_in_term_0(takeover: Takeover) -> None:
+        begin(takeover)
+        takeover.served.clear()
+
+    with patch.object(Takeover, "begin", begin_in_term_0):
+        yield

@@ -1,0 +1,53 @@
+"""From a failing seed to the few faults that it needs: delta debugging over its script.
+
+A part of a script is run like a whole one; the plan of the mesh and of its clients stays. A part fails in the same way
+when it breaks an invariant that the whole script broke, so that the search does not wander off to another bug.
+"""
+
+from collections.abc import Callable, Sequence
+
+from tests.simulation.run import Plant, Report, simulate
+
+RUNS_MAX = 120
+"""Simulations that one seed may cost; what is left then is shown, however long it is."""
+
+
+def minimal(numbers: Sequence[int], fails: Callable[[Sequence[int]], bool], runs_max: int = RUNS_MAX) -> list[int]:
+    """A part of `numbers` that still fails and of which, within `runs_max` tries, nothing can be left out.
+
+    `numbers` itself is known to fail. Classic ddmin: try to do without ever smaller slices.
+    """
+    left = list(numbers)
+    slices = 2
+    runs = 0
+    while left and runs < runs_max:
+        size = max(1, len(left) // slices)
+        for begin in range(0, len(left), size):
+            rest = left[:begin] + left[begin + size :]
+            runs += 1
+            if fails(rest):
+                left = rest
+                slices = max(slices - 1, 2)
+                break
+            if runs == runs_max:
+                break
+        else:
+            if size == 1:
+                break
+            slices = min(slices * 2, len(left))
+    return left
+
+
+def shrink(report: Report, plant: Plant) -> Report:
+    """The same failure with as few faults as can be found."""
+    signs = _signs(report)
+
+    def fails(kept: Sequence[int]) -> bool:
+        return bool(signs & _signs(simulate(report.seed, plant, report.plan.family, kept)))
+
+    return simulate(report.seed, plant, report.plan.family, minimal(report.plan.kept, fails))
+
+
+def _signs(report: Report) -> set[str]:
+    """Which invariants are broken: the first words of what is wrong."""
+    return {wrong.split(":")[0].split(" after ")[0] for wrong in report.wrongs}

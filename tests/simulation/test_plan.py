@@ -1,0 +1,69 @@
+"""What a seed draws, and what is said about many of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.faults import NEMESES
+from tests.simulation.plan import SHARES, Family, draw_plan
+from tests.simulation.results import Results
+from tests.simulation.run import Report
+from tests.simulation.summary import Summary
+
+
+def test_every_family_draws_from_faults_that_exist_and_every_fault_is_drawn() -> None:
+    drawn = {name for family in Family for name in family.value}
+
+    assert drawn == set(NEMESES)
+
+
+def test_every_family_has_a_share_of_the_seeds_and_a_fifth_of_them_is_quiet() -> None:
+    assert set(SHARES) == set(Family)
+    assert SHARES[Family.NONE] * 5 == sum(SHARES.values())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_faults_that_only_a_minority_bears_meet_fewer_than_half_of_the_nodes(seed: int) -> None:
+    plan = draw_plan(seed, Family.DAMAGE)
+
+    hit = {fault.node for fault in plan.faults if NEMESES[fault.name].minority}
+
+    assert len(hit) < len(plan.nodes) / 2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_core_is_a_majority_and_only_of_meshes_with_faults(seed: int) -> None:
+    plan = draw_plan(seed)
+
+    assert not plan.core or len(plan.core) > len(plan.nodes) / 2
+    assert not plan.core or plan.faults
+    assert draw_plan(seed, Family.NONE).quiet
+
+
+def test_the_summary_counts_by_family_and_names_the_seeds_that_failed() -> None:
+    summary = Summary()
+    summary.add(Report(7, draw_plan(7, Family.CUTS), sent=10, receipted=9))
+    summary.add(Report(8, draw_plan(8, Family.CUTS), sent=5, wrongs=["I1 log: lost"]))
+    summary.add(Report(9, draw_plan(9, Family.NONE), sent=1))
+
+    table = summary.table(seconds=6.0)
+    document = json.loads(summary.json(seconds=6.0))
+
+    assert "| cuts | 2 |" in table and "| none | 1 |" in table and "| together | 3 |" in table
+    assert "Failing seeds: 8." in table
+    assert document["all"]["sent"] == 16
+    assert document["families"]["cuts"]["failed"] == 1
+    assert document["failed"] == [8]
+
+
+def test_a_run_that_was_stopped_knows_what_its_seeds_showed(tmp_path: Path) -> None:
+    results = Results(tmp_path / "kept")
+    assert list(results) == []
+    good = Report(7, draw_plan(7, Family.CUTS), digest="d", sent=10, receipted=9, takeovers=2, settled_seconds=1.5)
+    bad = Report(8, draw_plan(8), wrongs=["I1 log: lost"])
+
+    results.add(good)
+    results.add(bad)
+
+    assert list(Results(tmp_path / "kept")) == [good, bad]

@@ -1,0 +1,51 @@
+"""The clients of a simulated mesh: who they are and when they come. What each does is in a module of its own.
+
+Each draws from a generator of its own name, so another client more does not change what they do.
+"""
+
+import trio
+
+from tests.simulation.ledger import Place
+from tests.simulation.stage import Stage
+from tests.simulation.workloads.consume import consume
+from tests.simulation.workloads.follow import follow
+from tests.simulation.workloads.insist import insist
+from tests.simulation.workloads.keep_place import keep_place
+from tests.simulation.workloads.listen import listen
+from tests.simulation.workloads.names import FANOUTS
+from tests.simulation.workloads.publish import publish
+from tests.simulation.workloads.roll_call import attend, call_the_roll
+from tests.simulation.workloads.toil import make_trouble, toil
+
+__all__ = ["call_the_roll", "start_audience", "start_insistent", "start_publishers"]
+
+
+def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
+    """They end by themselves when the phase of faults does."""
+    for number in range(stage.plan.publishers):
+        nursery.start_soon(publish, stage, f"p{number}")
+    nursery.start_soon(make_trouble, stage, "t0")
+
+
+def start_insistent(stage: Stage, nursery: trio.Nursery) -> None:
+    """They end when all that they have sent is receipted."""
+    nursery.start_soon(insist, stage, "i0")
+
+
+def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
+    """Those who stay until the end and are cancelled then."""
+    plan = stage.plan
+    for number in range(plan.followers):
+        nursery.start_soon(follow, stage, f"s{number}", FANOUTS[number % len(FANOUTS)])
+    for number in range(plan.consumers):
+        nursery.start_soon(consume, stage, f"c{number}")
+    place = Place(FANOUTS[0])
+    stage.ledger.places.append(place)
+    for name in ("k0", "k1"):
+        nursery.start_soon(keep_place, stage, name, place)
+    for member in stage.members:
+        nursery.start_soon(attend, stage, member)
+    for number in range(2):
+        nursery.start_soon(toil, stage, f"w{number}")
+    if plan.quiet:
+        nursery.start_soon(listen, stage, "l0", stage.members[-1])

@@ -1,0 +1,96 @@
+"""One connection of a scripted STOMP client, through the client half of the project's own codec.
+
+Clients behave as good ones would: an outcome without an answer is unknown, whoever loses a connection tries another
+node, and an ERROR that no fault explains is a broken promise.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from qmq.wire.stomp import Connection, Frame, Role, encode_frame
+from qmq.world import Pipe
+from tests.simulation.cluster import CLIENT_PORT, Member
+from tests.simulation.ledger import Ledger
+from tests.simulation.stage import Stage
+
+LOGIN_SECONDS = 1.5
+"""An answer that takes longer is given up."""
+
+FAREWELLS = (
+    "slow-consumer",
+    "stopping",
+    "disk-full",
+    "durable-taken-over",
+    "durable-merged",
+    "not-caught-up",
+)
+"""ERRORs that end a connection and no promise: to one that reads too slowly, while its node is stopped in
+order, when it sends more than the disk can hold; and to those who share the name of a durable subscription: when
+another one comes, when two nodes have made it apart, when a node has just started."""
+
+
+class GoneError(Exception):
+    """The connection could not be had, or ended."""
+
+
+class Client:
+    """One STOMP connection of a client."""
+
+    def __init__(self, pipe: Pipe, name: str, ledger: Ledger) -> None:
+        self._pipe = pipe
+        self._name = name
+        self._ledger = ledger
+        self._connection = Connection(Role.CLIENT)
+
+    async def send(self, *frames: bytes) -> None:
+        try:
+            await self._pipe.send_all(b"".join(frames))
+        except trio.BrokenResourceError:
+            raise GoneError("broken") from None
+
+    async def read(self) -> list[Frame]:
+        """The frames of one read; possibly none."""
+        try:
+            data = await self._pipe.receive_some(65536)
+        except trio.BrokenResourceError:
+            raise GoneError("broken") from None
+        if not data:
+            raise GoneError("ended")
+        frames = self._connection.receive(data)
+        if self._connection.error is not None:
+            self._ledger.wrongs.append(f"{self._name} was sent bytes that break STOMP: {self._connection.error}")
+            raise GoneError("garbage")
+        for frame in frames:
+            if frame.head.command == "ERROR":
+                code = frame.head.headers.get("error-code", "")
+                if code in FAREWELLS:
+                    raise GoneError(code)
+                self._ledger.wrongs.append(f"{self._name} got ERROR: {dict(frame.head.headers)}")
+        return frames
+
+    def close(self) -> None:
+        self._pipe.close()
+
+
+@asynccontextmanager
+async def connected(stage: Stage, name: str, member: Member) -> AsyncIterator[Client]:
+    """A logged-in connection of the client `name` to a node. Raises GoneError."""
+    network = stage.fabric.network(name)
+    try:
+        with trio.fail_after(LOGIN_SECONDS):
+            pipe = await network.connect(member.host, CLIENT_PORT, None, "")
+    except (OSError, trio.TooSlowError) as error:
+        raise GoneError(str(error)) from None
+    client = Client(pipe, name, stage.ledger)
+    try:
+        with trio.move_on_after(LOGIN_SECONDS) as scope:
+            await client.send(encode_frame("CONNECT", [("accept-version", "1.2"), ("host", "mesh")]))
+            while not await client.read():
+                pass
+        if scope.cancelled_caught:
+            raise GoneError("login took too long")
+        yield client
+    finally:
+        client.close()

@@ -1,0 +1,23 @@
+"""The destinations that clients use, so that workloads and checks speak of the same ones."""
+
+FANOUTS = ("/fanout/a", "/fanout/b")
+QUEUES = ("/queue/x", "/queue/y")
+"""Messages of the second have groups."""
+
+INSISTED = "/fanout/insisted"
+"""Its messages have dedup ids and are sent until they are receipted."""
+
+POISON = "/queue/poison"
+"""What nobody can process."""
+
+TIMED = "/queue/timed"
+"""What is of no use after a moment."""
+
+DEAD = "/queue/dead-letters"
+
+TOPICS = ("/topic/t",)
+VALUE = "/topic/value"
+"""Every message to it is its last value."""
+
+ROLL = "/topic/roll"
+"""Used once, when everything else has ended."""
