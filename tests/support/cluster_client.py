@@ -67,14 +67,15 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         *,
         login: tuple[str, str] | None = None,
         authority: Path | None = None,
+        headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         """Connect and log in. Raises LostError when nobody answers or the node refuses.
 
-        `login` is a name and its password; with `authority`, a file of certificates, TLS is spoken. `options` are
-        stomp.py's.
+        `login` is a name and its password; with `authority`, a file of certificates, TLS is spoken; `headers` go into
+        CONNECT. `options` are stomp.py's.
         """
-        self.address = tuple(address)
+        self.address = (address[0], address[1])
         self.version = version
         self._speaks_tls = authority is not None
         self.messages: dict[str, list[Message]] = {}
@@ -97,7 +98,7 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         if authority is not None:
             self._connection.set_ssl(for_hosts=[self.address], ca_certs=str(authority))
         try:
-            self._connection.connect(*(login or ()), wait=False)
+            self._connection.connect(*(login or ()), wait=False, headers=dict(headers or {}))
         except (stomp.exception.ConnectFailedException, stomp.exception.NotConnectedException, OSError) as error:
             self.drop()
             raise LostError(f"{self._place}: cannot connect: {error!r}") from error
@@ -193,15 +194,18 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         """ACK; returns the receipt id to wait for, "" without one."""
         return self._settle(self._connection.ack, message, receipt, transaction)
 
-    def refuse(self, message: Message, *, receipt: bool = False, transaction: str | None = None) -> str:
+    def refuse(self, message: Message, *, receipt: bool = False, transaction: str | None = None, **headers: str) -> str:
         """NACK, as `acknowledge`."""
-        return self._settle(self._connection.nack, message, receipt, transaction)
+        return self._settle(self._connection.nack, message, receipt, transaction, headers)
 
     def begin(self, transaction: str) -> None:
         self._say(self._connection.begin, transaction)
 
-    def commit(self, transaction: str) -> None:
-        """COMMIT and wait for its receipt."""
+    def commit(self, transaction: str, *, wait: bool = True) -> None:
+        """COMMIT and wait for its receipt, which `on_message` must not do."""
+        if not wait:
+            self._say(self._connection.commit, transaction)
+            return
         receipt = self._new_receipt()
         self._say(self._connection.commit, transaction, headers={"receipt": receipt})
         self.wait_receipts([receipt])
@@ -263,7 +267,14 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
     def _place(self) -> str:
         return f"{self.address[0]}:{self.address[1]}"
 
-    def _settle(self, call: Callable[..., Any], message: Message, receipt: bool, transaction: str | None) -> str:
+    def _settle(
+        self,
+        call: Callable[..., Any],
+        message: Message,
+        receipt: bool,
+        transaction: str | None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
         receipt_id = self._new_receipt() if receipt else ""
         if self.version == "1.2":
             names: tuple[str, ...] = (message.headers["ack"],)
@@ -271,7 +282,7 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
             names = (message.id, message.headers["subscription"])
         else:
             names = (message.id,)
-        self._say(call, *names, transaction=transaction, receipt=receipt_id or None)
+        self._say(call, *names, transaction=transaction, receipt=receipt_id or None, **(headers or {}))
         return receipt_id
 
     def _new_receipt(self) -> str:

@@ -254,8 +254,12 @@ class Cluster:
         """The end of every node's log."""
         return [(name, tail(node.log, LOG_LINES)) for name, node in self.fleet.nodes.items()]
 
+    def write_node_file(self, name: str) -> Path:
+        """Put what `node_files` says into the file of the node."""
+        return self._write(f"node-{name}.toml", self.node_files[name])
+
     def _start(self, name: str) -> None:
-        self.fleet.config_file = self._write(f"node-{name}.toml", self.node_files[name])
+        self.fleet.config_file = self.write_node_file(name)
         self.fleet.start(name)
 
     def _put_proxy(self, caller: str, callee: str) -> None:

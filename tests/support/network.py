@@ -17,6 +17,7 @@ from math import inf
 import trio
 
 from qmq.world import Pipe
+from tests.support.moments import Parking
 
 CONNECT_SECONDS = 2.0
 """How long dialling into a black hole takes until it fails."""
@@ -28,7 +29,7 @@ Item = tuple[float, bytes]
 class Channel:
     """Bytes on their way from `source` to `target`, in order."""
 
-    __slots__ = ("broken", "changed", "items", "last_due", "reader_gone", "room", "size", "source", "target")
+    __slots__ = ("broken", "items", "last_due", "reader", "reader_gone", "size", "source", "target", "writer")
 
     def __init__(self, source: str, target: str) -> None:
         self.source = source
@@ -38,15 +39,16 @@ class Channel:
         self.last_due = 0.0
         self.broken = False
         self.reader_gone = False
-        self.changed = trio.Event()
-        self.room = trio.Event()
+        self.reader = Parking()
+        self.writer = Parking()
 
     def put(self, data: bytes, due: float) -> None:
         """Send `data` on its way; it never overtakes what was sent before."""
         self.last_due = max(self.last_due, due)
         self.items.append((self.last_due, data))
         self.size += len(data)
-        self.wake_reader()
+        if len(self.items) == 1:  # else the reader waits for what comes before this, or for the line
+            self.reader.wake_at(self.last_due)
 
     def take(self, bytes_max: int, now: float) -> bytes:
         """What has arrived, up to `bytes_max`; the end of the stream stays."""
@@ -60,24 +62,16 @@ class Channel:
             parts.append(data)
             left -= len(data)
         self.size -= bytes_max - left
-        self.wake_writer()
+        self.writer.wake()
         return b"".join(parts)
-
-    def wake_reader(self) -> None:
-        self.changed.set()
-        self.changed = trio.Event()
-
-    def wake_writer(self) -> None:
-        self.room.set()
-        self.room = trio.Event()
 
     def break_off(self) -> None:
         """Reset: what is on its way is lost."""
         self.broken = True
         self.items.clear()
         self.size = 0
-        self.wake_reader()
-        self.wake_writer()
+        self.reader.wake()
+        self.writer.wake()
 
 
 class FabricPipe:
@@ -107,8 +101,7 @@ class FabricPipe:
             now = trio.current_time()
             if due <= now:
                 return incoming.take(self._fabric.chunk(bytes_max), now)
-            with trio.move_on_at(due):
-                await incoming.changed.wait()
+            await incoming.reader.wait(due)
 
     def send_now(self, data: bytes) -> int:
         if self.muted:
@@ -117,7 +110,7 @@ class FabricPipe:
             return 0
         taken = self._fabric.chunk(min(len(data), self._fabric.buffer_bytes - self.outgoing.size))
         if taken > 0:
-            self.outgoing.put(data[:taken], self._fabric.arrival(self.outgoing))
+            self._fabric.carry(self.outgoing, data[:taken])
         return max(taken, 0)
 
     async def send_all(self, data: bytes) -> None:
@@ -132,10 +125,10 @@ class FabricPipe:
                 raise trio.BrokenResourceError
             taken = min(len(data), self._fabric.buffer_bytes - outgoing.size)
             if taken > 0:
-                outgoing.put(data[:taken], self._fabric.arrival(outgoing))
+                self._fabric.carry(outgoing, data[:taken])
                 data = data[taken:]
             else:
-                await outgoing.room.wait()
+                await outgoing.writer.wait()
 
     def _is_refused(self) -> bool:
         """Broken, or the other side closed and the news of it could reach us."""
@@ -144,7 +137,7 @@ class FabricPipe:
 
     def end_sending(self) -> None:
         if not self.closed and not self.muted and not self.outgoing.broken:
-            self.outgoing.put(b"", self._fabric.arrival(self.outgoing))
+            self._fabric.carry(self.outgoing, b"")
 
     def close(self) -> None:
         if self.closed:
@@ -153,9 +146,9 @@ class FabricPipe:
         self.closed = True
         if not self.muted:
             self.incoming.reader_gone = True
-            self.incoming.wake_writer()
-        self.incoming.wake_reader()
-        self.outgoing.wake_writer()
+            self.incoming.writer.wake()
+        self.incoming.reader.wake()
+        self.outgoing.writer.wake()
         self._fabric.forget_if_closed(self.number)
 
 
@@ -204,6 +197,7 @@ class Fabric:
         self._pipes: dict[int, tuple[FabricPipe, FabricPipe]] = {}
         self._numbers = 0
         self._cuts: set[tuple[str, str]] = set()
+        self._slow: dict[tuple[str, str], tuple[int, int]] = {}
         self._frozen: set[str] = set()
         self._dead: set[str] = set()
 
@@ -226,7 +220,7 @@ class Fabric:
                     if self.chance.random() < 0.5:
                         self._reset(near, far)
                         break
-                    channel.wake_reader()
+                    channel.reader.wake()
 
     def freeze(self, host: str) -> None:
         """Nothing gets to or from `host` until `thaw`; nothing is lost by it."""
@@ -237,8 +231,24 @@ class Fabric:
         for near, far in self._pipes.values():
             if host in (near.host, far.host):
                 for channel in (near.outgoing, far.outgoing):
-                    channel.wake_reader()
-                    channel.wake_writer()
+                    channel.reader.wake()
+                    channel.writer.wake()
+
+    def slow_down(self, source: str, target: str, bytes_per_second: int, piece_bytes: int) -> None:
+        """What is sent from now on from `source` to `target` arrives at this rate, in pieces of so many bytes."""
+        self._slow[source, target] = (bytes_per_second, piece_bytes)
+
+    def speed_up(self, source: str, target: str) -> None:
+        """End `slow_down`; what is under way arrives now."""
+        if self._slow.pop((source, target), None) is None:
+            return
+        now = trio.current_time()
+        for near, far in self._pipes.values():
+            for channel in (near.outgoing, far.outgoing):
+                if (channel.source, channel.target) == (source, target):
+                    channel.items = deque((min(due, now), data) for due, data in channel.items)
+                    channel.last_due = min(channel.last_due, now)
+                    channel.reader.wake()
 
     def break_between(self, one: str, other: str) -> int:
         """Reset every connection between two hosts. Returns how many there were."""
@@ -286,6 +296,20 @@ class Fabric:
         """Whether nothing may arrive over `channel` now."""
         source, target = channel.source, channel.target
         return (source, target) in self._cuts or source in self._frozen or target in self._frozen
+
+    def carry(self, channel: Channel, data: bytes) -> None:
+        """Send `data` on its way; b"" ends the stream."""
+        due = self.arrival(channel)
+        slow = self._slow.get((channel.source, channel.target))
+        if slow is None:
+            channel.put(data, due)
+            return
+        bytes_per_second, piece_bytes = slow
+        due = max(due, channel.last_due)
+        for begin in range(0, max(len(data), 1), piece_bytes):
+            piece = data[begin : begin + piece_bytes]
+            due += len(piece) / bytes_per_second
+            channel.put(piece, due)
 
     def arrival(self, channel: Channel) -> float:
         """When what is sent now arrives."""

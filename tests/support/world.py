@@ -12,8 +12,10 @@ from typing import TypeVar
 import trio
 
 from qmq.errors import StorageError
+from qmq.server.clock import SteadyClock
 from qmq.storage.memory import MemoryDisk
 from qmq.world import Network, World
+from tests.support.moments import sleep_uncancelled
 
 T = TypeVar("T")
 
@@ -22,49 +24,62 @@ DISK_OPERATIONS_MAX = 12
 """A call that a crash interrupts gets through fewer changing disk operations than this."""
 
 
+def _passed_us() -> int:
+    return int(trio.current_time() * 1_000_000)
+
+
 class WorldEndedError(Exception):
     """A node that is dead asked its world for something. Nobody outside the dead node sees this."""
 
 
 class SimulatedWorld:
-    """One life of one node. `skew_us` is how wrong its wall clock is; `disk_seconds` how long a call takes at most."""
+    """One life of one node. `skew_us` is how wrong its wall clock is; `disk_seconds` how long a call takes at most.
+
+    Both may be changed while the node lives: its clock steps, its disk becomes slow.
+    """
 
     def __init__(
         self, network: Network, disk: MemoryDisk, chance: random.Random, skew_us: int, disk_seconds: float
     ) -> None:
         self._disk = disk
-        self._skew_us = skew_us
+        self.skew_us = skew_us
         # Apart from the node's own chance, so that what the node draws does not depend on how often it used the disk.
         self._times = random.Random(chance.getrandbits(64))
-        self._disk_seconds = disk_seconds
+        self.disk_seconds = disk_seconds
         self._pending: dict[int, Callable[[], object]] = {}
         self._calls = 0
         self._asked = trio.Event()
         self.dead = False
-        self.world = World(network=network, chance=chance, now_us=self.now_us, run_blocking=self.run_blocking)
+        self.world = World(
+            network=network,
+            chance=chance,
+            now_us=SteadyClock(self.wall_us, _passed_us),
+            run_blocking=self.run_blocking,
+            boot_seconds=trio.current_time,
+        )
 
-    def now_us(self) -> int:
-        return EPOCH_US + self._skew_us + int(trio.current_time() * 1_000_000)
+    def wall_us(self) -> int:
+        """What somebody has set the machine's clock to."""
+        return EPOCH_US + self.skew_us + int(trio.current_time() * 1_000_000)
 
     async def run_blocking(self, call: Callable[[], T]) -> T:
         """As the real one: a call that has begun is finished, also when the caller is cancelled."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        with trio.CancelScope(shield=True):
-            self._calls += 1
-            number = self._calls
-            if self.dead:
-                raise WorldEndedError
-            self._pending[number] = call
-            self._asked.set()
-            await trio.sleep(self._times.random() * self._disk_seconds)
-            if self.dead:
-                raise WorldEndedError
-            del self._pending[number]
-            result = call()
-            await trio.sleep(self._times.random() * self._disk_seconds / 4)
-            if self.dead:
-                raise WorldEndedError
-            return result
+        self._calls += 1
+        number = self._calls
+        if self.dead:
+            raise WorldEndedError
+        self._pending[number] = call
+        self._asked.set()
+        await sleep_uncancelled(self._times.random() * self.disk_seconds)
+        if self.dead:
+            raise WorldEndedError
+        del self._pending[number]
+        result = call()
+        await sleep_uncancelled(self._times.random() * self.disk_seconds / 4)
+        if self.dead:
+            raise WorldEndedError
+        return result
 
     async def disk_asked(self) -> None:
         """Wait until the next blocking call is asked for."""

@@ -1,0 +1,160 @@
+"""Repair with real processes: away for too long, wiped behind dropped journals, and rotten bits under load."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..support.cluster_bodies import bodies, numbered
+from ..support.cluster_mesh import Cluster
+from ..support.cluster_wait import eventually
+
+STORAGE = """
+[storage]
+segment_bytes_max = 65536
+journal_keep_bytes = 1
+journal_bytes_max = 262144
+checkpoint_bytes = 65536
+"""
+"""Journals that are short for a test, and that stores take over from soon."""
+
+NOISE = b"x" * 20_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("repair"), node_files=dict.fromkeys("abc", STORAGE)) as made:
+        yield made
+
+
+def journal_of(mesh: Cluster, name: str) -> list[Path]:
+    return sorted((mesh.fleet.nodes[name].data / "journal").glob("*.qmq"))
+
+
+def forget_the_past(mesh: Cluster, *names: str) -> None:
+    """Let these nodes write until what stands in their journals now is dropped."""
+    old = {path for name in names for path in journal_of(mesh, name)}
+    for name in names:
+        client = mesh.client(name)
+        taken = client.consume(f"/queue/noise.{name}")
+        for round_ in range(20):
+            client.publish(f"/queue/noise.{name}", *[NOISE] * 20)
+            eventually(lambda n=round_, t=taken: len(t) >= 20 * (n + 1), "noise does not come back")
+            if old.isdisjoint(journal_of(mesh, name)):
+                break
+        client.drop()
+    assert old.isdisjoint(path for name in names for path in journal_of(mesh, name))
+
+
+def flip_bits(path: Path, chance: random.Random, number: int) -> None:
+    """Change single bits anywhere in the file, as a bad disk would; a running node sees it at its next read."""
+    with path.open("r+b") as file:
+        size = file.seek(0, 2)
+        for _ in range(number):
+            place = chance.randrange(size)
+            file.seek(place)
+            (value,) = file.read(1)
+            file.seek(place)
+            file.write(bytes([value ^ 1 << chance.randrange(8)]))
+
+
+def test_a_node_that_comes_back_too_late_gets_what_is_left_and_hands_out_nothing_twice(mesh: Cluster) -> None:
+    sent, told = numbered("job", 60), numbered("told", 120)
+    consumer = mesh.client("a")
+    held = consumer.subscribe("/queue/late", ack="client-individual")
+    mesh.client("c").publish("/queue/late", *sent[:30])
+    eventually(lambda: len(held) == 30, lambda: f"a has {len(held)} of 30 jobs")
+    mesh.client("b").publish("/fanout/late", *told[:20])
+    mesh.wait_until_same()
+
+    mesh.kill("c")
+    consumer.wait_receipts([consumer.acknowledge(message, receipt=True) for message in held[:20]])
+    consumer.drop()
+    mesh.client("b").publish("/fanout/late", *told[20:])
+    mesh.client("b").publish("/queue/late", *sent[30:])
+    forget_the_past(mesh, "a", "b")
+    mesh.start("c")
+    mesh.wait_for_links()
+    mesh.wait_until_same()
+
+    reader = mesh.client("c").subscribe("/fanout/late")
+    eventually(lambda: len(reader) >= 120, lambda: f"c has {len(reader)} of 120 messages")
+    assert bodies(reader) == told
+    left = mesh.client("c").consume("/queue/late")
+    eventually(lambda: len(left) >= 40, lambda: f"c hands out {len(left)} of 40 jobs")
+    mesh.wait_until_same()
+    assert sorted(bodies(left)) == sorted(sent[20:])
+    assert "gap" not in mesh.alarms("c")
+
+
+def test_a_wiped_node_gets_everything_back_behind_dropped_journals(mesh: Cluster) -> None:
+    sent, told = numbered("job", 50), numbered("told", 50)
+    mesh.client("c").publish("/queue/wiped.late", *sent)
+    mesh.client("c").publish("/fanout/wiped.late", *told)
+    mesh.wait_until_same()
+    mesh.kill("c")
+    mesh.wipe("c")
+    forget_the_past(mesh, "a", "b")
+
+    mesh.start("c")
+    mesh.wait_for_links()
+    mesh.wait_until_same()
+
+    reader = mesh.client("c").subscribe("/fanout/wiped.late")
+    eventually(lambda: len(reader) >= 50, lambda: f"c has {len(reader)} of 50 messages")
+    assert bodies(reader) == told
+    got = mesh.client("b").consume("/queue/wiped.late")
+    eventually(lambda: len(got) >= 50, lambda: f"b has {len(got)} of 50 jobs")
+    assert sorted(bodies(got)) == sorted(sent)
+
+
+def test_bits_that_flip_on_one_node_under_load_lose_nothing(mesh: Cluster) -> None:
+    chance = random.Random("rot")
+    sent: list[bytes] = []
+    jobs: list[bytes] = []
+    reader = mesh.client("a").subscribe("/fanout/rot")
+    for round_ in range(12):
+        for name in ("a", "b", "c"):
+            if not mesh.fleet.nodes[name].is_alive:
+                continue
+            client = mesh.client(name)
+            told, work = numbered(f"told {round_} {name}", 20), numbered(f"job {round_} {name}", 5)
+            client.publish("/fanout/rot", *told)
+            client.publish("/queue/rot", *work)
+            client.drop()
+            sent += told
+            jobs += work
+        flip_bits(chance.choice(journal_of(mesh, "c")), chance, 3)
+        if round_ % 4 == 3:
+            # A node that meets damage in what its stores have not taken stops by itself; others are killed.
+            mesh.kill("c")
+            mesh.start("c")
+    mesh.kill("c")
+    mesh.start("c")
+    mesh.wait_for_links()
+    mesh.wait_until_same()
+
+    eventually(lambda: set(bodies(reader)) >= set(sent), lambda: f"a has {len(reader)} of {len(sent)}")
+    assert sorted(bodies(reader)) == sorted(sent)
+    got = mesh.client("b").consume("/queue/rot")
+    eventually(lambda: set(bodies(got)) >= set(jobs), lambda: f"{len(set(jobs) - set(bodies(got)))} jobs are missing")
+
+
+def test_readers_of_a_rotten_fanout_log_are_sent_elsewhere(mesh: Cluster) -> None:
+    told = numbered("told", 40)
+    mesh.client("a").publish("/fanout/rotten", *told)
+    mesh.wait_until_same()
+    forget_the_past(mesh, "a", "b", "c")
+    (path,) = (mesh.fleet.nodes["c"].data / "fanout").glob("fanout_rotten-*/*.qmq")
+    with path.open("r+b") as file:
+        file.seek(file.read().index(b"told 20"))
+        file.write(b"tolD")
+
+    refused = mesh.client("c")
+    refused.subscribe("/fanout/rotten")
+    eventually(refused.ended.is_set, "a reader of a damaged log is not told so")
+    reader = mesh.client("b").subscribe("/fanout/rotten")
+    eventually(lambda: len(reader) >= 40, lambda: f"b has {len(reader)} of 40 messages")
+    assert bodies(reader) == told
+    eventually(lambda: "damage" in mesh.alarms("c"), "no alarm about the damage")

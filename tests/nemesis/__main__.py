@@ -1,0 +1,41 @@
+"""`python -m tests.nemesis --minutes 30`: fire at real nodes, print the verdict, write the page.
+
+Exit code 1 when a promise was broken. The seed draws the same faults again, at about the same times; what real
+processes do in between is theirs.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from qmq.cli import launch
+from tests.nemesis.run import run
+from tests.support.cluster_mesh import LEASHED
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.nemesis")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, help="of the faults; drawn and printed by default")
+    parser.add_argument("--rate", type=float, default=60.0, help="messages a second of each of four publishers")
+    parser.add_argument("--page", type=Path, default=Path("nemesis.html"), help="where the report goes")
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}", flush=True)
+    launch.PROGRAM = LEASHED
+    with tempfile.TemporaryDirectory(prefix="qmq-nemesis-") as folder:
+        result = run(Path(folder), seconds=arguments.minutes * 60, seed=seed, rate=arguments.rate)
+    arguments.page.write_text(result.html, "utf-8")
+    for row in result.rows:
+        counts = f"{row.receipted} receipted, {row.received} received, {len(row.lost)} lost"
+        doubled = len(row.doubled) + row.repeats
+        print(f"{row.destination}, {row.reader}: {counts}, {doubled} doubled, {len(row.unexpected)} unexpected")
+    print(f"{len(result.history.harms)} faults; {'; '.join(result.wrongs) or 'every promise was kept'}")
+    print(f"the page: {arguments.page}")
+    return 1 if result.wrongs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

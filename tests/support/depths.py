@@ -1,0 +1,20 @@
+"""How much really waits in the queues of a node, counted message by message."""
+
+from collections import Counter
+
+from qmq.server.node import Node
+from qmq.storage.queue_choice import stored_rows
+
+
+def depths(node: Node) -> Counter[str]:
+    """Queue → messages that the node serves and nobody has settled, in memory or only in its queue store."""
+    queues = node.broker.queues
+    found: Counter[str] = Counter()
+    for owner in queues.handover.serves:
+        for row in stored_rows(node.store.queues, owner):
+            known = row.dot.sequence in queues.owned.get(row.dot.origin, {})
+            if not known and row.dot not in queues.paging.gone.get(row.queue, {}):
+                found[row.queue] += 1
+    for queue in queues.by_name.values():
+        found[queue.name] += queue.held
+    return +found
