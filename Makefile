@@ -15,8 +15,21 @@ JOBS ?= 2
 
 PEERS ?= cluster/three.toml
 SEEDS ?= 10000
+# How often each job of the pipeline is killed by its test; 20 for the night.
+KILLS ?= 1
+# Seeds of every commit on the compiled build, others than the pure one has.
+COMPILED_SEEDS ?= 20
 START ?= 0
-CODE := qmq tests benchmarks
+MINUTES ?= 30
+PAGE ?= nemesis.html
+# Parts of the benchmarks; none means all. `python -m benchmarks.run --list` names them.
+PART ?=
+WORKLOAD ?= queue
+CODE := qmq pyspark_qmq tests benchmarks native.py hatch_build.py
+# A copy of the checkout in which the hot modules are compiled: in the checkout itself edits would be lost on them.
+COMPILED := build/compiled
+DIGESTS := -m tests.simulation --seeds 6 --digests | grep -E '^[0-9]+ [0-9a-f]{32}$$'
+IN_COMPILED := cd $(COMPILED) && QMQ_FIRST_SEED=300 QMQ_SEEDS=$(COMPILED_SEEDS) $(abspath $(BIN))/python
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -32,7 +45,7 @@ $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments here. Install its venv package (Debian, Ubuntu: apt install python3-venv) and try again." >&2; exit 1; }
 	@echo "making $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres]'
 	@touch $@
 
 .PHONY: mesh
@@ -40,11 +53,11 @@ mesh: venv ## Start three nodes here, show their live state; Ctrl-C stops all (P
 	@$(BIN)/qmq mesh up $(PEERS)
 
 .PHONY: test
-test: style types unit simulation cluster-test ## Check and test everything
+test: style types unit simulation cluster-test compiled-test ## Check and test everything
 
 .PHONY: unit
 unit: venv ## Tests of every module, without processes and long simulations
-	@$(PYTEST) -n $(JOBS) --ignore=tests/simulation --ignore=tests/cluster tests
+	@$(PYTEST) -n $(JOBS) --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark tests
 
 .PHONY: simulation
 simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit
@@ -54,13 +67,41 @@ simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit
 cluster-test: venv ## Real processes on loopback, stock clients, kills and cuts
 	@$(PYTEST) tests/cluster
 
+$(VENV)/.spark: $(VENV)/.installed
+	@echo "adding Spark to $(VENV) (about 1 GB) …"
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,spark]'
+	@touch $@
+
+.PHONY: spark-test
+spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (needs Java 17 or newer)
+	@command -v java >/dev/null || { echo "Spark needs a Java runtime, 17 or newer (Debian, Ubuntu: apt install default-jre-headless)." >&2; exit 1; }
+	@KILLS=$(KILLS) $(PYTEST) --timeout 600 tests/spark
+
 .PHONY: simulate
-simulate: venv ## Many seeds, for the night (SEEDS=10000 START=0)
-	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START) --jobs $(JOBS)
+simulate: venv ## Many seeds, for the night (SEEDS=10000 START=0 KEEP=file)
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START) --jobs $(JOBS) $(if $(KEEP),--keep $(KEEP))
+
+.PHONY: plants
+plants: venv ## Look for every bug planted into the product, for the night too
+	@$(BIN)/python -m tests.simulation --plants --seeds 500
+
+.PHONY: nemesis
+nemesis: venv ## Fire at real nodes and write a page about it (MINUTES=30 PAGE=nemesis.html)
+	@$(BIN)/python -m tests.nemesis --minutes $(MINUTES) --page $(PAGE)
 
 .PHONY: bench
-bench: venv ## Measure a node on this machine, write docs/benchmarks.md (several minutes)
-	@$(BIN)/python -m benchmarks.run
+bench: venv ## Measure on this machine, write docs/benchmarks.md and growth.md (PART="topic queue"; all: an hour)
+	@$(BIN)/python -m benchmarks.run $(PART)
+
+# Not made anew when only the pages are younger than the copy: each part writes them.
+.PHONY: bench-compiled
+bench-compiled: venv ## The same on the compiled build, for the same pages
+	@test -e $(COMPILED)/.made || $(MAKE) --no-print-directory compiled
+	@cd $(COMPILED) && QMQ_BENCH_DOCS=$(CURDIR)/docs $(abspath $(BIN))/python -m benchmarks.run $(PART)
+
+.PHONY: profile
+profile: venv ## Where a node's time goes under one workload of qmq bench (WORKLOAD="queue --memory")
+	@$(BIN)/python -m benchmarks.profile $(WORKLOAD)
 
 .PHONY: style
 style: venv ## Lint and format check
@@ -71,10 +112,37 @@ style: venv ## Lint and format check
 types: venv ## Strict mypy on the package
 	@$(BIN)/mypy --no-error-summary qmq
 
+$(COMPILED)/.made: native.py $(shell find $(CODE) docs cluster -type f -not -name '*.pyc') $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet 'mypy[mypyc]>=2.4,<3'
+	@echo "compiling the hot modules in $(COMPILED) (minutes) …"
+	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)
+	@cp -a $(CODE) docs cluster README.md CHANGELOG.md Makefile pyproject.toml $(COMPILED)
+	@$(BIN)/python native.py $(COMPILED) >$(COMPILED)/compile.log 2>&1 || { tail -n 20 $(COMPILED)/compile.log >&2; exit 1; }
+	@touch $@
+
+.PHONY: compiled
+compiled: $(COMPILED)/.made ## Compile the hot modules in build/compiled, and say how to run that
+	@$(IN_COMPILED) -m qmq --version
+	@echo "for example: cd $(COMPILED) && $(abspath $(BIN))/python -m qmq serve"
+
+.PHONY: compiled-test
+compiled-test: venv ## The tests of what is compiled, on the compiled build; says so where it cannot be made
+	@why=$$($(BIN)/python -c 'import native; print(native.obstacle() or "")'); \
+	if [ "$$why" ]; then echo "the compiled build is not tested: $$why" >&2; else $(MAKE) --no-print-directory compiled-checks; fi
+
+.PHONY: compiled-checks
+compiled-checks: $(COMPILED)/.made
+	@$(IN_COMPILED) -c 'from qmq.build import BUILD; assert BUILD == "compiled"'
+	@$(IN_COMPILED) -m pytest -q -n $(JOBS) tests/test_*.py $(addprefix tests/,wire broker gateways storage replication)
+	@$(IN_COMPILED) -m pytest -q -n $(JOBS) tests/simulation/test_seeds.py
+	@$(IN_COMPILED) -m pytest -q tests/cluster/test_09_ten_thousand_under_kills.py
+	@pure=$$($(BIN)/python $(DIGESTS)); compiled=$$($(IN_COMPILED) $(DIGESTS)); \
+	test "$$pure" = "$$compiled" || { echo "the two builds leave different traces" >&2; exit 1; }
+
 .PHONY: coverage
 coverage: venv ## Line and branch coverage of the unit tests
 	@$(BIN)/python -m pip install --quiet 'coverage[toml]>=7'
-	@$(BIN)/python -m coverage run --branch --source=qmq -m pytest -q --ignore=tests/simulation --ignore=tests/cluster tests
+	@$(BIN)/python -m coverage run --branch --source=qmq -m pytest -q --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark tests
 	@$(BIN)/python -m coverage report --skip-covered --show-missing
 
 .PHONY: clean
