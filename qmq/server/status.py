@@ -3,6 +3,7 @@
 import json
 import logging
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -17,6 +18,11 @@ STATUS_BYTES_MAX = 8000
 """The answer is one header of a RECEIPT, and clients bound header lines (our own at 8 KiB)."""
 
 DESTINATIONS_SHOWN = 20
+FORGOTTEN_SHOWN = 50
+"""Dead incarnations of which nothing is left, the newest first."""
+
+LISTS = ("queues", "fanouts", "durables", "slow", "alarms", "forgotten", "vector")
+"""What is cut when the picture is too long."""
 
 log = logging.getLogger("qmq.alarm")
 
@@ -81,6 +87,7 @@ def status_of(node: "Node") -> dict[str, Any]:
         "peers": peers_of(node),
         "topics": topics_of(node),
         "vector": {str(origin): sequence for origin, sequence in node.received_vector().items()},
+        "forgotten": [str(origin) for origin in islice(reversed(node.sealing.seals.forgotten), FORGOTTEN_SHOWN)],
         "alarms": node.alarms.list(),
     }
 
@@ -197,7 +204,7 @@ def _fitting(picture: dict[str, Any]) -> str:
         # STOMP escapes these two, and the reader's bound is on the line as it is sent.
         if len(text) + text.count(":") + text.count("\\") <= STATUS_BYTES_MAX:
             return text
-        lists = [name for name in ("queues", "fanouts", "durables", "slow", "alarms", "vector") if name in picture]
+        lists = [name for name in LISTS if name in picture]
         longest = max(lists, key=lambda name: len(json.dumps(picture[name])))
         if isinstance(picture[longest], dict):
             picture[longest] = {}

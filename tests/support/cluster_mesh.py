@@ -238,11 +238,19 @@ class Cluster:
         eventually(all_up, lambda: f"links are not up: { {name: self.links(name) for name in wanted} }")
 
     def wait_until_same(self, names: Sequence[str] | None = None) -> None:
-        """Return once `names` (all) have the same vector: what one node holds, all hold."""
+        """Return once `names` (all) have the same vector: what one node holds, all hold.
+
+        What one of them has forgotten is left out: all have had it, and each forgets in its own time.
+        """
         wanted = list(names or self.names)
 
         def vectors() -> list[dict[str, int]]:
-            return [self.status(name).get("vector", {}) for name in wanted]
+            pictures = [self.status(name) for name in wanted]
+            forgotten = {origin for picture in pictures for origin in picture.get("forgotten", ())}
+            return [
+                {origin: last for origin, last in picture.get("vector", {}).items() if origin not in forgotten}
+                for picture in pictures
+            ]
 
         def same() -> bool:
             first, *others = vectors()
