@@ -141,7 +141,7 @@ class Handover:
             queues.shared.clocks.cease(owner)
             queues.serves_own = queues.node in self.serves
             for queue in list(queues.by_name.values()):
-                _forget_messages(queue, owner)
+                _forget_messages(queue, owner, queues.alone.give_up(queue.name, owner))
             for origin in [origin for origin in queues.owned if origin.node == owner]:
                 del queues.owned[origin]
             queues.settled_early = {dot for dot in queues.settled_early if dot.origin.node != owner}
@@ -184,14 +184,15 @@ class Handover:
             queue.picking.parking.drop_of(owner)
 
 
-def _forget_messages(queue: "Queue", owner: str) -> None:
-    """Take everything of `owner` out of `queue`, which then reads the store anew."""
+def _forget_messages(queue: "Queue", owner: str, waited: Iterable[Message]) -> None:
+    """Take everything of `owner` out of `queue`, which then reads the store anew. `waited` stood in no line of its."""
 
     def stays(message: Message) -> bool:
         return message.origin.node != owner or message.sequence < 0 or message.settled
 
     gone = [message for lane in queue.lanes for message in (*lane.ready, *(lane.fresh or ()))]
     gone += [entry[2] for entry in queue.delayed or ()]
+    gone += waited
     out = [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
     for lent in queue.shared.lent.values():
         out += [message for message in lent.values() if message.envelope.destination == queue.name]

@@ -1,0 +1,46 @@
+"""A node without any link hands out what never left it, until somebody else serves it."""
+
+from tests.broker.rig import JOBS, Node, check_accounts
+
+
+def cut_off() -> Node:
+    """A node that has lost its links, with a message that may have left it before."""
+    node = Node()
+    node.send(b"old")
+    node.queues.held = True
+    node.queues.alone.begin(node.broker.next_sequence - 1)
+    return node
+
+
+def test_a_consumer_gets_what_came_since_past_what_may_have_left() -> None:
+    node = cut_off()
+    node.send(b"new")
+    client = node.client()
+    client.subscribe()
+
+    assert client.bodies == [b"new"]
+    check_accounts(node)
+
+
+def test_what_no_consumer_had_room_for_follows_the_others_when_a_link_is_back() -> None:
+    node = cut_off()
+    node.send(b"new")
+
+    node.queues.alone.stop()
+    node.decide(node.queues.alone.end)
+
+    assert node.ready() == [b"old", b"new"]
+    check_accounts(node)
+
+
+def test_what_no_consumer_had_room_for_is_left_to_the_node_that_serves_it_from_now_on() -> None:
+    node = cut_off()
+    node.send(b"new")
+    node.send(b"in memory", durable=False)
+
+    node.queues.handover.cede("a", "b")
+    node.decide(node.queues.alone.end)
+
+    lanes = node.queues.by_name[JOBS].lanes
+    assert [message.body for lane in lanes for message in (*lane.ready, *(lane.fresh or ()))] == [b"in memory"]
+    assert node.depth() == 1
