@@ -27,12 +27,14 @@ class Outbox:
     `start` starts a task in the session's nursery. `size` counts bytes accepted and not yet with the kernel.
     """
 
-    __slots__ = ("_drained", "_parts", "_pipe", "_start", "_writing", "broken", "size", "written_hooks")
+    __slots__ = ("_drained", "_parts", "_pipe", "_rest", "_start", "_writing", "broken", "size", "written_hooks")
 
     def __init__(self, pipe: Pipe, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         self._pipe = pipe
         self._start = start
         self._parts: list[bytes] = []
+        self._rest = b""
+        """Of what the kernel took only the beginning, until the writer runs. It may begin in the midst of a frame."""
         self._writing = False
         self._drained: trio.Event | None = None
         self.size = 0
@@ -59,14 +61,14 @@ class Outbox:
                 self._parts = []
                 self._now_drained()
                 return
-            self._parts = [data[sent:]] if sent else [data]
+            self._rest, self._parts = (data[sent:], []) if sent else (b"", [data])
         self._writing = True
         self._start(self._write)
 
     async def _write(self) -> None:
         """Write until nothing is left. Ends quietly when the connection breaks: the reader finds out too."""
         try:
-            while self._parts:
+            while self._rest or self._parts:
                 data = self._take()
                 await self._pipe.send_all(data)
                 if not self.broken:
@@ -79,6 +81,9 @@ class Outbox:
 
     def _take(self) -> bytes:
         """The next whole parts, about SEND_BYTES_MAX: what was not taken can still be dropped."""
+        if self._rest:
+            data, self._rest = self._rest, b""
+            return data
         parts = self._parts
         count = size = 0
         while count < len(parts) and size < SEND_BYTES_MAX:
@@ -109,6 +114,7 @@ class Outbox:
         """Nothing can be sent any more: what waits is forgotten, whoever waits for it goes on."""
         self.broken = True
         self._parts = []
+        self._rest = b""
         self.size = 0
         # Lets go of the session, which holds this: a connection that ends leaves no cycle for the collector.
         self._start = start_nothing
