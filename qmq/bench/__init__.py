@@ -6,7 +6,9 @@
     paced       messages at a fixed rate, and how long each took
     process     what the system knows of a process: CPU time, memory, wake-ups
     plan        what a workload is given, and the Report that it gives
+    timed       warm up, measure for so many seconds, wait for the rest
     many        a backlog, many queues, many subscriptions: so many, however long it takes
+    across      from one node of a mesh to others
     workloads   what is measured for so many seconds, put together from the above; and the list of all
 
 It may cost less than a tenth of what it measures, so nothing here works per message where it can work per read.

@@ -23,7 +23,8 @@ from qmq.bench.frames import (
     sends,
 )
 from qmq.bench.line import Ignore, Line
-from qmq.bench.plan import Lines, Meter, Plan, Report
+from qmq.bench.plan import Lines, Plan, Report
+from qmq.bench.timed import timed
 from qmq.wire.stomp import encode_frame
 
 PROBE = b"<qmq-bench-probe>"
@@ -63,7 +64,8 @@ def _topic(plan: Plan, lines: Lines, report: Report) -> Report:
         outstanding=max(plan.outstanding, len(readers)),
         progress=plan.progress,
     )
-    return _measure(plan, report, exchange, readers)
+    timed(plan, report, exchange, readers)
+    return report
 
 
 def _queue(plan: Plan, lines: Lines, report: Report) -> Report:
@@ -73,7 +75,8 @@ def _queue(plan: Plan, lines: Lines, report: Report) -> Report:
     ring = sends(destination, plan.body_bytes, *plan.send_headers("queue"))
     sender = lines.add(Ignore())
     exchange = Exchange(sender, ring, [reader], copies=1, outstanding=plan.outstanding, progress=plan.progress)
-    return _measure(plan, report, exchange, [reader])
+    timed(plan, report, exchange)
+    return report
 
 
 def _fanout(plan: Plan, lines: Lines, report: Report) -> Report:
@@ -86,32 +89,10 @@ def _fanout(plan: Plan, lines: Lines, report: Report) -> Report:
     # A message under way counts until its receipt and all its deliveries have come.
     copies = 1 + len(readers)
     exchange = Exchange(sender, ring, readers, copies=copies, outstanding=plan.window * copies, progress=plan.progress)
-    return _measure(plan, report, exchange, [sender, *readers])
-
-
-def _measure(plan: Plan, report: Report, exchange: Exchange, counted: list[Line]) -> Report:
-    """`per_second` counts deliveries of a topic; of a queue or fanout messages that all of `counted` have."""
-    meter = Meter(plan.pids)
-    try:
-        plan.progress.phase("warming up")
-        exchange.run(plan.warmup_seconds)
-        plan.progress.phase("measuring")
-        meter.begin()
-        before = [line.received for line in counted]
-        exchange.run(plan.seconds)
-        came = [line.received - had for line, had in zip(counted, before, strict=True)]
-        report.figures.update(meter.end(sum(came) if plan.kind == "topic" else min(came)))
-        if plan.kind == "fanout":
-            wall = plan.seconds
-            report.figures["accepted_per_second"] = round(came[0] / wall)
-            report.figures["delivered_per_second"] = round(min(came[1:]) / wall)
-        plan.progress.phase("waiting for the rest")
-        exchange.finish()
-    except OSError as error:
-        report.failed(error)
-    finally:
-        exchange.close()
-    report.compare(exchange.expected, exchange.received)
+    came = timed(plan, report, exchange, [sender, *readers], rate_of=min)
+    if came:
+        report.figures["accepted_per_second"] = round(came[0] / plan.seconds)
+        report.figures["delivered_per_second"] = round(min(came[1:]) / plan.seconds)
     return report
 
 

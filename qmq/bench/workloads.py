@@ -36,6 +36,7 @@ from qmq.bench.many import backlog, drained, queues, subscriptions
 from qmq.bench.paced import Paced, Schedule, Stopwatch
 from qmq.bench.plan import Lines, Meter, Plan, Report, Value
 from qmq.bench.process import Usage, sum_of, usage
+from qmq.bench.timed import timed
 
 BODY_BYTES_MIN = NUMBERED_BODY_BYTES_MIN
 WINDOW_MAX = RECEIPT_IDS
@@ -75,7 +76,8 @@ def topic(plan: Plan, lines: Lines) -> Report:
         outstanding=max(plan.outstanding, plan.subscribers),
         progress=plan.progress,
     )
-    return _measure(plan, report, exchange)
+    timed(plan, report, exchange)
+    return report
 
 
 def queue(plan: Plan, lines: Lines) -> Report:
@@ -94,7 +96,8 @@ def queue(plan: Plan, lines: Lines) -> Report:
     ring = sends(destination, plan.body_bytes, *plan.send_headers("queue"))
     sender = lines.add(Ignore())
     exchange = Exchange(sender, ring, [consumer], copies=1, outstanding=plan.outstanding, progress=plan.progress)
-    return _measure(plan, report, exchange)
+    timed(plan, report, exchange)
+    return report
 
 
 def send(plan: Plan, lines: Lines) -> Report:
@@ -104,26 +107,7 @@ def send(plan: Plan, lines: Lines) -> Report:
     ring = receipted_sends(destination, plan.body_bytes, *plan.send_headers("queue"))
     sender = lines.add(MarkCounter(RECEIPT_MARK))
     exchange = Exchange(sender, ring, [sender], copies=1, outstanding=plan.window, progress=plan.progress)
-    return _measure(plan, report, exchange)
-
-
-def _measure(plan: Plan, report: Report, exchange: Exchange) -> Report:
-    meter = Meter(plan.pids)
-    try:
-        plan.progress.phase("warming up")
-        exchange.run(plan.warmup_seconds)
-        plan.progress.phase("measuring")
-        meter.begin()
-        before = exchange.received
-        exchange.run(plan.seconds)
-        report.figures.update(meter.end(exchange.received - before))
-        plan.progress.phase("waiting for the rest")
-        exchange.finish()
-    except OSError as error:
-        report.failed(error)
-    finally:
-        exchange.close()
-    report.compare(exchange.expected, exchange.received)
+    timed(plan, report, exchange)
     return report
 
 
