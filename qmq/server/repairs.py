@@ -20,13 +20,15 @@ import msgpack
 import trio
 
 from qmq.broker.broker import Broker
+from qmq.broker.destination import Kind
 from qmq.broker.outcome import Outcome
 from qmq.cursors import Move, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, MeshError, Refused
 from qmq.replication.gaps import GiveUp, Want
-from qmq.replication.values import array, check_dots, number, octets, origin_of, pack_dot_groups
+from qmq.replication.values import array, check_dots, name_of, number, octets, origin_of, pack_dot_groups
 from qmq.storage.cursor_record import pack_move, unpack_move
+from qmq.storage.failure_records import ATTEMPTS_MAX
 from qmq.storage.mesh_facts import UNCHECKED
 from qmq.storage.rest import Rest
 from qmq.storage.store import Store
@@ -203,6 +205,8 @@ class Repairs:
             links.knows_nothing(want, want.through)
         finally:
             desk.submit(out)
+        if rest.attempts:
+            await self._take_attempts(want.origin, rest)
         self.taken += len(rest.records)
         dropped = self._dropped.setdefault(want.origin, 0)
         self._dropped[want.origin] = max(dropped, rest.dropped)
@@ -211,6 +215,17 @@ class Repairs:
             await desk.commit_slot()
             desk.accept_gap(want.origin, max(dropped, rest.dropped))
         return True
+
+    async def _take_attempts(self, origin: Origin, rest: Rest) -> None:
+        """How often these have failed: here too, by a record. It means nothing before them in the journal, so they
+        are waited for: own records come first in a group."""
+        await self._desk.all_told()
+        await self._desk.commit_slot()
+        out = Outcome(now_us=self._desk.world.now_us())
+        for queue, sequence, count in rest.attempts:
+            out.attempts.setdefault(queue, {})[Dot(origin, sequence)] = count
+        self._desk.broker.queues.failed_before({Dot(origin, sequence): count for _, sequence, count in rest.attempts})
+        self._desk.submit(out)
 
     async def _check(self, peer: str) -> bool:
         """Ask `peer` about everything in the queue store, and for the durable subscriptions; False: ask again."""
@@ -333,10 +348,17 @@ async def ask_rest(desk: Asks, want: Want, fanout: str = "") -> Rest | None:
         return None
     try:
         records = [octets(packed) for packed in array(fields[3])]
-        return Rest(number(fields[0], 0, want.through), number(fields[1]), number(fields[2]), records)
+        # Nodes of an earlier version say nothing of failures.
+        attempts = [_attempt(values, want) for values in array(fields[4])] if len(fields) > 4 else []
+        return Rest(number(fields[0], 0, want.through), number(fields[1]), number(fields[2]), records, attempts)
     except MeshError as error:
         log.error("! %s answers what is left of %s with nonsense: %s", want.peer, want.origin, error.message)
         return None
+
+
+def _attempt(values: object, want: Want) -> tuple[str, int, int]:
+    queue, sequence, count = array(values, 3)[:3]
+    return name_of(queue, Kind.QUEUE), number(sequence, want.after + 1, want.through), number(count, 1, ATTEMPTS_MAX)
 
 
 def _fields(answer: bytes | None, least: int) -> list[object] | None:

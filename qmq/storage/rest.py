@@ -10,7 +10,7 @@ origin are asked for one after another. It takes some 200 bytes per batch; seale
 """
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from qmq.dots import Dot, Origin, Vector
@@ -39,6 +39,8 @@ class Rest(NamedTuple):
     """Not 0: retention had dropped fanout records of the asked stretch, up to this sequence."""
     records: list[bytes]
     """Packed, sequences ascending."""
+    attempts: Sequence[tuple[str, int, int]] = ()
+    """Of the queue messages among them those that have failed: queue, sequence, how often."""
 
 
 class _Place(NamedTuple):
@@ -92,7 +94,9 @@ class RestReader:
                 break
             records.append(found[sequence])
             size += len(found[sequence])
-        return Rest(cut, 0, dropped if dropped > after else 0, records)
+        failed = [row for row in rows if row.attempts and row.dot.sequence <= cut]
+        attempts = [(row.queue, row.dot.sequence, row.attempts) for row in failed]
+        return Rest(cut, 0, dropped if dropped > after else 0, records, attempts)
 
     def _waiting(self, origin: Origin, after: int, through: int) -> tuple[list[QueueRow], int]:
         """Queue messages after `after`, and up to which sequence these are all."""

@@ -72,6 +72,29 @@ async def test_what_is_left_of_a_dropped_journal_reaches_a_node_that_comes_back(
         assert waiting == {JOBS, "/queue/elsewhere"}
 
 
+async def test_what_is_left_of_a_message_says_how_often_it_has_failed(autojump_clock: MockClock) -> None:
+    async with short_lived().run() as mesh:
+        await mesh.stop("b")
+        await publish(mesh, "a", JOBS, "poison")
+        consumer = await mesh.connect("a")
+        await consumer.send(subscribe(JOBS, id="c", ack="client-individual"))
+        for _ in range(3):
+            frame = await consumer.next("MESSAGE")
+            await consumer.send(f"NACK\nid:{frame.head.headers['ack']}\nreceipt:n\n\n")
+            await consumer.receipt()
+        await consumer.send("DISCONNECT\nreceipt:bye\n\n")
+        await consumer.until_closed()
+        await forget_the_past(mesh, "a")
+
+        b = await mesh.start("b")
+        await mesh.until_linked()
+        await eventually(lambda: not b.broker.queues.held)
+        await b.checkpoints.checkpoint()
+
+        rows = b.store.queues.standing_rows(mesh.nodes["a"].origin, 0, 1000, 1 << 20)
+        assert [row.attempts for row in rows if row.queue == JOBS] == [3]
+
+
 async def test_a_message_that_was_settled_meanwhile_is_not_handed_out_again(autojump_clock: MockClock) -> None:
     async with short_lived().run() as mesh:
         consumer = await mesh.connect("a")
