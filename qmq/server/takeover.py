@@ -14,12 +14,13 @@ Surprising: the clock that counts here goes on while the process is stopped. Bef
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
+from qmq.broker.life import Back
 from qmq.broker.outcome import Outcome
 from qmq.broker.ownership import LEASE, PATIENCE, Bid, Ownership, Place, Term
 from qmq.broker.quorum import settled_through
@@ -118,6 +119,9 @@ class Takeover:
         self._campaigns: dict[str, Campaign] = {}
         self._arrivals: dict[str, Arrival] = {}
         self._released: dict[str, Released] = {}
+        # Owner -> peer -> what it was lent before the term in which this node goes on to serve, until it has said what
+        # of that it holds.
+        self._lent_before: dict[str, dict[str, list[Dot]]] = {}
         self._asked_at = 0.0
         self._bid_again_at = 0.0
         # Owner → until when this node does not ask for it again, having failed to bring it in.
@@ -140,7 +144,7 @@ class Takeover:
     def begin(self) -> None:
         """Obey what was written down; nothing is handed out before the first lease."""
         out = Outcome(now_us=self._node.world.now_us())
-        self._obey_terms(out)
+        self._obey_terms()
         self._set_held(out)
 
     async def run(self) -> None:
@@ -200,7 +204,7 @@ class Takeover:
             self._mind_bids(now, out)
             # A promise is told before anything that becomes durable after it (`qmq.broker.quorum`).
             self._tell_if_due(now)
-        self._obey_terms(out)
+        self._obey_terms()
         self._mind_being_alone(now, out)
         self._set_held(out)
         node.receipts.terms_changed()
@@ -299,14 +303,23 @@ class Takeover:
                     arrival.heard.set()
                 elif owner in self._node.broker.queues.handover.serves:
                     self._node.broker.queues.handover.hold_elsewhere(peer.node, dots)
+                    if self._obeyed.get(owner) == Term(number, self.name):
+                        self._take_back(owner, peer.node, dots, out)
         if self.is_active:
             self._claim_own(now)
             self._tell_if_due(now)
-            self._obey_terms(out)
+            self._obey_terms()
             self._set_held(out)
             self._node.receipts.terms_changed()
         if isinstance(frame, Release):
             self.stir()
+
+    def _take_back(self, owner: str, peer: str, held: Collection[Dot], out: Outcome) -> None:
+        """`peer` has heard that this node serves `owner` in a new term, without a break. It has let go of what waited
+        for its consumers, and lets go of what is still on the way: all that it does not hold was seen by nobody."""
+        before = self._lent_before.get(owner, {}).pop(peer, [])
+        kept = set(held)
+        self._node.broker.lending.returned(peer, [(dot, Back.UNSEEN, None) for dot in before if dot not in kept], out)
 
     def noted(self, note: TermNote) -> None:
         """A record says who serves, or what an earlier life of this node has promised. In the midst of a decision."""
@@ -327,6 +340,9 @@ class Takeover:
                 return None
             if self.rules.learn(owner, told):
                 self.stir()
+        if any(self.rules.term_of(owner) != self._obeyed.get(owner, Term(0, owner)) for owner in owners):
+            # What is lent in a new term comes after the word about what is held from before.
+            self._obey_terms()
         now = self._boot()
         if now - echo_us / 1e6 <= self._after * (1 - LEASE):
             return True
@@ -414,10 +430,12 @@ class Takeover:
         log.info("= a majority lets this node serve %s in term %d", bid.owner, bid.term)
         if is_served:
             self.served[bid.owner] = bid.term
+            self._lent_before[bid.owner] = self._node.broker.queues.handover.with_peers(bid.owner)
         else:
             # What it may have of these messages is from before, and others have settled some since.
             self._node.broker.queues.handover.cede(bid.owner, self.name)
             self.served.pop(bid.owner, None)
+            self._lent_before.pop(bid.owner, None)
             arrival = self._arrivals[bid.owner] = Arrival(bid.term, campaign.has)
             if campaign.released is not None:
                 arrival.told.update(campaign.released.lent)
@@ -495,7 +513,7 @@ class Takeover:
         self._set_held(out)
         node.submit(out)
 
-    def _obey_terms(self, out: Outcome) -> None:
+    def _obey_terms(self) -> None:
         """Let go of what others serve now, and of what this node may not claim any more."""
         rules = self.rules
         self._is_entangled = any(rules.term_of(owner).server != owner for owner in rules.members)
@@ -522,6 +540,7 @@ class Takeover:
     def _cede(self, owner: str, server: str) -> None:
         node = self._node
         self.served.pop(owner, None)
+        self._lent_before.pop(owner, None)
         held = node.broker.queues.handover.cede(owner, server)
         term = self.rules.term_of(owner)
         if node.mesh is not None and term.number and term.server == server:

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.broker.ownership import Term
 from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Origin
 from qmq.errors import DiskFull, Refused
@@ -242,6 +243,32 @@ async def test_what_an_owner_accepts_while_another_serves_it_is_served_there(aut
         rejoin(rig, "a")
 
         assert await settle(worker) == "alone"
+
+
+async def test_what_is_on_its_way_while_its_owner_goes_on_in_a_new_term_is_handed_out_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        owner, borrower = rig.nodes["a"].takeover, rig.nodes["b"].takeover
+        may_borrow, dropped = borrower.may_borrow, []
+
+        def stale_at_first(*loan: Any) -> bool | None:
+            if dropped:
+                return may_borrow(*loan)
+            dropped.append(loan)
+            # Somebody has asked for votes, and got one: the owner has to confirm its right.
+            rig.nodes["c"].takeover.rules.promised["a"] = Term(4, "b")
+            return None
+
+        borrower.may_borrow = stale_at_first  # type: ignore[method-assign]
+        worker = await consumer(rig, "b", prefetch="1")
+        await publish(rig, "a", "one")
+
+        with trio.fail_after(QUIET_SECONDS):
+            assert await settle(worker) == "one"
+        assert dropped
+        assert owner.rules.term_of("a") == Term(5, "a")
+        await silence(worker, QUIET_SECONDS)
 
 
 @pytest.mark.parametrize("count", [1500])
