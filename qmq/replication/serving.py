@@ -118,6 +118,7 @@ class Serving:
                 # Only its own word about its own records counts; anything else could never be covered.
                 own = {origin: last for origin, last in through.items() if origin.node == self.peer}
                 self._held = Held(frame.keep, own)
+                self._host.peer_holds(self.peer, frame.keep)
                 self.take_back(self._host.received_vector(), out)
             case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
                 take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)

@@ -21,7 +21,7 @@ from qmq.broker.outcome import Outcome
 from qmq.broker.rules import QueueRules
 from qmq.broker.subscription import Delivery, Subscription
 from qmq.config import DestinationPolicy, LimitSettings, ListenerSettings, NodeSettings, PeersFile
-from qmq.dots import Origin, Vector, merge
+from qmq.dots import Dot, Origin, Vector, merge
 from qmq.gateways.stomp import Rules
 from qmq.journal import Replay
 from qmq.members import Membership, Standing
@@ -550,6 +550,9 @@ class Node:
 
     def may_borrow(self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool | None:
         return self.takeover.may_borrow(peer, terms, echo_us, owners)
+
+    def peer_holds(self, peer: str, dots: list[Dot]) -> None:
+        self.takeover.peer_holds(peer, dots)
 
     def has_synced_with_majority(self) -> bool:
         """Whether what a majority had when this node met them is here."""

@@ -314,6 +314,11 @@ class Takeover:
         if isinstance(frame, Release):
             self.stir()
 
+    def peer_holds(self, peer: str, dots: list[Dot]) -> None:
+        """See `Host.peer_holds`. It knows better than who served before, and may have nothing more to say."""
+        for owner, arrival in self._arrivals.items():
+            arrival.told[peer] = [dot for dot in dots if dot.origin.node == owner]
+
     def _take_back(self, owner: str, peer: str, held: Collection[Dot], out: Outcome) -> None:
         """`peer` has heard that this node serves `owner` in a new term, without a break. It has let go of what waited
         for its consumers, and lets go of what is still on the way: all that it does not hold was seen by nobody."""
@@ -503,6 +508,8 @@ class Takeover:
                 if node.mesh is not None:
                     node.mesh.mind_absent(peer)
         self.served[owner] = arrival.number
+        # Who says it later than this was waited for.
+        self._lent_before[owner] = {peer: dots for peer, dots in arrival.told.items() if peer not in arrival.holds}
         node.broker.queues.held = True
         handover.adopt(owner, node.store.tombstones, out)
         node.clerk.sweep_at(node.world.now_us())

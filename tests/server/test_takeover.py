@@ -271,6 +271,35 @@ async def test_what_is_on_its_way_while_its_owner_goes_on_in_a_new_term_is_hande
         await silence(worker, QUIET_SECONDS)
 
 
+async def test_what_came_back_while_its_owner_returned_is_not_taken_to_be_elsewhere(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        worker = await consumer(rig, "c")
+        await worker.next("MESSAGE")
+        a = rig.nodes["a"]
+        checkpoint, go_on = a.checkpoints.checkpoint, trio.Event()
+
+        async def slow_checkpoint() -> None:
+            await go_on.wait()
+            await checkpoint()
+
+        a.checkpoints.checkpoint = slow_checkpoint  # type: ignore[method-assign]
+        # The server names to the owner who has it, and hears no more when that one gives it back.
+        rig.heal("a", "b")
+        await eventually(lambda: serves(rig, "b") == {"b"} and rig.nodes["c"].takeover.rules.term_of("a").server == "a")
+        worker.pipe.close()
+        await eventually(lambda: not rig.nodes["c"].sessions)
+        rig.heal("a", "c")
+        await rig.until_linked()
+        go_on.set()
+
+        with trio.fail_after(QUIET_SECONDS):
+            assert await settle(await consumer(rig, "b")) == "one"
+
+
 @pytest.mark.parametrize("count", [1500])
 async def test_a_large_backlog_is_taken_over_and_given_back_without_loss_or_repeat(
     autojump_clock: MockClock, count: int
