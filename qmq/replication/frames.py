@@ -246,13 +246,16 @@ class Topics:
 class Lend:
     """Queue messages that the serving node serves, lent against the follower's credit.
 
-    `terms`: for owners among them that it does not serve in term 0, the term.
+    `terms`: for owners among them that it does not serve in term 0, the term. An owner without one that is not the
+    serving node is served by it no more: the follower lets such messages go.
     """
 
     messages: list[Message]
     sent_us: int = field(default=0, compare=False)
     """The serving node's clock; 0 when it does not say."""
     terms: Mapping[str, int] = field(default_factory=dict)
+    sender: str = field(default="", compare=False)
+    """The serving node; messages of others name their node."""
 
 
 RETAINED: Final = "retained"
@@ -506,8 +509,8 @@ def _fields(
             return "/mesh/hole", [[value for origin in origins for value in origin]]
         case Topics(messages):
             return "/mesh/topics", [pack_messages(messages)]
-        case Lend(messages, sent_us, terms):
-            runs = pack_messages(messages, terms)
+        case Lend(messages, sent_us, terms, sender):
+            runs = pack_messages(messages, sender)
             return "/mesh/lend", [runs, sent_us, dict(terms)] if terms else [runs, sent_us]
         case Retained(values):
             return "/mesh/retained", [pack_values(values)]

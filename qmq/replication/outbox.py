@@ -108,6 +108,8 @@ class Outbox:
         """What the peer must still be told of who wants which topics, if it understands that."""
         self.spread: Spread | None = None
         """What the peer must still be told of retained values, if it understands them."""
+        self.node = ""
+        """This node, for lent messages: those of others name theirs."""
         self.terms: Mapping[str, int] = {}
         """Owner → term in which this node serves it, where that is not term 0; for a peer that understands terms."""
         self.overflowed = False
@@ -188,7 +190,8 @@ class Outbox:
             if telling.is_due:
                 self.wake()
         if self._lends:
-            parts.append(self._encode(Lend(_turn(self._lends, self.turn_bytes), self.now_us(), self.terms)))
+            lent = _turn(self._lends, self.turn_bytes)
+            parts.append(self._encode(Lend(lent, self.now_us(), self.terms, self.node)))
         if self._replies.waiting:
             parts.append(self._encode(Replies(self._replies.turn(self.turn_bytes))))
         if self._journal:

@@ -65,6 +65,7 @@ class Serving:
         lending = self._host.broker.lending
         self._host.broker.abilities.heard(self.peer, self.partner.features)
         self.outbox.now_us = self._host.world.now_us
+        self.outbox.node = self._host.origin.node
         self._suspects = set(lending.lent.get(self.peer, {}))
         lending.borrower_connected(self.peer)
         self.open = True

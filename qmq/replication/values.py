@@ -5,7 +5,7 @@ else ever leaves here. Names of topics and queues are checked by the broker's ow
 together.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import msgpack
@@ -182,11 +182,11 @@ def origins_of(value: object) -> tuple[Origin, ...]:
     return tuple([origin_of(numbers[index], numbers[index + 1]) for index in range(0, len(numbers), 2)])
 
 
-def pack_messages(messages: list[Message], named: Collection[str] = ()) -> list[list[object]]:
+def pack_messages(messages: list[Message], sender: str | None = None) -> list[list[object]]:
     """Runs of messages in one envelope: [destination, headers, durable, [five values per message …], retain].
 
     A sixth element names the class of consumers that they are lent to, when those are not plain; a seventh the node
-    that accepted them, when it is one of `named` and not simply the sender.
+    that accepted them, where a `sender` is given and it is not that one.
     """
     runs: list[list[object]] = []
     values: list[object] = []
@@ -199,7 +199,7 @@ def pack_messages(messages: list[Message], named: Collection[str] = ()) -> list[
             owner = message.origin.node
             values = []
             run: list[object] = [envelope.destination, envelope.headers, envelope.durable, values, int(envelope.retain)]
-            if owner in named:
+            if sender is not None and owner != sender:
                 run += (lent_as, owner)
             elif lent_as:
                 run.append(lent_as)

@@ -122,15 +122,16 @@ def test_lent_messages_come_back_with_their_lender_as_owner_and_their_attempts()
     assert [m.envelope.durable for m in found.messages] == [True, False]
 
 
-def test_messages_lent_for_another_owner_name_it() -> None:
+@pytest.mark.parametrize("terms", [{"b": 3}, {}])
+def test_messages_lent_for_another_owner_name_it_also_when_it_is_served_no_more(terms: dict[str, int]) -> None:
     own, other = message(b"own", "/queue/jobs", Kind.QUEUE, 5), message(b"other", "/queue/jobs", Kind.QUEUE, 7)
     other.envelope = own.envelope
     other.origin = B
 
-    found = through(Lend([own, other], 0, {"b": 3}))
+    found = through(Lend([own, other], 0, terms, "a"))
 
     assert isinstance(found, Lend)
-    assert found.terms == {"b": 3}
+    assert found.terms == terms
     assert [(m.dot, m.owner) for m in found.messages] == [(Dot(A, 5), "a"), (Dot(B, 7), "a")]
 
 

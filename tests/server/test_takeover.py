@@ -6,10 +6,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
 from qmq.broker.ownership import Term
 from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Origin
 from qmq.errors import DiskFull, Refused
+from qmq.replication.outbox import Outbox, encode_send
+from qmq.replication.terms import Release
 from qmq.storage.mesh_facts import UNCHECKED
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, send, subscribe
@@ -298,6 +302,32 @@ async def test_what_came_back_while_its_owner_returned_is_not_taken_to_be_elsewh
 
         with trio.fail_after(QUIET_SECONDS):
             assert await settle(await consumer(rig, "b")) == "one"
+
+
+async def test_what_leaves_a_server_that_has_let_go_meanwhile_is_not_taken(autojump_clock: MockClock) -> None:
+    """What is lent waits until it is durable, so it may leave after its owner is served elsewhere."""
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        server = rig.nodes["b"]
+        lend, late = server.teller.mesh.lend, []  # type: ignore[union-attr]
+
+        def lend_late(peer: str, messages: list[Message]) -> None:
+            if not late and any(message.origin.node == "a" for message in messages):
+                late.append(messages)
+                server.takeover.came(rig.nodes["a"].origin, Release("a", 1), Outbox(encode_send, bool), Outcome())
+                assert serves(rig, "b") == {"b"}
+            lend(peer, messages)
+
+        server.teller.mesh.lend = lend_late  # type: ignore[union-attr, method-assign]
+        worker = await consumer(rig, "c")
+        await eventually(lambda: late)
+        rejoin(rig, "a")
+
+        assert await settle(worker) == "one"
+        await silence(worker, QUIET_SECONDS)
 
 
 @pytest.mark.parametrize("count", [1500])
