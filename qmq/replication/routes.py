@@ -231,8 +231,11 @@ class Routes:
         if not messages:
             return
         origin = messages[0].origin
-        if origin.node == here or origin.node not in self.members:
-            raise MeshError("bad-frame", f"topic messages of {origin.node} were passed to {here}")
+        if origin.node == here:
+            raise MeshError("bad-frame", f"topic messages of {here} were passed to itself")
+        if origin.node not in self.members:
+            self.unrelayed += len(messages)
+            return  # It has left, or the peer knows sooner that it has come.
         if passed.target == here:
             broker = self._host.broker
             if messages[0].envelope.kind is Kind.REPLY:

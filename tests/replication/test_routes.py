@@ -291,6 +291,17 @@ def passed(origin: Origin, target: str) -> Passed:
     return Passed(target, [Message(Envelope(T, Kind.TOPIC, b"", False), b"x", origin, -9, 0)])
 
 
+def test_messages_of_a_node_that_is_not_known_yet_are_passed_over_and_the_link_goes_on() -> None:
+    mesh = Spots("abc").mesh()
+    mesh["c"].subscribe(T)
+    newcomer = Origin("n", 1)
+
+    mesh["c"].routes.take(B, passed(newcomer, "c"), Outcome())
+    mesh["c"].routes.take(B, passed(A, "c"), Outcome())
+
+    assert mesh["c"].routes.unrelayed == 1
+
+
 def test_what_was_passed_on_once_is_not_passed_on_again() -> None:
     mesh = Spots("abcd").mesh()
 
