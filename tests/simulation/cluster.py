@@ -99,6 +99,9 @@ class Member:
         self._chance = random.Random()
         """How this life ends; of each life its own."""
         self._peers = peers
+        """The file as it is now."""
+        self._told = peers
+        """The file that the present life goes by, or has been told to."""
         self._fabric = fabric
         self._pauses = pauses
         self._trace = trace
@@ -134,11 +137,12 @@ class Member:
 
     async def read(self, peers: PeersFile) -> None:
         """There is a new peers file, and the node is told, if it runs. Otherwise it finds it when it starts."""
-        before, self._peers = self._peers, peers
+        self._peers = peers
         # A node that has begun with the old file hears no signal yet.
         while self.is_alive and self.node is not None and not self.node.addresses:  # noqa: ASYNC110
             await trio.sleep(0.01)
-        if self.is_alive and self.node is not None and before != peers:
+        if self.is_alive and self.node is not None and self._told != peers:
+            before, self._told = self._told, peers
             self._trace.note(f"{self.name} is told to read version {peers.version} of the peers file")
             self.node.spawn(Reloader(self.node, self._settings, before, lambda: (self._settings, peers)).reload)
 
@@ -164,6 +168,7 @@ class Member:
                 reserve_bytes=RESERVE_BYTES,
             ),
         )
+        self._told = self._peers
         self.node = Node(self._settings, self._peers, self.store, self._world.world)
         self.up = True
         self.is_stopping = False
