@@ -28,7 +28,7 @@ from qmq.errors import CorruptLog, MeshError, Refused
 from qmq.replication.gaps import GiveUp, Want
 from qmq.replication.values import array, check_dots, name_of, number, octets, origin_of, pack_dot_groups
 from qmq.storage.cursor_record import pack_move, unpack_move
-from qmq.storage.failure_records import ATTEMPTS_MAX
+from qmq.storage.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
 from qmq.storage.mesh_facts import UNCHECKED
 from qmq.storage.rest import Rest
 from qmq.storage.store import Store
@@ -221,11 +221,15 @@ class Repairs:
         are waited for: own records come first in a group."""
         await self._desk.all_told()
         await self._desk.commit_slot()
-        out = Outcome(now_us=self._desk.world.now_us())
-        for queue, sequence, count in rest.attempts:
-            out.attempts.setdefault(queue, {})[Dot(origin, sequence)] = count
-        self._desk.broker.queues.failed_before({Dot(origin, sequence): count for _, sequence, count in rest.attempts})
-        self._desk.submit(out)
+        self._note_attempts([(queue, Dot(origin, sequence), count) for queue, sequence, count in rest.attempts])
+
+    def _note_attempts(self, failed: list[tuple[str, Dot, int]]) -> None:
+        if failed:
+            out = Outcome(now_us=self._desk.world.now_us())
+            for queue, dot, count in failed:
+                out.attempts.setdefault(queue, {})[dot] = count
+            self._desk.broker.queues.failed_before({dot: count for _, dot, count in failed})
+            self._desk.submit(out)
 
     async def _check(self, peer: str) -> bool:
         """Ask `peer` about everything in the queue store, and for the durable subscriptions; False: ask again."""
@@ -237,16 +241,19 @@ class Repairs:
             if not page:
                 break
             after = page[-1][1]
-            question = ["settled", pack_dot_groups([dot for _, dot in page])]
+            question = ["settled", pack_dot_groups([dot for _, dot, _ in page])]
             fields = _fields(await desk.ask_one(peer, MARK + msgpack.packb(question)), 1)
             if fields is None:
                 return False
             try:
                 done = set(check_dots(fields[0]))
-            except MeshError:
+                # Nodes of an earlier version say nothing of failures.
+                failed = unpack_attempts(octets(fields[1])) if len(fields) > 1 else {}
+            except (MeshError, CorruptLog):
                 return False
             await desk.commit_slot()
-            self._settle([(queue, dot) for queue, dot in page if dot in done])
+            self._settle([(queue, dot) for queue, dot, _ in page if dot in done])
+            self._note_attempts([(queue, dot, failed[dot]) for queue, dot, n in page if failed.get(dot, 0) > n])
         return await self._fetch_pictures(peer)
 
     def _settle(self, done: list[tuple[str, Dot]]) -> None:
@@ -332,8 +339,8 @@ class Repairs:
         await desk.bring_up_stores()
         given_up = dict(desk.broker.durables.given_up)
         forgotten = frozenset(desk.broker.forgotten)
-        done = await desk.world.run_blocking(partial(desk.store.settled, dots, given_up, forgotten))
-        return msgpack.packb([pack_dot_groups(done)])  # type: ignore[no-any-return]
+        known = await desk.world.run_blocking(partial(desk.store.known_of, dots, given_up, forgotten))
+        return msgpack.packb([pack_dot_groups(known.done), pack_attempts(known.failed.items())])  # type: ignore[no-any-return]
 
 
 class Asks(Protocol):

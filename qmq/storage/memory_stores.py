@@ -311,8 +311,8 @@ class MemoryQueueStore:
         with self._state.reading:
             return sorted({key.origin for lanes in self._state.queues.values() for key in lanes})
 
-    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str]]:
-        return [(row.dot.sequence, row.queue) for row in self._standing(origin, after, through)[:limit]]
+    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        return [(row.dot.sequence, row.queue, row.attempts) for row in self._standing(origin, after, through)[:limit]]
 
     def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         found: list[QueueRow] = []

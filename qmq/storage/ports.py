@@ -210,8 +210,8 @@ class QueueStore(Protocol):
     def origins(self) -> list[Origin]:
         """Whose messages are here."""
 
-    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str]]:
-        """(sequence, queue) of up to `limit` rows with `after` < sequence <= `through`, by sequence.
+    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        """(sequence, queue, attempts) of up to `limit` rows with `after` < sequence <= `through`, by sequence.
 
         Looks at each queue of the origin, so it is for repairs and not for every day.
         """

@@ -82,7 +82,7 @@ EXPIRED: Final = ROWS + "origin = %s AND expires_us > 0 AND expires_us <= %s ORD
 EXPIRED_SIZES: Final = """SELECT octet_length(headers) + octet_length(body) FROM qmq_messages
     WHERE origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"""
 NEXT_DUE: Final = "SELECT min(due_us) FROM qmq_messages WHERE lane = %s AND due_us > 0 AND due_us > %s"
-STANDING: Final = """SELECT sequence, qmq_lanes.id, queue, rank, octet_length(headers) + octet_length(body)
+STANDING: Final = """SELECT sequence, qmq_lanes.id, queue, rank, octet_length(headers) + octet_length(body), attempts
     FROM qmq_lanes JOIN qmq_messages ON qmq_messages.lane = qmq_lanes.id
     WHERE qmq_lanes.origin = %s AND sequence > %s AND sequence <= %s ORDER BY sequence LIMIT %s"""
 ONE: Final = ROWS + "lane = %s AND sequence = %s"

@@ -126,7 +126,7 @@ IN_ONE: Final = """SELECT
 HEADS: Final = """WITH wanted (n, queue) AS (VALUES {})
     SELECT json_group_array(json_array(n, lanes.id, rank, delayed, messages, bytes)) FROM wanted CROSS JOIN lanes
     USING (queue) WHERE origin IN (SELECT id FROM origins WHERE node = ?)"""
-STANDING: Final = """SELECT sequence, lanes.id, queue, rank, length(headers) + length(body)
+STANDING: Final = """SELECT sequence, lanes.id, queue, rank, length(headers) + length(body), attempts
     FROM lanes CROSS JOIN messages ON messages.lane = lanes.id
     WHERE lanes.origin = ? AND sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"""
 ONE: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence = ?"

@@ -300,14 +300,14 @@ class SqliteQueueStore:
         with self._snapshot() as reader:
             return sorted(Origin(node, unsigned(number)) for node, number in reader.execute(sql.ORIGINS).fetchall())
 
-    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str]]:
+    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
         with self._snapshot() as reader:
-            return [(found[0], found[2]) for found in _standing(reader, origin, after, through, limit)]
+            return [(found[0], found[2], found[5]) for found in _standing(reader, origin, after, through, limit)]
 
     def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for sequence, lane, queue, rank, size in _standing(reader, origin, after, through, STANDING_ROWS):
+            for sequence, lane, queue, rank, size, _ in _standing(reader, origin, after, through, STANDING_ROWS):
                 bytes_max -= size
                 if rows and bytes_max < 0:
                     break
@@ -359,8 +359,8 @@ def _lanes_of(
 
 def _standing(
     reader: sqlite3.Connection, origin: Origin, after: int, through: int, limit: int
-) -> list[tuple[int, int, str, int, int]]:
-    """Sequence, lane, queue, rank and bytes, by sequence."""
+) -> list[tuple[int, int, str, int, int, int]]:
+    """Sequence, lane, queue, rank, bytes and attempts, by sequence."""
     known = reader.execute(
         "SELECT id FROM origins WHERE node = ? AND incarnation = ?", origin_columns(origin)
     ).fetchone()

@@ -198,9 +198,17 @@ def rest_batch(origin: Origin, after: int, rest: Rest) -> bytes:
     return encode_batch(origin, records, after + 1, rest.through, first_us, last_us, SPARSE | REST)
 
 
-def is_settled(
+class Known(NamedTuple):
+    """What a node can say of messages that it is asked about."""
+
+    done: list[Dot]
+    failed: dict[Dot, int]
+    """Of those that stand here: how often they have come back, where they have."""
+
+
+def known_of(
     queues: QueueStore, vector: Vector, given_up: Vector, forgotten: Collection[Origin], dots: list[Dot]
-) -> list[Dot]:
+) -> Known:
     """Which of `dots` this node knows to be done: it has all of their origin up to there, and no such row any more.
 
     Of an origin that is forgotten everything is done, else a member had not released it.
@@ -210,11 +218,14 @@ def is_settled(
         if given_up.get(origin, 0) < sequence <= vector.get(origin, 0):
             by_origin.setdefault(origin, []).append(sequence)
     done = [dot for dot in dots if dot.origin in forgotten]
+    failed: dict[Dot, int] = {}
     for origin, sequences in by_origin.items():
         first, last = min(sequences), max(sequences)
-        standing = {sequence for sequence, _ in queues.standing(origin, first - 1, last, last - first + 1)}
+        rows = queues.standing(origin, first - 1, last, last - first + 1)
+        standing = {sequence: attempts for sequence, _, attempts in rows}
         done += [Dot(origin, sequence) for sequence in sequences if sequence not in standing]
-    return done
+        failed.update((Dot(origin, sequence), standing[sequence]) for sequence in sequences if standing.get(sequence))
+    return Known(done, failed)
 
 
 def _packed(row: QueueRow) -> bytes:

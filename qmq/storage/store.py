@@ -44,7 +44,7 @@ from qmq.storage.queue_choice import open_queue_store
 from qmq.storage.record import Kind, Record, pack_envelope, pack_record, pack_start
 from qmq.storage.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
 from qmq.storage.reduce import Reduction
-from qmq.storage.rest import Rest, RestReader, is_settled
+from qmq.storage.rest import Known, Rest, RestReader, known_of
 from qmq.storage.seals import Seals
 from qmq.storage.term_record import TermNote
 
@@ -352,18 +352,19 @@ class Store:
         self._reader.damaged.pop(destination, None)
         return True
 
-    def settled(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> list[Dot]:
-        """Which of these messages are known here to be done; of what this node gave up it knows nothing."""
-        return is_settled(self.queues, self._checkpointer.state.vector, given_up, forgotten, dots)
+    def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
+        """Which of these messages are known here to be done, or to fail; of what this node gave up it knows nothing."""
+        return known_of(self.queues, self._checkpointer.state.vector, given_up, forgotten, dots)
 
-    def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot]]:
-        """Up to `limit` messages in the queue store, by dot, with their queues; only what comes after `after`."""
-        found: list[tuple[str, Dot]] = []
+    def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
+        """Up to `limit` messages in the queue store, by dot, each with its queue and how often it has failed; only what
+        comes after `after`."""
+        found: list[tuple[str, Dot, int]] = []
         for origin in self.queues.origins():
             if len(found) < limit and (after is None or origin >= after.origin):
                 beyond = after.sequence if after is not None and origin == after.origin else 0
                 rows = self.queues.standing(origin, beyond, SEQUENCE_MAX, limit - len(found))
-                found += [(queue, Dot(origin, sequence)) for sequence, queue in rows]
+                found += [(queue, Dot(origin, sequence), attempts) for sequence, queue, attempts in rows]
         return found
 
     def fanouts(self) -> list[str]:

@@ -68,14 +68,22 @@ async def test_what_is_left_of_a_dropped_journal_reaches_a_node_that_comes_back(
         assert b.repairs.taken > 4
         assert "gap" not in {alarm["code"] for alarm in b.alarms.list()}
         await b.checkpoints.checkpoint()
-        waiting = {queue for queue, dot in b.store.standing(None, 1000) if dot.origin.node == "a"}
+        waiting = {queue for queue, dot, _ in b.store.standing(None, 1000) if dot.origin.node == "a"}
         assert waiting == {JOBS, "/queue/elsewhere"}
 
 
-async def test_what_is_left_of_a_message_says_how_often_it_has_failed(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("has_it", [True, False])
+async def test_a_node_that_comes_back_knows_how_often_a_message_has_failed(
+    autojump_clock: MockClock, has_it: bool
+) -> None:
     async with short_lived().run() as mesh:
-        await mesh.stop("b")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        if not has_it:
+            await mesh.stop("b")
         await publish(mesh, "a", JOBS, "poison")
+        if has_it:
+            await eventually(lambda: b.durable_vector() == a.durable_vector())
+            await mesh.stop("b")
         consumer = await mesh.connect("a")
         await consumer.send(subscribe(JOBS, id="c", ack="client-individual"))
         for _ in range(3):
@@ -91,7 +99,7 @@ async def test_what_is_left_of_a_message_says_how_often_it_has_failed(autojump_c
         await eventually(lambda: not b.broker.queues.held)
         await b.checkpoints.checkpoint()
 
-        rows = b.store.queues.standing_rows(mesh.nodes["a"].origin, 0, 1000, 1 << 20)
+        rows = b.store.queues.standing_rows(a.origin, 0, 1000, 1 << 20)
         assert [row.attempts for row in rows if row.queue == JOBS] == [3]
 
 
@@ -207,7 +215,7 @@ async def test_a_node_in_the_middle_brings_what_another_has_dropped(autojump_clo
 
         c = mesh.nodes["c"]
         await c.checkpoints.checkpoint()
-        assert sum(queue == JOBS for queue, _ in c.store.standing(None, 10_000)) == 20
+        assert sum(queue == JOBS for queue, _, _ in c.store.standing(None, 10_000)) == 20
 
 
 async def test_a_life_that_was_cut_off_before_it_had_asked_leaves_the_question_to_the_next(
@@ -297,7 +305,7 @@ async def test_what_only_a_node_with_a_damaged_journal_has_reaches_its_peers_fro
         assert await reader.messages(1) == [b"fanout message"]
         b = mesh.nodes["b"]
         await b.checkpoints.checkpoint()
-        assert [queue for queue, _ in b.store.standing(None, 10)] == [JOBS]
+        assert [queue for queue, _, _ in b.store.standing(None, 10)] == [JOBS]
         vectors = [mesh.nodes[name].durable_vector() for name in "ab"]
         await eventually(lambda: vectors[0].items() <= mesh.nodes["b"].durable_vector().items())
 

@@ -11,7 +11,7 @@ from qmq.storage.batch import REST, batch_records, read_head, verify_batch
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import Retention, StorageSettings
 from qmq.storage.record import Kind
-from qmq.storage.rest import REST_BYTES, rest_batch
+from qmq.storage.rest import REST_BYTES, Rest, rest_batch
 from qmq.storage.store import Store, open_store
 
 from .rig import NOW, SMALL, B, Writer, all_rows, fanout_all, open_small
@@ -116,7 +116,7 @@ def test_a_node_answers_neither_for_what_it_gave_up_nor_for_what_its_stores_have
     assert store.read_rest(B, 0, 2, 0).through == 0
     checkpoint(store)
     assert store.read_rest(B, 0, 9, 0).through == 2
-    assert store.read_rest(B, 0, 2, 1) == (0, 1, 0, [])
+    assert store.read_rest(B, 0, 2, 1) == Rest(0, 1, 0, [])
     assert store.read_rest(B, 1, 2, 1).through == 2
 
 
@@ -161,10 +161,10 @@ def test_only_what_a_node_has_whole_does_it_know_to_be_done(opened: Callable[[st
     asked = [Dot(B, 1), Dot(B, 2), Dot(B, 4), Dot(Origin("c", 1), 1)]
     nothing: Vector = {}
 
-    assert store.settled(asked, nothing) == [Dot(B, 1)]
-    assert store.settled(asked, {B: 1}) == []
-    assert store.settled(asked, {B: 1}, {Origin("c", 1)}) == [Dot(Origin("c", 1), 1)]
-    assert store.standing(None, 10) == [("/queue/q", Dot(B, 2))]
+    assert store.known_of(asked, nothing).done == [Dot(B, 1)]
+    assert store.known_of(asked, {B: 1}).done == []
+    assert store.known_of(asked, {B: 1}, {Origin("c", 1)}).done == [Dot(Origin("c", 1), 1)]
+    assert store.standing(None, 10) == [("/queue/q", Dot(B, 2), 0)]
     assert store.standing(Dot(B, 2), 10) == []
 
 
