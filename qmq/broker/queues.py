@@ -132,6 +132,8 @@ class Queues:
         """Take in a message that this node serves, or has accepted: that goes to its server by the journal."""
         if message.envelope.durable:
             if not self.serves_own and message.origin.node == self.node:
+                if self.node in self.handover.gathering:
+                    self.handover.gathering[self.node].messages.append(message)
                 return
             by_sequence = self.owned.get(message.origin)
             if by_sequence is None:
