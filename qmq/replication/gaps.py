@@ -9,7 +9,7 @@ A hole is damage. A damaged node may have the records in its stores, so it is as
 what it does not know, nobody gives up for it: it is unknown, and stays so until somebody brings it. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from qmq.dots import Origin, Vector
@@ -72,13 +72,16 @@ class Gaps:
             told.pop(peer, None)
         self._lost = {key: through for key, through in self._lost.items() if key[1] != peer}
 
-    def next(self, have: Vector, reach: Mapping[str, Reach]) -> Want | GiveUp | None:
-        """What to do now; None: nothing, or nothing before something changes. Forgets what has been filled."""
+    def next(
+        self, have: Vector, reach: Mapping[str, Reach], forgotten: Collection[Origin] = ()
+    ) -> Want | GiveUp | None:
+        """What to do now; None: nothing, or nothing before something changes. Forgets what has been filled, and what
+        the mesh has `forgotten` since it was told: nobody has anything of that."""
         found: Want | GiveUp | None = None
         for origin in list(self._told):
             known = have.get(origin, 0)
             told = {peer: what for peer, what in self._told[origin].items() if what.through > known and peer in reach}
-            if not told:
+            if not told or origin in forgotten:
                 del self._told[origin]
                 self._lost = {key: through for key, through in self._lost.items() if key[0] != origin}
             else:

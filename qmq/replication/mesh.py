@@ -241,7 +241,7 @@ class Mesh:
         """What to do about it now; None when there is nothing to do, or nothing yet."""
         followed = self._hub.followings.items()
         reach = {peer: Reach(link.partner.origin, link.had) for peer, link in followed if link.welcomed}
-        return self._hub.gaps.next(self._hub.host.received_vector(), reach)
+        return self._hub.gaps.next(self._hub.host.received_vector(), reach, self._hub.acceptance.forgotten)
 
     def take_rest(self, want: Want, rest: Rest, out: Outcome) -> None:
         """Take what a peer had left of what was wanted. Raises MeshError when it cannot be that."""

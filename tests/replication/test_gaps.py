@@ -82,3 +82,14 @@ def test_damage_is_never_given_up_and_a_damaged_node_is_asked_last() -> None:
     assert gaps.next(HAVE, peers) == Want("c", C, 5, 9)
     gaps.lost("c", C, 9)
     assert gaps.next(HAVE, peers) is None
+
+
+def test_what_the_mesh_has_forgotten_meanwhile_is_no_gap_any_more() -> None:
+    gaps = Gaps()
+    gaps.tell("a", C, 9)
+    # Neither of the two has anything of it now, so the other will never tell a gap.
+    peers = reach(a={C: 20}, b={C: 20})
+    assert gaps.next(HAVE, peers) is None and gaps.origins == [C]
+
+    assert gaps.next(HAVE, peers, {C}) is None
+    assert gaps.origins == []
