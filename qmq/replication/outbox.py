@@ -112,6 +112,8 @@ class Outbox:
         """This node, for lent messages: those of others name theirs."""
         self.terms: Mapping[str, int] = {}
         """Owner → term in which this node serves it, where that is not term 0; for a peer that understands terms."""
+        self.is_lent: Callable[[Message], bool] = _always
+        """Whether a message that waits here is still lent to the peer."""
         self.overflowed = False
         self.now_us: Callable[[], int] = _no_clock
         """This node's clock, for frames that carry it."""
@@ -190,8 +192,7 @@ class Outbox:
             if telling.is_due:
                 self.wake()
         if self._lends:
-            lent = _turn(self._lends, self.turn_bytes)
-            parts.append(self._encode(Lend(lent, self.now_us(), self.terms, self.node)))
+            parts += [self._encode(lend) for lend in self._loans(_turn(self._lends, self.turn_bytes))]
         if self._replies.waiting:
             parts.append(self._encode(Replies(self._replies.turn(self.turn_bytes))))
         if self._journal:
@@ -212,6 +213,15 @@ class Outbox:
             if spread.is_due:
                 self.wake()
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _loans(self, messages: list[Message]) -> list[Lend]:
+        """One as a rule. What was lent before this node ceased to serve its owner goes without a term, also when it
+        serves that owner again: the peer counts it as come, and lets it go."""
+        lent = [message for message in messages if self.is_lent(message)]
+        over = [] if len(lent) == len(messages) else [message for message in messages if not self.is_lent(message)]
+        now_us = self.now_us()
+        loans = [Lend(lent, now_us, self.terms, self.node)] if lent else []
+        return [*loans, Lend(over, now_us, {}, self.node)] if over else loans
 
     def unsent_lends(self) -> list[Message]:
         """Lent messages that never left, taken out: the link has ended."""
@@ -254,6 +264,10 @@ def encode_message(frame: MeshFrame) -> bytes:
         number, kind = "0", MSGPACK_TYPE
     headers = [("destination", destination), ("subscription", "0"), ("message-id", number), ("content-type", kind)]
     return encode_frame("MESSAGE", headers, body)
+
+
+def _always(message: Message) -> bool:
+    return True
 
 
 def _no_clock() -> int:

@@ -74,9 +74,13 @@ class Serving:
             self.outbox.spread = retained.spreads[self.peer] = Spread(retained, self.outbox.wake)
         if TERMS in self.partner.features:
             self.outbox.terms = self._host.terms_served
+            self.outbox.is_lent = self._is_lent
         self.outbox.put(Welcome(dict(self._host.durable_vector()), self._host.world.now_us()))
         if MEMBERS in self.partner.features:
             self.outbox.put(Members(self._host.membership.standing))
+
+    def _is_lent(self, message: Message) -> bool:
+        return self._host.broker.lending.lent.get(self.peer, {}).get(message.dot) is message
 
     def end(self) -> list[Message]:
         """Close the link; returns the lent messages that never left. Idempotent."""

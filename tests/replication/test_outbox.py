@@ -58,6 +58,18 @@ def test_a_long_catching_up_delays_nothing_else() -> None:
     assert wakes.outbox.take() == b"Welcome;Batches;"
 
 
+def test_what_is_lent_no_more_leaves_without_a_term() -> None:
+    wakes = Wakes()
+    first, over, last = messages(3)
+    wakes.outbox.terms = {"a": 4}
+    wakes.outbox.is_lent = lambda message: message is not over
+    wakes.outbox.put_lends([first, over, last])
+
+    wakes.outbox.take()
+
+    assert wakes.frames == [Lend([first, last], terms={"a": 4}), Lend([over], terms={})]
+
+
 def test_many_messages_leave_in_turns() -> None:
     wakes = Wakes()
     wakes.outbox.put_lends(messages(10, TURN_BYTES // 2))
