@@ -213,6 +213,8 @@ class Fabric:
 
     def heal(self, source: str, target: str) -> None:
         """End a cut. What stood in it arrives now, or the connection has given up meanwhile and is reset."""
+        if (source, target) not in self._cuts:
+            return
         self._cuts.discard((source, target))
         for near, far in list(self._pipes.values()):
             for channel in (near.outgoing, far.outgoing):
