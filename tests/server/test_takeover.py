@@ -451,7 +451,8 @@ async def test_a_node_that_lacks_what_others_have_dropped_leaves_a_takeover_to_t
         await everywhere(rig)
         # It will be stale from its next life on, until somebody has told it what is done; nobody answers.
         rig.nodes["b"].store.catalog.set_facts({UNCHECKED: ""})
-        rig.nodes["c"].repairs.answer = refuse  # type: ignore[method-assign]
+        for name in ("a", "c"):
+            rig.nodes[name].repairs.answer = refuse  # type: ignore[method-assign]
         await rig.stop("b")
         await rig.start("b")
         await eventually(lambda: rig.link("b", "c") == rig.link("c", "b") == "caught-up")
