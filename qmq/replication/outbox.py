@@ -217,11 +217,12 @@ class Outbox:
     def _loans(self, messages: list[Message]) -> list[Lend]:
         """One as a rule. What was lent before this node ceased to serve its owner goes without a term, also when it
         serves that owner again: the peer counts it as come, and lets it go."""
-        lent = [message for message in messages if self.is_lent(message)]
-        over = [] if len(lent) == len(messages) else [message for message in messages if not self.is_lent(message)]
-        now_us = self.now_us()
-        loans = [Lend(lent, now_us, self.terms, self.node)] if lent else []
-        return [*loans, Lend(over, now_us, {}, self.node)] if over else loans
+        lent: list[Message] = []
+        over: list[Message] = []
+        for message in messages:
+            (lent if self.is_lent(message) else over).append(message)
+        parts: list[tuple[list[Message], Mapping[str, int]]] = [(lent, self.terms), (over, {})]
+        return [Lend(part, self.now_us(), terms, self.node) for part, terms in parts if part]
 
     def unsent_lends(self) -> list[Message]:
         """Lent messages that never left, taken out: the link has ended."""
