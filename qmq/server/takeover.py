@@ -345,7 +345,7 @@ class Takeover:
                 return None
             if self.rules.learn(owner, told):
                 self.stir()
-        if any(self.rules.term_of(owner) != self._obeyed.get(owner, Term(0, owner)) for owner in owners):
+        if not all(map(self._is_obeyed, owners)):
             # What is lent in a new term comes after the word about what is held from before.
             self._obey_terms()
         now = self._boot()
@@ -520,13 +520,16 @@ class Takeover:
         self._set_held(out)
         node.submit(out)
 
+    def _is_obeyed(self, owner: str) -> bool:
+        return self.rules.term_of(owner) == self._obeyed.get(owner, Term(0, owner))
+
     def _obey_terms(self) -> None:
         """Let go of what others serve now, and of what this node may not claim any more."""
         rules = self.rules
         self._is_entangled = any(rules.term_of(owner).server != owner for owner in rules.members)
         for owner in rules.members:
             term = rules.term_of(owner)
-            if term != self._obeyed.get(owner, Term(0, owner)):
+            if not self._is_obeyed(owner):
                 self._obeyed[owner] = term
                 self._arrivals.pop(owner, None)
                 self._campaigns.pop(owner, None)
