@@ -20,7 +20,7 @@ from collections.abc import Callable
 from qmq.broker.broker import Broker
 from qmq.broker.dedup import dedup_key
 from qmq.broker.destination import kind_of
-from qmq.broker.message import Attempts, Burial, Envelope, Fact, Message, Moved, Settle
+from qmq.broker.message import Attempts, Burial, Envelope, Fact, Message, Moved, OwnRecord, Settle
 from qmq.broker.outcome import Outcome
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
@@ -50,10 +50,13 @@ PUBLISH = Kind.PUBLISH
 BATCH_BYTES_TARGET = 1 << 20
 """A batch is closed when it reaches this; one Outcome is not split over two, so a transaction is all or nothing."""
 
-OUTCOME_BYTES_MAX = 43 << 20
-"""More than the largest transaction has, together with the largest message in the same read. An Outcome beyond it
-(a thousand large messages that die at once) is split: its records are in one append and one sync all the same, and
-each batch stays far below what the format bounds."""
+OUTCOME_BYTES_MAX = 47 << 20
+"""More than the largest transaction has, together with its dead letters and what may stand before it, and less than a
+batch may have. An Outcome beyond it (a thousand large messages that die at once) is split: its records are in one
+append and one sync all the same."""
+
+LENGTH_BYTES = 4
+"""What a batch's table of lengths has for each record."""
 
 ENVELOPES_MAX = 4096
 """Envelopes of replicated records that are remembered; at the bound all are forgotten."""
@@ -86,63 +89,89 @@ def _encode_part(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
 def encode_records(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
     """The own records of `outcomes`, in order of decision, as batches ready to append."""
     batches: list[bytes] = []
+    items: list[OwnRecord] = []
     packed: list[bytes] = []
-    size = first = last = first_us = last_us = attributes = 0
+    size = attributes = 0
+    for out in outcomes:
+        if out.has_gap:
+            attributes = GAPS
+        records = _packed(out.records)
+        # Weighed as they are: what an Outcome counts while it is made leaves out names.
+        record_bytes = LENGTH_BYTES * len(records) + sum(map(len, records))
+        if packed and size + record_bytes > OUTCOME_BYTES_MAX:
+            batches.append(_batch(origin, items, packed, attributes))
+            items, packed, size = [], [], 0
+        if record_bytes > OUTCOME_BYTES_MAX:
+            batches += _split(origin, out.records, records, attributes)
+            continue
+        items += out.records
+        packed += records
+        size += record_bytes
+        if size >= BATCH_BYTES_TARGET:
+            batches.append(_batch(origin, items, packed, attributes))
+            items, packed, size = [], [], 0
+    if packed:
+        batches.append(_batch(origin, items, packed, attributes))
+    return batches
+
+
+def _split(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int) -> list[bytes]:
+    """An Outcome too large for one batch, as several."""
+    batches: list[bytes] = []
+    begin = size = 0
+    for end, record in enumerate(packed, 1):
+        size += len(record)
+        if size >= BATCH_BYTES_TARGET or end == len(packed):
+            batches.append(_batch(origin, items[begin:end], packed[begin:end], attributes))
+            begin, size = end, 0
+    return batches
+
+
+def _batch(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int) -> bytes:
+    first, last = items[0], items[-1]
+    return encode_batch(
+        origin, packed, first.sequence, last.sequence, first.timestamp_us, last.timestamp_us, attributes
+    )
+
+
+def _packed(items: list[OwnRecord]) -> list[bytes]:
+    """The records of one Outcome."""
+    packed: list[bytes] = []
     # Neighbours mostly differ in sequence and body only: what stands between these is kept from the one before.
     before: Envelope | None = None
     before_us = before_bytes = -1
     middle = b""
-    for out in outcomes:
-        if out.has_gap:
-            attributes = GAPS
-        is_large = out.record_bytes > OUTCOME_BYTES_MAX
-        for item in out.records:
-            if not packed:
-                first, first_us = item.sequence, item.timestamp_us
-            last, last_us = item.sequence, item.timestamp_us
-            if isinstance(item, Message):
-                envelope = item.envelope
-                body = item.body
-                body_bytes = len(body)
-                if envelope is not before or body_bytes != before_bytes or last_us != before_us:
-                    before, before_bytes, before_us = envelope, body_bytes, last_us
-                    head = envelope.packed or _pack(envelope)
-                    middle = pack_middle(last_us, PUBLISH, envelope.flags, head, body_bytes)
-                packed.append(pack_alike(last, middle, body))
-            elif isinstance(item, Settle):
-                packed.append(_pack_settle(item))
-            elif isinstance(item, Burial):
-                envelope = item.letter.envelope
+    for item in items:
+        sequence, now_us = item.sequence, item.timestamp_us
+        if isinstance(item, Message):
+            envelope = item.envelope
+            body = item.body
+            body_bytes = len(body)
+            if envelope is not before or body_bytes != before_bytes or now_us != before_us:
+                before, before_bytes, before_us = envelope, body_bytes, now_us
                 head = envelope.packed or _pack(envelope)
-                dead = pack_dead(item.queue, item.dot, item.letter.body)
-                packed.append(pack_record(last, last_us, Kind.DEAD, envelope.flags, head, dead))
-            elif isinstance(item, Attempts):
-                head = pack_envelope(item.queue, b"")
-                counts = pack_attempts(item.counts.items())
-                packed.append(pack_record(last, last_us, Kind.ATTEMPTS, 0, head, counts))
-            elif isinstance(item, Moved):
-                head = pack_envelope(item.move.name.destination, b"")
-                packed.append(pack_record(last, last_us, Kind.CURSOR, 0, head, pack_move(item.move)))
-            elif isinstance(item, Fact):
-                packed.append(pack_record(last, last_us, item.kind, 0, pack_envelope("", b""), item.body))
-            else:
-                head = pack_envelope("", b"")
-                packed.append(pack_record(last, last_us, Kind.GAP, 0, head, pack_gap(item.origin, item.through)))
-            if is_large:
-                size += len(packed[-1])
-                if size >= BATCH_BYTES_TARGET:
-                    batches.append(encode_batch(origin, packed, first, last, first_us, last_us, attributes))
-                    packed = []
-                    size = 0
-        if not is_large:
-            size += out.record_bytes
-        if packed and size >= BATCH_BYTES_TARGET:
-            batches.append(encode_batch(origin, packed, first, last, first_us, last_us, attributes))
-            packed = []
-            size = 0
-    if packed:
-        batches.append(encode_batch(origin, packed, first, last, first_us, last_us, attributes))
-    return batches
+                middle = pack_middle(now_us, PUBLISH, envelope.flags, head, body_bytes)
+            packed.append(pack_alike(sequence, middle, body))
+        elif isinstance(item, Settle):
+            packed.append(_pack_settle(item))
+        elif isinstance(item, Burial):
+            envelope = item.letter.envelope
+            head = envelope.packed or _pack(envelope)
+            dead = pack_dead(item.queue, item.dot, item.letter.body)
+            packed.append(pack_record(sequence, now_us, Kind.DEAD, envelope.flags, head, dead))
+        elif isinstance(item, Attempts):
+            head = pack_envelope(item.queue, b"")
+            counts = pack_attempts(item.counts.items())
+            packed.append(pack_record(sequence, now_us, Kind.ATTEMPTS, 0, head, counts))
+        elif isinstance(item, Moved):
+            head = pack_envelope(item.move.name.destination, b"")
+            packed.append(pack_record(sequence, now_us, Kind.CURSOR, 0, head, pack_move(item.move)))
+        elif isinstance(item, Fact):
+            packed.append(pack_record(sequence, now_us, item.kind, 0, pack_envelope("", b""), item.body))
+        else:
+            head = pack_envelope("", b"")
+            packed.append(pack_record(sequence, now_us, Kind.GAP, 0, head, pack_gap(item.origin, item.through)))
+    return packed
 
 
 def _pack(envelope: Envelope) -> bytes:

@@ -1,15 +1,24 @@
 """From decisions to batches: what is one batch, and what must not be."""
 
+import pytest
+
 from qmq.broker.broker import COPIES_BYTES_MAX
+from qmq.broker.dead_letters import LETTER_OVERHEAD_BYTES
 from qmq.broker.destination import Kind
-from qmq.broker.message import Envelope, Message, Settle
-from qmq.broker.outcome import Outcome
-from qmq.config.limits import BODY_BYTES_CEILING, TRANSACTION_BYTES_CEILING
+from qmq.broker.life import Back
+from qmq.broker.message import Burial, Envelope, Message, Settle
+from qmq.broker.outcome import BESIDE_BYTES_MAX, LETTERS_BYTES_MAX, Outcome
+from qmq.broker.rules import DEAD_LETTERS, DEFAULT_RULES, QueueRules
+from qmq.broker.session import Held
+from qmq.broker.subscription import Ack
+from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING, TRANSACTION_BYTES_CEILING
 from qmq.dots import Dot, Origin
-from qmq.journal import BATCH_BYTES_TARGET, OUTCOME_BYTES_MAX, encode_records
-from qmq.storage.batch import BATCH_BYTES_MAX, batch_records, verify_batch
+from qmq.errors import Refused
+from qmq.journal import OUTCOME_BYTES_MAX, encode_records
+from qmq.storage.batch import BATCH_BYTES_MAX, HEAD_BYTES, batch_records, verify_batch
 from qmq.storage.record import Kind as Kinds
 from qmq.storage.record import priority_of
+from tests.broker.rig import JOBS, SECOND_US, Client, Node, envelope, parts
 
 A = Origin("a", 1)
 
@@ -59,8 +68,113 @@ def test_a_record_says_what_its_own_message_says_whatever_the_one_before_was() -
     assert [priority_of(record.flags) for record in batch_records(batch)] == [4, 4, 4, 4, 4, 4, 9, 4]
 
 
+def test_what_dies_at_once_is_weighed_with_the_names_of_its_queues() -> None:
+    # As when a consumer of eighty queues leaves: many small messages, long names, no transaction.
+    queue, target = "/queue/" + "q" * 248, "/queue/" + "d" * 248
+    letter = Envelope(target, Kind.QUEUE, b"dead-letter-from:%b\n" % queue.encode(), durable=True)
+    out = Outcome()
+    for sequence in range(1, 65_001):
+        out.records.append(Burial(Message(letter, b"x", A, sequence, 1), queue, Dot(A, sequence)))
+
+    batches = encode_records(A, [out])
+
+    assert sum(verify_batch(batch).count for batch in batches) == 65_000
+    assert all(len(batch) < BATCH_BYTES_MAX for batch in batches)
+
+
 def test_every_batch_that_is_not_split_fits() -> None:
-    # One read can end a transaction and bring the last byte of one more message.
-    assert TRANSACTION_BYTES_CEILING + max(COPIES_BYTES_MAX, BODY_BYTES_CEILING) < OUTCOME_BYTES_MAX
-    # Behind what gathered below the target, and with the overhead of a thousand long names.
-    assert BATCH_BYTES_TARGET + OUTCOME_BYTES_MAX + 1000 * 1500 < BATCH_BYTES_MAX
+    # With the overhead of long names.
+    decided = BESIDE_BYTES_MAX + TRANSACTION_BYTES_CEILING + LETTERS_BYTES_MAX
+    assert decided + 1000 * 1500 < OUTCOME_BYTES_MAX < BATCH_BYTES_MAX - HEAD_BYTES
+    assert max(COPIES_BYTES_MAX, BODY_BYTES_CEILING + HEADER_BYTES_CEILING) < OUTCOME_BYTES_MAX
+    assert BODY_BYTES_CEILING + HEADER_BYTES_CEILING + LETTER_OVERHEAD_BYTES <= LETTERS_BYTES_MAX
+
+
+def letters_in(out: Outcome) -> list[Message]:
+    return [part for record in out.records for part in parts(record) if isinstance(part, Message)]
+
+
+MIB = 1 << 20
+LARGE = bytes(MIB)
+
+
+def node_with(count: int) -> tuple[Node, Client]:
+    """A node whose only client has that many messages of a MiB each in hand."""
+    node = Node()
+    client = node.client()
+    client.subscribe(ack=Ack.CLIENT, credit=count)
+    for _ in range(count):
+        node.send(LARGE)
+    return node, client
+
+
+def commit(client: Client, *held: Held) -> Outcome:
+    client.begin()
+    for one in held:
+        client.hold(one)
+    return client.commit()
+
+
+def test_a_transaction_that_buries_more_than_a_batch_has_room_for_is_refused_as_a_whole() -> None:
+    node, client = node_with(60)
+    first = Held(envelope=envelope("/queue/first"), body=b"1")
+
+    with pytest.raises(Refused) as refused:
+        commit(client, first, Held(delivery=client.inbox[-1], is_ack=False, why=Back.REJECTED))
+
+    assert refused.value.code == "transaction-too-large"
+    assert node.depth("/queue/first") == 0 and len(node.queues.deliveries) == 60
+
+
+def test_a_transaction_that_buries_what_fits_is_one_batch() -> None:
+    node, client = node_with(60)
+    sends = [Held(envelope=envelope("/queue/more"), body=LARGE) for _ in range(15)]
+
+    out = commit(client, *sends, Held(delivery=client.inbox[15], is_ack=False, why=Back.REJECTED))
+
+    (batch,) = encode_records(A, [out])
+    assert len([letter for letter in letters_in(out) if letter.envelope.destination == DEAD_LETTERS]) == 16
+    assert verify_batch(batch).count == len(out.records)
+
+
+def test_a_transaction_gives_back_as_much_as_its_client_has_in_hand() -> None:
+    node, client = node_with(60)
+
+    out = commit(client, Held(delivery=client.inbox[-1], is_ack=False))
+
+    assert len(encode_records(A, [out])) == 1
+    assert not letters_in(out)
+
+
+def test_what_a_transaction_drops_beyond_its_batch_is_dropped_by_the_next_message() -> None:
+    rules = QueueRules(messages_max=20, overflow="drop-oldest", dead_letter="/queue/dead", keeps_dropped=True)
+    node = Node(rules_of=lambda name: rules if name == JOBS else DEFAULT_RULES)
+    client = node.client()
+    for _ in range(20):
+        node.send(LARGE * 3)
+
+    out = commit(client, *[Held(envelope=envelope(), body=b"small") for _ in range(20)])
+
+    assert len(encode_records(A, [out])) == 1
+    assert 20 < node.depth() < 40
+    node.send(b"next")
+    assert node.depth() == 20
+    assert node.depth("/queue/dead") == 21
+
+
+def test_what_expires_while_a_transaction_is_applied_gets_its_letter_later() -> None:
+    rules = QueueRules(dead_letter="/queue/dead", keeps_dropped=True)
+    node = Node(rules_of=lambda name: rules if name == JOBS else DEFAULT_RULES)
+    client = node.client()
+    client.subscribe(credit=1)
+    node.send(b"first")
+    for _ in range(60):
+        node.send(LARGE, headers=b"ttl:500\n")
+    node.now_us += SECOND_US
+
+    out = commit(client, Held(delivery=client.inbox[0]))
+
+    assert len(encode_records(A, [out])) == 1
+    assert client.bodies == [b"first"]
+    node.later(2 * SECOND_US)
+    assert node.depth("/queue/dead") == 60

@@ -57,6 +57,7 @@ class CheckpointDesk(Protocol):
     world: World
 
     def alarm(self, code: str, message: str) -> None: ...
+    def look_at_damage(self) -> None: ...
 
 
 class Checkpoints:
@@ -130,13 +131,16 @@ class Checkpoints:
         end = desk.commits.told_end
         self._is_stale = False
         call = partial(desk.store.checkpoint, end, desk.world.now_us(), dict(self.members), Retentions(desk.settings))
-        report = await desk.world.run_blocking(call)
-        self._done = end
-        self._due_us = report.retention_due_us
-        self.count += 1
-        log.info("= checkpoint at %d: %s", end, report)
-        await desk.clerk.checkpoint_done(report.vector)
-        desk.sealing.checkpoint_done(report)
+        # Whoever gives up waiting for it does so when what is in memory goes by the stores as they are then.
+        with trio.CancelScope(shield=True):
+            report = await desk.world.run_blocking(call)
+            self._done = end
+            self._due_us = report.retention_due_us
+            self.count += 1
+            log.info("= checkpoint at %d: %s", end, report)
+            await desk.clerk.checkpoint_done(report.vector)
+            desk.sealing.checkpoint_done(report)
+            desk.look_at_damage()
         self._untidy.set()
         if report.read_bytes >= TRIM_BYTES:
             await desk.world.run_blocking(give_back_memory)
@@ -155,12 +159,6 @@ class Checkpoints:
                 except DiskFull:
                     break  # It takes room to give room back; a next checkpoint will have found some.
                 await trio.sleep(TIDY_PAUSE_SECONDS)
-
-    async def final(self) -> None:
-        """The last one, at an orderly stop: the next start replays nothing (or all, when there is no room for it)."""
-        with trio.CancelScope(shield=True):
-            if self._desk.commits.told_end > self._done:
-                await self._checkpoint_if_room()
 
     async def _sync_every(self, seconds: float) -> None:
         desk = self._desk

@@ -22,7 +22,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.subscription import JournalSpan, Subscription
 from qmq.dots import Origin, Vector, covers
 from qmq.errors import LogBroken, Refused
-from qmq.server.session import Session
+from qmq.server.session import Session, drained, session_of
 from qmq.storage.batch import BatchHead
 from qmq.storage.store import Store
 from qmq.wire.stomp import encode_headers
@@ -79,7 +79,7 @@ class JournalReads:
             raise
         except Exception:
             log.exception("! the journal cannot be told")
-            session = self._session_of(subscription)
+            session = session_of(self._desk.sessions, subscription)
             if session is not None:
                 session.evict(Refused("log-unreadable", "The journal cannot be read now; try again later."))
 
@@ -105,14 +105,14 @@ class JournalReads:
                     break  # What is still missing is not here.
                 # The picture may have named what is written and not told yet: whoever asks for that waits.
                 await desk.journal_grew(position)
-                if self._session_of(subscription) is None:
+                if session_of(self._desk.sessions, subscription) is None:
                     return
                 continue
             position = found[-1][0] + found[-1][1].size
             wanted = [data for _, head, data in found if _is_wanted(head, span)]
             if wanted and not await self._tell(subscription, [("content-type", BATCHES_TYPE)], b"".join(wanted)):
                 return
-            if self._session_of(subscription) is None:
+            if session_of(self._desk.sessions, subscription) is None:
                 return
             for _, head, _ in found:
                 have[head.origin] = max(have.get(head.origin, 0), head.last)
@@ -156,16 +156,9 @@ class JournalReads:
         }
         return json.dumps(facts).encode()
 
-    def _session_of(self, subscription: Subscription) -> Session | None:
-        session = self._desk.sessions.get(subscription.session)
-        return session if session is not None and session.owns(subscription) else None
-
     async def _tell(self, subscription: Subscription, headers: list[tuple[str, str]], body: bytes) -> bool:
         """Tell one message once the client has read what came before; False when it has left."""
-        session = self._session_of(subscription)
-        if session is not None:
-            await session.outbox.drained()
-            session = self._session_of(subscription)
+        session = await drained(self._desk.sessions, subscription)
         if session is None:
             return False
         self._numbers += 1

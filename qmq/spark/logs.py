@@ -80,18 +80,23 @@ def ranges_of(entries: Iterable[BatchEntry]) -> RangeMap:
 
 
 class Segment:
-    """One segment file. `list` looks at it again if it can have grown."""
+    """One segment file. `list` looks at it again if it can have grown.
+
+    `batches_end`: the offset where its batches end, as the next one's base says; None for the last one. What looks like
+    an index there may be a message's body.
+    """
 
     def __init__(self, path: Path, base: int, node: str, holes: list[tuple[int, int]]) -> None:
         self.path = path
         self.base = base
         self.node = node
+        self.batches_end: int | None = None
         self.holes = tuple((max(start - base, 0), end - base) for start, end in holes if end > base)
         self._head: SegmentHead | None = None
         self._listing = Listing([], 0, False, ())
 
-    def list(self, *, last: bool) -> Listing:
-        """Its batches. `last`: what cannot be read at its end is not there yet, instead of damage.
+    def list(self) -> Listing:
+        """Its batches. What cannot be read at the end of the last segment is not there yet, instead of damage.
 
         Raises:
             CorruptLog: its head cannot be read.
@@ -107,12 +112,12 @@ class Segment:
                 # At once: retention may drop the file before anybody asks for its head.
                 with suppress(CorruptLog):  # `head` will say so
                     self._head = read_segment_head(descriptor)
-            index = read_footer(descriptor)
+            index = read_footer(descriptor, self.batches_end) if self.batches_end is not None else None
             if index is not None:
                 rests = tuple(filter(is_rest, index.batches))
                 self._listing = Listing(index.batches, index.batches_end, True, (), index, rests)
             else:
-                self._listing = self._scan(descriptor, known, last)
+                self._listing = self._scan(descriptor, known)
         finally:
             descriptor.close()
         return self._listing
@@ -130,7 +135,7 @@ class Segment:
     def extent(self, start: int, end: int) -> Extent:
         return Extent(str(self.path), self.node, self.base, start, end, self.holes)
 
-    def _scan(self, file: DiskFile, known: Listing, last: bool) -> Listing:
+    def _scan(self, file: DiskFile, known: Listing) -> Listing:
         begin = known.end or self.head().size
         entries, damage, gaps = list(known.entries), list(known.damage), list(known.gaps)
         end = begin
@@ -153,7 +158,7 @@ class Segment:
                 if head.attributes & GAPS:
                     gaps.append((begin + found.start, end))
             begin = stop
-        if last or damage and damage[-1][0] >= end:
+        if self.batches_end is None or damage and damage[-1][0] >= end:
             damage = [(start, stop) for start, stop in damage if start < end]
         return Listing(entries, end, False, tuple(damage), None, tuple(filter(is_rest, entries)), tuple(gaps))
 
@@ -178,6 +183,8 @@ class Log:
             self._segments.get(name) or Segment(self.directory / name, base, self.node, self._holes)
             for base, name in named
         ]
+        for segment, following in zip(found, [*found[1:], None], strict=True):
+            segment.batches_end = following.base - segment.base if following is not None else None
         self._segments = {segment.path.name: segment for segment in found[:SEGMENTS_REMEMBERED_MAX]}
         return found
 
@@ -187,7 +194,7 @@ class Log:
         found = []
         for segment in files:
             try:
-                found.append((segment, segment.list(last=segment is files[-1])))
+                found.append((segment, segment.list()))
             except FileNotFoundError:
                 continue  # Retention of the running node was quicker.
             except CorruptLog:

@@ -2,13 +2,17 @@
 
 Journal and fanout logs are both chains; what a batch may be, and what recovery makes of damage, is theirs. One thread
 appends, any number read at the same time, and one other may drop and seal: segments are only ever added at the back
-and taken from the front of a list that is replaced, never changed.
+and taken from the front of a list that is replaced, never changed; a lock keeps one replacement from undoing another.
 
 Surprising: a segment's batches end where the next segment's base says, so the position after a full segment and the
 base of the next one are the same number, and the next batch stands one head further.
 """
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from errno import EDQUOT, ENOSPC
+from itertools import pairwise
 from typing import Final
 
 from qmq.dots import Vector, merge
@@ -29,17 +33,23 @@ from qmq.storage.segment import (
     segment_name,
 )
 
+NO_ROOM: Final = (ENOSPC, EDQUOT)
 TEMPORARY_SUFFIX: Final = ".tmp"
 _SEAL_READ_BYTES: Final = 4 * 1024 * 1024
+
+
+Damage = tuple[int, int]
+"""Positions (start, end) where no batch could be read."""
 
 
 class Segment:
     """One file of a chain. `end` is the position after its last batch; for the last segment it grows.
 
-    `sealed`: it is known to have its index; one that was sealed in an earlier life is looked at once.
+    `sealed`: it is known to have its index; one that was sealed in an earlier life is looked at once. `damage` is
+    why it gets none: an index over what cannot be read would say that nothing is there.
     """
 
-    __slots__ = ("head", "path", "file", "end", "sealed")
+    __slots__ = ("head", "path", "file", "end", "sealed", "damage")
 
     def __init__(self, head: SegmentHead, path: str, file: File, end: int) -> None:
         self.head = head
@@ -47,6 +57,7 @@ class Segment:
         self.file = file
         self.end = end
         self.sealed = False
+        self.damage: list[Damage] = []
 
     @property
     def base(self) -> int:
@@ -61,10 +72,6 @@ class Segment:
         return self.file.read(start - self.head.base, end - start)
 
 
-Damage = tuple[int, int]
-"""Positions (start, end) where no batch could be read."""
-
-
 class Chain:
     """See the module's opening. Raises OSError as the disk does; the owner decides what that means."""
 
@@ -74,6 +81,7 @@ class Chain:
         self.content = content
         self.node = node
         self.segments = segments
+        self._changing = threading.Lock()
 
     @property
     def start(self) -> int:
@@ -92,7 +100,9 @@ class Chain:
         file.sync()
         self.disk.sync_directory(self.directory)
         known = SegmentHead(base, self.content, self.node, created_us, dict(vector), len(head))
-        self.segments = [*self.segments, Segment(known, path, file, base + len(head))]
+        segment = Segment(known, path, file, base + len(head))
+        with self._changing:
+            self.segments = [*self.segments, segment]
 
     def tail_bytes(self) -> int:
         """Bytes of batches in the last segment."""
@@ -111,7 +121,7 @@ class Chain:
         self.segments[-1].file.sync()
 
     def read(
-        self, position: int, bytes_max: int, holes: list[Damage], damage: list[Damage]
+        self, position: int, bytes_max: int, holes: Sequence[Damage], damage: list[Damage]
     ) -> list[tuple[int, BatchHead, bytes]]:
         """Whole batches from `position` on, checksums verified: about `bytes_max`, but at least one; [] at the end.
 
@@ -179,54 +189,62 @@ class Chain:
         freed = 0
         while len(self.segments) > 1 and self.segments[1].base <= position:
             dropped = self.segments[0]
-            self.segments = self.segments[1:]
+            with self._changing:
+                self.segments = self.segments[1:]
             freed += dropped.end - dropped.base
             # Open handles of readers keep the bytes alive until they are collected, so none is closed here.
             self.disk.remove(dropped.path)
         return freed
 
-    def seal(self, segment: Segment) -> None:
-        """Append the index to a full segment. A crash in the middle leaves it unsealed, and it is sealed again."""
-        batches = ((position - segment.base, data) for position, _, data in self.batches_of(segment))
-        segment.file.write(encode_footer(make_footer(segment.end - segment.base, batches)))
-        segment.file.sync()
-        segment.sealed = True
+    def seal(self, segment: Segment, holes: Sequence[Damage] = ()) -> None:
+        """Append the index to a full segment, unless there is `damage` in it beside the `holes` that are known.
+
+        A crash in the middle leaves it unsealed, and it is sealed again.
+        """
+        found = self.batches_of(segment, segment.damage, holes)
+        footer = make_footer(
+            segment.end - segment.base, ((position - segment.base, data) for position, _, data in found)
+        )
+        if not segment.damage:
+            segment.file.write(encode_footer(footer))
+            segment.file.sync()
+            segment.sealed = True
 
     def batches_of(
-        self, segment: Segment, damage: list[Damage] | None = None
+        self, segment: Segment, damage: list[Damage] | None = None, holes: Sequence[Damage] = ()
     ) -> Iterator[tuple[int, BatchHead, bytes]]:
         """The good batches of one segment, with their positions; what is not good is added to `damage`."""
         bad = [] if damage is None else damage
         position = segment.first
         only = Chain(self.disk, self.directory, self.content, self.node, [segment])
-        while chunk := only.read(position, _SEAL_READ_BYTES, [], bad):
+        while chunk := only.read(position, _SEAL_READ_BYTES, holes, bad):
             yield from chunk
             position = chunk[-1][0] + chunk[-1][1].size
 
-    def index_of(self, segment: Segment) -> list[BatchEntry]:
-        """Its batches, from the index where there is one."""
-        footer = read_footer(segment.file)
+    def index_of(self, segment: Segment, damage: list[Damage] | None = None) -> list[BatchEntry]:
+        """Its batches, from the index where there is one; else what is not good is added to `damage`."""
+        footer = read_footer(segment.file, segment.end - segment.base) if segment is not self.segments[-1] else None
         if footer is not None:
             return footer.batches
         return [
             BatchEntry(position - segment.base, head.origin, head.first, head.last, head.count, *_times(head))
-            for position, head, _ in self.batches_of(segment)
+            for position, head, _ in self.batches_of(segment, damage)
         ]
 
-    def contents(self, segment: Segment) -> tuple[Vector, int]:
-        """Per origin the last sequence in `segment`, and how many records there are."""
+    def contents(self, segment: Segment, damage: list[Damage] | None = None) -> tuple[Vector, int]:
+        """Per origin the last sequence in `segment`, and how many records there are; `damage` as in `index_of`."""
         last: Vector = {}
-        entries = self.index_of(segment)
+        entries = self.index_of(segment, damage)
         for entry in entries:
             merge(last, {entry.origin: entry.last})
         return last, sum(entry.records for entry in entries)
 
     def unsealed(self) -> list[Segment]:
-        """Full segments without an index, oldest first."""
+        """Full segments that wait for their index, oldest first. One whose end is lost gets none."""
         found: list[Segment] = []
-        for segment in self.segments[:-1]:
-            if not segment.sealed:
-                segment.sealed = is_sealed(segment.file)
+        for segment, following in pairwise(self.segments):
+            if not segment.sealed and not segment.damage and segment.end == following.base:
+                segment.sealed = is_sealed(segment.file, segment.end - segment.base)
                 if not segment.sealed:
                     found.append(segment)
         return found
@@ -300,12 +318,36 @@ def open_chain(disk: Disk, directory: str, content: int, node: str) -> tuple[Cha
     return Chain(disk, directory, content, node, segments), bad
 
 
+def cut_file(disk: Disk, path: str, file: File, size: int) -> File:
+    """Let a file end after `size` bytes, durable on return; `file` is closed, or it is the one that is returned.
+
+    A copy takes its place, so that a reader beside the node keeps what it has open. On a disk without room for a copy
+    the file itself is cut: a start must not need room.
+    """
+    try:
+        whole = replace_file(disk, path, file.read(0, size))
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        file.cut(size)
+        file.sync()
+        return file
+    file.close()
+    return whole
+
+
 def replace_file(disk: Disk, path: str, data: bytes) -> File:
-    """Put a durable file with exactly `data` in the place of `path`, in one step."""
+    """Put a durable file with exactly `data` in the place of `path`, in one step. OSError: nothing is left of it."""
     temporary = path + TEMPORARY_SUFFIX
     file = disk.create(temporary)
-    file.write(data)
-    file.sync()
+    try:
+        file.write(data)
+        file.sync()
+    except OSError:
+        file.close()
+        with suppress(OSError):
+            disk.remove(temporary)
+        raise
     disk.rename(temporary, path)
     disk.sync_directory(path.rpartition("/")[0])
     return file

@@ -306,7 +306,8 @@ class Checkpointer:
         for destination in extents:
             with self._lock:
                 log = self._logs.hold(destination)
-            log.seal_full()
+            for start, after in log.seal_full():
+                self._logs.damaged[destination] = f"its log is damaged from {start} to {after}"
             with self._lock:
                 self._logs.release()
         return copied

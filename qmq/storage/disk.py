@@ -44,6 +44,9 @@ class DiskFile:
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
 
+    def cut(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
     def read(self, offset: int, size: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
         while len(data) < size:
@@ -76,7 +79,7 @@ class RealDisk:
         self._spare: list[int] = []
 
     def lock(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
+        self._make(self.root)
         descriptor = os.open(self.root / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,13 +120,15 @@ class RealDisk:
             self._lock = -1
 
     def make_directory(self, path: str) -> None:
-        directory = self.root / path
+        self._make(self.root / path)
+
+    def _make(self, directory: Path) -> None:
+        """With the parents that are missing; the names of all of them are durable on return."""
         if directory.is_dir():
             return
-        directory.mkdir(parents=True)
-        while directory != self.root:
-            directory = directory.parent
-            self._sync(directory)
+        self._make(directory.parent)
+        directory.mkdir(exist_ok=True)
+        self._sync(directory.parent)
 
     def create(self, path: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC

@@ -13,12 +13,12 @@ import hashlib
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from qmq.dots import Dot, Origin, Vector, merge
-from qmq.errors import LogBroken
+from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.batch import BATCH_BYTES_TARGET, SPARSE, encode_batch, read_head
-from qmq.storage.chain import Chain, Damage, Segment, open_chain, replace_file
+from qmq.storage.chain import Chain, Damage, Segment, cut_file, open_chain
 from qmq.storage.ports import CheckpointState, Disk, FanoutExtent, Retention, StorageSettings
 from qmq.storage.reduce import FanoutEntry
 from qmq.storage.segment import FANOUT
@@ -165,10 +165,15 @@ class FanoutLog:
         age_us = newest_us - chain.segments[-1].head.created_us
         return age_us > retention.age_seconds_max * 1_000_000 // SEGMENTS_KEPT
 
-    def seal_full(self) -> None:
-        """Write the missing indexes; only once the extent that covers the segments was committed."""
-        for segment in self.chain.unsealed():
+    def seal_full(self) -> list[Damage]:
+        """Write the missing indexes; only once the extent that covers the segments was committed.
+
+        Returns where segments are damaged; these get none.
+        """
+        unsealed = self.chain.unsealed()
+        for segment in unsealed:
             self.chain.seal(segment)
+        return [found for segment in unsealed for found in segment.damage]
 
     def without_expired(self, now_us: int, retention: Retention) -> tuple[FanoutExtent, int]:
         """The extent without the oldest segments that `retention` gives up, and when the next one is due (µs).
@@ -243,9 +248,7 @@ def _cut_to(chain: Chain, extent: FanoutExtent) -> None:
         tail = chain.segments[-1]
         size = extent.end - tail.base
         if tail.file.size() > size:
-            data = tail.file.read(0, size)
-            tail.file.close()
-            tail.file = replace_file(chain.disk, tail.path, data)
+            tail.file = cut_file(chain.disk, tail.path, tail.file, size)
         tail.end = tail.base + tail.file.size()
 
 
@@ -273,6 +276,8 @@ class FanoutLogs:
         """The last committed checkpoint."""
         self.extents = extents
         """Destination → what counts, as committed."""
+        self.damaged: dict[str, str] = {}
+        """Logs that were found damaged since the start and are not mended, and what is wrong with them."""
         self.rewritten: dict[str, int] = {}
         """Destination → where a log begins that was written anew since the start."""
         self._opened_position = state.position
@@ -340,6 +345,11 @@ class FanoutLogs:
             self._boundaries[destination] = [(self.state.position, extent.end)]
             self.rewritten[destination] = extent.start
             self._open[destination].missing = []
+
+    def refuse(self, destination: str, what: str) -> NoReturn:
+        """Unknown is not the same as nothing: a reader that went on would never miss what it was not given."""
+        self.damaged[destination] = what
+        raise CorruptLog(f"{destination}: {what}")
 
     def reopen(self, destination: str) -> None:
         """Forget what was written and not committed: the next `get` cuts it off. Not while it is held."""

@@ -10,7 +10,7 @@ the next checkpoint; a node without late readers pays nothing for it.
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.errors import CorruptLog, LogBroken
@@ -76,8 +76,6 @@ class FanoutReader:
         self._journal = journal
         self._logs = logs
         self._prefix = prefix
-        self.damaged: dict[str, str] = {}
-        """Fanouts that a reader found damaged since the start, and what is wrong with them."""
         self._index: dict[str, list[_Entry]] = {}
         self._indexed_from = 0
         self._indexed_to = 0
@@ -96,7 +94,8 @@ class FanoutReader:
         if extent is not None and covers(vector, dict(extent.dropped)):
             chain = self._logs.get(destination).chain
             for segment, after in zip(chain.segments, chain.segments[1:], strict=False):
-                if after.base > extent.end or not covers(vector, chain.contents(segment)[0]):
+                bad: list[Damage] = []
+                if after.base > extent.end or not covers(vector, chain.contents(segment, bad)[0]) or bad:
                     break
                 log_position = after.base
         return FanoutPosition(log_position, 0, tuple(vector.items()))
@@ -188,11 +187,11 @@ class FanoutReader:
                 except OSError as error:
                     raise LogBroken(f"cannot read the log of {destination}: {error}") from error
                 if bad and bad[0][0] < extent.end:
-                    self._report(destination, f"its log is damaged from {bad[0][0]} to {bad[0][1]}")
+                    self._logs.refuse(destination, f"its log is damaged from {bad[0][0]} to {bad[0][1]}")
                 reached = batches[-1][0] if batches else extent.end
                 for begin, end in log.missing:
                     if log_position < end and begin < min(reached, extent.end):
-                        self._report(destination, f"its log has no file from {begin} to {end}")
+                        self._logs.refuse(destination, f"its log has no file from {begin} to {end}")
                 if not batches:
                     log_position = extent.end
                 for start, head, data in batches:
@@ -208,8 +207,12 @@ class FanoutReader:
         if journal_position < checkpoint:
             # `seen` stays: a resuming reader's vector may reach beyond the checkpoint.
             journal_position = checkpoint
+        # The index lacks what could not be read, of whatever fanout it was.
+        unreadable = min((start for start, _ in self._journal.damage if start >= journal_position), default=None)
         entries = self._index.get(destination, [])
         for entry in entries[bisect_right(entries, journal_position - 1, key=_entry_position) :]:
+            if unreadable is not None and entry.position > unreadable:
+                break
             if left <= 0:
                 after = FanoutPosition(log_position, entry.position, tuple(seen.items()))
                 return FanoutPage(found, after, False, dropped)
@@ -223,19 +226,18 @@ class FanoutReader:
                     # A checkpoint has carried it into the log, and dropped it here, since we began.
                     return self._page(destination, position, bytes_max)
                 # Damage is passed over by the journal, which then returns a batch further on.
-                self._report(destination, f"the journal is damaged at {entry.position}")
+                raise CorruptLog(f"{destination}: the journal is damaged at {entry.position}")
             found.extend(
                 (entry.origin, record)
                 for record in batch_records(read[0][2])
                 if record.destination == destination and record.kind == Kind.PUBLISH and record.sequence > known
             )
             seen[entry.origin] = entry.last
+        if unreadable is not None:
+            if left <= 0:
+                return FanoutPage(found, FanoutPosition(log_position, unreadable, tuple(seen.items())), False, dropped)
+            raise CorruptLog(f"{destination}: the journal is damaged at {unreadable}")
         return FanoutPage(found, FanoutPosition(log_position, self._indexed_to, tuple(seen.items())), True, dropped)
-
-    def _report(self, destination: str, what: str) -> NoReturn:
-        """Unknown is not the same as nothing: a reader that went on would never miss what it was not given."""
-        self.damaged[destination] = what
-        raise CorruptLog(f"{destination}: {what}")
 
     def _entries(self, destination: str) -> tuple[list[_Entry], FanoutExtent | None]:
         """Every batch of the fanout that is kept, in order: of its log (`in_log`), then of the journal."""

@@ -12,8 +12,8 @@ Surprising: after any failed write or sync nothing works but reading, until the 
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from qmq.dots import Vector, covers, merge
@@ -28,7 +28,7 @@ MARK_BYTES: Final = 1024 * 1024
 """How far apart the positions are whose vector is remembered; a seek reads at most this much too early."""
 
 SYNC_FAILED: Final = "journal/sync-failed"
-"""Present when a write or sync failed: the kernel may hold pages of the tail that it takes for written."""
+"""Present when a sync failed: the kernel may hold pages of the tail that it takes for written."""
 
 Mark = tuple[int, Vector]
 """A position and the vector of everything before it."""
@@ -114,9 +114,10 @@ class Journal:
                     self._roll(max(self._newest_us, heads[0].first_us))
                 chain.write(data)
                 if self._settings.sync == "always":
-                    chain.sync()
+                    with self._syncing():
+                        chain.sync()
             except OSError as error:
-                self._give_up()
+                self._broken = True
                 raise LogBroken(f"append failed: {error}") from error
             with self._state:
                 for head, batch in zip(heads, batches, strict=True):
@@ -141,9 +142,10 @@ class Journal:
             if self.synced_end == self.end:
                 return
             try:
-                self._chain.sync()
+                with self._syncing():
+                    self._chain.sync()
             except OSError as error:
-                self._give_up()
+                self._broken = True
                 raise LogBroken(f"sync failed: {error}") from error
             self.synced_end = self.end
 
@@ -221,14 +223,15 @@ class Journal:
         self._rests.forget(without)
 
     def seal_full(self) -> int:
-        """Write the index of every full segment that has none. Returns how many. Raises LogBroken."""
+        """Write the index of full segments that have none and are not damaged. Returns how many. Raises LogBroken."""
         try:
             unsealed = self._chain.unsealed()
             for segment in unsealed:
-                self._chain.seal(segment)
+                self._chain.seal(segment, self._holes)
+                self.damage += [found for found in segment.damage if found not in self.damage]
         except OSError as error:
             raise LogBroken(f"cannot seal a segment: {error}") from error
-        return len(unsealed)
+        return sum(segment.sealed for segment in unsealed)
 
     def segments(self) -> int:
         """How many files there are."""
@@ -243,13 +246,17 @@ class Journal:
             self._broken = True
             self._chain.close()
 
-    def _give_up(self) -> None:
-        """Nothing is appended any more; the next start is told, as far as this disk still takes a note."""
-        self._broken = True
-        disk = self._chain.disk
-        with suppress(OSError):
-            disk.create(SYNC_FAILED).close()
-            disk.sync_directory(self._chain.directory)
+    @contextmanager
+    def _syncing(self) -> Iterator[None]:
+        """When the disk refuses, the next start is told, as far as this disk still takes a note."""
+        try:
+            yield
+        except OSError:
+            disk = self._chain.disk
+            with suppress(OSError):
+                disk.create(SYNC_FAILED).close()
+                disk.sync_directory(self._chain.directory)
+            raise
 
     def _check(self, batches: Sequence[bytes]) -> list[BatchHead]:
         """The heads of `batches`, each continuing its origin. Raises ValueError."""
@@ -276,10 +283,11 @@ class Journal:
 
     def _roll(self, created_us: int) -> None:
         """Begin the next segment. The full one is durable before, so damage in it can never be a torn tail."""
-        if self.synced_end != self.end:
-            self._chain.sync()
-            self.synced_end = self.end
-        self._chain.add_segment(self.end, created_us, self._vector)
+        with self._syncing():
+            if self.synced_end != self.end:
+                self._chain.sync()
+                self.synced_end = self.end
+            self._chain.add_segment(self.end, created_us, self._vector)
         with self._state:
             self.end = self.synced_end = self._chain.end
             self._marks.append((self.end, dict(self._vector)))

@@ -60,6 +60,14 @@ class MemoryFile:
             raise self._disk.error
         self._node.synced = len(self._node.data)
 
+    def cut(self, size: int) -> None:
+        self._alive()
+        if self._disk.call("cut", 0):
+            raise self._disk.error
+        node = self._node
+        del node.data[size:]
+        node.synced = min(node.synced, size)
+
     def read(self, offset: int, size: int) -> bytes:
         self._alive()
         return bytes(self._node.data[offset : offset + size])
@@ -83,7 +91,7 @@ class MemoryDisk:
         self.tables: dict[str, object] = {}
         """Committed state of the memory catalog and queue store, by name."""
         self.calls: dict[str, int] = {}
-        """Changing calls so far by kind: write, sync, create, rename, remove, sync_directory, commit."""
+        """Changing calls so far by kind: write, sync, cut, create, rename, remove, sync_directory, commit."""
         self.bytes_written = 0
         self.crashes = 0
         self.wipes = 0

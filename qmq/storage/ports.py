@@ -64,6 +64,9 @@ class File(Protocol):
     def sync(self) -> None:
         """Return once all that was written survives a power cut. OSError: unknown what does."""
 
+    def cut(self, size: int) -> None:
+        """Leave the first `size` bytes only; durable after the next `sync`. Takes no room."""
+
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes at `offset`; fewer only at the end of the file."""
 

@@ -7,7 +7,8 @@ reasons):
 1. Remove what an interrupted step left: temporary files, a last segment without a readable head or batch, segments
    that retention had already given up.
 2. Read on from the checkpoint. Bytes with nothing valid after them are a torn tail: the good prefix is copied to a new
-   file, synced, and renamed into place. Damage with valid batches after it is a hole: its bytes go to quarantine.
+   file, synced, and renamed into place; without room for that the file is cut. Damage with valid batches after it is a
+   hole: its bytes go to quarantine.
 3. A batch that does not continue its origin (because a hole came before) goes to quarantine too: the vector has to stop
    before the hole, and peers will send both again.
 4. Sync the tail, so that what was found is as durable as it will be reported; after a failed sync the tail is copied,
@@ -25,7 +26,7 @@ import msgpack
 from qmq.dots import Origin, Vector
 from qmq.errors import LogBroken
 from qmq.storage.batch import BatchHead, is_journal
-from qmq.storage.chain import Chain, Damage, Segment, find_segment, open_chain, replace_file
+from qmq.storage.chain import Chain, Damage, Segment, cut_file, find_segment, open_chain, replace_file
 from qmq.storage.journal import MARK_BYTES, SYNC_FAILED, Journal, Mark, advance, strip_heads
 from qmq.storage.ports import CheckpointState, Disk, StorageSettings
 from qmq.storage.segment import JOURNAL, SegmentHead, scan, segment_base
@@ -137,8 +138,11 @@ def _recover(
                     raw.append(data[stretch.start : stretch.end])
 
     after_failed_sync = SYNC_FAILED.rpartition("/")[2] in disk.names(JOURNAL_DIRECTORY)
-    if chain.segments and (torn_bytes or after_failed_sync):
+    if chain.segments and after_failed_sync:
         _copy_tail(disk, chain.segments[-1])
+    elif chain.segments and torn_bytes:
+        tail = chain.segments[-1]
+        tail.file = cut_file(disk, tail.path, tail.file, tail.end - tail.base)
     if found:
         # What stands there must not change any more: a power cut after the list was written would else put good
         # batches where the list says that none are.
@@ -184,14 +188,14 @@ def _outside(holes: list[Damage], start: int, end: int) -> list[tuple[int, int]]
 
 
 def _copy_tail(disk: Disk, segment: Segment) -> None:
-    """Put a synced copy, which ends where the batches do, in the place of the file.
+    """Put a synced copy, which ends where the batches do, in the place of the file, or do not start.
 
     A copy, because after a failed sync the kernel may take pages for written that are not: syncing the file again
     would then promise what the disk does not hold.
     """
-    data = segment.bytes_between(segment.base, segment.end)
+    whole = replace_file(disk, segment.path, segment.bytes_between(segment.base, segment.end))
     segment.file.close()
-    segment.file = replace_file(disk, segment.path, data)
+    segment.file = whole
 
 
 def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> Segment | None:

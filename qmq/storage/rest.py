@@ -20,7 +20,6 @@ from qmq.storage.chain import Damage, Segment
 from qmq.storage.fanout import FanoutLogs
 from qmq.storage.ports import FanoutExtent, QueueRow, QueueStore
 from qmq.storage.record import Kind, pack_envelope, pack_gap, pack_record, unpack_record
-from qmq.storage.segment import read_footer
 
 REST_BYTES: Final = 256 * 1024
 """Of records in one answer, about; at least one record if there is one."""
@@ -132,12 +131,16 @@ class RestReader:
     def _batch(self, place: _Place, origin: Origin) -> bytes:
         with self._lock:
             log = self._logs.get(place.destination)
+            bad: list[Damage] = []
             try:
-                read = log.chain.read(place.position, HEAD_BYTES, [], [])
+                read = log.chain.read(place.position, HEAD_BYTES, [], bad)
             except OSError as error:
                 raise LogBroken(f"cannot read the log of {place.destination}: {error}") from error
         if not read or read[0][0] != place.position or read[0][1].origin != origin:
-            self.forget()  # Retention was quicker, or the log is damaged: the next call finds out.
+            self.forget()
+            for start, end in bad:
+                self._logs.refuse(place.destination, f"its log is damaged from {start} to {end}")
+            # Retention was quicker: the next call finds out.
             raise CorruptLog(f"{place.destination} has nothing to read at {place.position}")
         return read[0][2]
 
@@ -156,8 +159,8 @@ class RestReader:
             self._dropped = max(self._dropped, dict(extent.dropped).get(origin, 0))
             with self._lock:
                 log = self._logs.get(destination)
-                if log.missing:
-                    raise CorruptLog(f"the log of {destination} has no file from {log.missing[0][0]}")
+                for begin, end in log.missing:
+                    self._logs.refuse(destination, f"its log has no file from {begin} to {end}")
                 for segment in log.chain.segments:
                     if segment.base >= extent.start and segment.first < extent.end:
                         places += self._places_in(destination, segment, extent, origin)
@@ -166,21 +169,16 @@ class RestReader:
 
     def _places_in(self, destination: str, segment: Segment, extent: FanoutExtent, origin: Origin) -> list[_Place]:
         try:
-            footer = read_footer(segment.file)
-            if footer is not None:
-                listed = [(e.origin, e.first, e.last, segment.base + e.offset) for e in footer.batches]
-            else:
-                bad: list[Damage] = []
-                chain = self._logs.get(destination).chain
-                listed = [(h.origin, h.first, h.last, place) for place, h, _ in chain.batches_of(segment, bad)]
-                if bad and bad[0][0] < extent.end:
-                    raise CorruptLog(f"the log of {destination} is damaged from {bad[0][0]} to {bad[0][1]}")
+            bad: list[Damage] = []
+            listed = self._logs.get(destination).chain.index_of(segment, bad)
         except OSError as error:
             raise LogBroken(f"cannot read the log of {destination}: {error}") from error
+        if bad and bad[0][0] < extent.end:
+            self._logs.refuse(destination, f"its log is damaged from {bad[0][0]} to {bad[0][1]}")
         return [
-            _Place(first, last, destination, place)
-            for found, first, last, place in listed
-            if found == origin and place < extent.end
+            _Place(entry.first, entry.last, destination, segment.base + entry.offset)
+            for entry in listed
+            if entry.origin == origin and segment.base + entry.offset < extent.end
         ]
 
 
@@ -207,17 +205,26 @@ class Known(NamedTuple):
 
 
 def known_of(
-    queues: QueueStore, vector: Vector, given_up: Vector, forgotten: Collection[Origin], dots: list[Dot]
+    queues: QueueStore,
+    vector: Vector,
+    tombstones: Collection[Dot],
+    given_up: Vector,
+    forgotten: Collection[Origin],
+    dots: list[Dot],
 ) -> Known:
     """Which of `dots` this node knows to be done: it has all of their origin up to there, and no such row any more.
 
-    Of an origin that is forgotten everything is done, else a member had not released it.
+    Of an origin that is forgotten everything is done, else a member had not released it; so are `tombstones`, which
+    were settled on a node that has never got the messages themselves by the journal.
     """
+    done: list[Dot] = []
     by_origin: dict[Origin, list[int]] = {}
-    for origin, sequence in dots:
-        if given_up.get(origin, 0) < sequence <= vector.get(origin, 0):
+    for dot in dots:
+        origin, sequence = dot
+        if origin in forgotten or dot in tombstones:
+            done.append(dot)
+        elif given_up.get(origin, 0) < sequence <= vector.get(origin, 0):
             by_origin.setdefault(origin, []).append(sequence)
-    done = [dot for dot in dots if dot.origin in forgotten]
     failed: dict[Dot, int] = {}
     for origin, sequences in by_origin.items():
         first, last = min(sequences), max(sequences)

@@ -147,7 +147,8 @@ def scan(data: bytes) -> Iterator[Found]:
     """Every byte of `data`, in order, as good batches and stretches that are none. Starts at a batch's beginning.
 
     After damage it goes on at the next place where a whole batch with a valid checksum begins: where the damaged one
-    says it ends, else wherever the magic is found. Raises FutureVersion, for nothing after that can be understood.
+    says it ends, else wherever the magic is found. Raises FutureVersion, for nothing after that can be understood; but
+    not for what may be the body of a damaged message.
     """
     place = 0
     while place < len(data):
@@ -176,12 +177,18 @@ def _resync(data: bytes, place: int) -> int:
 
     Bodies may hold whole batches (a log sent as messages, or forged by a client), and nothing inside a damaged batch
     may pass for one. So when its head and record lengths agree on where it ends, the search begins there; beyond the
-    end of the file that is a torn append, and nothing of it counts.
+    end of the file that is a torn append, and nothing of it counts. For the same reason one of a later version counts
+    only where the damaged one ends.
     """
-    candidate = data.find(BATCH_MAGIC, max(place + 1, claimed_end(data, place)))
+    expected = claimed_end(data, place)
+    candidate = data.find(BATCH_MAGIC, max(place + 1, expected))
     while candidate >= 0:
-        if _batch_at(data, candidate) is not None:
-            return candidate
+        try:
+            if _batch_at(data, candidate) is not None:
+                return candidate
+        except FutureVersion:
+            if candidate == expected:
+                raise
         candidate = data.find(BATCH_MAGIC, candidate + 1)
     return len(data)
 
@@ -247,15 +254,17 @@ def encode_footer(footer: Footer) -> bytes:
     return index + sealed + zlib.crc32(sealed, zlib.crc32(index)).to_bytes(4, "big") + FOOTER_MAGIC
 
 
-def read_footer(file: File) -> Footer | None:
+def read_footer(file: File, batches_end: int) -> Footer | None:
     """None when the segment is not sealed, or its index is damaged: an index can always be made again.
+
+    `batches_end` is the offset that the next segment's base speaks of. Only what stands behind it is the node's own:
+    before it, at the end of a segment that is not sealed, stands a message's body, which may be anything, an index too.
 
     Raises FutureVersion.
     """
-    found = _read_index(file)
-    if found is None:
+    data = _read_index(file, batches_end)
+    if data is None:
         return None
-    batches_end, data = found
     index = msgpack.unpackb(data)
     origins = [Origin(node, incarnation) for node, incarnation in index["origins"]]
     return Footer(
@@ -273,45 +282,42 @@ class Summary(NamedTuple):
     Ranges stand in the order of the batches, so a batch that came twice or too early shows in them.
     """
 
-    batches_end: int
     batches: int
     kinds: dict[tuple[Origin, int], int]
     ranges: dict[Origin, list[tuple[int, int]]]
 
 
-def read_summary(file: File) -> Summary | None:
+def read_summary(file: File, batches_end: int) -> Summary | None:
     """As `read_footer`, several times faster."""
-    found = _read_index(file)
-    if found is None:
+    data = _read_index(file, batches_end)
+    if data is None:
         return None
-    batches_end, data = found
     index = msgpack.unpackb(data, use_list=False)
     origins = [Origin(node, incarnation) for node, incarnation in index["origins"]]
     return Summary(
-        batches_end,
         len(index["batches"]),
         {(origins[number], kind): count for number, kind, count in index["kinds"]},
         {origins[number]: list(known) for number, known in index["ranges"]},
     )
 
 
-def is_sealed(file: File) -> bool:
+def is_sealed(file: File, batches_end: int) -> bool:
     """Whether `read_footer` has something to read. Raises FutureVersion."""
-    return _read_index(file) is not None
+    return _read_index(file, batches_end) is not None
 
 
-def _read_index(file: File) -> tuple[int, bytes] | None:
-    """Where the batches end, and the bytes of the index; None when it is missing or damaged."""
+def _read_index(file: File, batches_end: int) -> bytes | None:
+    """The bytes of the index; None when it is missing or damaged."""
     end = file.size() - _TRAILER.size
-    if end < 0:
+    if end < batches_end:
         return None
-    batches_end, size, version, _reserved, checksum, magic = _TRAILER.unpack(file.read(end, _TRAILER.size))
-    if magic != FOOTER_MAGIC or size > end:
+    told_end, size, version, _reserved, checksum, magic = _TRAILER.unpack(file.read(end, _TRAILER.size))
+    if magic != FOOTER_MAGIC or told_end != batches_end or end - size < batches_end:
         return None
     index = file.read(end - size, size)
-    sealed = _TRAILER_SEALED.pack(batches_end, size, version, _reserved)
+    sealed = _TRAILER_SEALED.pack(told_end, size, version, _reserved)
     if zlib.crc32(sealed, zlib.crc32(index)) != checksum:
         return None
     if version != SEGMENT_VERSION:
         raise FutureVersion(f"a segment index of version {version}; this software reads up to {SEGMENT_VERSION}")
-    return batches_end, index
+    return index

@@ -32,6 +32,7 @@ def open_database(path: Path, *, first: str = "") -> sqlite_utils.Database:
         connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        _keep_temporaries_in_memory(connection)
         return sqlite_utils.Database(connection, strict=True)
 
 
@@ -60,7 +61,13 @@ def open_reader(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         connection.execute("PRAGMA query_only=1")
+        _keep_temporaries_in_memory(connection)
         return connection
+
+
+def _keep_temporaries_in_memory(connection: sqlite3.Connection) -> None:
+    """A file for what a statement sorts or may have to take back needs a descriptor, and there may be none left."""
+    connection.execute("PRAGMA temp_store=MEMORY")
 
 
 @contextmanager

@@ -325,10 +325,10 @@ class Store:
 
     def damage(self) -> list[str]:
         """What reads found damaged since the start, in words; grows only. Waits for no lock."""
-        if not self.journal.damage and not self._reader.damaged:
+        if not self.journal.damage and not self._logs.damaged:
             return []
         journal = [f"the journal is damaged from {start} to {end}" for start, end in list(self.journal.damage)]
-        return journal + [f"{name}: {what}" for name, what in list(self._reader.damaged.items())]
+        return journal + [f"{name}: {what}" for name, what in list(self._logs.damaged.items())]
 
     def read_rest(self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "") -> Rest:
         """What the stores still hold of a stretch, for a peer that lacks it. See `RestReader.read`."""
@@ -336,8 +336,8 @@ class Store:
             return self._rest.read(origin, after, through, given_up, fanout)
 
     def damaged_fanouts(self) -> list[str]:
-        """Fanouts that a reader found damaged, and that are not mended. Waits for no lock."""
-        return list(self._reader.damaged)
+        """Fanouts whose log was found damaged and is not mended. Waits for no lock."""
+        return list(self._logs.damaged)
 
     def begin_mending(self, destination: str, given_up: Vector) -> Found:
         """What the damaged log of `destination` lacks that the journal has not; to be closed. Reads all of the log."""
@@ -349,12 +349,13 @@ class Store:
             return False
         with self._resting:
             self._rest.forget()
-        self._reader.damaged.pop(destination, None)
+        self._logs.damaged.pop(destination, None)
         return True
 
     def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
         """Which of these messages are known here to be done, or to fail; of what this node gave up it knows nothing."""
-        return known_of(self.queues, self._checkpointer.state.vector, given_up, forgotten, dots)
+        checkpointed = self._checkpointer
+        return known_of(self.queues, checkpointed.state.vector, checkpointed.tombstones, given_up, forgotten, dots)
 
     def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
         """Up to `limit` messages in the queue store, by dot, each with its queue and how often it has failed; only what
@@ -385,7 +386,7 @@ class Store:
                 fanouts=len(self._logs.extents),
                 fanout_bytes=sum(extent.end - extent.start for extent in self._logs.extents.values()),
                 tombstones=len(self._checkpointer.tombstones),
-                damaged_ranges=len(journal.damage) + len(self._reader.damaged),
+                damaged_ranges=len(journal.damage) + len(self._logs.damaged),
                 quarantined_ranges=len(self.recovered.quarantined) + len(self.recovered.quarantined_before),
                 free_bytes=self._disk.free_bytes(),
             )

@@ -15,7 +15,9 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import Address, ListenerSettings, NodeSettings, PeersFile, TlsSettings
+from qmq.errors import LogBroken
 from qmq.server import main
+from qmq.server.node import Node
 from qmq.storage.store import Store, open_store
 from tests.server.rig import Rig, eventually, send, subscribe
 from tests.support.depths import depths
@@ -70,6 +72,64 @@ async def test_a_second_stop_waits_for_no_client(autojump_clock: MockClock) -> N
         rig.alive.stop()
         with trio.fail_after(5.0):
             await rig.alive.ended.wait()
+
+
+async def test_what_expires_while_the_last_checkpoint_waits_for_its_turn_holds_nothing_up(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        await amid_a_checkpoint(rig, monkeypatch)
+
+        rig.alive.stop()
+        with trio.fail_after(60.0):
+            await rig.alive.ended.wait()
+
+    async with rig.run():
+        assert depths(rig.alive)["/queue/q"] == 1
+
+
+async def test_a_disk_that_fails_while_the_last_checkpoint_waits_for_its_turn_ends_the_node(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    with pytest.raises(BaseExceptionGroup) as raised:
+        async with rig.run():
+            await amid_a_checkpoint(rig, monkeypatch)
+
+            rig.alive.stop()
+            rig.disk.fail_at(0)
+            with trio.fail_after(60.0):
+                await rig.alive.ended.wait()
+
+    assert raised.group_contains(LogBroken)
+
+
+async def amid_a_checkpoint(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow checkpoint runs; meanwhile one message is about to expire, and another waits for the next checkpoint."""
+    client = await rig.connect()
+    await client.send(send("/queue/q", "short-lived", "r", ttl="5000"))
+    await client.receipt()
+    begun = slow_checkpoints(rig.alive, monkeypatch, seconds=20.0)
+    rig.alive.checkpoint_soon()
+    await begun.wait()
+    await client.send(send("/queue/q", "kept", "r"))
+    await client.receipt()
+
+
+def slow_checkpoints(node: Node, monkeypatch: pytest.MonkeyPatch, seconds: float) -> trio.Event:
+    """Let each checkpoint take a while; set when one has begun."""
+    begun = trio.Event()
+    run_blocking = node.world.run_blocking
+
+    async def slowly(call: Any) -> Any:
+        if getattr(call, "func", None) == node.store.checkpoint:
+            begun.set()
+            await trio.sleep(seconds)
+        return await run_blocking(call)
+
+    monkeypatch.setattr(node.world, "run_blocking", slowly)
+    return begun
 
 
 async def test_messages_for_a_client_that_said_goodbye_go_to_others(autojump_clock: MockClock) -> None:

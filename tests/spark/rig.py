@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from qmq.dots import Dot, Origin, Vector
-from qmq.storage.batch import REST, SPARSE, encode_batch
+from qmq.storage.batch import REST, SPARSE, encode_batch, verify_batch
 from qmq.storage.fanout import FANOUT_DIRECTORY, directory_name
 from qmq.storage.record import Kind, pack_dots, pack_envelope, pack_record
 from qmq.storage.segment import FANOUT, JOURNAL, encode_footer, encode_head, make_footer, segment_name
@@ -70,19 +70,28 @@ class Journal:
         directory.mkdir(parents=True, exist_ok=True)
 
     def segment(self, batches: Iterable[bytes], vector: Vector | None = None, *, sealed: bool = True) -> Path:
-        """One segment file with these batches; `vector` is what the log had before."""
-        head = encode_head(self._end, self._content, self.node, START_US, vector or {})
+        """One segment file with these batches; `vector` is what the log had before.
+
+        One that is sealed is followed by another, which is empty until the next call, as on a node.
+        """
+        have = dict(vector or {})
+        head = encode_head(self._end, self._content, self.node, START_US, have)
         path = self.directory / segment_name(self._end)
         offset = len(head)
         placed = []
         for data in batches:
             placed.append((offset, data))
             offset += len(data)
+            batch_head = verify_batch(data)
+            have[batch_head.origin] = batch_head.last
         whole = head + b"".join(data for _, data in placed)
         if sealed:
             whole += encode_footer(make_footer(offset, placed))
         path.write_bytes(whole)
         self._end += offset
+        if sealed:
+            after = encode_head(self._end, self._content, self.node, START_US, have)
+            (self.directory / segment_name(self._end)).write_bytes(after)
         return path
 
 

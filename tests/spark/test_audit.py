@@ -28,7 +28,7 @@ def test_a_whole_mesh_is_clean_and_lag_is_told(tmp_path: Path) -> None:
 
     result = audit([DataDirectory(tmp_path / name) for name in "ab"])
 
-    assert result.clean and result.records == 139 and result.segments == 3
+    assert result.clean and result.records == 139 and result.segments == 4
     assert [row[:6] for row in result.rows] == [
         ("a", str(A), 1, 60, 60, 0),
         ("a", str(B), 1, 9, 9, 11),

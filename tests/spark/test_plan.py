@@ -14,6 +14,7 @@ from qmq.storage import segment
 from qmq.storage.batch import BATCH_MAGIC, encode_batch
 from qmq.storage.recovery import HOLES_SUFFIX
 
+from ..storage.rig import LIKE_AN_INDEX
 from .rig import START_US, A, B, batch, fanout, messages, node, record, rest, rows, settle, split
 
 
@@ -168,6 +169,16 @@ def test_the_end_of_a_live_segment_that_is_being_written_is_not_there_yet(tmp_pa
     assert [row["sequence"] for row in rows(files.plan({A: 20}, {A: 30}, strict=True), options, ["sequence"])] == [
         *range(21, 31)
     ]
+
+
+@pytest.mark.parametrize("what", LIKE_AN_INDEX)
+def test_a_body_that_ends_like_an_index_hides_no_message(tmp_path: Path, what: str) -> None:
+    journal = node(tmp_path, "a")
+    body = b"x" * 100 + LIKE_AN_INDEX[what]
+    journal.segment([batch(A, n, [record(n, body)]) for n in (1, 2)], sealed=False)
+    journal.segment([batch(A, n, [record(n, body)]) for n in (3, 4)], {A: 2}, sealed=False)
+
+    assert read(asked(tmp_path)) == [1, 2, 3, 4]
 
 
 def test_damage_before_the_end_is_an_error_that_names_the_place(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_the_other_views_tell_of_nodes_segments_and_ranges(spark: Any, mesh: Pat
         ("a", "SETTLE"): 1,
         ("b", "PUBLISH"): 70,
     }
-    assert load(spark, mesh, view="segments").count() == 3
+    assert load(spark, mesh, view="segments").count() == 4
 
 
 def test_one_query_does_not_change_another_of_the_same_frame(spark: Any, mesh: Path) -> None:

@@ -1,6 +1,13 @@
 """Words for building logs in tests: a writer per origin, and what a log of batches comes to, computed the plain way."""
 
-from collections.abc import Iterable, Mapping
+import os
+import resource
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import msgpack
 
 from qmq.dots import Dot, Origin, Vector
 from qmq.storage.batch import batch_records, encode_batch, read_head
@@ -9,12 +16,14 @@ from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
 from qmq.storage.queue_choice import stored_rows
 from qmq.storage.record import Kind, pack_dots, pack_envelope, pack_record, unpack_dots
+from qmq.storage.segment import FOOTER_MAGIC, Footer, encode_footer
 from qmq.storage.store import Store, open_memory_store
 
 A = Origin("a", 0xA1)
 B = Origin("b", 0xB1)
 C = Origin("c", 0xC1)
 NOW = 1_700_000_000_000_000
+TRAILER_BYTES = 24
 SMALL = StorageSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0)
 
 
@@ -104,6 +113,38 @@ class Expected:
         self.attempts.pop(dot, None)
         if self.live.pop(dot, None) is None and dot.sequence > self.vector.get(dot.origin, 0):
             self.tombstones.add(dot)
+
+
+def like_an_index(batches_end: int = 0, version: int = 1, index: bytes | None = None) -> bytes:
+    """What a client may end a body with: an index that lists nothing, or those bytes, with a valid trailer."""
+    whole = encode_footer(Footer(batches_end, [], {}, {}, {}))
+    listed = whole[:-TRAILER_BYTES] if index is None else index
+    sealed = struct.pack(">QIHH", batches_end, len(listed), version, 0)
+    return listed + sealed + zlib.crc32(listed + sealed).to_bytes(4, "big") + FOOTER_MAGIC
+
+
+LIKE_AN_INDEX = {
+    "empty": like_an_index(),
+    "no map": like_an_index(index=msgpack.packb(7)),
+    "later": like_an_index(version=2),
+}
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Inside, this process has open as many files as it may."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def open_small(disk: MemoryDisk, settings: StorageSettings = SMALL) -> Store:

@@ -12,7 +12,21 @@ from qmq.storage.ports import StorageSettings
 from qmq.storage.record import Kind, pack_envelope, pack_gap, pack_record, with_priority
 from qmq.storage.store import open_store
 
-from .rig import NOW, SMALL, A, B, C, Expected, Writer, all_rows, fanout_all, journal_batches, open_small, own_messages
+from .rig import (
+    NOW,
+    SMALL,
+    A,
+    B,
+    C,
+    Expected,
+    Writer,
+    all_rows,
+    fanout_all,
+    journal_batches,
+    no_descriptor_left,
+    open_small,
+    own_messages,
+)
 
 DAY_US = 86400 * 1_000_000
 
@@ -294,6 +308,24 @@ def test_dropped_segments_give_their_space_back(tmp_path: Path) -> None:
     open_files = [os.readlink(link) for link in links if os.path.lexists(link)]
     assert len(list((tmp_path / "journal").iterdir())) == 1
     assert [name for name in open_files if name.startswith(str(tmp_path)) and name.endswith("(deleted)")] == []
+    store.close()
+
+
+def test_a_checkpoint_goes_on_without_a_file_descriptor_left(tmp_path: Path) -> None:
+    store = open_store(tmp_path, node="a", settings=StorageSettings(reserve_bytes=0))
+    a = Writer(A)
+    dots = [a.publish("/queue/q", b"x" * 500) for _ in range(1000)]
+    store.journal.append([a.batch()])
+    store.checkpoint(store.journal.end, NOW, {})
+    a.settle("/queue/q", dots[::2])
+    for number in range(1000):
+        a.publish(f"/queue/{number % 500}", b"x" * 500)
+    store.journal.append([a.batch()])
+
+    with no_descriptor_left():
+        report = store.checkpoint(store.journal.end, NOW, {})
+
+    assert (report.queue_rows_added, report.queue_rows_deleted) == (1000, 500)
     store.close()
 
 

@@ -1,8 +1,6 @@
 """What storage asks of a disk, on real files and on the twin; then what the twin adds: failing and crashing."""
 
-import contextlib
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -13,6 +11,8 @@ from qmq.errors import DirectoryInUse
 from qmq.storage.disk import SPARE_DESCRIPTORS, ReadOnlyDisk, RealDisk
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import Disk
+
+from .rig import no_descriptor_left
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -56,6 +56,18 @@ def test_creating_replaces_and_renaming_puts_one_in_the_place_of_another(disk: D
     file.close()
 
 
+def test_a_file_is_cut_and_goes_on_from_there(disk: Disk) -> None:
+    file = disk.create("d/f")
+    file.write(b"one two")
+    file.sync()
+
+    file.cut(3)
+    file.write(b" more")
+
+    assert (file.size(), file.read(0, 100)) == (8, b"one more")
+    file.close()
+
+
 def test_what_is_not_there_cannot_be_opened_or_removed(disk: Disk) -> None:
     with pytest.raises(FileNotFoundError):
         disk.open("d/none")
@@ -88,6 +100,29 @@ def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
     first.unlock()
     second.lock()
     second.unlock()
+
+
+def test_the_names_of_all_directories_that_are_made_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    disk = RealDisk(tmp_path / "srv" / "data")
+    disk.lock()
+    assert synced == {str(tmp_path), str(tmp_path / "srv")}
+
+    disk.make_directory("d/e")
+    assert synced == {str(tmp_path / name) for name in (".", "srv", "srv/data", "srv/data/d")}
+    synced.clear()
+    disk.make_directory("d/e")
+    assert not synced
+    disk.unlock()
 
 
 def test_a_memory_disk_belongs_to_one_node() -> None:
@@ -207,23 +242,13 @@ def test_files_are_opened_from_a_reserve_when_descriptors_run_out_and_it_is_fill
     disk = RealDisk(tmp_path / "data")
     disk.lock()
     disk.make_directory("d")
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with (tmp_path / "last").open("w") as last:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, before[1]))
-        try:
-            taken = fill_gaps()
-            try:
-                files = [disk.create(f"d/{number}") for number in range(SPARE_DESCRIPTORS - 1)]
-                disk.sync_directory("d")
-                assert len(disk.names("d")) == SPARE_DESCRIPTORS - 1
-                files.append(disk.create("d/more"))
-                with pytest.raises(OSError, match="Too many open files"):
-                    disk.create("d/too many")
-            finally:
-                for descriptor in taken:
-                    os.close(descriptor)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with no_descriptor_left():
+        files = [disk.create(f"d/{number}") for number in range(SPARE_DESCRIPTORS - 1)]
+        disk.sync_directory("d")
+        assert len(disk.names("d")) == SPARE_DESCRIPTORS - 1
+        files.append(disk.create("d/more"))
+        with pytest.raises(OSError, match="Too many open files"):
+            disk.create("d/too many")
 
     disk.create("d/again").close()
     assert len(disk._spare) == SPARE_DESCRIPTORS
@@ -232,12 +257,3 @@ def test_files_are_opened_from_a_reserve_when_descriptors_run_out_and_it_is_fill
         file.close()
     disk.unlock()
     assert disk._spare == []
-
-
-def fill_gaps() -> list[int]:
-    """Open files until no descriptor is left."""
-    taken: list[int] = []
-    with contextlib.suppress(OSError):
-        while True:
-            taken.append(os.open(os.devnull, os.O_RDONLY))
-    return taken

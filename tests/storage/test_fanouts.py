@@ -15,9 +15,10 @@ from qmq.storage.fanout import OPEN_FILES_MAX, directory_name
 from qmq.storage.journal import Mark
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import Retention, StorageSettings
+from qmq.storage.record import Record
 from qmq.storage.store import Store, open_store
 
-from .rig import NOW, A, B, Writer, fanout_all, open_small
+from .rig import LIKE_AN_INDEX, NOW, A, B, Writer, fanout_all, open_small
 
 F = "/fanout/f"
 DAY_US = 86400 * 1_000_000
@@ -115,6 +116,24 @@ def test_a_reader_resumes_with_what_it_has() -> None:
     records, _, _ = store.read_fanout(F, store.fanout_after(F, {A: 3, B: 1}), 10**6)
 
     assert [record.body for _, record in records] == [b"b2"]
+
+
+@pytest.mark.parametrize("what", LIKE_AN_INDEX)
+def test_bodies_that_end_like_an_index_are_neither_skipped_nor_forgotten(what: str) -> None:
+    """Every checkpoint puts its messages at the end of the log, and some of them fill a segment."""
+    store = open_small(MemoryDisk(), StorageSettings(segment_bytes_max=5000, journal_keep_bytes=0, reserve_bytes=0))
+    a = Writer(A)
+    for _ in range(8):
+        store.journal.append([a.published(F, b"x" * 2000 + LIKE_AN_INDEX[what])])
+        checkpoint(store)
+
+    records, _, _ = store.read_fanout(F, store.fanout_after(F, {A: 1}), 10**6)
+    store.checkpoint(store.journal.end, NOW, {}, {F: Retention(bytes_max=10_000)})
+
+    assert [record.sequence for _, record in records] == [2, 3, 4, 5, 6, 7, 8]
+    page = store.fanout_page(F, store.fanout_start(F), 10**6)
+    assert page.rows[0][1].sequence > 1
+    assert page.dropped == (Dot(A, page.rows[0][1].sequence - 1),)
 
 
 def test_a_reader_from_a_dropped_journal_position_gets_what_came_after_it_and_nothing_before() -> None:
@@ -274,6 +293,24 @@ def test_a_reader_beside_appends_and_checkpoints_misses_nothing() -> None:
     assert found == [b"%d" % n for n in range(300)]
 
 
+def test_what_a_checkpoint_left_beyond_its_end_is_cut_also_where_there_is_no_room_for_a_copy() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, StorageSettings(reserve_bytes=0))
+    a = Writer(A)
+    store.journal.append([a.published(F, b"x" * 30_000)])
+    checkpoint(store)
+    disk.stop()
+    path = next(path for path in disk.contents() if path.startswith("fanout/"))
+    whole = disk.contents()[path]
+    disk._files[path].data += b"not committed"
+    disk.capacity_bytes = disk.used_bytes() + 10_000
+
+    store = open_small(disk, StorageSettings(reserve_bytes=0))
+
+    assert bodies(store) == [b"x" * 30_000]
+    assert disk.contents()[path] == whole
+
+
 @given(st.text(max_size=400), st.text(max_size=400))
 def test_any_destination_has_a_safe_file_name_of_its_own(one: str, other: str) -> None:
     name = directory_name(one)
@@ -300,3 +337,50 @@ def test_a_reader_is_refused_where_a_log_is_damaged_and_never_given_what_comes_b
 
     assert len(store.damage()) == 1
     assert store.statistics().damaged_ranges == 1
+
+
+@pytest.mark.parametrize("bytes_max", [1, 10**6])
+def test_a_reader_is_refused_where_the_journal_is_damaged_also_when_it_comes_after_the_damage(bytes_max: int) -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    for body in (b"one", b"two", b"three"):
+        store.journal.append([a.published(F, body)])
+    node = disk._files[next(path for path in disk.contents() if path.startswith("journal/"))]
+    node.data[node.data.index(b"two")] ^= 1
+
+    found: list[Record] = []
+    position = store.fanout_start(F)
+    at_end = False
+    with pytest.raises(CorruptLog):
+        while not at_end:
+            records, position, at_end = store.read_fanout(F, position, bytes_max)
+            found += [record for _, record in records]
+
+    assert [record.body for record in found] == ([b"one"] if bytes_max == 1 else [])
+    assert len(store.damage()) == 1
+    records, _, at_end = store.read_fanout(F, store.fanout_begin(F, "last", 0).position, bytes_max)
+    assert ([record.body for _, record in records], at_end) == ([b"three"], True)
+
+
+def test_a_segment_that_is_damaged_when_it_is_full_gets_no_index_that_covers_it_up() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, StorageSettings(segment_bytes_max=5000, journal_keep_bytes=0, reserve_bytes=0))
+    a = Writer(A)
+    for number in range(4):
+        store.journal.append([a.published(F, b"body%d" % number * 200)])
+        checkpoint(store)
+        if number == 2:
+            node = disk._files[next(path for path in disk.contents() if path.startswith("fanout/"))]
+            node.data[node.data.index(b"body2")] ^= 1
+    assert store.damaged_fanouts() == []
+
+    while len(store._logs.get(F).chain.segments) == 1:
+        store.journal.append([a.published(F, b"more" * 200)])
+        checkpoint(store)
+
+    assert store.damaged_fanouts() == [F]
+    assert len(store.damage()) == 1
+    position = store.fanout_after(F, {A: store._logs.get(F).chain.contents(store._logs.get(F).chain.segments[0])[0][A]})
+    with pytest.raises(CorruptLog):
+        store.fanout_page(F, position, 10**6)

@@ -1,18 +1,19 @@
 import threading
 import tracemalloc
 from errno import ENOSPC
+from typing import Any
 
 import pytest
 
 from qmq.errors import DiskFull, LogBroken
 from qmq.storage.batch import GAPS, MEMORY, SPARSE
-from qmq.storage.chain import _SEAL_READ_BYTES
+from qmq.storage.chain import _SEAL_READ_BYTES, Segment
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
 from qmq.storage.record import Kind, pack_gap
 from qmq.storage.segment import DESTINATIONS_MAX, make_footer, read_footer
 
-from .rig import NOW, SMALL, A, B, C, Writer, journal_batches, open_small
+from .rig import LIKE_AN_INDEX, NOW, SMALL, TRAILER_BYTES, A, B, C, Writer, journal_batches, like_an_index, open_small
 
 
 def test_an_append_returns_the_end_and_costs_one_write_and_one_sync() -> None:
@@ -219,12 +220,45 @@ def test_full_segments_get_an_index_that_lists_what_they_hold() -> None:
 
     assert sealed == store.journal.segments() - 1 > 0
     assert store.journal.seal_full() == 0
-    footer = read_footer(store.journal._chain.segments[0].file)
+    full = store.journal._chain.segments[0]
+    footer = read_footer(full.file, full.end - full.base)
     assert footer is not None
     assert footer.ranges[B][0][0] == 1
     assert footer.kinds[(B, 1)] == 2 * len([entry for entry in footer.batches if entry.origin == B])
     assert footer.destinations["/fanout/f"][1] == 11 * footer.destinations["/fanout/f"][0] // 2
     assert journal_batches(store)[-1] == store.journal.read(0, 10**6)[-1][2]
+
+
+@pytest.mark.parametrize("what", LIKE_AN_INDEX)
+def test_a_body_that_ends_like_an_index_is_none(what: str) -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    for _ in range(6):
+        store.journal.append([a.published("/queue/q", b"x" * 600 + LIKE_AN_INDEX[what])])
+
+    report = store.checkpoint(store.journal.end, NOW, {"b": {}})
+
+    assert report.sealed == store.journal.segments() - 1 > 1
+    disk.stop()
+    store = open_small(disk)
+    assert store.checkpoint(store.journal.end, NOW, {"b": {}}).sealed == 0
+    chain = store.journal._chain
+    assert [entry.last for segment in chain.segments for entry in chain.index_of(segment)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_not_even_one_that_says_where_the_batches_end() -> None:
+    end = 0
+    for _ in range(2):
+        store = open_small(MemoryDisk())
+        a = Writer(A)
+        for _ in range(3):
+            store.journal.append([a.published("/queue/q", b"x" * 600 + like_an_index(end))])
+        full = store.journal._chain.segments[0]
+        end = full.end - full.base
+
+    assert full.file.read(end - TRAILER_BYTES, 8) == end.to_bytes(8, "big")
+    assert read_footer(full.file, end) is None
 
 
 def test_damage_met_by_a_reader_is_passed_over_and_noted() -> None:
@@ -244,6 +278,27 @@ def test_damage_met_by_a_reader_is_passed_over_and_noted() -> None:
 
     assert [data for _, _, data in journal.read(0, 10**6)] == [batches[0], batches[2]]
     assert len(journal.damage) == 1
+
+
+def test_a_full_segment_with_damage_gets_no_index_and_one_with_a_known_hole_does() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    for number in range(6):
+        store.journal.append([a.published("/queue/q", b"body%d" % number * 100)])
+    node = disk._files[next(path for path in disk.contents() if path.startswith("journal/"))]
+    node.data[node.data.index(b"body1")] ^= 1
+
+    sealed = store.journal.seal_full()
+
+    assert sealed == store.journal.segments() - 2 > 0
+    assert len(store.journal.damage) == 1
+    assert store.journal.seal_full() == 0
+    disk.stop()
+    store = open_small(disk)
+    assert len(store.recovered.quarantined) > 0
+    assert store.journal.seal_full() == 1
+    assert store.journal.damage == []
 
 
 def test_readers_beside_an_appender_see_a_prefix_and_nothing_torn() -> None:
@@ -273,6 +328,28 @@ def test_readers_beside_an_appender_see_a_prefix_and_nothing_torn() -> None:
 
     assert failures == []
     assert journal_batches(store) == batches
+
+
+def test_a_segment_that_is_dropped_while_another_begins_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    for _ in range(12):
+        store.journal.append([a.published("/queue/q", b"x" * 400)])
+    segments = store.journal._chain.segments
+    make = Segment.__init__
+
+    def begin(self: Segment, *args: Any) -> None:
+        checkpoint = threading.Thread(target=store.journal.drop_before, args=(segments[1].base,))
+        checkpoint.start()
+        checkpoint.join()
+        make(self, *args)
+
+    monkeypatch.setattr(Segment, "__init__", begin)
+    while store.journal._chain.segments[-1] is segments[-1]:
+        store.journal.append([a.published("/queue/q", b"x" * 400)])
+
+    assert store.journal.start == segments[1].base
+    assert store.journal.segments() == len(segments)
 
 
 def test_a_disk_that_cannot_be_read_is_a_broken_log_and_not_an_empty_one() -> None:

@@ -150,6 +150,23 @@ def test_what_the_journal_has_dropped_is_named_and_comes_from_somebody_else(what
     assert fanout_all(store, F)[-1][1] == b"later"
 
 
+def test_damage_in_the_journal_is_no_damage_of_a_log() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    writer = Writer(A)
+    for body in (b"one", b"two"):
+        store.journal.append([writer.published(F, body)])
+    assert store.fanout_info(F).records == 2
+    node = disk._files[next(path for path in disk.contents() if path.startswith("journal/"))]
+    node.data[node.data.index(b"two")] ^= 1
+
+    with pytest.raises(CorruptLog):
+        fanout_all(store, F)
+
+    assert len(store.damage()) == 1
+    assert store.damaged_fanouts() == []
+
+
 def test_a_node_is_asked_for_one_fanout_only() -> None:
     store, rows = filled(MemoryDisk(), KEEPS_NONE)
     last = store.journal.vector()[A]

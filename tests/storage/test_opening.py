@@ -284,9 +284,9 @@ def test_the_index_of_a_full_segment_is_looked_for_once(monkeypatch: pytest.Monk
     looked: list[File] = []
     original = segment.is_sealed
 
-    def is_sealed(file: File) -> bool:
+    def is_sealed(file: File, batches_end: int) -> bool:
         looked.append(file)
-        return original(file)
+        return original(file, batches_end)
 
     monkeypatch.setattr("qmq.storage.chain.is_sealed", is_sealed)
     disk = MemoryDisk()

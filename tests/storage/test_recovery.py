@@ -5,6 +5,7 @@ import pytest
 from qmq.dots import Dot, Vector
 from qmq.errors import FutureVersion, LogBroken, StorageError
 from qmq.storage.batch import MEMORY, read_head
+from qmq.storage.chain import TEMPORARY_SUFFIX
 from qmq.storage.journal import SYNC_FAILED
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
@@ -13,6 +14,8 @@ from qmq.storage.segment import segment_name
 
 from .rig import NOW, SMALL, A, B, C, Expected, Writer, journal_batches, open_small, own_messages
 
+FULL = StorageSettings(segment_bytes_max=64_000, reserve_bytes=64_000, journal_keep_bytes=0)
+"""Whatever is written comes out of the reserve."""
 TAIL = "journal/" + segment_name(0)
 
 
@@ -39,6 +42,12 @@ def copy_of(disk: MemoryDisk, **changed: bytes) -> MemoryDisk:
     for path, data in changed.items():
         copy.put(path, data)
     return copy
+
+
+def later(batch: bytes) -> bytes:
+    """The same, of the next version."""
+    rest = (2).to_bytes(2, "big") + batch[10:]
+    return batch[:4] + zlib.crc32(rest).to_bytes(4, "big") + rest
 
 
 def with_tail(disk: MemoryDisk, data: bytes) -> MemoryDisk:
@@ -184,11 +193,8 @@ def test_a_segment_that_was_only_begun_is_removed() -> None:
 
 def test_a_later_version_is_refused_and_nothing_is_changed() -> None:
     disk, batches = three_batches()
-    future = bytearray(batches[2])
-    future[8:10] = (2).to_bytes(2, "big")
-    future[4:8] = zlib.crc32(future[8:]).to_bytes(4, "big")
     newer = copy_of(disk)
-    newer.put(TAIL, disk.contents()[TAIL] + bytes(future))
+    newer.put(TAIL, disk.contents()[TAIL] + later(batches[2]))
     before = newer.contents()
 
     with pytest.raises(FutureVersion, match="version 2"):
@@ -317,6 +323,88 @@ def test_a_batch_inside_a_torn_message_is_not_taken_for_the_nodes_own() -> None:
         assert journal_batches(store) == batches
         assert store.recovered.torn_bytes == len(data) - cut
         assert store.recovered.quarantined == []
+
+
+def test_a_batch_of_a_later_version_inside_a_torn_message_is_only_a_body() -> None:
+    """A power cut took the page with the head, so nothing says where the message would have ended."""
+    disk, batches = three_batches()
+    data = Writer(B, have=1).published("/queue/q", bytes(200) + later(Writer(C).published("/queue/q", b"sent")))
+
+    store = open_small(with_tail(disk, disk.contents()[TAIL] + bytes(120) + data[120:]))
+
+    assert journal_batches(store) == batches
+    assert store.recovered.torn_bytes == len(data)
+
+
+def test_a_later_version_behind_damage_is_refused() -> None:
+    disk, _ = three_batches()
+    data = bytearray(Writer(B, have=1).published("/queue/q", b"damaged"))
+    data[-1] ^= 1
+    copy = with_tail(
+        disk, disk.contents()[TAIL] + bytes(data) + later(Writer(A, have=3).published("/queue/q", b"more"))
+    )
+
+    with pytest.raises(FutureVersion):
+        open_small(copy)
+
+
+def test_a_torn_tail_keeps_no_node_from_starting_where_there_is_no_room_for_a_copy() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, FULL)
+    a = Writer(A)
+    for _ in range(10):
+        store.journal.append([a.published("/queue/q", b"x" * 5000)])
+    store.checkpoint(store.journal.end, NOW, {})
+    disk.stop()
+    path = next(path for path in disk.contents() if path.startswith("journal/"))
+    whole = disk.contents()[path]
+    disk._files[path].data += a.published("/queue/q", b"x" * 5000)[:3000]
+    disk.capacity_bytes = disk.used_bytes() + 20_000
+
+    store = open_small(disk, FULL)
+
+    assert store.recovered.torn_bytes == 3000
+    assert disk.contents()[path] == whole
+    assert not [path for path in disk.contents() if path.endswith(TEMPORARY_SUFFIX)]
+    store.begin_incarnation(7, NOW)
+
+
+def test_an_append_that_found_no_room_keeps_no_node_from_starting() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, FULL)
+    a = Writer(A)
+    for _ in range(10):
+        store.journal.append([a.published("/queue/q", b"x" * 5000)])
+    store.checkpoint(store.journal.end, NOW, {})
+    disk.capacity_bytes = disk.used_bytes() + 4000
+    with pytest.raises(LogBroken):
+        store.journal.append([a.published("/queue/q", b"x" * 5000)], settle_only=True)
+    disk.stop()
+    disk.capacity_bytes += 20_000
+
+    store = open_small(disk, FULL)
+
+    assert store.recovered.vector == {A: 10}
+    store.begin_incarnation(7, NOW)
+
+
+def test_after_a_failed_sync_no_node_starts_without_room_for_a_copy() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, FULL)
+    store.journal.append([Writer(A).published("/queue/q", b"x" * 5000)])
+    disk.fail_next("sync")
+    with pytest.raises(LogBroken):
+        store.journal.append([Writer(B).published("/queue/q", b"two")])
+    disk.stop()
+    disk.capacity_bytes = disk.used_bytes() + 3000
+
+    with pytest.raises(LogBroken):
+        open_small(disk, FULL)
+
+    assert not [path for path in disk.contents() if path.endswith(TEMPORARY_SUFFIX)]
+    disk.stop()
+    disk.capacity_bytes += 20_000
+    assert open_small(disk, FULL).recovered.vector == {A: 1, B: 1}
 
 
 def test_after_a_failed_sync_the_tail_is_copied_and_not_only_synced_again() -> None:

@@ -14,7 +14,7 @@ from qmq.storage.record import Kind
 from qmq.storage.rest import REST_BYTES, Rest, rest_batch
 from qmq.storage.store import Store, open_store
 
-from .rig import NOW, SMALL, B, Writer, all_rows, fanout_all, open_small
+from .rig import LIKE_AN_INDEX, NOW, SMALL, B, Writer, all_rows, fanout_all, open_small
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -136,6 +136,17 @@ def test_what_retention_dropped_of_a_fanout_is_said() -> None:
     assert store.read_rest(B, dropped, 4, 0).dropped == 0
 
 
+@pytest.mark.parametrize("what", LIKE_AN_INDEX)
+def test_bodies_that_end_like_an_index_are_left_too(what: str) -> None:
+    store = open_small(MemoryDisk())
+    b = Writer(B)
+    for _ in range(3):
+        store.journal.append([b.published("/fanout/f", b"x" * 600 + LIKE_AN_INDEX[what])])
+        checkpoint(store)
+
+    assert len(store.read_rest(B, 0, 3, 0).records) == 3
+
+
 def test_a_damaged_log_has_no_answer() -> None:
     disk = MemoryDisk()
     store = open_small(disk)
@@ -148,6 +159,23 @@ def test_a_damaged_log_has_no_answer() -> None:
 
     with pytest.raises(CorruptLog):
         store.read_rest(B, 0, 3, 0)
+    assert store.damaged_fanouts() == ["/fanout/f"]
+
+
+def test_a_log_that_was_damaged_before_it_was_full_has_no_answer_either() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, StorageSettings(segment_bytes_max=2000, journal_keep_bytes=0, reserve_bytes=0))
+    b = Writer(B)
+    for number in range(5):
+        store.journal.append([b.published("/fanout/f", b"body%d" % number * 100)])
+        checkpoint(store)
+        if number == 1:
+            node = disk._files[next(path for path in disk.contents() if path.startswith("fanout/"))]
+            node.data[node.data.index(b"body1")] ^= 1
+    assert len(store._logs.get("/fanout/f").chain.segments) > 1
+
+    with pytest.raises(CorruptLog):
+        store.read_rest(B, 0, 5, 0)
 
 
 def test_only_what_a_node_has_whole_does_it_know_to_be_done(opened: Callable[[str], Store]) -> None:
@@ -166,6 +194,17 @@ def test_only_what_a_node_has_whole_does_it_know_to_be_done(opened: Callable[[st
     assert store.known_of(asked, {B: 1}, {Origin("c", 1)}).done == [Dot(Origin("c", 1), 1)]
     assert store.standing(None, 10) == [("/queue/q", Dot(B, 2), 0)]
     assert store.standing(Dot(B, 2), 10) == []
+
+
+def test_a_node_knows_to_be_done_what_was_settled_before_it_got_the_message() -> None:
+    """Its consumer had it over a link, and the node that sent it was gone before its journal came."""
+    store = open_small(MemoryDisk())
+    c = Writer(Origin("c", 1))
+    c.settle("/queue/q", [Dot(B, 7)])
+    store.journal.append([c.batch()])
+    checkpoint(store)
+
+    assert store.known_of([Dot(B, 6), Dot(B, 7)], {}).done == [Dot(B, 7)]
 
 
 def test_a_restart_keeps_what_stands_for_a_stretch() -> None:

@@ -7,7 +7,7 @@ from qmq.storage.ports import StorageSettings
 from qmq.storage.store import Store, open_store
 from qmq.storage.verify import PREVIEW_BYTES, dump, verify
 
-from .rig import NOW, A, B, Writer
+from .rig import LIKE_AN_INDEX, NOW, A, B, Writer
 
 SETTINGS = StorageSettings(segment_bytes_max=1500, reserve_bytes=0)
 
@@ -50,6 +50,20 @@ def test_what_is_just_being_written_is_not_yet_there_and_no_damage(store: Store,
 
     assert not report.damaged
     assert [segment.tail_bytes > 0 for segment in report.segments][len(journal_files(tmp_path)) - 1]
+
+
+@pytest.mark.parametrize("what", LIKE_AN_INDEX)
+def test_a_body_that_ends_like_an_index_does_not_hide_what_is_there(tmp_path: Path, what: str) -> None:
+    store = open_store(tmp_path, node="a", settings=SETTINGS)
+    a = Writer(A)
+    for _ in range(5):
+        store.journal.append([a.published("/queue/q", b"x" * 600 + LIKE_AN_INDEX[what])])
+
+    report = verify(tmp_path)
+
+    assert not report.damaged
+    assert not any(segment.sealed for segment in report.segments)
+    assert sum(segment.records for segment in report.segments) == 5
 
 
 @pytest.mark.parametrize("where", ["head", "body", "batch head"])

@@ -180,7 +180,7 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
             elif segment.base != expected:
                 where = f"journal positions {expected}–{segment.base}"
                 walk.note(Finding(walk.node, LOST_FILE, "", 0, 0, where))
-            end = _walk_segment(walk, segment, is_last)
+            end = _walk_segment(walk, segment)
         except FileNotFoundError:
             begins_here = True  # Retention of the running node was quicker: what is behind it is where the log begins.
             continue
@@ -214,25 +214,26 @@ def _walk_server(options: Options, found: Audit) -> _Walk:
     return walk
 
 
-def _walk_segment(walk: _Walk, segment: Segment, is_last: bool) -> int:
+def _walk_segment(walk: _Walk, segment: Segment) -> int:
     """Returns the offset behind the last batch."""
     name = segment.path.name
+    end = segment.batches_end
     file = ReadOnlyDisk(segment.path.parent).open(name)
     try:
-        summary = read_summary(file)
+        summary = read_summary(file, end) if end is not None else None
     finally:
         file.close()
-    if summary is not None:
+    if end is not None and summary is not None:
         if any(kind == Kind.GAP for _, kind in summary.kinds):
-            _learn_gaps(walk, segment, summary.batches_end)
+            _learn_gaps(walk, segment, end)
         missing = walk.missing_ranges()
         for origin, ranges in summary.ranges.items():
             for first, last in ranges:
                 walk.take(origin, first, last, name)
         if walk.missing_ranges() > missing:
-            _learn_rests(walk, segment.list(last=is_last))
-        return summary.batches_end
-    listing = segment.list(last=is_last)
+            _learn_rests(walk, segment.list())
+        return end
+    listing = segment.list()
     for start, stop in listing.damage:
         walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"{segment.path} {start}–{stop}"))
     if listing.sealed:

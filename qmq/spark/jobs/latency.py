@@ -84,7 +84,7 @@ def _samples(directory: DataDirectory) -> Iterator[tuple[str, _Sample]]:
     segments = directory.journal.files()
     for segment in segments[-SEGMENTS_LOOKED_AT:]:
         try:
-            entries += segment.list(last=segment is segments[-1]).entries
+            entries += segment.list().entries
         except FileNotFoundError:
             continue
     if not entries:
