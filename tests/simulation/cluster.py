@@ -141,7 +141,7 @@ class Member:
         # A node that has begun with the old file hears no signal yet.
         while self.is_alive and self.node is not None and not self.node.addresses:  # noqa: ASYNC110
             await trio.sleep(0.01)
-        if self.is_alive and self.node is not None and self._told != peers:
+        if self.is_alive and self.node is not None and self._told != peers and not self.is_stopping:
             before, self._told = self._told, peers
             self._trace.note(f"{self.name} is told to read version {peers.version} of the peers file")
             self.node.spawn(Reloader(self.node, self._settings, before, lambda: (self._settings, peers)).reload)

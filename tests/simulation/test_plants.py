@@ -10,7 +10,7 @@ from tests.simulation.find import find
 from tests.simulation.plants import PLANTS, Planted
 from tests.simulation.run import simulate
 
-SEEDS = 20
+SEEDS = 60
 """How many a commit may spend on one bug: more than it took at first, since what a seed draws changes."""
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(300)]

@@ -32,7 +32,7 @@ async def until_retired(stage: Stage, member: Member) -> None:
     """Ask one node after the other."""
     while not stage.is_retired:
         for other in list(stage.members):
-            if other.is_alive and other.node is not None:
+            if other.is_alive and other.node is not None and not other.is_stopping:
                 other.node.spawn(_Word(stage, other, member.name).say)
                 await trio.sleep(TRY_SECONDS)
             if stage.is_retired:

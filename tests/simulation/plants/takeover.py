@@ -67,8 +67,10 @@ def no_barrier_after_a_restart() -> Iterator[None]:
 def no_fence() -> Iterator[None]:
     """What another node lends is taken, however old it is and whoever serves meanwhile."""
 
-    def may_borrow(takeover: Takeover, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool:
-        return True
+    def may_borrow(
+        takeover: Takeover, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+    ) -> Mapping[str, bool]:
+        return dict.fromkeys(owners, True)
 
     with patch.object(Takeover, "may_borrow", may_borrow):
         yield

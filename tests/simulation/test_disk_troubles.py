@@ -1,0 +1,43 @@
+"""Whatever happens to the disk of a node, at whichever call: what was receipted is there, once."""
+
+import pytest
+
+from tests.simulation.disk_troubles import Trouble, meet
+from tests.simulation.plants import PLANTS
+
+PARTS = 4
+
+STEPS = {Trouble.POWER: 1, Trouble.FAILURE: 3, Trouble.FULL: 3}
+"""Each call, or each third, on every commit; `python -m tests.simulation.disk_troubles` tries them all."""
+
+PLANTED = [
+    "shipped before fsync",
+    "receipted before recorded",
+    "never synced",
+    "settles forgotten by recovery",
+    "buried and kept",
+]
+
+pytestmark = pytest.mark.simulation
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("trouble", Trouble)
+def test_trouble_at_any_call_of_the_disk_loses_and_doubles_nothing(trouble: Trouble, part: int) -> None:
+    undisturbed = meet(trouble, None)
+    assert undisturbed.calls > 100, "a load that hardly uses its disk proves nothing"
+    assert not undisturbed.wrongs
+    step = STEPS[trouble]
+
+    found = {point: meet(trouble, point).wrongs for point in range(part * step, undisturbed.calls, PARTS * step)}
+
+    assert not {point: wrongs for point, wrongs in found.items() if wrongs}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_of_the_disk_is_found(name: str) -> None:
+    with PLANTS[name].put_in():
+        found = [point for point in (None, *range(0, 60, 3)) if meet(Trouble.POWER, point).wrongs]
+
+    assert found
