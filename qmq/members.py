@@ -4,7 +4,9 @@ Open to every layer, like `cursors`. The peers file names the nodes; three thing
 
 - A **learner** does not count: its disk began empty, so it has forgotten what an earlier disk of its name promised. It
   has no vote, and receipts do not count it as a copy. It is one until it has, durably, all that a majority of the
-  others had when it met them: every majority that an earlier disk was part of has a node among those.
+  others had when it met them: every majority that an earlier disk was part of has a node among those. Another learner
+  whose earlier life the mesh knows has forgotten as well, so it is none of them, and is met anew when it has learnt.
+  Only where so many have forgotten that no majority is left, they have to do with each other.
 - A **retired** node is in no list any more, whatever the files say, and its name is not used again.
 - While the files of two nodes **differ**, a majority is one of both lists, so the old and the new mesh cannot decide
   apart from each other.
@@ -77,7 +79,14 @@ class Membership:
         self.lists: list[frozenset[str]] = []
         """Every different list of members that a member goes by; our own is the first."""
         self._count_lists()
+        # Whose records of when we met are here, and of these, who knew all that it ever did.
+        self._met: set[str] = set()
         self._learnt_from: set[str] = set()
+        # Who has learnt itself since we met it, and of these, who is to be met anew.
+        self._turned: set[str] = set()
+        self._met_before: set[str] = set()
+        self._forgetful: set[str] = set()
+        """Learners, as they were told last, of whom the mesh knows an earlier life."""
         if is_learner and not self.peers:
             self.is_learner = False
 
@@ -133,7 +142,12 @@ class Membership:
 
     def hear(self, peer: str, standing: Standing) -> list[Retirement]:
         """`peer` tells its standing; returns the retirements that are news, which the caller has to `retire`."""
+        before = self._told.get(peer)
         self._told[peer] = standing
+        if before is not None and before.is_learner and not standing.is_learner:
+            if self.is_learner and peer not in self._learnt_from:
+                (self._met_before if peer in self._forgetful else self._turned).add(peer)
+            self._forgetful.discard(peer)
         self._count_lists()
         return [retirement for retirement in standing.retired if self._is_news(retirement)]
 
@@ -177,19 +191,44 @@ class Membership:
             if names not in self.lists:
                 self.lists.append(names)
 
-    def caught_up_with(self, peer: str) -> None:
-        """What `peer` had when we met it is here."""
-        self._learnt_from.add(peer)
+    def must_meet_anew(self, peer: str) -> bool:
+        """Whether `peer` has learnt since we met it: what it has now a learner needs too."""
+        return self.is_learner and peer in self._met_before
+
+    def meets(self, peer: str) -> None:
+        """A link to `peer` begins."""
+        self._turned.discard(peer)
+        self._met_before.discard(peer)
+
+    def caught_up_with(self, peer: str, *, has_a_past: bool) -> None:
+        """What `peer` had when we met it is here. `has_a_past`: the mesh knows an earlier life of it."""
+        if has_a_past and peer in self._turned:
+            self._met_before.add(peer)
+        if peer in self._met_before:
+            return
+        self._met.add(peer)
+        standing = self._told.get(peer)
+        if has_a_past and standing is not None and standing.is_learner:
+            self._forgetful.add(peer)
+        else:
+            self._learnt_from.add(peer)
 
     @property
     def has_learnt(self) -> bool:
         """Whether a learner need not be one any more. Others may leave until those that it has met are enough."""
-        return self.is_learner and majority(self._learnt_from, [names - {self.node} for names in self.lists])
+        if not self.is_learner:
+            return False
+        others = [names - {self.node} for names in self.lists]
+        if majority(self._learnt_from, others):
+            return True
+        is_void = not all(majority(names - self._forgetful, [names]) for names in others)
+        return is_void and majority(self._met, others)
 
     def forgets(self) -> None:
         """The disk turns out to have forgotten something: a learner from now on, until it has met the others anew."""
         self.is_learner = True
-        self._learnt_from.clear()
+        for met in (self._met, self._learnt_from, self._turned, self._met_before):
+            met.clear()
 
     def learnt(self) -> None:
         """What a majority of the others had is durable here."""

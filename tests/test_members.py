@@ -64,15 +64,68 @@ def test_an_empty_disk_has_no_vote_until_it_has_what_a_majority_of_the_others_ha
 
     news: list[bool] = []
     for peer in ("b", "b", "c", "d"):
-        membership.caught_up_with(peer)
+        membership.caught_up_with(peer, has_a_past=False)
         news.append(membership.has_learnt)
 
     assert news == [False, False, False, True]
     assert not membership.may_vote  # it does not count before that is durable
     membership.learnt()
     assert membership.may_vote
-    membership.caught_up_with("e")
+    membership.caught_up_with("e", has_a_past=False)
     assert not membership.has_learnt
+
+
+def test_who_has_forgotten_too_teaches_nothing_before_it_has_learnt_and_is_met_anew() -> None:
+    membership = Membership("a", listing("abcde"), is_learner=True)
+    membership.hear("b", told("abcde", learner=True))
+    for peer in "bcd":
+        membership.caught_up_with(peer, has_a_past=True)
+    assert not membership.has_learnt
+
+    membership.hear("b", told("abcde"))
+    assert membership.must_meet_anew("b")
+    membership.caught_up_with("b", has_a_past=True)
+    assert not membership.has_learnt, "that is what it had when it had forgotten"
+    membership.meets("b")
+    membership.caught_up_with("b", has_a_past=True)
+    assert membership.has_learnt
+
+
+@pytest.mark.parametrize("has_a_past", [False, True])
+def test_who_has_learnt_while_it_was_being_met_is_met_anew_if_it_had_forgotten(has_a_past: bool) -> None:
+    membership = Membership("a", listing("abc"), is_learner=True)
+    for standing in (told("abc", learner=True), told("abc")):
+        membership.hear("b", standing)
+    assert not membership.must_meet_anew("b"), "whether it has forgotten anything shows when its records are here"
+
+    for peer in "bc":
+        membership.caught_up_with(peer, has_a_past=has_a_past)
+
+    assert membership.must_meet_anew("b") == has_a_past
+    assert membership.has_learnt != has_a_past
+    membership.meets("b")
+    membership.caught_up_with("b", has_a_past=has_a_past)
+    assert membership.has_learnt
+
+
+def test_learners_of_a_new_mesh_teach_each_other() -> None:
+    membership = Membership("a", listing("abcde"), is_learner=True)
+    for peer in "bcd":
+        membership.hear(peer, told("abcde", learner=True))
+        membership.caught_up_with(peer, has_a_past=False)
+
+    assert membership.has_learnt
+
+
+def test_when_a_majority_has_forgotten_its_members_are_content_with_each_other() -> None:
+    membership = Membership("a", listing("abcde"), is_learner=True)
+    for peer in "bc":
+        membership.hear(peer, told("abcde", learner=True))
+    for peer in "bcd":
+        assert not membership.has_learnt
+        membership.caught_up_with(peer, has_a_past=True)
+
+    assert membership.has_learnt
 
 
 def test_a_node_alone_is_no_learner() -> None:
@@ -152,20 +205,20 @@ def test_a_retirement_is_news_once() -> None:
 
 def test_a_disk_that_has_forgotten_something_learns_anew() -> None:
     membership = Membership("a", listing("abc"))
-    membership.caught_up_with("b")
+    membership.caught_up_with("b", has_a_past=False)
 
     membership.forgets()
 
     assert not membership.may_vote
-    membership.caught_up_with("b")
+    membership.caught_up_with("b", has_a_past=False)
     assert not membership.has_learnt
-    membership.caught_up_with("c")
+    membership.caught_up_with("c", has_a_past=False)
     assert membership.has_learnt
 
 
 def test_a_learner_has_learnt_enough_when_the_one_that_it_had_not_met_is_retired() -> None:
     membership = Membership("a", listing("abc"), is_learner=True)
-    membership.caught_up_with("b")
+    membership.caught_up_with("b", has_a_past=False)
     assert not membership.has_learnt
 
     membership.retire(Retirement(node="c", adopter="b"))

@@ -21,7 +21,7 @@ from qmq.broker.life import Back
 from qmq.broker.listener import Hearer, Listener
 from qmq.broker.message import Attempts, Burial, Envelope, Fact, Gap, Message, Retain, Settle
 from qmq.broker.once import Once
-from qmq.broker.outcome import Outcome
+from qmq.broker.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.patterns import PatternTable
 from qmq.broker.queues import Queues
 from qmq.broker.replies import Replies
@@ -49,7 +49,7 @@ class Broker:
     """State and rules of one node.
 
     `origin` is this incarnation; `next_sequence` the first free sequence of its journal. `rules_of` gives the
-    rules of a queue by its name.
+    rules of a queue by its name, `defaults_of` the headers that a message of it gets where its sender did not say.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Broker:
         next_sequence: int,
         *,
         rules_of: Callable[[str], QueueRules] = lambda name: DEFAULT_RULES,
+        defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
         subscriptions_max: int = 100,
         transactions_max: int = 10,
         transaction_frames_max: int = 1000,
@@ -80,11 +81,17 @@ class Broker:
         # Who hears what the node tells of itself; apart from topics, whose patterns must not match it.
         self.watchers: dict[str, dict[Subscription, None]] = {name: {} for name in SYSTEM_DESTINATIONS}
         self.fanouts: dict[str, dict[Subscription, None]] = {}
+        # What the selectors of a fanout's subscriptions cost together; where it has any.
+        self._fanout_toil: dict[str, int] = {}
+        # How many topic subscriptions have a selector, and what those cost of the subscribers asked about last.
+        self._selecting = 0
+        self._hearers: tuple[Hearer, ...] = ()
+        self._hearers_toil = 0
         # Fanouts that have a log here, or will have one.
         self.logged_fanouts: set[str] = set()
         # Fanout subscriptions that ended since whoever tells them was last told.
         self.left: list[Subscription] = []
-        self.queues = Queues(origin, rules_of, self._accept_letter, lambda: self.disk_full)
+        self.queues = Queues(origin, rules_of, self._accept_letter, lambda: self.disk_full, defaults_of)
         self.retained = Retained(retained_topics_max, retained_bytes_max)
         # What this node has of every origin; filled in by the node.
         self.received: Callable[[], Vector] = dict
@@ -232,6 +239,8 @@ class Broker:
             self.queues.push(message, out)
         elif kind is FANOUT:
             out.publish_fanout(envelope.destination, message)
+            if self._fanout_toil:
+                out.toil += self._fanout_toil.get(envelope.destination, 0)
             for copy in envelope.copies:
                 self.send(copy, body, now_us, out)
         elif kind is Kind.REPLY:
@@ -277,6 +286,7 @@ class Broker:
             self._publish_topic_run(messages, out)
         else:
             out.publish_fanout_run(envelope.destination, messages)
+            out.toil += self._fanout_toil.get(envelope.destination, 0)
         return True
 
     def _has_room(self, envelope: Envelope, body: bytes, out: Outcome) -> bool:
@@ -309,7 +319,8 @@ class Broker:
         self.next_sequence = sequence + 1
         letter = Message(envelope, body, self.origin, sequence, out.now_us)
         out.records.append(Burial(letter, queue, dot))
-        out.record_bytes += len(body) + len(envelope.headers) + 2 * RECORD_OVERHEAD_BYTES
+        names = len(envelope.destination) + len(queue)
+        out.record_bytes += len(body) + len(envelope.headers) + names + 2 * RECORD_OVERHEAD_BYTES
         self.queues.push(letter, out)
         return sequence
 
@@ -323,6 +334,8 @@ class Broker:
         subscriptions = self.topics.match(name)
         if subscriptions:
             out.publish_topic(subscriptions, message)
+            if self._selecting:
+                out.toil += self._toil_of(subscriptions)
         peers = self.interest.match(name)
         if message.envelope.retain:
             self.retained.put(message)
@@ -340,8 +353,18 @@ class Broker:
         subscriptions = self.topics.match(name)
         if subscriptions:
             out.publish_topic_run(subscriptions, messages)
+            if self._selecting:
+                out.toil += self._toil_of(subscriptions)
         for peer in self.interest.match(name):
             out.peer_topics.setdefault(peer, []).extend(messages)
+
+    def _toil_of(self, subscriptions: tuple[Hearer, ...]) -> int:
+        """What it costs to ask all of these whether they want a message."""
+        # Messages to one topic mostly come one after the other, and its subscribers are one object until they change.
+        if subscriptions is not self._hearers:
+            self._hearers = subscriptions
+            self._hearers_toil = sum([one.selector.cost for one in subscriptions if one.selector is not None])
+        return self._hearers_toil
 
     # Subscriptions
 
@@ -372,6 +395,7 @@ class Broker:
         session.subscriptions[subscription.id] = subscription
         if kind is Kind.TOPIC:
             self._want(destination, subscription)
+            self._selecting += subscription.selector is not None
             if self.retained.values:
                 out.recalls.append((subscription, self.retained.change))
         elif subscription.is_browser:
@@ -382,6 +406,8 @@ class Broker:
             self.watchers[destination][subscription] = None
         else:
             self.fanouts.setdefault(destination, {})[subscription] = None
+            if subscription.selector is not None:
+                self._fanout_toil[destination] = self._fanout_toil.get(destination, 0) + subscription.selector.cost
             subscription.since = self.next_sequence - 1
             out.joined.append(subscription)
 
@@ -465,6 +491,8 @@ class Broker:
         kind = kind_of(destination)
         if kind is Kind.TOPIC:
             self._want_no_more(destination, subscription)
+            self._selecting -= subscription.selector is not None
+            self._hearers = ()
         elif subscription.is_browser:
             pass
         elif kind is Kind.QUEUE:
@@ -481,6 +509,9 @@ class Broker:
             followers.pop(subscription, None)
             if not followers:
                 self.fanouts.pop(destination, None)
+                self._fanout_toil.pop(destination, None)
+            elif subscription.selector is not None:
+                self._fanout_toil[destination] -= subscription.selector.cost
 
     def _wanted_changed(self, destination: str, wanted: bool) -> None:
         """Note it for the peers. What has come and gone again since they were told is no change."""
@@ -585,7 +616,7 @@ class Broker:
         *,
         is_quorum: bool | None = None,
     ) -> int:
-        """Apply all that was held, in one batch: all of it or, when Refused, none of it.
+        """Apply all that was held, in one batch: all of it or, when Refused, none of it. Nothing may follow in `out`.
 
         A message that went back meanwhile cannot be settled any more, so its ACK refuses the whole: what was made
         out of the message will be made again by its next consumer. Messages with a dedup id that is known here, or held
@@ -609,10 +640,17 @@ class Broker:
                     ahead[envelope.destination] = (messages + 1, body_bytes + len(held.body))
             elif held.delivery is not None and held.delivery.tag not in self.queues.deliveries:
                 raise Refused("unknown-ack", "A message of the transaction does not wait for its ACK any more.")
+        letters_bytes = self._letters_bytes(frames)
+        if letters_bytes > LETTERS_BYTES_MAX:
+            raise Refused(
+                "transaction-too-large",
+                f"The messages that a transaction makes dead letters of have at most {LETTERS_BYTES_MAX} bytes.",
+            )
         self.retained.check(
             [(h.envelope, len(h.body)) for h in frames if h.envelope is not None and h.envelope.retain is Retain.SET]
         )
         self.abort(session_id, name)
+        out.letters_left = LETTERS_BYTES_MAX - letters_bytes
         asked = strongest([held.level for held in frames])
         level = disks_of(asked) if level is None else level
         if asked >= QUORUM if is_quorum is None else is_quorum:
@@ -632,6 +670,15 @@ class Broker:
             if held.receipt is not None:
                 out.receipt(held.receipt, level)
         return level
+
+    def _letters_bytes(self, frames: list[Held]) -> int:
+        """What the dead letters of the NACKs among `frames` take."""
+        refused: dict[int, tuple[Delivery, Back]] = {}
+        for held in frames:
+            delivery = held.delivery
+            if delivery is not None and not held.is_ack and delivery.subscription.durable is None:
+                refused.update({one.tag: (one, held.why) for one in _covered(delivery)})
+        return sum([self.queues.letter_bytes(delivery, why) for delivery, why in refused.values()])
 
     def _is_appended(self, held: Held, now_us: int, elsewhere: Mapping[bytes, bool]) -> bool:
         """Whether this is a message that some node has by its dedup id."""

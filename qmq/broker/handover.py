@@ -39,11 +39,17 @@ class Handover:
     def __init__(self, queues: "Queues", node: str) -> None:
         self._queues = queues
         self.serves = {node}
+        self.arriving: set[str] = set()
+        """Owners that are about to be served; some of them `gathering`."""
         self.gathering: dict[str, Gathered] = {}
         self.elsewhere: dict[Dot, str] = {}
-        """Messages of served owners that are not in memory, and the peer whose consumers have them."""
+        """Messages of served and arriving owners that are not in memory, and the peer whose consumers have them."""
 
     # Taking over
+
+    def expect(self, owner: str) -> None:
+        """From now on remember what peers say that they hold of `owner`, and what they give back or settle."""
+        self.arriving.add(owner)
 
     def gather(self, owner: str) -> None:
         """From now on keep aside what comes of `owner`; the store will be brought up to this moment at least."""
@@ -51,20 +57,32 @@ class Handover:
 
     def abandon(self, owner: str) -> None:
         """The takeover has failed: forget what was kept aside."""
+        self.arriving.discard(owner)
         self.gathering.pop(owner, None)
         self.elsewhere = {dot: peer for dot, peer in self.elsewhere.items() if dot.origin.node != owner}
 
     def hold_elsewhere(self, peer: str, dots: Iterable[Dot]) -> None:
         """Consumers of `peer` have these. What was handed out to others meanwhile stays with both."""
         for dot in dots:
-            node = dot.origin.node
-            if node not in self.serves and node not in self.gathering:
+            if dot.origin.node not in self.serves and dot.origin.node not in self.arriving:
                 continue
             message = self._queues.owned.get(dot.origin, {}).get(dot.sequence)
             if message is None:
                 self.elsewhere[dot] = peer
             elif self._queues.get(message.envelope.destination).take_out(message):
                 self._queues.count_as_lent(message, peer)
+
+    def hold_only(self, peer: str, owner: str, dots: Iterable[Dot]) -> None:
+        """Of what is not in memory of `owner`, consumers of `peer` have these and no others."""
+        for dot in self.held_by(peer):
+            if dot.origin.node == owner:
+                del self.elsewhere[dot]
+        self.hold_elsewhere(peer, dots)
+
+    def not_with(self, peer: str, dot: Dot) -> None:
+        """Consumers of `peer` do not have this any more."""
+        if self.elsewhere.get(dot) == peer:
+            del self.elsewhere[dot]
 
     def held_by(self, peer: str) -> list[Dot]:
         """What is not in memory and with consumers of `peer`."""
@@ -80,6 +98,16 @@ class Handover:
                 found.setdefault(peer, []).append(dot)
         return {peer: dots for peer, dots in found.items() if dots}
 
+    def begin_anew(self, owner: str) -> dict[str, list[Dot]]:
+        """This node goes on to serve `owner`, in a new term. Returns `with_peers`: they were lent in the old one, which
+        is over for those that have not left yet (`Serving._is_lent`)."""
+        queues = self._queues
+        for lent in queues.lent.values():
+            for dot, message in list(lent.items()):
+                if dot.origin.node == owner and dot.sequence > 0:
+                    lent[dot] = queues.owned[dot.origin][dot.sequence] = message.twin()
+        return self.with_peers(owner)
+
     def adopt(self, owner: str, tombstones: Iterable[Dot], out: Outcome) -> None:
         """Hand out the messages of `owner` from now on. Its rows are in the store, no load of a page is under way.
 
@@ -87,6 +115,7 @@ class Handover:
         """
         queues = self._queues
         gathered = self.gathering.pop(owner, None) or Gathered()
+        self.arriving.discard(owner)
         self.serves.add(owner)
         queues.shared.clocks.serve(owner)
         queues.serves_own = queues.node in self.serves

@@ -14,7 +14,7 @@ borrower forget its own and may offer the name again. So a queue used once leave
 under a name that is being withdrawn was lent before.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from qmq.broker.borrower import Borrower
@@ -115,7 +115,7 @@ class Lending:
         for dot, why, asks in returns:
             message = lent.pop(dot, None)
             if message is None:
-                self._queues.handover.elsewhere.pop(dot, None)
+                self._queues.handover.not_with(peer, dot)
             elif not message.settled:
                 back.setdefault(message.envelope.destination, []).append(Return(message, why, asks))
         for name, messages in back.items():
@@ -125,16 +125,19 @@ class Lending:
                     queue.picking.not_lent(message)
             self._queues.take_back(queue, messages, out)
 
-    def give_up(self, peer: str, keep: Iterable[Dot], out: Outcome) -> int:
-        """Take back everything lent to `peer` except `keep`; a client may have seen it. Returns how many.
+    def with_peer(self, peer: str) -> set[Dot]:
+        """What consumers of `peer` have of the messages that this node serves, or is about to."""
+        return {*self.lent.get(peer, {}), *self._queues.handover.held_by(peer)}
+
+    def give_up(self, peer: str, dots: Collection[Dot], out: Outcome) -> int:
+        """Take these back from consumers of `peer`, which may have seen them. Returns how many of them were lent.
 
         To be called when the records that `peer` made of settles are here, else what it settled is delivered again.
         """
-        kept = set(keep)
-        elsewhere = self._queues.handover.elsewhere
-        for dot in [dot for dot, there in elsewhere.items() if there == peer and dot not in kept]:
-            del elsewhere[dot]
-        lost = [(dot, Back.RELEASED, None) for dot in self.lent.get(peer, {}) if dot not in kept]
+        for dot in self._queues.handover.held_by(peer):
+            if dot in dots:
+                del self._queues.handover.elsewhere[dot]
+        lost = [(dot, Back.RELEASED, None) for dot in self.lent.get(peer, {}) if dot in dots]
         self.returned(peer, lost, out)
         return len(lost)
 

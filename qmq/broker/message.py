@@ -127,6 +127,13 @@ class Message:
     def dot(self) -> Dot:
         return Dot(self.origin, self.sequence)
 
+    def twin(self) -> "Message":
+        """The same message, to be told from this one by identity."""
+        twin = Message(self.envelope, self.body, self.origin, self.sequence, self.timestamp_us)
+        twin.attempts, twin.place, twin.settled = self.attempts, self.place, self.settled
+        twin.owner, twin.lent_as, twin.tail = self.owner, self.lent_as, self.tail
+        return twin
+
     @property
     def message_id(self) -> str:
         """What a client sees as `message-id`: the dot, with an `m` before the number of a memory-only message."""
@@ -205,3 +212,7 @@ class Moved:
         self.move = move
         self.sequence = sequence
         self.timestamp_us = timestamp_us
+
+
+OwnRecord = Message | Settle | Burial | Attempts | Gap | Moved | Fact
+"""What this node's journal says by itself."""

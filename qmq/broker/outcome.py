@@ -6,12 +6,12 @@ durability: memory-only messages, and answers about them. Consecutive effects of
 they are made, because runs are what makes encoding and sending cheap.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qmq.broker.levels import FSYNC
 from qmq.broker.life import Back
 from qmq.broker.listener import Hearer
-from qmq.broker.message import Attempts, Burial, Fact, Gap, Message, Moved, Settle
+from qmq.broker.message import Message, OwnRecord
 from qmq.broker.subscription import Ack, Asks, Delivery, Subscription
 from qmq.cursors import Move
 from qmq.dots import Dot, Origin
@@ -19,6 +19,18 @@ from qmq.dots import Dot, Origin
 if TYPE_CHECKING:
     from qmq.broker.durables import Attachment
     from qmq.broker.queue import Queue
+
+
+TOIL_MAX: Final = 100_000
+"""What selecting for topics and fanouts may cost that one Outcome sets off (`Selector.cost`), some 20 ms: then others
+have their turn."""
+
+
+LETTERS_BYTES_MAX: Final = 18 << 20
+"""Of the dead letters that a transaction sets off; the largest message fits."""
+
+BESIDE_BYTES_MAX: Final = 1 << 20
+"""Of records before a transaction in its Outcome: with all that it sets off it must be one batch."""
 
 
 class Return(NamedTuple):
@@ -69,6 +81,7 @@ class Outcome:
         "has_gap",
         "is_first",
         "joined",
+        "letters_left",
         "levels",
         "loads",
         "marks",
@@ -91,13 +104,14 @@ class Outcome:
         "sequence",
         "session",
         "settles",
+        "toil",
         "topic_runs",
     )
 
     def __init__(self, session: int = 0, now_us: int = 0) -> None:
         self.session = session
         self.now_us = now_us
-        self.records: list[Message | Settle | Burial | Attempts | Gap | Moved | Fact] = []
+        self.records: list[OwnRecord] = []
         self.record_bytes = 0
         # Whether a Gap is among the records: it must follow what was submitted before it and precede what comes after.
         self.has_gap = False
@@ -111,6 +125,10 @@ class Outcome:
         self.moves: list[Move] = []
         # Batches of other origins, to be appended byte for byte: (origin, last sequence, bytes).
         self.batches: list[tuple[Origin, int, bytes]] = []
+        # With a transaction, which must be one batch: how many more bytes of dead letters it may set off.
+        self.letters_left: int | None = None
+        # What the selectors of those who are told topics and fanouts may cost.
+        self.toil = 0
         self.topic_runs: list[TopicRun] = []
         self.fanout_runs: list[FanoutRun] = []
         self.deliveries_now: dict[Subscription, list[Delivery]] = {}

@@ -40,6 +40,9 @@ LOOKED_MAX: Final = 2000
 """Questions of consumers about messages that one dispatch asks in vain; the next continues there, after others had a
 turn."""
 
+COST_SHARE: Final = 32
+"""As much as a question besides: so much of the cost of selectors (`Selector.cost`)."""
+
 LET_GO_FROM: Final = 1000
 """A lane with more in the store lets go of what nobody wants when it has more than this in memory."""
 
@@ -272,6 +275,8 @@ class Picking:
             ready.popleft()
         last = min([self._seen.get(self._key(lane, taker), 0) for taker in self._in_line()])
         index = 0 if not ready or ready[0].place > last else bisect_right(ready, last, key=place_of)
+        costs = [taker.selector.cost for taker in self._in_line() if taker.selector is not None]
+        toil = sum(costs) // COST_SHARE
         while index < len(ready) and left > 0 and (self._subscriptions or self._peers):
             message = ready[index]
             if message.settled:
@@ -287,8 +292,9 @@ class Picking:
             if taker is None:
                 index += 1
                 # What it may have cost: everybody in line was asked, and long headers are long to look through.
-                left -= len(self._subscriptions) + len(self._peers) + (len(message.envelope.headers) >> 7)
+                left -= len(self._subscriptions) + len(self._peers) + (len(message.envelope.headers) >> 7) + toil
             else:
+                left -= toil
                 del ready[index]
                 self._hand(taker, message, lane, out)
         for other in self._in_line():

@@ -11,7 +11,7 @@ from typing import Final
 
 from qmq.broker import aging, backlog
 from qmq.broker.alone import Alone
-from qmq.broker.dead_letters import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, DeadLetters, Publish
+from qmq.broker.dead_letters import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, DeadLetters, Publish, letter_bytes_of
 from qmq.broker.handover import Handover
 from qmq.broker.life import COMES_BACK, Back, State
 from qmq.broker.message import Envelope, Message
@@ -20,14 +20,15 @@ from qmq.broker.paging import Paging
 from qmq.broker.queue import MESSAGE_BYTES, Queue
 from qmq.broker.rules import QueueRules
 from qmq.broker.shared import Shared
-from qmq.broker.subscription import Delivery, Subscription
+from qmq.broker.subscription import Asks, Delivery, Subscription
 from qmq.dots import Dot, Origin
 
 _new_dot: Final = tuple.__new__
 """The constructor of a named tuple takes twice as long, and this is done for every message that is settled."""
 
 FULL_PAUSE_US = 1_000_000
-"""On a full disk, or without the right to serve: until it is tried again to do something about an expired message."""
+"""On a full disk, without the right to serve, or beside a transaction: until it is tried again to do something about an
+expired message."""
 
 
 class Queues:
@@ -39,6 +40,7 @@ class Queues:
         rules_of: Callable[[str], QueueRules],
         publish: Publish,
         is_disk_full: Callable[[], bool] = lambda: False,
+        defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
     ) -> None:
         self.node = origin.node
         self.rules_of = rules_of
@@ -66,7 +68,7 @@ class Queues:
         self.touched: dict[str, None] = {}
         # Owner -> dots borrowed from it and settled here -> sequence of our settle record, until it has that record.
         self.settled_here: dict[str, dict[Dot, int]] = {}
-        self._dead_letters = DeadLetters(publish)
+        self._dead_letters = DeadLetters(publish, defaults_of)
         # A letter is a new message: the space that is left is for settles.
         self._is_disk_full = self.shared.is_disk_full = is_disk_full
 
@@ -215,6 +217,11 @@ class Queues:
                 queue.wants_lowest = True
                 queue.load(out)
                 return backlog.has_more(queue) or not queue.is_counted
+            if out.letters_left is not None and queue.rules.keeps_dropped:
+                out.letters_left -= letter_bytes_of(oldest)
+                if out.letters_left < 0:
+                    # One transaction is one batch: until the next message comes the queue is longer than it may be.
+                    return True
             self._drop(queue, oldest, OVERFLOW, out)
         return True
 
@@ -288,6 +295,9 @@ class Queues:
             if message_ids is not None:
                 message_ids.pop(message.message_id, None)
             if message.settled:
+                if message.sequence > 0:
+                    # Another consumer was quicker; a level that this one asks for needs a record of this node.
+                    settled.append(message.dot)
                 continue
             if message.owner is not None:
                 self._settle_borrowed(message, out)
@@ -356,12 +366,12 @@ class Queues:
         dot's origin is known here; `record` the settle record, None when only its node's word has come yet.
         """
         handover = self.handover
+        if handover.elsewhere:
+            handover.elsewhere.pop(dot, None)
         if dot.origin.node not in handover.serves:
             if dot.origin.node in handover.gathering:
                 handover.gathering[dot.origin.node].settles.append((queue_name, dot, record))
             return
-        if handover.elsewhere:
-            handover.elsewhere.pop(dot, None)
         message = self.owned.get(dot.origin, {}).pop(dot.sequence, None)
         if message is None:
             if dot.sequence > have:
@@ -420,15 +430,7 @@ class Queues:
         for message, why, asks in returns:
             if why is not Back.UNSEEN:
                 message.attempts += 1
-            limit = rules.delivery_limit if asks is None or asks.delivery_limit is None else asks.delivery_limit
-            target = rules.dead_letter if asks is None or asks.dead_letter is None else asks.dead_letter
-            below, at_limit = COMES_BACK[why]
-            state = at_limit if limit and message.attempts >= limit else below
-            if state is State.DEAD and target == queue.name:
-                # It is among the dead letters already: there it stays until somebody takes it.
-                state = State.DELAYED
-            if state is State.DEAD and target and self._is_disk_full():
-                state = State.DELAYED
+            state, target = self._fate(queue, message.attempts, why, asks)
             if state is not State.DEAD and why is not Back.UNSEEN:
                 self._note_attempts(message, out)
             if state is State.READY:
@@ -451,6 +453,30 @@ class Queues:
         queue.push_back(again)
         self.dispatch(queue, out)
         self.forget_if_idle(queue)
+
+    def _fate(self, queue: Queue, attempts: int, why: Back, asks: Asks | None) -> tuple[State, str]:
+        """What becomes of a message that has come back so often, and where its letter goes, if there is one."""
+        rules = queue.rules
+        limit = rules.delivery_limit if asks is None or asks.delivery_limit is None else asks.delivery_limit
+        target = rules.dead_letter if asks is None or asks.dead_letter is None else asks.dead_letter
+        below, at_limit = COMES_BACK[why]
+        state = at_limit if limit and attempts >= limit else below
+        if state is State.DEAD and target == queue.name:
+            # It is among the dead letters already: there it stays until somebody takes it.
+            state = State.DELAYED
+        if state is State.DEAD and target and self._is_disk_full():
+            state = State.DELAYED
+        return state, target
+
+    def letter_bytes(self, delivery: Delivery, why: Back) -> int:
+        """What the dead letter takes that a NACK of `delivery` leads to; 0 where it leads to none here."""
+        message = delivery.message
+        if message.settled or message.owner is not None:
+            return 0
+        subscription = delivery.subscription
+        queue = self.get(subscription.destination)
+        state, target = self._fate(queue, message.attempts + 1, why, subscription.asks)
+        return letter_bytes_of(message) if state is State.DEAD and target else 0
 
     def _note_attempts(self, message: Message, out: Outcome) -> None:
         """A message has come back: recorded, so that neither a crash nor another node makes it young again.
@@ -511,7 +537,9 @@ class Queues:
                 self.forget_if_idle(queue)
 
     def _expired(self, queue: Queue, message: Message, out: Outcome) -> None:
-        if self._is_fenced() or (queue.rules.keeps_dropped and queue.rules.dead_letter and self._is_disk_full()):
+        # A transaction is one batch, and has no room for letters of what happens to expire beside it.
+        must_wait = self._is_disk_full() or out.letters_left is not None
+        if self._is_fenced() or (queue.rules.keeps_dropped and queue.rules.dead_letter and must_wait):
             queue.delay(message, out.now_us + FULL_PAUSE_US)
             return
         self._drop(queue, message, EXPIRED, out)

@@ -19,8 +19,18 @@ from qmq.broker.outcome import Outcome
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, FutureVersion, MeshError
 from qmq.journal import Replay
-from qmq.replication.values import array, check_dots, name_of, number, origin_of
+from qmq.replication.values import (
+    array,
+    check_dots,
+    check_move,
+    check_vector,
+    name_of,
+    node_name,
+    number,
+    origin_of,
+)
 from qmq.storage.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
+from qmq.storage.cursor_record import unpack_move
 from qmq.storage.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.record import Kind, Record
 from qmq.storage.rest import Rest, rest_batch
@@ -28,8 +38,11 @@ from qmq.storage.retire_record import unpack_retirement
 from qmq.storage.seals import unpack_seals
 from qmq.storage.term_record import unpack_term
 
-CHECKED: Final = frozenset({Kind.PUBLISH, Kind.SETTLE, Kind.DEAD, Kind.ATTEMPTS})
+CHECKED: Final = frozenset({Kind.PUBLISH, Kind.SETTLE, Kind.DEAD, Kind.ATTEMPTS, Kind.CURSOR})
 """Kinds of which this node obeys every record."""
+
+FACTS: Final = frozenset({Kind.TERM, Kind.VOTE, Kind.RETIRE, Kind.SEAL})
+"""Kinds of which only the body says something."""
 
 NOT_HERE: Final = "gap"
 """Code of the MeshError that only means: subscribe again. It needs no alarm."""
@@ -85,8 +98,8 @@ class Acceptance:
                 raise MeshError("bad-batch", f"what is left of {origin} has a record of kind {record.kind}")
             _check_record(record, head)
         have[origin] = head.last
-        out.batches.append((origin, head.last, batch))
         self._replay.accept(origin, records, have, out)
+        out.batches.append((origin, head.last, batch))
 
     def check_gap(self, origin: Origin, through: int, have: Vector) -> bool:
         """Whether a peer's word that records will never come is news. Raises MeshError when it cannot be true."""
@@ -127,8 +140,9 @@ class Acceptance:
         given_up = self._given_up(head, records)
         have[head.origin] = head.last
         merge(have, given_up)
-        out.batches.append((head.origin, head.last, batch))
+        # First: what cannot be applied must not be journalled, for no later start of this node could apply it either.
         self._replay.accept(head.origin, records, have, out)
+        out.batches.append((head.origin, head.last, batch))
 
     def _given_up(self, head: BatchHead, records: list[Record]) -> Vector:
         """What this node gave up in an earlier life and hears of again now that its disk was lost.
@@ -162,47 +176,53 @@ def _head_at(body: bytes, offset: int) -> BatchHead:
 def _check_record(record: Record, head: BatchHead) -> None:
     """A checksum only says that the bytes are what the origin wrote; this says that they mean something."""
     kind = record.kind
-    if kind in (Kind.TERM, Kind.VOTE, Kind.RETIRE, Kind.SEAL):
-        try:
-            if kind == Kind.RETIRE:
-                unpack_retirement(record.body)
-            elif kind == Kind.SEAL:
-                unpack_seals(record.body)
-            else:
-                unpack_term(kind, record.body)
-        except CorruptLog as error:
-            raise MeshError("bad-batch", f"record {record.sequence} of {head.origin}: {error}") from error
-    if kind not in CHECKED:
-        return
-    if type(record.destination) is not str or type(record.headers) is not bytes or type(record.body) is not bytes:
+    if kind in CHECKED and (
+        type(record.destination) is not str or type(record.headers) is not bytes or type(record.body) is not bytes
+    ):
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin} has fields of the wrong type")
-    if kind in (Kind.DEAD, Kind.ATTEMPTS):
-        _check_failures(record, head)
-    if kind == Kind.SETTLE:
-        try:
-            check_dots(msgpack.unpackb(record.body))
-        except (ValueError, msgpack.UnpackException) as error:
-            raise MeshError("bad-batch", f"settle {record.sequence} of {head.origin}: {error}") from error
-        except MeshError as error:
-            raise MeshError("bad-batch", f"settle {record.sequence} of {head.origin}: {error.message}") from error
-
-
-def _check_failures(record: Record, head: BatchHead) -> None:
-    """What the checkpoint will read must be readable: there it is too late to refuse."""
     try:
-        if record.kind == Kind.DEAD:
-            queue, dot, _ = unpack_dead(record.body)
-            name_of(queue, Destination.QUEUE)
-            name_of(record.destination, Destination.QUEUE)
-            counts = {dot: 0}
-        else:
-            counts = unpack_attempts(record.body)
-        for dot in counts:
-            origin_of(*dot.origin)
-    except CorruptLog as error:
+        if kind == Kind.SETTLE:
+            check_dots(msgpack.unpackb(record.body))
+        elif kind in CHECKED:
+            _check_body(record)
+        elif kind in FACTS:
+            _check_fact(kind, record.body)
+    except (CorruptLog, ValueError, TypeError, msgpack.UnpackException) as error:
+        # The compiled build says TypeError where a field is not what its annotation says.
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin}: {error}") from error
     except MeshError as error:
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin}: {error.message}") from error
+
+
+def _check_body(record: Record) -> None:
+    """What the checkpoint will read must be readable: there it is too late to refuse."""
+    if record.kind == Kind.DEAD:
+        queue, dot, _ = unpack_dead(record.body)
+        name_of(queue, Destination.QUEUE)
+        name_of(record.destination, Destination.QUEUE)
+        origin_of(*dot.origin)
+    elif record.kind == Kind.ATTEMPTS:
+        for dot in unpack_attempts(record.body):
+            origin_of(*dot.origin)
+    elif record.kind == Kind.CURSOR:
+        check_move(unpack_move(record.destination, record.body))
+
+
+def _check_fact(kind: int, body: bytes) -> None:
+    """The catalog will hold it for ever, and every start reads it: there it is too late to refuse."""
+    if kind == Kind.RETIRE:
+        retirement = unpack_retirement(body)
+        node_name(retirement.node)
+        node_name(retirement.adopter)
+        check_vector(retirement.sealed)
+    elif kind == Kind.SEAL:
+        check_vector({seal.origin: seal.last for seal in unpack_seals(body)})
+    else:
+        term = unpack_term(kind, body)
+        node_name(term.owner)
+        number(term.number)
+        if term.server:  # Nobody serves for a node that obeys no terms.
+            node_name(term.server)
 
 
 def _gap_of(record: Record, head: BatchHead) -> tuple[Origin, int]:

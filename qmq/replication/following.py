@@ -153,15 +153,16 @@ class Following:
 
     def _borrow(self, messages: list[Message], terms: Mapping[str, int], out: Outcome) -> None:
         lending = self._host.broker.lending
-        may: bool | None = True
+        may: Mapping[str, bool | None] = {}
         if TERMS in self.partner.features:
             owners = {message.origin.node for message in messages if message.sequence > 0}
             may = self._host.may_borrow(self.peer, terms, self._echo_us, owners)
         for message in messages:
-            if may or message.sequence < 0:
+            verdict = message.sequence < 0 or may.get(message.origin.node, True)
+            if verdict:
                 lending.borrow(message, out)
             else:
-                lending.decline(message, out, is_stale=may is None)
+                lending.decline(message, out, is_stale=verdict is None)
 
     def _mind_room(self, left_out: int) -> None:
         """Alarm if more last values were left out than `left_out`."""

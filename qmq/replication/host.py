@@ -10,7 +10,7 @@ from typing import Protocol
 
 from qmq.broker.broker import Broker
 from qmq.broker.outcome import Outcome
-from qmq.dots import Dot, Origin, Vector
+from qmq.dots import Origin, Vector
 from qmq.journal import Replay
 from qmq.members import Membership, Standing
 from qmq.replication.outbox import Outbox
@@ -118,15 +118,14 @@ class Host(Protocol):
     def greet(self, way: Outbox) -> None:
         """A link begins: the first beat, before anything that is borrowed over it."""
 
-    def may_borrow(self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool | None:
-        """Whether what `peer` lends of `owners` in these terms may be handed to consumers.
+    def may_borrow(
+        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+    ) -> Mapping[str, bool | None]:
+        """Of which `owners` what `peer` lends in these terms may be handed to consumers.
 
         `echo_us` is the newest stamp of this node that came back on the same link before. False: not now, the peer may
-        have it back. None: never, for another serves an owner in a later term; the peer is about to learn it.
+        have it back. None: never, for another serves that owner in a later term; the peer is about to learn it.
         """
-
-    def peer_holds(self, peer: str, dots: list[Dot]) -> None:
-        """A link begins: `peer` says what its consumers have, of whomever and lent by whomever."""
 
     def links_changed(self) -> None:
         """A link began or ended, in the midst of another decision."""

@@ -207,7 +207,11 @@ class Link:
         """The peer is there from now on; nothing happens when it was before."""
         if (address.host, address.port) != (self._address.host, self._address.port):
             self._address = address
-            self._attempt.cancel()
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """End what there is and dial again at once."""
+        self._attempt.cancel()
 
     def hurry(self) -> None:
         """The peer has reached us, so it may be reached: a pause between two attempts ends."""

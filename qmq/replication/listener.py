@@ -300,8 +300,7 @@ class MeshListener:
             return
         self._close_serving(served)
         peer = serving.peer
-        broker = self._host.broker
-        if broker.lending.lent.get(peer) or broker.queues.handover.held_by(peer):
+        if self._host.broker.lending.with_peer(peer):
             self.mind_absent(peer)
 
     def mind_absent(self, peer: str, *, anew: bool = False) -> None:
@@ -324,7 +323,8 @@ class MeshListener:
                 return
             del self._takebacks[peer]
             out = Outcome(now_us=self._host.world.now_us())
-            count = self._host.broker.lending.give_up(peer, (), out)
+            lending = self._host.broker.lending
+            count = lending.give_up(peer, lending.with_peer(peer), out)
             self._host.submit(out)
             log.info("= %d messages lent to %s are offered to others", count, peer)
 

@@ -31,7 +31,7 @@ from qmq.replication.hub import Hub
 from qmq.replication.link import Link
 from qmq.replication.listener import MeshListener
 from qmq.replication.serving import Serving
-from qmq.replication.terms import TERMS, Beats, Terms
+from qmq.replication.terms import TERMS, Beats, Holds, Terms
 from qmq.replication.turning import Turning
 from qmq.storage.rest import Rest
 from qmq.world import Pipe
@@ -169,6 +169,12 @@ class Mesh:
         """Obey `Host.membership` as it is now, as far as no link begins or ends by it."""
         self._hub.membership_changed()
 
+    def link_anew(self, peer: str) -> None:
+        """End the link by which `peer` is followed, and dial again at once."""
+        link = self._links.get(peer)
+        if link is not None:
+            link.begin_anew()
+
     def tell_standing(self) -> None:
         """The standing of this node has changed."""
         self._hub.tell_standing()
@@ -265,9 +271,14 @@ class Mesh:
 
     def tell_terms(self, peer: str, frame: Terms) -> bool:
         """Tell `peer` something about terms: a beat over every link, anything else over one. False when there is none,
-        or `peer` does not understand it."""
+        or `peer` does not understand it.
+
+        What consumers here hold goes the way of what they give back, which must not overtake it: without that link it
+        goes unsaid, and is what the next one begins with (`Held`).
+        """
         following, serving = self._hub.followings.get(peer), self._hub.servings.get(peer)
-        links = [link for link in (following, serving) if link is not None and TERMS in link.partner.features]
+        ways = (following,) if isinstance(frame, Holds) else (following, serving)
+        links = [link for link in ways if link is not None and TERMS in link.partner.features]
         for link in links if isinstance(frame, Beats) else links[:1]:
             link.outbox.put(frame)
         return bool(links)
@@ -280,6 +291,10 @@ class Mesh:
         """The peers that are linked now, and whether they obey terms."""
         links: list[Following | Serving] = [*self._hub.followings.values(), *self._hub.servings.values()]
         return {link.peer: TERMS in link.partner.features for link in links}
+
+    def aware_followers(self) -> set[str]:
+        """The peers that follow this node now, and obey terms."""
+        return {peer for peer, serving in self._hub.servings.items() if TERMS in serving.partner.features}
 
     def answer(self, peer: Origin, number: int, answer: bytes) -> None:
         """Answer a question of `peer`."""

@@ -54,9 +54,10 @@ class Serving:
         self._host = host
         self._patterns: dict[str, None] = {}
         self._too_many = False
-        # Lent before this link, not yet known to be held, settled or lost; None once that is decided.
+        # With its consumers before this link, not yet known to be held, settled or lost; None once that is decided.
         self._suspects: set[Dot] | None = None
-        self._held: Held | None = None
+        # How far the follower's own records went when it said what its consumers have; None until it has.
+        self._through: Vector | None = None
         # Credit that came before that was decided: what its consumers settled may not be known here yet.
         self._early_offers: dict[str, int] = {}
 
@@ -66,7 +67,7 @@ class Serving:
         self._host.broker.abilities.heard(self.peer, self.partner.features)
         self.outbox.now_us = self._host.world.now_us
         self.outbox.node = self._host.origin.node
-        self._suspects = set(lending.lent.get(self.peer, {}))
+        self._suspects = lending.with_peer(self.peer)
         lending.borrower_connected(self.peer)
         self.open = True
         if RETAINED in self.partner.features:
@@ -104,7 +105,7 @@ class Serving:
             case Interest(patterns):
                 self._change_interest(patterns)
             case Credit(offers):
-                if self._held is None:
+                if self._through is None:
                     raise MeshError("bad-frame", "credit came before the list of held messages")
                 if self._host.terms_served and TERMS not in self.partner.features:
                     return  # It would take messages of another node for ours.
@@ -118,37 +119,43 @@ class Serving:
             case Returned(returns):
                 lending.returned(self.peer, returns, out)
             case Held(_, through):
-                if self._held is not None:
+                if self._through is not None:
                     raise MeshError("bad-frame", "the list of held messages came twice")
                 # Only its own word about its own records counts; anything else could never be covered.
-                own = {origin: last for origin, last in through.items() if origin.node == self.peer}
-                self._held = Held(frame.keep, own)
-                self._host.peer_holds(self.peer, frame.keep)
+                self._through = {origin: last for origin, last in through.items() if origin.node == self.peer}
+                if self._suspects is not None:
+                    self._suspects.difference_update(frame.keep)
+                # Also what another served when its consumers got it.
+                lent = lending.lent.get(self.peer, {})
+                self._host.broker.queues.handover.hold_elsewhere(
+                    self.peer, [dot for dot in frame.keep if dot not in lent]
+                )
                 self.take_back(self._host.received_vector(), out)
             case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
                 take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)
 
     def take_back(self, have: Vector, out: Outcome, *, late: bool = False) -> int:
         """Take back what the follower has lost, if that can be told by now, or must be (`late`). Returns how many."""
-        held, suspects = self._held, self._suspects
+        suspects = self._suspects
         if suspects is None or not self.open:
             return 0
-        if not late and (held is None or not covers(have, held.through)):
+        if not late and not self._has_its_settles(have):
             return 0
         self._suspects = None
-        if held is not None:
-            suspects.difference_update(held.keep)
         lending = self._host.broker.lending
-        keep = [dot for dot in lending.lent.get(self.peer, {}) if dot not in suspects]
-        holds = [] if held is None else held.keep
-        taken = lending.give_up(self.peer, [*keep, *holds], out)
-        # What another served when its consumers got it.
-        handover = self._host.broker.queues.handover
-        handover.hold_elsewhere(self.peer, [dot for dot in holds if dot not in lending.lent.get(self.peer, {})])
+        taken = lending.give_up(self.peer, suspects, out)
         for queue, limit in self._early_offers.items():
             lending.offer(self.peer, queue, limit, out)
         self._early_offers = {}
         return taken
+
+    def _has_its_settles(self, have: Vector) -> bool:
+        """Whether the follower has said what it holds, and all of its own records that it had then are here. It may
+        name a life that this node has forgotten already: nothing of that comes any more."""
+        forgotten = self._host.broker.forgotten
+        return self._through is not None and covers(
+            have, {origin: last for origin, last in self._through.items() if origin not in forgotten}
+        )
 
     def _acknowledged(self, ack: Ack) -> None:
         host = self._host

@@ -13,6 +13,7 @@ import msgpack
 from qmq.broker.classes import read_class, split_offer
 from qmq.broker.destination import Kind, is_pattern, kind_of
 from qmq.broker.message import Envelope, Message, Retain
+from qmq.cursors import Move
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError, Refused
 from qmq.storage.record import pack_dots
@@ -175,6 +176,30 @@ def check_dots(value: object) -> list[Dot]:
         for sequence in array(group[2]):
             dots.append(Dot(origin, number(sequence, -SEQUENCE_MAX)))
     return dots
+
+
+def check_vector(vector: Vector) -> None:
+    for origin, last in vector.items():
+        origin_of(*origin)
+        number(last)
+
+
+def check_move(move: Move) -> None:
+    """Types and bounds of what `storage.cursor_record` has unpacked: nothing there looks at them again."""
+    for name in move.name:
+        text(name)
+    for value in (move.created_us, move.deleted_us, move.credit):
+        number(value)
+    for vector in (move.start, move.told):
+        check_vector(vector or {})
+    for origin, ranges in move.done.items():
+        origin_of(*origin)
+        for after, through in ranges:
+            number(through, number(after))
+    if move.holder is not None:
+        stamp, holder = move.holder
+        number(stamp)
+        origin_of(*holder)
 
 
 def origins_of(value: object) -> tuple[Origin, ...]:

@@ -5,9 +5,10 @@ same batch: after a crash both have happened, or neither. Serving them under the
 origin that nobody writes to any more; so its incarnations can be sealed and forgotten as soon as the last message is
 settled.
 
-Nothing is taken before this node has what anybody who could be reached had of the retired node, and no message that a
-consumer of a reachable member still holds: that one is settled soon, or let go. Whoever does not answer is waited for
-as long as a silent borrower is (`redeliver_after_seconds`). Records that turn up later are adopted when they come.
+Nothing is taken before this node has all that a majority of the members had, with what their consumers have settled,
+and no message that a consumer of a reachable member still holds: that one is settled soon, or let go. Whoever does not
+answer is waited for as long as a silent borrower is (`redeliver_after_seconds`). Records that turn up later are adopted
+when they come.
 
 Whoever has taken the node's messages over before it was retired lets go of them first, and says so by answering who
 holds what; a node that cannot be asked has no lease any more once `takeover_after_seconds` are over.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from qmq.broker.outcome import Outcome
-from qmq.dots import Dot, Origin, covers
+from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.errors import Refused
 from qmq.members import Retirement
 from qmq.storage.ports import QueueRow
@@ -65,7 +66,8 @@ def answer_holding(node: "Node", question: bytes) -> bytes:
         return json.dumps({"holds": None}).encode()
     held = _held_here(node, owner)
     rows = [[dot.origin.incarnation, dot.sequence] for dot in held]
-    return json.dumps({"holds": rows if len(rows) <= HELD_MAX else None}).encode()
+    has = [[*origin, last] for origin, last in node.received_vector().items()]
+    return json.dumps({"holds": rows if len(rows) <= HELD_MAX else None, "has": has}).encode()
 
 
 def _held_here(node: "Node", owner: str) -> set[Dot]:
@@ -126,6 +128,10 @@ class Adopting:
         held = await self._held(owner, is_patient)
         if held is None:
             return
+        # What the others hold no more is settled by records that are here: the stores must have them too.
+        await node.checkpoints.bring_up()
+        if node.broker.disk_full:
+            return
         before = self.adopted
         name: str | None = None
         while True:
@@ -140,18 +146,23 @@ class Adopting:
             self._settled_by = node.told_end()
 
     async def _held(self, owner: str, is_patient: bool) -> set[Dot] | None:
-        """What consumers in the mesh have of `owner`; None: too much, or somebody has not said."""
+        """What consumers in the mesh have of `owner`; None: too much, or somebody has not said, or this node lacks
+        records of those who have, which may settle what they hold no more."""
         node = self._node
         answers = await node.asking.ask(json.dumps({"holds": owner}).encode())
         if is_patient and not answers.keys() >= set(node.peer_names):
             return None
+        if not node.membership.is_majority({*answers, node.origin.node}):
+            return None
         held = _held_here(node, owner)
+        needs: Vector = {}
         for answer in answers.values():
-            rows = json.loads(answer).get("holds")
-            if rows is None:
+            said = json.loads(answer)
+            if said.get("holds") is None:
                 return None
-            held.update([Dot(Origin(owner, incarnation), sequence) for incarnation, sequence in rows])
-        return held
+            held.update([Dot(Origin(owner, incarnation), sequence) for incarnation, sequence in said["holds"]])
+            merge(needs, {Origin(name, incarnation): last for name, incarnation, last in said.get("has", [])})
+        return held if covers(node.durable_vector(), node.sealing.seals.without(needs)) else None
 
     async def _adopt_queue(self, owner: str, queue: str, held: set[Dot]) -> None:
         node = self._node

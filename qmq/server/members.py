@@ -122,10 +122,12 @@ class Members:
         self._node.rules_changed()
         if self._node.mesh is not None:
             self._node.mesh.membership_changed()
+        self._mind_meeting(peer)
 
     def knows(self, peer: str, vector: Vector) -> None:
         """`peer` had this when the link to it began."""
         node = self._node
+        self.membership.meets(peer)
         lost = [origin for origin, last in vector.items() if self._has_forgotten(origin, last)]
         if not lost:
             return
@@ -156,8 +158,16 @@ class Members:
 
     def caught_up_with(self, peer: str) -> None:
         """Everything that `peer` had when the link began is decided here."""
-        self.membership.caught_up_with(peer)
+        node = self._node
+        lives = {o for o in (*node.received_vector(), *node.sealing.seals.forgotten) if o.node == peer}
+        self.membership.caught_up_with(peer, has_a_past=len(lives) > 1)
         self._mind_learning()
+        self._mind_meeting(peer)
+
+    def _mind_meeting(self, peer: str) -> None:
+        """What a learner has of another learner is not enough when that one has learnt."""
+        if self._node.mesh is not None and self.membership.must_meet_anew(peer):
+            self._node.mesh.link_anew(peer)
 
     def _mind_learning(self) -> None:
         """A peer was met, or who counts has changed."""

@@ -21,7 +21,7 @@ from qmq.broker.outcome import Outcome
 from qmq.broker.rules import QueueRules
 from qmq.broker.subscription import Delivery, Subscription
 from qmq.config import DestinationPolicy, LimitSettings, ListenerSettings, NodeSettings, PeersFile
-from qmq.dots import Dot, Origin, Vector, merge
+from qmq.dots import Origin, Vector, merge
 from qmq.gateways.stomp import Rules
 from qmq.journal import Replay
 from qmq.members import Membership, Standing
@@ -101,6 +101,7 @@ class Node:
             self.origin,
             journal.vector()[self.origin] + 1,
             rules_of=self._queue_rules,
+            defaults_of=self._queue_defaults,
             subscriptions_max=limits.subscriptions_max,
             transactions_max=limits.transactions_max,
             transaction_frames_max=limits.transaction_frames_max,
@@ -286,9 +287,11 @@ class Node:
                         close()
                     await self._drain()
                     serving.cancel_scope.cancel()
+                # So that the next start replays next to nothing. While commits still run, for what expires meanwhile
+                # waits to be told, and a checkpoint waits for that.
+                await self.checkpoints.bring_up()
                 self.commits.stop()
                 await self.commits.all_told()
-                await self.checkpoints.final()
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
@@ -548,11 +551,10 @@ class Node:
     def greet(self, way: Outbox) -> None:
         self.takeover.greet(way)
 
-    def may_borrow(self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool | None:
+    def may_borrow(
+        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+    ) -> Mapping[str, bool | None]:
         return self.takeover.may_borrow(peer, terms, echo_us, owners)
-
-    def peer_holds(self, peer: str, dots: list[Dot]) -> None:
-        self.takeover.peer_holds(peer, dots)
 
     def has_synced_with_majority(self) -> bool:
         """Whether what a majority had when this node met them is here."""
@@ -620,6 +622,7 @@ class Node:
     def link_caught_up(self, peer: str) -> None:
         self.mending.soon()
         self._caught_up.add(peer)
+        self.takeover.stir()
         self.members.caught_up_with(peer)
         self.sealing.look()
         self.system.links_changed()

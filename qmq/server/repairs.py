@@ -26,7 +26,7 @@ from qmq.cursors import Move, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, MeshError, Refused
 from qmq.replication.gaps import GiveUp, Want
-from qmq.replication.values import array, check_dots, name_of, number, octets, origin_of, pack_dot_groups
+from qmq.replication.values import array, check_dots, check_move, name_of, number, octets, origin_of, pack_dot_groups
 from qmq.storage.cursor_record import pack_move, unpack_move
 from qmq.storage.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
 from qmq.storage.mesh_facts import UNCHECKED
@@ -152,11 +152,11 @@ class Repairs:
             peer = next(iter(self._unchecked))
             if await self._check(peer):
                 self._has_answer = True
-            elif peer in links.reachable():
+            elif peer in links.reachable() and not self._has_answer:
                 # The others may be quicker.
                 self._unchecked[peer] = self._unchecked.pop(peer)
                 return False
-            # Who has gone may never be back: it need not be asked, as long as another one was.
+            # Who has gone, or does not answer, may never: it need not be asked, as long as another one was.
             del self._unchecked[peer]
             if self._unchecked:
                 return True
@@ -185,9 +185,10 @@ class Repairs:
             self._has_answer = False
         desk.hold_back()
         if not self._is_marked:
+            # At once: whoever wonders meanwhile whether to hand out finds it stale.
+            self._is_marked = True
             # Before the first record: once the vector has passed over settles, nothing else would tell a next life.
             await desk.world.run_blocking(partial(desk.store.catalog.set_facts, {UNCHECKED: ""}))
-            self._is_marked = True
         rest = await ask_rest(desk, want)
         if rest is None:
             return False
@@ -279,7 +280,9 @@ class Repairs:
                 moves = [
                     unpack_move(str(one[0]), octets(one[1])) for one in (array(pair, 2) for pair in array(fields[0]))
                 ]
-            except (MeshError, CorruptLog):
+                for move in moves:
+                    check_move(move)
+            except (MeshError, CorruptLog, TypeError):
                 return False
             if not moves:
                 return True

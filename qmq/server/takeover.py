@@ -1,34 +1,29 @@
-"""Takeover as it runs: beats and bids, votes that are durable before they are told, and messages that change hands.
+"""Takeover as it runs: beats and bids, and votes that are durable before they are told.
 
-`qmq.broker.ownership` decides who may serve whose queue messages and `qmq.broker.handover` moves them in memory; here
-are the clock, the records and the frames between. One look after the other, at least ten in `takeover_after_seconds`,
-and whenever something was heard that may matter: what this node claims, whom it asks for a vote, and whether it may
-hand out at all (`Queues.held`).
-
-A takeover, once a majority has voted: what the voters had durably is fetched, a checkpoint brings the rows of the owner
-into the queue store, the other nodes say what their consumers hold, and then the rows are read like those of an earlier
-life of this node. An owner that is back takes the same road, after the one that served it has stopped at its request.
+`qmq.broker.ownership` decides who may serve whose queue messages, `Arrivals` brings them here, and
+`qmq.broker.handover` moves them in memory; here are the clock, the records and the frames between. One look after the
+other, at least ten in `takeover_after_seconds`, and whenever something was heard that may matter: what this node
+claims, whom it asks for a vote, and whether it may hand out at all (`Queues.held`).
 
 Surprising: the clock that counts here goes on while the process is stopped. Before anything is decided it is looked at
 (`check`), so that a node which was away does not begin with what it was about to hand out.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
-from qmq.broker.life import Back
 from qmq.broker.outcome import Outcome
 from qmq.broker.ownership import LEASE, PATIENCE, Bid, Ownership, Place, Term
 from qmq.broker.quorum import settled_through
 from qmq.config import MeshSettings
-from qmq.dots import Dot, Origin, Vector, covers, merge
-from qmq.errors import DiskFull
+from qmq.dots import Dot, Origin, Vector, merge
 from qmq.replication.outbox import Outbox
 from qmq.replication.terms import Ask, Beats, Holds, Release, Terms, Vote
+from qmq.server.arrivals import Arrivals
 from qmq.storage.record import Kind
 from qmq.storage.term_record import TermNote, pack_term
 
@@ -40,12 +35,6 @@ LOOKS: Final = 10
 
 NODES_MIN: Final = 3
 """Of a mesh in which a majority can do without one node."""
-
-HOLDS_PART: Final = 1 / 5
-"""Of `takeover_after_seconds`: how long who takes over waits to hear what consumers of others have."""
-
-ARRIVAL_FACTOR: Final = 2
-"""Times `takeover_after_seconds`, after which a takeover that has not come to its end is given up and begun anew."""
 
 REST_FACTOR: Final = 2
 """Times `takeover_after_seconds`, for which a node that had to give one up leaves that owner to the others: one of them
@@ -73,19 +62,6 @@ class Campaign:
         self.released = released
         self.votes: set[str] = set()
         self.has: Vector = {}
-
-
-class Arrival:
-    """Messages of an owner on their way into this node's queues; `needs` is what must be here first."""
-
-    def __init__(self, number: int, needs: Vector) -> None:
-        self.number = number
-        self.needs = needs
-        self.told: dict[str, list[Dot]] = {}
-        """What consumers of each peer have, as the node says that served before."""
-        self.holds: dict[str, list[Dot]] = {}
-        """As they say themselves."""
-        self.heard = trio.Event()
 
 
 class Takeover:
@@ -117,11 +93,8 @@ class Takeover:
         # Owner → the term that this node has obeyed.
         self._obeyed: dict[str, Term] = {}
         self._campaigns: dict[str, Campaign] = {}
-        self._arrivals: dict[str, Arrival] = {}
+        self._arrivals = Arrivals(node, self, self._after)
         self._released: dict[str, Released] = {}
-        # Owner -> peer -> what it was lent before the term in which this node goes on to serve, until it has said what
-        # of that it holds.
-        self._lent_before: dict[str, dict[str, list[Dot]]] = {}
         self._asked_at = 0.0
         self._bid_again_at = 0.0
         # Owner → until when this node does not ask for it again, having failed to bring it in.
@@ -297,14 +270,8 @@ class Takeover:
                 if owner == self.name:
                     self._released[owner] = Released(Term(number, peer.node), has, lent)
             case Holds(owner, number, dots):
-                arrival = self._arrivals.get(owner)
-                if arrival is not None and arrival.number == number:
-                    arrival.holds[peer.node] = dots
-                    arrival.heard.set()
-                elif owner in self._node.broker.queues.handover.serves:
-                    self._node.broker.queues.handover.hold_elsewhere(peer.node, dots)
-                    if self._obeyed.get(owner) == Term(number, self.name):
-                        self._take_back(owner, peer.node, dots, out)
+                if self._obeyed.get(owner) == Term(number, self.name):
+                    self._arrivals.peer_holds(peer.node, owner, number, dots, out)
         if self.is_active:
             self._claim_own(now)
             self._tell_if_due(now)
@@ -313,18 +280,6 @@ class Takeover:
             self._node.receipts.terms_changed()
         if isinstance(frame, Release):
             self.stir()
-
-    def peer_holds(self, peer: str, dots: list[Dot]) -> None:
-        """See `Host.peer_holds`. It knows better than who served before, and may have nothing more to say."""
-        for owner, arrival in self._arrivals.items():
-            arrival.told[peer] = [dot for dot in dots if dot.origin.node == owner]
-
-    def _take_back(self, owner: str, peer: str, held: Collection[Dot], out: Outcome) -> None:
-        """`peer` has heard that this node serves `owner` in a new term, without a break. It has let go of what waited
-        for its consumers, and lets go of what is still on the way: all that it does not hold was seen by nobody."""
-        before = self._lent_before.get(owner, {}).pop(peer, [])
-        kept = set(held)
-        self._node.broker.lending.returned(peer, [(dot, Back.UNSEEN, None) for dot in before if dot not in kept], out)
 
     def noted(self, note: TermNote) -> None:
         """A record says who serves, or what an earlier life of this node has promised. In the midst of a decision."""
@@ -335,25 +290,27 @@ class Takeover:
         elif self.rules.learn(note.owner, term):
             self.stir()
 
-    def may_borrow(self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool | None:
+    def may_borrow(
+        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+    ) -> Mapping[str, bool | None]:
         """See `Host.may_borrow`."""
         if not self.is_active:
-            return True
+            return dict.fromkeys(owners, True)
+        may: dict[str, bool | None] = {}
+        now = self._boot()
+        is_fresh = now - echo_us / 1e6 <= self._after * (1 - LEASE)
         for owner in owners:
             known, told = self.rules.term_of(owner), Term(terms.get(owner, 0), peer)
-            if told.number < known.number or (told.number == known.number and known.server != peer):
-                return None
-            if self.rules.learn(owner, told):
+            is_stale = told.number < known.number or (told.number == known.number and known.server != peer)
+            may[owner] = None if is_stale else is_fresh
+            if not is_stale and self.rules.learn(owner, told):
                 self.stir()
         if not all(map(self._is_obeyed, owners)):
             # What is lent in a new term comes after the word about what is held from before.
             self._obey_terms()
-        now = self._boot()
-        if now - echo_us / 1e6 <= self._after * (1 - LEASE):
-            return True
-        if self._node.mesh is not None:
+        if not is_fresh and self._node.mesh is not None:
             self._node.mesh.tell_terms(peer, self._beats(now))
-        return False
+        return may
 
     # Votes
 
@@ -435,90 +392,32 @@ class Takeover:
         log.info("= a majority lets this node serve %s in term %d", bid.owner, bid.term)
         if is_served:
             self.served[bid.owner] = bid.term
-            self._lent_before[bid.owner] = self._node.broker.queues.handover.with_peers(bid.owner)
+            self._arrivals.go_on(bid.owner)
         else:
-            # What it may have of these messages is from before, and others have settled some since.
-            self._node.broker.queues.handover.cede(bid.owner, self.name)
             self.served.pop(bid.owner, None)
-            self._lent_before.pop(bid.owner, None)
-            arrival = self._arrivals[bid.owner] = Arrival(bid.term, campaign.has)
-            if campaign.released is not None:
-                arrival.told.update(campaign.released.lent)
-            self._node.spawn(partial(self._bring_in, bid.owner, arrival))
+            lent = {} if campaign.released is None else campaign.released.lent
+            self._arrivals.begin(bid.owner, bid.term, campaign.has, lent)
         self._tell_if_due(now)
 
-    # The messages
-
-    async def _bring_in(self, owner: str, arrival: Arrival) -> None:
-        """Begin to hand out the messages of `owner`, unless somebody else may by then."""
-        node = self._node
-        handover = node.broker.queues.handover
-        try:
-            with trio.move_on_after(ARRIVAL_FACTOR * self._after):
-                await self._fetch(owner, arrival)
-                async with node.clerk.errand:
-                    if self._still(owner, arrival):
-                        self._adopt(owner, arrival)
-        except DiskFull as error:
-            node.alarm("takeover", f"no room to take over the messages of {owner}: {error}")
-        finally:
-            if self._arrivals.get(owner) is arrival:
-                del self._arrivals[owner]
-            if owner not in handover.serves and owner not in self._arrivals:
-                handover.abandon(owner)
-                if self.rules.release(owner, arrival.number):
-                    log.warning("! the messages of %s could not be taken over in time", owner)
-                    self._rests[owner] = self._boot() + REST_FACTOR * self._after
-        self.stir()
-
-    async def _fetch(self, owner: str, arrival: Arrival) -> None:
-        """Have everything that the voters had, in the store, and hear what consumers of others hold.
-
-        A voter may still name dead incarnations that this node has forgotten: nothing of them comes ever again.
-        """
-        node = self._node
-        while not covers(node.durable_vector(), node.sealing.seals.without(arrival.needs)):
-            await node.commits.grew(node.told_end())
-        if not self._still(owner, arrival):
-            return
-        node.broker.queues.handover.gather(owner)
-        await node.checkpoints.checkpoint()
-        with trio.move_on_after(HOLDS_PART * self._after):
-            while not self._expected().issubset(arrival.holds):
-                arrival.heard = trio.Event()
-                await arrival.heard.wait()
-
-    def _still(self, owner: str, arrival: Arrival) -> bool:
+    def claims(self, owner: str, number: int) -> bool:
+        """Whether this node may serve `owner` in term `number`, as soon as it can."""
         claim = self.rules.claims.get(owner)
-        is_member = owner in self._node.membership.members
-        return self._arrivals.get(owner) is arrival and is_member and claim is not None and claim.term == arrival.number
+        return claim is not None and claim.term == number
 
-    def _expected(self) -> set[str]:
-        """Peers that will say what their consumers hold."""
-        mesh = self._node.mesh
-        return set() if mesh is None else {peer for peer, is_aware in mesh.aware().items() if is_aware}
-
-    def _adopt(self, owner: str, arrival: Arrival) -> None:
-        node = self._node
-        handover = node.broker.queues.handover
-        out = Outcome(now_us=node.world.now_us())
-        for peer, dots in {**arrival.told, **arrival.holds}.items():
-            if peer != self.name and dots:
-                handover.hold_elsewhere(peer, dots)
-                if node.mesh is not None:
-                    node.mesh.mind_absent(peer)
-        self.served[owner] = arrival.number
-        # Who says it later than this was waited for.
-        self._lent_before[owner] = {peer: dots for peer, dots in arrival.told.items() if peer not in arrival.holds}
-        node.broker.queues.held = True
-        handover.adopt(owner, node.store.tombstones, out)
-        node.clerk.sweep_at(node.world.now_us())
+    def has_begun(self, owner: str, number: int, out: Outcome) -> None:
+        """The messages of `owner` have arrived."""
+        self.served[owner] = number
         if owner == self.name:
-            node.alarm("returned", f"this node serves its own messages again, in term {arrival.number}")
+            self._node.alarm("returned", f"this node serves its own messages again, in term {number}")
         else:
-            node.alarm("takeover", f"this node serves the messages of {owner}, in term {arrival.number}")
+            self._node.alarm("takeover", f"this node serves the messages of {owner}, in term {number}")
         self._set_held(out)
-        node.submit(out)
+
+    def could_not_begin(self, owner: str, number: int) -> None:
+        """They have not, in time."""
+        if self.rules.release(owner, number):
+            log.warning("! the messages of %s could not be taken over in time", owner)
+            self._rests[owner] = self._boot() + REST_FACTOR * self._after
 
     def _is_obeyed(self, owner: str) -> bool:
         return self.rules.term_of(owner) == self._obeyed.get(owner, Term(0, owner))
@@ -531,7 +430,7 @@ class Takeover:
             term = rules.term_of(owner)
             if not self._is_obeyed(owner):
                 self._obeyed[owner] = term
-                self._arrivals.pop(owner, None)
+                self._arrivals.end(owner)
                 self._campaigns.pop(owner, None)
                 if term.server != self.name:
                     self._cede(owner, term.server)
@@ -550,7 +449,7 @@ class Takeover:
     def _cede(self, owner: str, server: str) -> None:
         node = self._node
         self.served.pop(owner, None)
-        self._lent_before.pop(owner, None)
+        self._arrivals.end(owner)
         held = node.broker.queues.handover.cede(owner, server)
         term = self.rules.term_of(owner)
         if node.mesh is not None and term.number and term.server == server:
@@ -565,7 +464,6 @@ class Takeover:
             return
         if self.rules.release(owner, number):
             log.info("= %s is back: this node serves it no more", owner)
-        self._arrivals.pop(owner, None)
         handover = self._node.broker.queues.handover
         lent = handover.with_peers(owner)
         self._cede(owner, owner)
@@ -605,7 +503,7 @@ class Takeover:
             until = min([self.rules.lease_until(owner, now) for owner in queues.handover.serves], default=until)
         self._lease_until = until if until > now else float("inf")
         queues.is_starting = self.is_starting or self._node.repairs.is_stale
-        held = queues.is_starting or until <= now
+        held = queues.is_starting or until <= now or (self.is_active and not self._node.has_synced_with_majority())
         if held:
             queues.held = True
         elif queues.held:

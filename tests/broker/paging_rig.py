@@ -353,7 +353,7 @@ class PagedNode:
         while self.records_coming:
             self.record_comes()
         self.lending.borrower_connected("b")
-        self.decide(lambda out: self.lending.give_up("b", [], out))
+        self.decide(lambda out: self.lending.give_up("b", self.lending.with_peer("b"), out))
 
     def old_message_comes(self, queue: str = JOBS, body: bytes = b"old") -> Dot:
         """A peer gives back a message of an earlier life of this node."""

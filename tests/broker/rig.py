@@ -5,7 +5,7 @@ deliveries in the inbox of each Client, effects for peers in the Outcome that ev
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from qmq.broker.borrower import Borrower
 from qmq.broker.broker import Broker
@@ -61,6 +61,7 @@ class Node:
         *,
         rules: QueueRules = DEFAULT_RULES,
         rules_of: Callable[[str], QueueRules] | None = None,
+        defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
         subscriptions_max: int = 100,
         transactions_max: int = 10,
         transaction_frames_max: int = 1000,
@@ -72,6 +73,7 @@ class Node:
             self.origin,
             1,
             rules_of=rules_of or (lambda name: rules),
+            defaults_of=defaults_of,
             subscriptions_max=subscriptions_max,
             transactions_max=transactions_max,
             transaction_frames_max=transaction_frames_max,

@@ -202,6 +202,30 @@ def test_letter_keeps_what_the_sender_said_but_not_what_limited_its_life() -> No
     assert headers_of(letter)[4:] == ["a:1", "priority:9", "ack-timeout:30", "z:2"]
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (b"", ["ttl:5000", "priority:9"]),
+        (b"priority:2\nttl:70\n", ["priority:2", "ttl:5000"]),
+        (b"not-priority:2\nexpires:9000000\n", ["not-priority:2", "ttl:5000", "priority:9"]),
+    ],
+)
+def test_letter_gets_what_its_queue_gives_to_messages_that_do_not_say(said: bytes, kept: list[str]) -> None:
+    defaults = {DEAD_LETTERS: {"ttl": "5000", "priority": "9"}, JOBS: {"ttl": "70"}}
+    node = Node(rules=THREE, defaults_of=lambda name: defaults.get(name, {}))
+    client = node.client()
+    client.subscribe()
+    node.send(b"x", headers=said)
+
+    (letter,) = letters_in(client.nack(client.inbox[0], Back.REJECTED))
+
+    assert headers_of(letter)[4:] == kept
+    node.later(4 * SECOND_US)
+    assert node.depth(DEAD_LETTERS) == 1
+    node.later(2 * SECOND_US)
+    assert node.depth(DEAD_LETTERS) == 0
+
+
 def test_letter_of_a_letter_tells_of_the_last_time_only() -> None:
     node = Node(rules_of=lambda name: QueueRules(dead_letter=OTHER if name == DEAD_LETTERS else DEAD_LETTERS))
     client = node.client()

@@ -222,13 +222,13 @@ def test_credit_starts_anew_with_a_new_link() -> None:
     check_accounts(node)
 
 
-def test_given_up_messages_return_except_those_the_peer_still_has() -> None:
+def test_given_up_messages_return_and_the_others_stay_lent() -> None:
     node = owner(b"1", b"2", b"3")
     node.offer("b", 3)
     node.lending.borrower_lost("b")
     taken_back: list[int] = []
 
-    node.decide(lambda out: taken_back.append(node.lending.give_up("b", dots(2), out)))
+    node.decide(lambda out: taken_back.append(node.lending.give_up("b", dots(1, 3), out)))
 
     assert taken_back == [2]
     assert node.ready() == [b"1", b"3"]
@@ -239,7 +239,7 @@ def test_given_up_messages_return_except_those_the_peer_still_has() -> None:
 def test_peer_that_was_given_up_can_still_settle_by_the_journal() -> None:
     node = owner(b"1")
     node.offer("b", 1)
-    node.decide(lambda out: node.lending.give_up("b", [], out))
+    node.decide(lambda out: node.lending.give_up("b", dots(1), out))
     client = node.client()
     client.subscribe()
 

@@ -201,7 +201,8 @@ class Mesh:
         for owner, borrower in ((first, second), (second, first)):
             keep = self.nodes[borrower].lending.borrowed_from(owner)
             lending = self.nodes[owner].lending
-            self.decide(self.nodes[owner], lambda out: lending.give_up(borrower, keep, out))  # noqa: B023
+            lost = lending.with_peer(borrower).difference(keep)
+            self.decide(self.nodes[owner], lambda out: lending.give_up(borrower, lost, out))  # noqa: B023
             self.decide(self.nodes[borrower], lambda out: None)
 
     def cut(self, first: str, second: str) -> None:
@@ -216,7 +217,7 @@ class Mesh:
     def give_up(self, owner: str, borrower: str) -> None:
         node = self.nodes[owner]
         self.excused.update(node.lending.lent.get(borrower, {}))
-        self.decide(node, lambda out: node.lending.give_up(borrower, [], out))
+        self.decide(node, lambda out: node.lending.give_up(borrower, node.lending.with_peer(borrower), out))
 
     # Restarts
 

@@ -1,14 +1,19 @@
 """Who may have which message of a queue: selectors, groups, exclusive consumers and windows, on one node."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from qmq.broker.lending import WITHDRAWN
 from qmq.broker.life import Back
 from qmq.broker.message import Message
+from qmq.broker.picking import COST_SHARE, LOOKED_MAX
 from qmq.broker.rendezvous import rendezvous
 from qmq.broker.rules import QueueRules
+from qmq.broker.selectors import Selector
 from qmq.broker.subscription import Subscription
 from qmq.broker.window import Window
+from qmq.build import BUILD
 from qmq.dots import Dot, Origin
 
 from .rig import JOBS, Client, Node, check_accounts, message_of
@@ -50,6 +55,36 @@ def test_message_goes_to_the_next_in_line_that_wants_it() -> None:
     assert sorted(red.bodies + anything.bodies) == [b"1", b"2", b"3", b"4"]
     assert set(red.bodies) <= {b"2", b"3"} and red.bodies
     check_accounts(node)
+
+
+@pytest.mark.skipif(BUILD == "compiled", reason="counts calls within what is compiled")
+def test_one_dispatch_asks_costly_selectors_only_so_much_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node()
+    for number in range(300):
+        node.send(b"%d" % number, headers=b"t:%d\n" % number)
+    node.send(b"last", headers=b"t:a1a2a\n")
+    asked: list[Selector] = []
+    matches = Selector.matches
+
+    def counted(selector: Selector, properties: Mapping[str, str]) -> bool:
+        asked.append(selector)
+        return matches(selector, properties)
+
+    monkeypatch.setattr(Selector, "matches", counted)
+
+    picky = consumer(node, selector=" OR ".join(["t LIKE '%a_a_a%'"] * 40))
+    first = len(asked)
+    turns = 0
+    while not picky.bodies:
+        turns += 1
+        node.later(1)
+
+    # One dispatch when it joins, and one when all have been asked whose turn it is.
+    assert first * asked[0].cost < 2 * (LOOKED_MAX * COST_SHARE + asked[0].cost)
+    assert turns > 1 and picky.bodies == [b"last"]
+    assert len(asked) == 301
 
 
 def test_message_that_nobody_wants_stays_and_others_go_past_it() -> None:

@@ -455,10 +455,9 @@ class Node:
     def greet(self, way: Outbox) -> None:
         raise AssertionError("nobody was told that this node understands terms")
 
-    def peer_holds(self, peer: str, dots: list[Dot]) -> None:
-        """This host takes nothing over."""
-
-    def may_borrow(self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]) -> bool | None:
+    def may_borrow(
+        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+    ) -> Mapping[str, bool | None]:
         raise AssertionError("nobody was told that this node understands terms")
 
     def links_changed(self) -> None:

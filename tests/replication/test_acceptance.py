@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from qmq.broker.broker import Broker
 from qmq.broker.outcome import Outcome
+from qmq.build import BUILD
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError
 from qmq.journal import Replay
@@ -17,11 +18,15 @@ from qmq.replication.acceptance import NOT_HERE, Acceptance
 from qmq.storage.batch import GAPS, MEMORY, SPARSE, encode_batch
 from qmq.storage.failure_records import pack_attempts, pack_dead
 from qmq.storage.record import Kind, pack_envelope, pack_gap, pack_record
+from qmq.storage.term_record import pack_term
 
 from .rig import batch_of
 
 A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
 ABC = frozenset("abc")
+
+
+CURSOR = {"client": "c", "name": "n", "created": 5}
 
 
 def acceptance(own: Origin = B) -> Acceptance:
@@ -185,6 +190,37 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
         [1, 1, Kind.DEAD << 56, "/queue/x", b"", pack_dead("/queue/x", Dot(Origin("No Name", 1), 1), b"")],
         [1, 1, Kind.ATTEMPTS << 56, "/queue/x", b"", msgpack.packb([["a", 1, [1]]])],
         [1, 1, Kind.ATTEMPTS << 56, "/queue/x", b"", pack_attempts([(Dot(Origin("No Name", 1), 1), 1)])],
+        *[[1, 1, Kind.CURSOR << 56, "/fanout/x", b"", body] for body in (b"", b"\xc1", msgpack.packb(5))],
+        *[
+            [1, 1, Kind.CURSOR << 56, "/fanout/x", b"", msgpack.packb({**CURSOR, **wrong})]
+            for wrong in (
+                {"client": 5},
+                {"created": "x"},
+                {"created": 1 << 63},
+                {"deleted": -1},
+                {"credit": "x"},
+                {"start": [["No Name", 1, 1]]},
+                {"told": [["a", 1, "x"]]},
+                {"done": [["a", 1, ["x", "y"]]]},
+                {"done": [["a", 1, [5, 4]]]},
+                {"done": [["", 1, [4, 5]]]},
+                {"holder": [1, "a", -1]},
+            )
+        ],
+        [1, 1, Kind.CURSOR << 56, 5, b"", msgpack.packb(CURSOR)],
+        *[
+            [1, 1, Kind.SEAL << 56, "", b"", msgpack.packb([seal])]
+            for seal in (["", 1, 1, False, ""], ["a", -1, 1, False, ""], ["a", 1, -1, False, ""])
+        ],
+        *[
+            [1, 1, Kind.RETIRE << 56, "", b"", msgpack.packb({"node": node, "adopter": adopter, "sealed": sealed})]
+            for node, adopter, sealed in (("", "b", {}), ("a", "No Name", {}), ("a", "b", {-1: 1}), ("a", "b", {1: -1}))
+        ],
+        *[
+            [1, 1, kind << 56, "", b"", pack_term(owner, term, server)]
+            for kind in (Kind.TERM, Kind.VOTE)
+            for owner, term, server in (("", 1, "b"), ("a", -1, "b"), ("a", 1 << 63, "b"), ("a", 1, "No Name"))
+        ],
         [1, 1, "x", "/queue/x", b"", b""],
         [1, 1],
         5,
@@ -192,6 +228,18 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
 )
 def test_records_that_mean_nothing_are_refused(record: object) -> None:
     assert refusal(raw_batch(record)).code == "bad-batch"
+
+
+@pytest.mark.skipif(BUILD == "compiled", reason="breaks what is compiled")
+def test_what_cannot_be_applied_is_not_handed_to_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be read again at every start."""
+    monkeypatch.setattr(Replay, "message_of", lambda *_: 1 / 0)
+    out = Outcome()
+
+    with pytest.raises(ZeroDivisionError):
+        acceptance().take(batch_of(A, 1, 1), {}, out)
+
+    assert not out.batches
 
 
 def test_records_of_unknown_kinds_are_taken_as_they_are() -> None:

@@ -2,16 +2,19 @@
 
 import pytest
 
+from qmq.broker.destination import Kind
+from qmq.broker.message import Envelope, Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Ack as Mode
 from qmq.broker.subscription import Subscription
-from qmq.dots import Origin, Vector
+from qmq.dots import Dot, Origin, Vector
 from qmq.replication.acceptance import Acceptance
 from qmq.replication.following import PATTERNS_PER_FRAME, Following
-from qmq.replication.frames import ROUTES, Ack, Batches, Gap, Held, Hole, Interest, MeshFrame, Welcome
+from qmq.replication.frames import ROUTES, Ack, Batches, Gap, Held, Hole, Interest, Lend, MeshFrame, Welcome
 from qmq.replication.gaps import Gaps
 from qmq.replication.handshake import Partner
 from qmq.replication.outbox import Outbox
+from qmq.replication.terms import TERMS
 
 from .rig import JOBS, Network, Node, batch_of, peers_of
 
@@ -137,6 +140,29 @@ async def test_credit_is_offered_while_the_link_lasts_and_not_after() -> None:
     link.following.end()
     assert consumer("after", 500) == []
     link.following.end()
+
+
+async def test_a_stale_loan_of_one_owner_takes_nothing_away_from_those_of_others_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = Link(features=frozenset({TERMS}))
+    queues = link.node.broker.queues
+    monkeypatch.setattr(link.node, "greet", lambda way: None)
+    worker = Subscription(1, "worker", JOBS, Mode.CLIENT, 10, b"")
+    link.node.broker.subscribe(worker, Outcome())
+    link.following.begin(())
+    monkeypatch.setattr(
+        link.node, "may_borrow", lambda peer, terms, echo_us, owners: {"a": True, "b": None, "c": False}
+    )
+    lent = [Message(Envelope(JOBS, Kind.QUEUE, b"", True), b"", origin, 7, 0) for origin in (A, B, C)]
+    for message in lent:
+        message.owner = "a"
+    out = Outcome()
+
+    link.following.apply(Lend(lent, 0, {"b": 3}), out)
+
+    assert [delivery.message.dot for delivery in queues.deliveries.values()] == [Dot(A, 7)]
+    assert [returned.message.dot for returned in out.peer_returns["a"]] == [Dot(C, 7)]
 
 
 async def test_a_hole_in_the_peers_own_records_is_remembered_and_one_in_others_is_not() -> None:

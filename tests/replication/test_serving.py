@@ -4,11 +4,12 @@ import pytest
 import trio
 import trio.testing
 
+from qmq.broker.life import Back
 from qmq.broker.outcome import Outcome
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.replication import serving as serving_module
-from qmq.replication.frames import Credit, Held, Interest, Welcome
+from qmq.replication.frames import Credit, Held, Interest, Returned, Welcome
 from qmq.replication.handshake import Partner
 from qmq.replication.outbox import Outbox, encode_message
 from qmq.replication.serving import Serving
@@ -59,6 +60,19 @@ async def test_what_the_follower_still_holds_stays_lent_and_the_rest_comes_back_
     assert [message.body for message in node.broker.queues.get(JOBS).ready] == [b"two"]
 
 
+async def test_what_the_follower_gives_back_before_its_records_are_here_is_not_with_it_any_more() -> None:
+    node, serving = node_and_follower()
+    out = Outcome()
+
+    serving.apply(Held([Dot(A, 1), Dot(A, 2)], {B: 3}), out)
+    serving.apply(Returned([(Dot(A, 2), Back.UNSEEN, None)]), out)
+    node.received_vector()[B] = 3
+    serving.take_back(node.received_vector(), out)
+
+    assert lent(node) == [Dot(A, 1)]
+    assert [message.body for message in node.broker.queues.get(JOBS).ready] == [b"two"]
+
+
 async def test_nothing_is_lent_over_a_new_link_until_the_followers_records_are_here() -> None:
     node, serving = node_and_follower()
     out = Outcome()
@@ -81,6 +95,16 @@ async def test_only_the_followers_word_about_its_own_records_is_waited_for() -> 
     node, serving = node_and_follower()
 
     serving.apply(Held([], {Origin("z", 9): 1000, A: 99}), Outcome())
+
+    assert lent(node) == []
+
+
+async def test_a_life_of_the_follower_that_is_forgotten_here_is_not_waited_for() -> None:
+    node, serving = node_and_follower()
+    dead = Origin("b", 7)
+    node.broker.forgotten = {dead}
+
+    serving.apply(Held([], {B: 0, dead: 5}), Outcome())
 
     assert lent(node) == []
 

@@ -121,6 +121,10 @@ class MeshRig:
             self._read[name] = peers
         return is_taken
 
+    def slow_disk(self, name: str, seconds: float) -> None:
+        """From now on a disk call of this node's present life takes up to `seconds`."""
+        self._worlds[name].disk_seconds = seconds
+
     async def stop(self, name: str, *, wipe: bool = False) -> None:
         """It ends in order, and the others have seen it; with `wipe` its next life finds an empty disk."""
         node = self.nodes.pop(name)

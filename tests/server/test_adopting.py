@@ -1,5 +1,7 @@
 """The queue messages of a retired node: its adopter has all of them, once, and leaves alone what is with consumers."""
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -18,6 +20,11 @@ JOBS = "/queue/jobs"
 
 async def left_by_c(mesh: MeshRig, count: int, **headers: str) -> None:
     """So many messages that c has accepted and that are everywhere; then c is gone."""
+    await sent_by_c(mesh, count, **headers)
+    await mesh.stop("c")
+
+
+async def sent_by_c(mesh: MeshRig, count: int, **headers: str) -> None:
     await eventually(lambda: all_count(mesh))
     client = await mesh.connect("c")
     for number in range(count):
@@ -25,7 +32,6 @@ async def left_by_c(mesh: MeshRig, count: int, **headers: str) -> None:
         await client.receipt()
     vector = mesh.nodes["c"].durable_vector()
     await eventually(lambda: all(_has(node, vector) for node in mesh.nodes.values()))
-    await mesh.stop("c")
 
 
 def _has(node: Node, vector: Vector) -> bool:
@@ -113,6 +119,41 @@ async def test_a_message_that_a_consumer_still_has_is_left_to_it(autojump_clock:
         await trio.sleep(60)
         assert mesh.nodes["a"].adopting.adopted == 1
         await nothing_more(worker)
+
+
+async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_here(autojump_clock: MockClock) -> None:
+    """The adopter is linked with the node that has the settle, and has not caught up with it."""
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await sent_by_c(mesh, 1)
+        b, worker = mesh.nodes["b"], await mesh.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual"))
+        message = await worker.next("MESSAGE")
+        await eventually(lambda: all(_has(mesh.nodes[name], b.durable_vector()) for name in "ac"))
+        mesh.cut("a", "b")
+        mesh.cut("a", "c")
+        await eventually(lambda: mesh.link("a", "b") == mesh.link("b", "a") == "down")
+        await worker.send(f"ACK\nid:{message.head.headers['ack']}\nack-level:quorum\nreceipt:r\n\n")
+        assert "ack-level" not in (await worker.next("RECEIPT")).head.headers
+        await eventually(lambda: not b.broker.lending.borrowed_from("c"))
+        await mesh.kill("c")
+        del mesh.nodes["c"]
+        run_blocking, go_on = b.world.run_blocking, trio.Event()
+
+        async def seek_late(call: Any) -> Any:
+            if getattr(getattr(call, "func", None), "__name__", "") == "_seek":
+                await go_on.wait()
+            return await run_blocking(call)
+
+        b.world.run_blocking = seek_late  # type: ignore[method-assign]
+        mesh.heal("a", "b")
+        await eventually(lambda: mesh.link("a", "b") in ("up", "caught-up"))
+        await mesh.nodes["a"].retiring.retire("c", force=False)
+
+        again = await mesh.connect("a")
+        await again.send(subscribe(JOBS, id="again"))
+        with trio.move_on_after(20):
+            raise AssertionError(f"handed out after it was settled for good: {(await again.next('MESSAGE')).body}")
+        go_on.set()
 
 
 async def test_a_message_whose_consumer_goes_away_is_adopted_then(autojump_clock: MockClock) -> None:

@@ -99,7 +99,7 @@ async def test_a_stomp_1_0_client_sees_a_destination_that_1_0_cannot_write(autoj
 
 
 async def test_queue_messages_that_a_dropped_client_never_got_go_to_others(autojump_clock: MockClock) -> None:
-    async with Rig(limits={"outbox_bytes_max": 200_000}).run() as rig:
+    async with Rig(limits={"outbox_bytes_max": 200_000, "body_bytes_max": 50_000}).run() as rig:
         slow, writer = await rig.connect(), await rig.connect()
         await slow.send(subscribe("/topic/t"), subscribe("/queue/q", id="1"))
         await slow.receipt()

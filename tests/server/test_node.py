@@ -184,7 +184,7 @@ async def test_a_slow_fanout_follower_goes_back_to_the_log_and_misses_nothing(au
 async def test_a_topic_subscriber_that_does_not_read_is_told_and_dropped_and_others_go_on(
     autojump_clock: MockClock,
 ) -> None:
-    rig = Rig(limits={"outbox_bytes_max": 100_000})
+    rig = Rig(limits={"outbox_bytes_max": 100_000, "body_bytes_max": 25_000})
     async with rig.run():
         slow, quick, writer = await rig.connect(), await rig.connect(), await rig.connect()
         for client in (slow, quick):
@@ -421,6 +421,24 @@ async def test_a_bounded_queue_refuses_what_is_too_much_and_takes_more_when_it_h
 
         assert error.head.headers["error-code"] == "queue-full"
         assert await client.messages(1) == [b"again"]
+
+
+async def test_a_client_that_stays_hears_its_answers_in_the_order_of_its_frames(autojump_clock: MockClock) -> None:
+    policy = DestinationPolicy(pattern="/queue/small", max_messages=1)
+    async with Rig(destinations=DestinationSettings(policies=(policy,))).run() as rig:
+        client = await rig.connect(on_error="keep-open")
+        small = [send("/queue/small", str(n), f"small-{n}") for n in range(3)]
+
+        await client.send(small[0], small[1], send("/queue/other", "x", "other"), small[2], send("/topic/t", "x", "t"))
+
+        answers = [await client.any() for _ in range(5)]
+        assert [(frame.head.command, frame.head.headers["receipt-id"]) for frame in answers] == [
+            ("RECEIPT", "small-0"),
+            ("ERROR", "small-1"),
+            ("RECEIPT", "other"),
+            ("ERROR", "small-2"),
+            ("RECEIPT", "t"),
+        ]
 
 
 async def test_only_configured_destinations_exist_when_nothing_is_created_on_use(autojump_clock: MockClock) -> None:

@@ -143,3 +143,21 @@ async def test_nothing_dies_in_a_dead_letter_queue_under_the_same_pattern(autoju
         await refuse(consumer, 3)
 
         assert (await consumer.next("MESSAGE")).body == b"x"
+
+
+async def test_a_dead_letter_lives_as_long_as_the_policy_of_its_queue_says(autojump_clock: MockClock) -> None:
+    policies = (
+        DestinationPolicy(pattern=QUEUE, dead_letter=DEAD),
+        DestinationPolicy(pattern=DEAD, dead_letter="", delivery_limit=0, ttl_seconds=60.0),
+    )
+    async with MeshRig(destinations=DestinationSettings(policies=policies)).run() as rig:
+        client = await rig.connect("a")
+        await client.send(subscribe(QUEUE, ack="client-individual"), send(QUEUE, "x", "r"))
+        message = await client.next("MESSAGE")
+
+        await client.send(f"NACK\nid:{message.head.headers['ack']}\nrequeue:false\n\n")
+
+        queues = rig.nodes["a"].broker.queues.by_name
+        await eventually(lambda: DEAD in queues and queues[DEAD].depth == 1)
+        await trio.sleep(70)
+        assert DEAD not in queues

@@ -230,7 +230,7 @@ async def test_a_wish_that_means_nothing_is_answered_with_what_would(
 
 
 async def test_a_client_that_does_not_read_what_it_should_acknowledge_is_let_go(autojump_clock: MockClock) -> None:
-    rig = Rig(limits={"outbox_bytes_max": 1 << 18})
+    rig = Rig(limits={"outbox_bytes_max": 1 << 18, "body_bytes_max": 1 << 16})
     async with rig.run():
         deaf = await rig.connect()
         await deaf.send(

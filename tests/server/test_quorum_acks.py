@@ -104,6 +104,32 @@ async def test_what_was_receipted_is_not_handed_out_when_the_only_node_that_had_
         await is_quiet(rig, "c")
 
 
+async def test_an_ack_of_what_another_consumer_has_settled_counts_only_with_a_record_of_its_own(
+    autojump_clock: Any,
+) -> None:
+    async with MeshRig("a", "b", "c", "d", "e").run() as rig:
+        first = await consumer(rig, "b")
+        await publish(rig, "a", "one")
+        one = await first.next("MESSAGE")
+        a, b = rig.nodes["a"], rig.nodes["b"]
+        await eventually(lambda: all(n.durable_vector() == a.durable_vector() for n in rig.nodes.values()))
+        isolate(rig, "b")
+        second = await consumer(rig, "a")
+        await trio.sleep(rig.settings("a").mesh.redeliver_after_seconds)
+        again = await second.next("MESSAGE")
+        await first.send(ack(one, "edge"))
+        await receipt_of(first, SECOND * 5)
+        # Only its own server hears that settle.
+        for other in "cde":
+            rig.cut("a", other)
+        rig.heal("a", "b")
+        await eventually(lambda: a.durable_vector().get(b.origin) == b.durable_vector()[b.origin])
+
+        await second.send(ack(again))
+
+        assert marks(await receipt_of(second, SECOND * 5))["ack-level"] == "edge"
+
+
 async def test_without_a_majority_the_receipt_says_edge_and_the_message_may_come_again(autojump_clock: Any) -> None:
     async with three().run() as rig:
         worker = await consumer(rig, "a")
@@ -285,3 +311,40 @@ async def test_a_level_that_there_is_not_is_refused(autojump_clock: Any) -> None
         error = await client.next("ERROR")
         assert error.head.headers["error-code"] == "bad-ack-level"
         assert "edge, quorum" in error.head.headers["message"]
+
+
+async def test_what_was_settled_for_good_stays_so_when_less_than_a_majority_loses_its_disks(
+    autojump_clock: Any,
+) -> None:
+    async with MeshRig("a", "b", "c", "d", "e").run() as rig:
+        worker = await consumer(rig, "b")
+        await publish(rig, "a", "one")
+        one = await worker.next("MESSAGE")
+        a = rig.nodes["a"]
+        await eventually(lambda: all(n.durable_vector() == a.durable_vector() for n in rig.nodes.values()))
+        for here in "abc":
+            for there in "de":
+                rig.cut(here, there)
+        await eventually(lambda: not a.mesh.aware().keys() & {"d", "e"})  # type: ignore[union-attr]
+        await worker.send(ack(one))
+        assert marks(await receipt_of(worker, SECOND * 5)).get("ack-level") is None
+        await rig.kill("a")
+        del rig.nodes["a"]
+        for name in "bc":
+            await rig.kill(name)
+            del rig.nodes[name]
+            rig.disks[name].wipe()
+        for here in "abc":
+            for there in "de":
+                rig.heal(here, there)
+        for name in "bc":
+            await rig.start(name)
+        pairs = [(one, other) for one in "bcde" for other in "bcde" if one != other]
+        await eventually(lambda: all(rig.link(one, other) == "caught-up" for one, other in pairs))
+
+        again = await consumer(rig, "d")
+        await nothing_comes(again, QUIET_SECONDS)
+        # With its disk the third one brings what two of them have forgotten.
+        await rig.start("a")
+        await eventually(lambda: not any(node.membership.is_learner for node in rig.nodes.values()))
+        await nothing_comes(again, QUIET_SECONDS)

@@ -1,6 +1,6 @@
 """A node that was away for longer than its peers keep their journals gets what is left; what is done stays done."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 import trio
@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings
 from qmq.replication.mesh import Mesh
+from qmq.server.node import REPAIR_SECONDS
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.memory_stores import MemoryCatalog
 from qmq.storage.mesh_facts import UNCHECKED
@@ -277,6 +278,64 @@ async def test_a_peer_that_dies_while_it_is_asked_is_not_waited_for_when_another
         assert depths(c) == {JOBS: 1}
 
 
+async def test_a_peer_that_does_not_answer_is_not_waited_for_when_another_has_answered(
+    autojump_clock: MockClock,
+) -> None:
+    async with short_lived("a", "b", "c").run() as mesh:
+        await publish(mesh, "a", JOBS, "waits")
+        await mesh.stop("a")
+        for name in "bc":
+            await forget_the_past(mesh, name)
+        busy = mesh.nodes["c"]
+        bring_up_stores = busy.bring_up_stores
+
+        async def too_late() -> None:
+            await bring_up_stores()
+            await trio.sleep(REPAIR_SECONDS + 1)
+
+        busy.bring_up_stores = too_late  # type: ignore[method-assign]
+        await mesh.start("a")
+
+        client = await mesh.connect("a")
+        await client.send(subscribe(JOBS, id="c"))
+        assert await client.messages(1) == [b"waits"]
+
+
+async def test_nothing_is_handed_out_while_a_node_writes_down_that_it_has_to_ask(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with short_lived("a", "b", "c").run() as mesh:
+        worker = await mesh.connect("c")
+        await worker.send(subscribe(JOBS, id="c", ack="client-individual"))
+        await worker.receipt()
+        await publish(mesh, "a", JOBS, "done")
+        message = await worker.next("MESSAGE")
+        await mesh.stop("a")
+        await worker.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:r\n\n")
+        await worker.receipt()
+        for name in "cb":
+            await forget_the_past(mesh, name)
+        await eventually(lambda: mesh.nodes["b"].durable_vector() == mesh.nodes["c"].durable_vector())
+        mesh.cut("a", "c")
+        set_facts = MemoryCatalog.set_facts
+
+        def slowly(catalog: MemoryCatalog, facts: Mapping[str, str | None]) -> None:
+            set_facts(catalog, facts)
+            if UNCHECKED in facts:
+                mesh.slow_disk("a", 300.0 if facts[UNCHECKED] is not None else 0.002)
+
+        monkeypatch.setattr(MemoryCatalog, "set_facts", slowly)
+        a = await mesh.start("a")
+        again = await mesh.connect("a")
+        await again.send(subscribe(JOBS, id="c"))
+        await again.receipt()
+
+        with trio.move_on_after(20):
+            raise AssertionError(f"settled while the node was away: {(await again.any()).body!r}")
+        mesh.slow_disk("a", 0.002)
+        assert a.repairs.is_stale or a.repairs.settled == 1
+
+
 def rot(disk: MemoryDisk, directory: str, *bodies: bytes) -> None:
     """Let a bit flip in each of these bodies, wherever it stands below `directory`. The node is down."""
     for path, data in disk.contents().items():
@@ -329,6 +388,24 @@ async def test_a_damaged_fanout_log_is_made_whole_by_asking_peers(autojump_clock
 
         reader = await followed(mesh, "b")
         assert sorted(await reader.messages(20)) == sorted(bodies)
+
+
+async def test_damage_that_no_reader_meets_is_mended_when_its_segment_is_full(autojump_clock: MockClock) -> None:
+    async with short_lived().run() as mesh:
+        await publish(mesh, "a", F, "one", "two", "three")
+        await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
+        await mesh.nodes["b"].checkpoints.checkpoint()
+        for path, data in mesh.disks["b"].contents().items():
+            if path.startswith("fanout/"):
+                mesh.disks["b"]._files[path].data[data.index(b"two")] ^= 1
+
+        await publish(mesh, "a", F, "x" * 70_000)
+        await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
+        await mesh.nodes["b"].checkpoints.checkpoint()
+        await eventually(lambda: mesh.nodes["b"].mending.mended == 1)
+
+        reader = await followed(mesh, "b")
+        assert (await reader.messages(4))[:3] == [b"one", b"two", b"three"]
 
 
 async def test_a_log_that_nobody_can_mend_stays_refused_until_somebody_can(autojump_clock: MockClock) -> None:

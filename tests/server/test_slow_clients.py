@@ -1,7 +1,12 @@
 """Clients that do not read: what the node holds for them is bounded, whatever they asked for."""
 
+from typing import Any
+
+import pytest
 from trio.testing import MockClock
 
+from qmq.broker.paging import PAGE_BYTES
+from qmq.storage.ports import QueueRow
 from tests.server.rig import Rig, eventually, send, subscribe
 from tests.support.depths import depths
 
@@ -41,6 +46,39 @@ async def test_auto_messages_that_waited_are_settled_once_they_are_written(autoj
         await eventually(lambda: depths(rig.alive)["/queue/q"] == 0)
 
 
+async def test_a_browser_that_does_not_read_is_given_about_a_quarter_of_a_mib(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig().run() as rig:
+        slow, writer = await rig.connect("10.0.0.2"), await rig.connect()
+        for n in range(100):
+            await writer.send(send("/queue/q", f"{n} {'x' * 100_000}", "r", persistent=str(n % 5 > 0).lower()))
+            await writer.receipt()
+        store = rig.alive.store.queues
+        pages: list[int] = []
+        page = store.page
+
+        def counted(*asked: Any) -> list[QueueRow]:
+            rows = page(*asked)
+            pages.append(sum(len(row.body) for row in rows))
+            return rows
+
+        monkeypatch.setattr(store, "page", counted)
+
+        await slow.send(subscribe("/queue/q", browser="true"))
+        session = next(session for session in rig.alive.sessions.values() if session.peer_address == "10.0.0.2")
+        most = 0
+        told: list[int] = []
+        while len(told) < 100:
+            await eventually(lambda: session.outbox.size > 0 or len(slow.frames) > 0)
+            most = max(most, session.outbox.size)
+            told += [int(body.split()[0]) for body in await slow.messages(1)]
+
+        assert most < 400_000
+        assert max(pages) <= PAGE_BYTES
+        assert sorted(told) == list(range(100))
+
+
 async def test_a_sender_that_never_reads_its_receipts_is_told_and_dropped(autojump_clock: MockClock) -> None:
     async with Rig(limits=LIMITS).run() as rig:
         client = await rig.connect()
@@ -57,7 +95,9 @@ async def test_a_sender_that_never_reads_its_receipts_is_told_and_dropped(autoju
 
 
 async def test_the_reason_is_the_next_that_a_dropped_client_reads(autojump_clock: MockClock) -> None:
-    async with Rig(limits={"outbox_bytes_max": 4_000_000, "farewell_seconds": 0.5}).run() as rig:
+    async with Rig(
+        limits={"outbox_bytes_max": 4_000_000, "body_bytes_max": 1_000_000, "farewell_seconds": 0.5}
+    ).run() as rig:
         slow, writer = await rig.connect(), await rig.connect()
         await slow.send(subscribe("/topic/t"))
         await slow.receipt()

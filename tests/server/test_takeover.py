@@ -1,5 +1,7 @@
 """The queue messages of a silent node are served by another, and are its own again when it is back."""
 
+from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,10 +12,11 @@ from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.ownership import Term
 from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
-from qmq.dots import Origin
+from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused
 from qmq.replication.outbox import Outbox, encode_send
-from qmq.replication.terms import Release
+from qmq.replication.terms import Holds, Release
+from qmq.server.node import Node
 from qmq.storage.mesh_facts import UNCHECKED
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, send, subscribe
@@ -77,6 +80,18 @@ async def everywhere(rig: MeshRig) -> None:
     """Every node has every record on its disk."""
     nodes = rig.nodes.values()
     await eventually(lambda: all(n.durable_vector() == next(iter(nodes)).durable_vector() for n in nodes))
+
+
+def hold_checkpoints(node: Node) -> trio.Event:
+    """No checkpoint of this node begins before the event is set: nothing arrives before that."""
+    checkpoint, go_on = node.checkpoints.checkpoint, trio.Event()
+
+    async def late_checkpoint() -> None:
+        await go_on.wait()
+        await checkpoint()
+
+    node.checkpoints.checkpoint = late_checkpoint  # type: ignore[method-assign]
+    return go_on
 
 
 async def test_messages_of_a_silent_node_are_handed_out_by_another(autojump_clock: MockClock) -> None:
@@ -256,13 +271,13 @@ async def test_what_is_on_its_way_while_its_owner_goes_on_in_a_new_term_is_hande
         owner, borrower = rig.nodes["a"].takeover, rig.nodes["b"].takeover
         may_borrow, dropped = borrower.may_borrow, []
 
-        def stale_at_first(*loan: Any) -> bool | None:
+        def stale_at_first(*loan: Any) -> Mapping[str, bool | None]:
             if dropped:
                 return may_borrow(*loan)
             dropped.append(loan)
             # Somebody has asked for votes, and got one: the owner has to confirm its right.
             rig.nodes["c"].takeover.rules.promised["a"] = Term(4, "b")
-            return None
+            return {"a": None}
 
         borrower.may_borrow = stale_at_first  # type: ignore[method-assign]
         worker = await consumer(rig, "b", prefetch="1")
@@ -284,13 +299,7 @@ async def test_what_came_back_while_its_owner_returned_is_not_taken_to_be_elsewh
         worker = await consumer(rig, "c")
         await worker.next("MESSAGE")
         a = rig.nodes["a"]
-        checkpoint, go_on = a.checkpoints.checkpoint, trio.Event()
-
-        async def slow_checkpoint() -> None:
-            await go_on.wait()
-            await checkpoint()
-
-        a.checkpoints.checkpoint = slow_checkpoint  # type: ignore[method-assign]
+        go_on = hold_checkpoints(a)
         # The server names to the owner who has it, and hears no more when that one gives it back.
         rig.heal("a", "b")
         await eventually(lambda: serves(rig, "b") == {"b"} and rig.nodes["c"].takeover.rules.term_of("a").server == "a")
@@ -302,6 +311,124 @@ async def test_what_came_back_while_its_owner_returned_is_not_taken_to_be_elsewh
 
         with trio.fail_after(QUIET_SECONDS):
             assert await settle(await consumer(rig, "b")) == "one"
+
+
+async def test_what_is_given_back_while_its_owner_returns_is_not_taken_to_be_elsewhere(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        worker = await consumer(rig, "c")
+        await worker.next("MESSAGE")
+        a = rig.nodes["a"]
+        go_on = hold_checkpoints(a)
+        rejoin(rig, "a")
+        handover = a.broker.queues.handover
+        # The node that has it says so, and gives it back to the owner, which has not begun yet.
+        await eventually(lambda: bool(handover.held_by("c")) and rig.link("c", "a") == "caught-up")
+        worker.pipe.close()
+        await eventually(lambda: not handover.held_by("c"))
+        assert serves(rig, "a") == set()
+        go_on.set()
+
+        with trio.fail_after(QUIET_SECONDS):
+            assert await settle(await consumer(rig, "b")) == "one"
+
+
+async def test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_new_term_comes_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three().run() as rig:
+        a, b = rig.nodes["a"], rig.nodes["b"]
+        workers = [await consumer(rig, "b", prefetch="10") for _ in range(2)]
+        outbox = a.teller.mesh._hub.servings["b"].outbox  # type: ignore[union-attr]
+        take = outbox.take
+
+        def take_no_loans() -> bytes:
+            loans, outbox._lends = outbox._lends, deque()
+            try:
+                return take()
+            finally:
+                outbox._lends = loans
+
+        monkeypatch.setattr(outbox, "take", take_no_loans)
+        await publish(rig, "a", "one")
+        await eventually(lambda: len(outbox._lends) == 1)
+        # Somebody has voted for another while it did not hear this one, which has to confirm its right.
+        rig.nodes["c"].takeover.rules.promised["a"] = Term(1, "c")
+        await eventually(lambda: b.takeover.rules.term_of("a") == Term(2, "a"))
+        await eventually(lambda: len(outbox._lends) == 2)
+        monkeypatch.setattr(outbox, "take", take)
+        outbox.wake()
+
+        bodies: list[bytes] = []
+        for worker in workers:
+            with trio.move_on_after(QUIET_SECONDS):
+                bodies.append((await worker.next("MESSAGE")).body)
+        assert bodies == [b"one"]
+
+
+async def test_what_a_peer_has_held_in_another_term_is_not_believed_to_be_with_it(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        a, b = rig.nodes["a"], rig.nodes["b"]
+        dots = [Dot(origin, sequence) for origin, owned in a.broker.queues.owned.items() for sequence in owned]
+        out = Outcome(now_us=a.world.now_us())
+
+        a.takeover.came(b.origin, Holds("a", 7, dots), Outbox(encode_send, bool), out)
+        a.submit(out)
+
+        assert await settle(await consumer(rig, "c")) == "one"
+
+
+async def test_a_node_that_starts_hands_out_nothing_before_it_has_what_a_majority_had(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        worker = await consumer(rig, "c")
+        await publish(rig, "a", "one")
+        message = await worker.next("MESSAGE")
+        await rig.stop("a")
+        await worker.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:r\n\n")
+        assert await worker.receipt() == "r"
+        rig.cut("a", "c")
+        rig.slow_disk("b", 12.0)
+
+        a = await rig.start("a")
+        again = await consumer(rig, "a")
+        while not a.has_synced_with_majority():
+            await silence(again, 0.1)
+
+        await silence(again, QUIET_SECONDS)
+
+
+async def test_a_takeover_that_is_given_up_in_the_midst_of_a_checkpoint_leaves_it_whole(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        b = rig.nodes["b"]
+        checkpoint, stored, told = b.store.checkpoint, [], []
+
+        def slow_checkpoint(*arguments: Any) -> Any:
+            report = checkpoint(*arguments)
+            stored.append(report)
+            # The rest of this call takes longer than anybody waits for a takeover.
+            rig.slow_disk("b", 300.0 if len(stored) == 1 else 0.002)
+            return report
+
+        monkeypatch.setattr(b.store, "checkpoint", slow_checkpoint)
+        monkeypatch.setattr(b.sealing, "checkpoint_done", told.append)
+
+        isolate(rig, "a")
+        await eventually(lambda: bool(stored))
+        await trio.sleep(300.0)
+
+        assert told == stored
 
 
 async def test_what_leaves_a_server_that_has_let_go_meanwhile_is_not_taken(autojump_clock: MockClock) -> None:

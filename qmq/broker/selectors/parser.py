@@ -21,7 +21,7 @@ from qmq.broker.selectors.conditions import (
     SameTruth,
 )
 from qmq.broker.selectors.lexer import END, NAME, NUMBER, QUOTED, TEXT, Token, shown, wrong
-from qmq.broker.selectors.like import pattern_of
+from qmq.broker.selectors.like import LIKE_STEPS_MAX, pattern_of
 from qmq.broker.selectors.numbers import Number
 from qmq.broker.selectors.values import (
     KIND_WORDS,
@@ -74,7 +74,7 @@ JMS_KNOWN = "JMSPriority, JMSCorrelationID, JMSType, JMSDeliveryMode"
 class Parser:
     """Reads one list of tokens once."""
 
-    __slots__ = ("_at", "_depth", "_parts", "_token", "_tokens")
+    __slots__ = ("_at", "_depth", "_parts", "_steps_max", "_token", "_tokens")
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
@@ -82,6 +82,7 @@ class Parser:
         self._token = tokens[0]
         self._depth = 0
         self._parts = 0
+        self._steps_max = 0
 
     def whole(self) -> Condition:
         """The condition that all tokens together are. Raises Refused."""
@@ -90,6 +91,11 @@ class Parser:
         if self._token.kind != END:
             raise self._unexpected("AND, OR or the end")
         return condition
+
+    @property
+    def cost(self) -> int:
+        """What one answer of the condition costs at most, in parts that are looked at and steps of LIKEs."""
+        return self._parts + min(self._steps_max, LIKE_STEPS_MAX)
 
     # Tokens
 
@@ -263,6 +269,7 @@ class Parser:
         pattern = pattern_of(token.text, escape)
         if pattern is None:
             raise wrong(token.column, f"%, _ or {escape} after each {escape}", shown(token.text))
+        self._steps_max += pattern.steps_max
         return Like(value, pattern)
 
 

@@ -177,3 +177,23 @@ def test_like_does_not_backtrack_over_percent_signs(pattern: str) -> None:
 
     assert read.matches("a" * 8000, steps) is False
     assert LIKE_STEPS_MAX - steps.left < 100
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"),
+    [
+        ("a = 1", 3),
+        ("a = 1 AND b IN ('x', 'y')", 8),
+        ("h LIKE 'a%b%'", 5),
+        ("h LIKE '%" + "a_" * 20 + "b%'", 3 + LIKE_STEPS_MAX),
+        (" OR ".join(["h LIKE '%" + "a_" * 20 + "b%'"] * 60), 4 * 60 - 1 + LIKE_STEPS_MAX),
+    ],
+)
+def test_a_selector_knows_what_an_answer_costs_at_most(text: str, cost: int) -> None:
+    assert compile_selector(text).cost <= cost
+
+    condition = Parser(tokens_of(text, 0)).whole()
+    row = Row({"a": "1", "h": "a" * 8000})
+    condition.test(row)
+    # The piece at which the steps are used up is compared to its end.
+    assert LIKE_STEPS_MAX - row.steps.left <= compile_selector(text).cost + 100

@@ -352,7 +352,7 @@ def test_equal_texts_make_equal_selectors_and_one_object() -> None:
 
     assert one is same
     assert one != other and one != "a = 1"
-    assert len({one, other, Selector("a = 1", one._condition)}) == 2
+    assert len({one, other, Selector("a = 1", one._condition, one.cost)}) == 2
 
 
 def test_what_is_refused_stays_refused() -> None:
