@@ -23,7 +23,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "journal": {"errors", "dots", "cursors", "members", "broker", "storage"},
     "world": {"errors", "dots"},
     "gateways": {"errors", "dots", "cursors", "wire", "broker"},
-    "replication": {"errors", "dots", "members", "world", "wire", "broker", "storage", "journal"},
+    "replication": {"errors", "dots", "cursors", "members", "world", "wire", "broker", "storage", "journal"},
     "server": {
         "errors",
         "build",

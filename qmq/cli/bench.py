@@ -449,6 +449,7 @@ def limits_for(
         wanted["subscriptions_max"] = subscriptions
     if body_bytes > defaults.body_bytes_max:
         wanted["body_bytes_max"] = body_bytes
+        wanted["outbox_bytes_max"] = max(defaults.outbox_bytes_max, 4 * body_bytes)
     return wanted
 
 

@@ -237,7 +237,19 @@ class Client:
 
     async def commit(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> Receipt:
         """One transaction; see `Transaction`."""
-        return await self._ask(self.core.new_transaction(sends, settles))
+        request: Request | None = None
+        try:
+            request = self.core.new_transaction(sends, settles)
+            return await self._ask(request)
+        except BaseException:
+            if request is None or not request.written:
+                self.release(settles)
+            raise
+
+    def release(self, settles: list[tuple[Delivery, bool]]) -> None:
+        """No transaction with these is asked for."""
+        for delivery, _ in settles:
+            self.core.release(delivery)
 
     async def _request(self, asked: Asked) -> Message:
         """Wait for room, ask, wait for the answer to come. Raises ReplyLost and what `send` raises."""

@@ -50,6 +50,9 @@ NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "unknown-ack"})
 """ERRORs without a receipt that no request can be blamed for."""
 
 
+APPLIED_CODES = frozenset({"too-few-copies"})
+"""ERRORs that say that what was asked for is done, and less safe than was asked for."""
+
 ENDING_CODES = frozenset({"durable-taken-over", "durable-deleted"})
 """Somebody else has decided that a durable subscription ends here: to come back by itself would take that back."""
 
@@ -243,7 +246,14 @@ class Core:
             self._write(request)
 
     def forget(self, request: Request) -> None:
-        """Nobody waits for it any more: it is not written again. It may have been obeyed, or may yet be."""
+        """Nobody waits for it any more: it is not written again. It may have been obeyed, or may yet be.
+
+        A transaction on its way keeps its messages, and its room, until it is answered: what is said of them before
+        that, the node could not obey.
+        """
+        if request.written and request.deliveries and not request.done:
+            request.is_forgotten = True
+            return
         self.requests.remove(request)
         self._changed.pop(request, None)
 
@@ -321,7 +331,7 @@ class Core:
         return True
 
     def release(self, delivery: Delivery) -> None:
-        """A transaction with it came to nothing: it waits for its ACK as before."""
+        """A transaction with it was never asked for, or came to nothing: it waits for its ACK as before."""
         delivery.settled = False
 
     # Frames of the node
@@ -367,8 +377,7 @@ class Core:
             request.feed.state = State.OPEN
             request.feed.opened = True
             self._changed[request.feed] = None
-        for delivery in request.deliveries:
-            delivery.feed.settle(delivery)
+        self._settled_by(request)
         request.answer = headers
         self._answer(request, None)
 
@@ -382,7 +391,8 @@ class Core:
         if self.phase is Phase.LOGGING_IN:
             raise error
         receipt = headers.get("receipt-id", "")
-        if receipt.startswith("t") and "." not in receipt:
+        is_applied = error.code in APPLIED_CODES
+        if receipt.startswith("t") and "." not in receipt and not is_applied:
             # A COMMIT refused on a connection that stays open leaves its transaction open.
             self._output.append(encode_undo("ABORT", "transaction", receipt))
         if error.code in ENDING_CODES:
@@ -396,6 +406,8 @@ class Core:
         if request is None:
             self._parting = None if receipt else error
             return
+        if is_applied:
+            self._settled_by(request)
         self._refuse(request, error)
 
     def _refuse(self, request: Request, error: Refused) -> None:
@@ -472,10 +484,26 @@ class Core:
         if self.requests.remove(request):
             request.done = True
             request.error = error
+            if error is not None:
+                self._take_back(request)
             self._changed[request] = None
             asked = self.asking.of(request)
             if error is not None and asked is not None:
                 self._fail(asked, error)
+
+    def _settled_by(self, request: Request) -> None:
+        """A transaction is applied: its messages are nobody's any more."""
+        for delivery in request.deliveries:
+            delivery.feed.settle(delivery)
+        request.deliveries = ()
+
+    def _take_back(self, request: Request) -> None:
+        """A transaction came to nothing: its messages are the application's again. Those that it left in the midst of
+        asking go back to their queue."""
+        for delivery in request.deliveries:
+            self.release(delivery)
+            if request.is_forgotten and not self.is_gone(delivery):
+                self._settle(delivery, False, None)
 
     def _fail(self, asked: Asked, error: ClientError | Refused) -> None:
         self.asking.forget(asked)

@@ -28,8 +28,8 @@ GAP_HEADER = "qmq-gap"
 DEDUP_HEADERS = ("dedup-id", "qmq-dedup-id", "_AMQ_DUPL_ID")
 
 IDS_MAX = 10_000
-"""So many messages of a fanout are known by their dedup ids, at least: up to 2 MB. When a node dies with a message that
-no other has, its sender sends it again elsewhere; the copy of that node comes when it is back.
+"""So many messages of a fanout are known by their dedup ids, at least: up to 4 MB. When a node dies with a message that
+no other has, its sender sends it again elsewhere; the copy of that node comes when it is back, however late.
 """
 
 
@@ -158,8 +158,8 @@ class Feed:
         """Fanouts: what has been handed out."""
         self.is_fresh = start == "first"
         """Fanouts: whether nothing has come yet of a start at the first kept message."""
-        self.ids: dict[str, None] = {}
-        """Fanouts: dedup ids of the messages that came last, oldest first."""
+        self.ids: dict[str, str] = {}
+        """Fanouts: dedup ids of the messages that came last, oldest first, and which origin's came first."""
         self.unsettled: dict[str, Delivery] = {}
         """By ack id, in the order of delivery: came over the present connection, and neither ACK nor NACK is said."""
         self.dropped = 0
@@ -182,24 +182,28 @@ class Feed:
         gap = headers.get(GAP_HEADER)
         if gap is None:
             self.is_fresh = False
-            return self.seen.advance(headers.get("message-id", "")) and self._is_new_id(headers)
+            message_id = headers.get("message-id", "")
+            return self.seen.advance(message_id) and self._is_new_id(message_id, headers)
         missing = parse_gap(gap)
         is_news = self.seen.pass_over(missing)
         if self.is_fresh:
             self.handed.pass_over(missing)
         return is_news and not self.is_fresh
 
-    def _is_new_id(self, headers: Mapping[str, str]) -> bool:
-        """Whether no message with this dedup id came just before, from another node that had taken it too."""
+    def _is_new_id(self, message_id: str, headers: Mapping[str, str]) -> bool:
+        """Whether no message with this dedup id came just before, from another node that had taken it too.
+
+        What one origin takes twice are two messages: it has known the id, and would not have taken it before its time.
+        """
         id = next((headers[name] for name in DEDUP_HEADERS if name in headers), "")
         if not id:
             return True
-        if id in self.ids:
+        origin = message_id.rpartition("-")[0]
+        if self.ids.setdefault(id, origin) != origin:
             return False
-        self.ids[id] = None
         if len(self.ids) > 2 * IDS_MAX:
             # All at once: taking the oldest one from a dict each time would look at every place that is free by now.
-            self.ids = dict.fromkeys(list(self.ids)[IDS_MAX:])
+            self.ids = dict(list(self.ids.items())[IDS_MAX:])
         return True
 
     def put(self, delivery: Delivery) -> None:

@@ -5,7 +5,7 @@ be learned; it survives its connection when it can be asked again. The frames of
 that names it; SENDs that are written again say so.
 
 Surprising: a request that no one waits for any more is forgotten here even when its frames are on their way: it may
-still be obeyed, and it is not written again.
+still be obeyed, and it is not written again. Only a transaction that settles messages stays until it is answered.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,8 +32,8 @@ class Request:
     """One thing asked. `done` with `error` None means: the node says it is so.
 
     `again` gives what is written after the first time, where that differs. `answer` holds the headers of its RECEIPT.
-    `deliveries` are what a transaction settles. `feed` is set for SUBSCRIBE and STATUS, `correlation_id` where somebody
-    waits for an answer.
+    `deliveries` are what a transaction settles, `is_forgotten` that nobody waits for it any more. `feed` is set for
+    SUBSCRIBE and STATUS, `correlation_id` where somebody waits for an answer.
     """
 
     __slots__ = (
@@ -46,6 +46,7 @@ class Request:
         "done",
         "error",
         "feed",
+        "is_forgotten",
         "kind",
         "receipt",
         "written",
@@ -72,6 +73,7 @@ class Request:
         self.error: ClientError | Refused | None = None
         self.blamed = 0
         self.written = False
+        self.is_forgotten = False
         self.correlation_id = ""
 
     @property

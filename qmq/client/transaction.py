@@ -49,7 +49,8 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """On return all of it is on the node's disk. When the connection ends first, a transaction that only sends is
-        sent again, like a message.
+        sent again, like a message. Cancelled on its way, it may be applied: its messages count as settled, and go back
+        when the node refuses it.
 
         Raises:
             Refused: the node says no, to all of it.
@@ -58,16 +59,6 @@ class Transaction:
             NotConnected: the client was left or has given up.
         """
         if kind is not None:
-            self._release()
-            return
-        if not self._sends and not self._settles:
-            return
-        try:
+            self._client.release(self._settles)
+        elif self._sends or self._settles:
             self.receipt = await self._client.commit(self._sends, self._settles)
-        except BaseException:
-            self._release()
-            raise
-
-    def _release(self) -> None:
-        for delivery, _ in self._settles:
-            self._client.core.release(delivery)

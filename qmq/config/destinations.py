@@ -178,6 +178,15 @@ class DestinationPolicy(Section):
     def keys_that_count(self) -> Sequence[str]:
         return ("pattern", *KEYS[kind_prefix(self.pattern)])
 
+    def named_queues(self) -> list[tuple[tuple[str | int, ...], str]]:
+        """The queues that this policy names, each after the place of its name."""
+        named: list[tuple[tuple[str | int, ...], str]] = [
+            (("children", number), child) for number, child in enumerate(self.children)
+        ]
+        if self.keeps_dropped:
+            named.append((("dead_letter",), self.dead_letter))
+        return named
+
     def matches(self, destination: str) -> bool:
         """Whether this policy could be that of `destination`; a better one may exist."""
         return destination == self.pattern if self.is_exact else destination.startswith(self.pattern[:-1])

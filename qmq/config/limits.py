@@ -7,16 +7,23 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from .model import Count, CountOrUnbounded, LineSize, Seconds, Section, Size, SizeOrUnbounded, read_size
+from .model import Count, CountOrUnbounded, Seconds, Section, Size, SizeOrUnbounded, read_size
 
 BODY_BYTES_CEILING = 16 << 20
 """No setting lifts a body above this: a frame is held in memory as a whole."""
+
+HEADER_BYTES_CEILING = 1 << 20
+"""Nor what comes before a body: it is in one record with it, and a record in one batch."""
 
 TRANSACTION_BYTES_CEILING = 24 << 20
 """Nor a transaction above this: it is one batch, and a batch is bounded by the storage format."""
 
 HEARTBEAT_FLOOR_MS_MIN = 10
 """Beats more frequent than this cost more than they tell."""
+
+
+LineSize = Annotated[int, BeforeValidator(read_size), Field(ge=16, le=HEADER_BYTES_CEILING)]
+"""As Size, with room for at least one header or command."""
 
 
 class LimitSettings(Section):
@@ -100,6 +107,14 @@ class LimitSettings(Section):
     """From SIGTERM until open connections are closed anyway."""
     farewell_seconds: Seconds = 2.0
     """For the last frame to a client that is being closed, so that it can read why."""
+
+    @field_validator("outbox_bytes_max")
+    @classmethod
+    def _has_room_for_some_messages(cls, outbox: int, info: ValidationInfo) -> int:
+        least = 4 * int(info.data.get("body_bytes_max", 0))
+        if outbox < least:
+            raise ValueError(f"must be at least four times body_bytes_max, {least}")
+        return outbox
 
     @field_validator("prefetch_max")
     @classmethod

@@ -72,8 +72,6 @@ CountOrUnbounded = Annotated[int, Field(ge=0, le=2**53)]
 """As Count, and 0 says that there is no bound."""
 Size = Annotated[int, BeforeValidator(read_size), Field(ge=1, le=2**53)]
 """Bytes."""
-LineSize = Annotated[int, BeforeValidator(read_size), Field(ge=16, le=2**31)]
-"""As Size, with room for at least one header or command; what the codec takes."""
 SizeOrUnbounded = Annotated[int, BeforeValidator(read_size), Field(ge=0, le=2**53)]
 """As Size, and 0 says that there is no bound."""
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]

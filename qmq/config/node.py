@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 
 from .address import Address, parse_address
 from .destinations import DestinationSettings
@@ -219,6 +220,29 @@ class NodeSettings(Section):
             if address in addresses[:number]:
                 raise ValueError(f"must not have two listeners at {address}")
         return listeners
+
+    @field_validator("destinations")
+    @classmethod
+    def _names_may_be_used(cls, destinations: DestinationSettings, info: ValidationInfo) -> DestinationSettings:
+        """Clients can reach the queues that dead letters and copies go to."""
+        limits = info.data.get("limits")
+        if limits is None:
+            return destinations
+        bytes_max = limits.destination_bytes_max
+        mistakes = [
+            InitErrorDetails(
+                type="value_error",
+                loc=("policies", number, *place),
+                input=name,
+                ctx={"error": ValueError(f"must have at most {bytes_max} bytes, as limits.destination_bytes_max says")},
+            )
+            for number, policy in enumerate(destinations.policies)
+            for place, name in policy.named_queues()
+            if len(name.encode()) > bytes_max
+        ]
+        if mistakes:
+            raise ValidationError.from_exception_data("destinations", mistakes)
+        return destinations
 
     @field_validator("users")
     @classmethod

@@ -97,7 +97,7 @@ def window(headers: Mapping[str, str], most: int) -> Window | None:
     return Window(prefetch(headers, most, most))
 
 
-def consumer_asks(headers: Mapping[str, str]) -> Asks | None:
+def consumer_asks(headers: Mapping[str, str], destination_bytes_max: int) -> Asks | None:
     """What a queue subscription asks about failed deliveries, instead of the queue's policy; None when nothing."""
     limit = headers.get("delivery-limit")
     pause = headers.get("redelivery-delay")
@@ -108,8 +108,10 @@ def consumer_asks(headers: Mapping[str, str]) -> Asks | None:
         raise Refused("bad-header", "The header delivery-limit is a whole number of deliveries; 0 for no limit.")
     if target:
         try:
-            is_queue = kind_of(target) is Kind.QUEUE and not is_pattern(target)
-        except Refused:
+            is_queue = kind_of(target, destination_bytes_max) is Kind.QUEUE and not is_pattern(target)
+        except Refused as refused:
+            if refused.code == "destination-too-long":
+                raise
             is_queue = False
         if not is_queue:
             raise Refused("bad-dead-letter", "The header dead-letter is /queue/NAME, or empty to drop such messages.")

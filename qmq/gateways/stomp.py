@@ -15,7 +15,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.destination import JOURNAL, Kind, is_pattern, kind_of
 from qmq.broker.levels import FSYNC, HEARD, QUORUM, asked_level, asks_quorum, with_quorum
 from qmq.broker.message import Envelope
-from qmq.broker.outcome import Outcome
+from qmq.broker.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
 from qmq.broker.session import Held
 from qmq.broker.subscription import Ack, Delivery, Subscription
 from qmq.broker.terms import check_terms
@@ -161,6 +161,9 @@ class StompGateway:
         # Consecutive ACKs of one read are settled together; tag -> delivery, in order.
         self._acked: dict[int, Delivery] = {}
         self.repeats = Repeats(session_id, broker, self._plan_of)
+        self.goes_on = False
+        """Whether what `handle` returned last needs no answer from elsewhere, only an Outcome of its own."""
+        self._may_run = True
 
     def handle(self, frames: list[Frame], now_us: int, out: Outcome) -> list[Frame]:
         """Obey `frames` in order. Sets `out.ending` when the session must end; later frames are then ignored.
@@ -168,6 +171,9 @@ class StompGateway:
         Stops before what more than this node's rules must answer, and returns it with what follows. For a question to a
         control destination somebody else finds the answer, gives it to `tell_answer`, and comes back with the rest. For
         a SEND that is appended already, or a SEND or COMMIT that peers are to be asked about, see `Repeats`.
+        Stops, too, behind a refused frame whose client stays, because within one Outcome receipts come before ERRORs,
+        where what was obeyed sets off so much selecting that others must have their turn, and behind a COMMIT (before
+        one, too, where there are many records), so that it is one batch.
         """
         broker = self._broker
         out.now_us = now_us
@@ -175,8 +181,16 @@ class StompGateway:
         count = len(frames)
         at = 0
         # Until one was not taken: a bound is near, and each attempt looks at all that follows.
-        may_run = True
+        may_run = self._may_run or not self.goes_on
+        self.goes_on = False
+        is_over = False
         while at < count:
+            if is_over or out.toil >= TOIL_MAX:
+                if self._acked:
+                    self._settle_acked(out)
+                self.goes_on = True
+                self._may_run = may_run
+                return frames[at:]
             frame = frames[at]
             at += 1
             head = frame.head
@@ -228,9 +242,14 @@ class StompGateway:
                 else:
                     if self._acked:
                         self._settle_acked(out)
+                    if head.command == "COMMIT" and out.record_bytes >= BESIDE_BYTES_MAX:
+                        self.goes_on = True
+                        self._may_run = may_run
+                        return frames[at - 1 :]
                     if head.command == "COMMIT" and self.repeats.of_commit(frame, now_us):
                         return frames[at - 1 :]
                     level = self._obey(frame, now_us, out)
+                    is_over = head.command == "COMMIT"
                 if frame.receipt is not None and level is not None:
                     out.receipt(frame.receipt, level)
                 if out.ending:
@@ -238,6 +257,7 @@ class StompGateway:
             except Refused as refused:
                 # A transaction that misses a frame must not be committed without it.
                 self.refuse(refused, frame.receipt, out, may_stay=not _is_held(head))
+                is_over = True
                 if out.ending:
                     break
         if self._acked:
@@ -557,7 +577,7 @@ class StompGateway:
         if kind is Kind.FANOUT:
             subscription.start = fanout_start(headers, "first" if durable is None else "next")
         elif kind is Kind.QUEUE:
-            subscription.asks = consumer_asks(headers)
+            subscription.asks = consumer_asks(headers, self._rules.destination_bytes_max)
             subscription.ack_timeout_us = ack_timeout_us(headers)
             subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")
             subscription.is_browser = is_said(headers, "browser")

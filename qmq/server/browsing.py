@@ -9,7 +9,7 @@ A browser stands in no line and is told the end by a message with `browser:end`,
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
@@ -17,6 +17,7 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.message import Message
+from qmq.broker.paging import page_limit
 from qmq.broker.selectors import selects
 from qmq.broker.subscription import Subscription
 from qmq.dots import Dot
@@ -24,13 +25,16 @@ from qmq.errors import LogBroken, Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.journal import Replay
 from qmq.server.checkpoints import Checkpoints
-from qmq.server.session import Session
+from qmq.server.session import Session, drained, session_of
 from qmq.storage.ports import QueueRow
 from qmq.storage.store import Store
 from qmq.wire.stomp import encode_headers
 from qmq.world import World
 
 PAGE_ROWS: Final = 200
+"""Of one page, or fewer where they are large (`page_limit`)."""
+TOLD_BYTES: Final = 256 << 10
+"""Bodies, more or less, between two looks whether the client has read what came before."""
 AT_ONCE: Final = 4
 """Browsers that read the disk at the same time; others wait for their turn, but for no slow client."""
 
@@ -85,11 +89,11 @@ class Browsing:
         """Raises LogBroken when the checkpoint fails; for everything else the client pays."""
         desk = self._desk
         try:
-            if self._session_of(subscription) is None:
+            if session_of(self._desk.sessions, subscription) is None:
                 return
             await desk.all_told()
             async with self._turns:
-                if self._session_of(subscription) is not None:
+                if session_of(self._desk.sessions, subscription) is not None:
                     await desk.checkpoints.bring_up()
             await self._tell_all(subscription)
         except LogBroken:
@@ -111,18 +115,18 @@ class Browsing:
             lanes = await desk.world.run_blocking(partial(_lanes, desk.store, nodes, queue, now_us))
         if not await self._tell(subscription, self._in_memory(queue)):
             return
-        for priority, node in lanes:
+        for priority, node, limit in lanes:
             after: Dot | None = None
             while True:
-                page = partial(desk.store.queues.page, node, queue, priority, after, times[node], PAGE_ROWS)
+                page = partial(desk.store.queues.page, node, queue, priority, after, times[node], limit)
                 async with self._turns:
                     rows: list[QueueRow] = await desk.world.run_blocking(page)
                 if not await self._tell(subscription, self._unsettled(rows, times[node])):
                     return
-                if len(rows) < PAGE_ROWS:
+                if len(rows) < limit:
                     break
                 after = rows[-1].dot
-        session = self._session_of(subscription)
+        session = session_of(self._desk.sessions, subscription)
         if session is not None:
             headers = [("message-id", END_ID), ("destination", queue), ("browser", "end"), ("content-length", "0")]
             session.outbox.put(subscription.prefix + encode_headers(headers, session.version) + b"\n\0\n")
@@ -144,33 +148,43 @@ class Browsing:
                     waiting.append(message)
         return waiting
 
-    def _session_of(self, subscription: Subscription) -> Session | None:
-        session = self._desk.sessions.get(subscription.session)
-        return session if session is not None and session.owns(subscription) else None
-
     async def _tell(self, subscription: Subscription, messages: list[Message]) -> bool:
-        """Tell what the subscription wants of `messages`, once the client has read what came before; False when it
-        has left."""
-        session = self._session_of(subscription)
-        if session is not None:
-            await session.outbox.drained()
-            session = self._session_of(subscription)
-        if session is None:
-            return False
+        """Tell what the subscription wants of `messages`, each part once the client has read what came before; False
+        when it has left."""
         selector = subscription.selector
         wanted = [m for m in messages if selector is None or selects(selector, m.envelope)]
-        if wanted:
-            session.outbox.put(encode_run(subscription.prefix, [tail_for(m, session.version) for m in wanted]))
+        for part in _parts(wanted):
+            session = await drained(self._desk.sessions, subscription)
+            if session is None:
+                return False
+            session.outbox.put(encode_run(subscription.prefix, [tail_for(m, session.version) for m in part]))
             session.outbox.flush()
-        return True
+        return session_of(self._desk.sessions, subscription) is not None
 
 
-def _lanes(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tuple[int, str]]:
-    """In a worker thread: (priority, node) of everything that waits, in the order in which it is told."""
+def _parts(messages: list[Message]) -> Iterator[list[Message]]:
+    """`messages` in parts of about TOLD_BYTES, of one message at least."""
+    part: list[Message] = []
+    size = 0
+    for message in messages:
+        part.append(message)
+        size += len(message.body)
+        if size >= TOLD_BYTES:
+            yield part
+            part = []
+            size = 0
+    if part:
+        yield part
+
+
+def _lanes(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tuple[int, str, int]]:
+    """In a worker thread: (priority, node, how many to read at once) of everything that waits, in the order in which it
+    is told."""
     found = [
-        (priority, place, node)
+        (priority, place, node, min(PAGE_ROWS, page_limit(head.messages, head.body_bytes)))
         for place, node in enumerate(nodes)
         for head in store.queues.heads(node, [queue], now_us).values()
         for priority in head.priorities
     ]
-    return [(priority, node) for priority, _, node in sorted(found, key=lambda lane: (-lane[0], lane[1]))]
+    found.sort(key=lambda lane: (-lane[0], lane[1]))
+    return [(priority, node, limit) for priority, _, node, limit in found]

@@ -16,6 +16,7 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.message import Message
+from qmq.broker.outcome import TOIL_MAX
 from qmq.broker.selectors import Selector, selected, selects
 from qmq.broker.subscription import StartAt, Subscription
 from qmq.dots import Dot, Origin, Vector
@@ -33,6 +34,10 @@ from qmq.storage.store import Store
 from qmq.world import World
 
 READ_BYTES = 256 << 10
+READ_BYTES_MIN = 8 << 10
+"""Of readers whose selector is costly: what is read in one go is selected from in one turn."""
+
+RECORD_BYTES_MIN = 64
 
 READS_AT_ONCE = 4
 """Worker threads that all readers together may have: those that are left must never keep a commit waiting."""
@@ -240,13 +245,17 @@ class Followers:
             return
         async with self._reads:
             position, skip = await desk.world.run_blocking(partial(_start, store, subscription, begin))
+        read_bytes = READ_BYTES
+        if subscription.selector is not None:
+            affordable = RECORD_BYTES_MIN * TOIL_MAX // subscription.selector.cost
+            read_bytes = min(READ_BYTES, max(READ_BYTES_MIN, affordable))
         heard: Heard | None = None
         if isinstance(subscription.start, dict) and (begin is None or position.seen):
             heard = Heard(dict(position.seen))
         while True:
             async with self._reads:
                 have = store.journal.vector()
-                page = await desk.world.run_blocking(partial(store.fanout_page, name, position, READ_BYTES))
+                page = await desk.world.run_blocking(partial(store.fanout_page, name, position, read_bytes))
             session = desk.sessions.get(subscription.session)
             if session is None or not session.owns(subscription):
                 self._ahead.pop(subscription, None)

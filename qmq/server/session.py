@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.outcome import Outcome
+from qmq.broker.outcome import TOIL_MAX, Outcome
 from qmq.broker.subscription import Delivery, Subscription
 from qmq.config import LimitSettings
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError
@@ -69,6 +69,9 @@ class Desk(Protocol):
     async def slot(self) -> None:
         """Wait until something may be decided."""
 
+    async def all_told(self) -> None:
+        """Wait until everything that is decided now is told."""
+
     async def answer(self, user: str | None, headers: Mapping[str, str]) -> Answer:
         """Answer a question to the node, or to the mesh. Raises Refused. May take seconds."""
 
@@ -112,6 +115,7 @@ class Session:
         self._heard = self._sent = trio.current_time()
         self._doubted = 0.0
         self._waits_for_slot = False
+        self._toils = False
         self._hear_within = 0.0
         self._beat_every = 0.0
         self.outbox = Outbox(pipe, self._start)
@@ -199,6 +203,9 @@ class Session:
             if self._gateway is not None:
                 left = self._decide(self._gateway, frames)
                 while left:
+                    if self._gateway.goes_on:
+                        left = await self._go_on(self._gateway, left)
+                        continue
                     keys = self._gateway.repeats.unsure(left, desk.world.now_us())
                     if keys is None:
                         left = await self._answer_first(self._gateway, left)
@@ -207,6 +214,17 @@ class Session:
             elif connection.error is not None:
                 self._say_before_login(connection.error, connection.error_receipt)
                 self.finish()
+
+    async def _go_on(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
+        """Obey frames that nobody else must answer first, after everyone else had a turn."""
+        self._waits_for_slot = True
+        await trio.lowlevel.checkpoint()
+        if self._toils:
+            # What followers of a fanout select from must not gather in front of one commit.
+            await self._desk.all_told()
+        await self._desk.slot()
+        self._waits_for_slot = False
+        return [] if self._ending or self.finishing else self._decide(gateway, frames)
 
     async def _answer_first(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
         """Answer the question that `frames` begin with, then obey the others; this client waits that long, in order."""
@@ -265,6 +283,7 @@ class Session:
                 log.info("! %s %s: %s", self.id, self.peer_address, error)
                 gateway.refuse(error, self._connection.error_receipt, out)
             self._ending = out.ending
+            self._toils = out.toil >= TOIL_MAX and bool(out.fanout_runs)
         finally:
             # Also after a bug: what was decided before it has its sequences, and the journal must not have a hole.
             if frames or error is not None:
@@ -417,3 +436,18 @@ class Session:
     def owns(self, subscription: Subscription) -> bool:
         """Whether messages for `subscription` may still be told."""
         return not (subscription.closed or self.finishing)
+
+
+def session_of(sessions: Mapping[int, Session], subscription: Subscription) -> Session | None:
+    """The session that `subscription` is still one of."""
+    session = sessions.get(subscription.session)
+    return session if session is not None and session.owns(subscription) else None
+
+
+async def drained(sessions: Mapping[int, Session], subscription: Subscription) -> Session | None:
+    """Wait until the client of `subscription` has read what came before; None when it has left."""
+    session = session_of(sessions, subscription)
+    if session is None:
+        return None
+    await session.outbox.drained()
+    return session_of(sessions, subscription)

@@ -1,5 +1,7 @@
 """The client with one node: sends, refusals, subscriptions, acknowledgements, transactions, cancels."""
 
+from typing import Any
+
 import argon2
 import pytest
 import trio
@@ -578,6 +580,31 @@ async def test_a_refused_transaction_does_nothing_and_leaves_its_message_to_the_
             with trio.move_on_after(5) as scope:
                 await anext(out)
             assert scope.cancelled_caught
+
+
+async def test_a_transaction_cancelled_on_its_way_costs_no_connection(autojump_clock: MockClock) -> None:
+    async with running() as mesh, mesh.client() as client:
+        await client.send("/queue/in", b"raw")
+        async with client.subscribe("/queue/in") as messages:
+            message = await anext(messages)
+            changed = client.runner.changed
+            with trio.CancelScope() as scope:
+
+                async def cancelled(subject: Any) -> None:
+                    scope.cancel()
+                    await changed(subject)
+
+                client.runner.changed = cancelled  # type: ignore[method-assign]
+                async with message, client.transaction() as together:
+                    together.send("/queue/out", b"cooked")
+                    together.ack(message)
+            client.runner.changed = changed  # type: ignore[method-assign]
+
+            assert scope.cancelled_caught
+            async with client.subscribe("/queue/out") as out:
+                assert await take(out, 1) == [b"cooked"]
+        assert client.statistics().logins == 1
+        assert client.statistics().unconfirmed_messages == 0
 
 
 async def test_an_empty_transaction_asks_nothing(autojump_clock: MockClock) -> None:

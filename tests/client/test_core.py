@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from qmq.client.address import Rotation, parse_address
 from qmq.client.core import Core, Phase
 from qmq.client.encode import vector_of
-from qmq.client.feed import Ack, Feed, State
+from qmq.client.feed import Ack, Delivery, Feed, State
+from qmq.client.requests import Request
 from qmq.client.vectors import HEADER_BYTES_MAX, ORIGINS_MAX, Progress, parse_gap, parse_progress
 from qmq.dots import Origin
 from qmq.errors import NotConnected, Refused, RemoteProtocolError, Stale
@@ -231,6 +232,89 @@ def test_a_refused_commit_is_aborted_because_its_connection_may_stay() -> None:
     (abort,) = peer.frames()
     assert (abort.head.command, abort.head.headers) == ("ABORT", begin.head.headers)
     assert isinstance(request.error, Refused)
+
+
+def held(peer: Peer) -> tuple[Delivery, Request]:
+    """A message in a transaction whose COMMIT is written."""
+    feed = queue()
+    id = subscribed(peer, feed)
+    peer.say("MESSAGE", ("subscription", id), ("message-id", "m"), ("ack", "1"))
+    delivery = peer.core.take(feed)
+    assert delivery is not None and peer.core.hold(delivery)
+    request = peer.core.new_transaction([], [(delivery, True)])
+    peer.core.submit(request)
+    assert [frame.head.command for frame in peer.frames()] == ["BEGIN", "ACK", "COMMIT"]
+    return delivery, request
+
+
+def test_a_transaction_that_nobody_waits_for_any_more_keeps_its_messages_until_it_is_answered() -> None:
+    peer = Peer()
+    peer.log_in()
+    delivery, request = held(peer)
+
+    peer.core.forget(request)
+    peer.core.settle(delivery, False, False)
+
+    assert peer.frames() == []
+    peer.receipt(request.receipt)
+    assert delivery.settled
+    assert peer.core.requests.messages == 0
+
+
+def test_messages_of_a_refused_transaction_that_nobody_waits_for_are_given_back() -> None:
+    peer = Peer()
+    peer.log_in()
+    delivery, request = held(peer)
+    peer.core.forget(request)
+
+    peer.say("ERROR", ("error-code", "queue-full"), ("receipt-id", request.receipt))
+
+    abort, nack = peer.frames()
+    assert abort.head.command == "ABORT"
+    assert (nack.head.command, nack.head.headers["id"]) == ("NACK", "1")
+    assert delivery.settled
+
+
+def test_messages_of_a_refused_transaction_wait_for_their_ack_as_before() -> None:
+    peer = Peer()
+    peer.log_in()
+    delivery, request = held(peer)
+
+    peer.say("ERROR", ("error-code", "queue-full"), ("receipt-id", request.receipt))
+    peer.frames()
+    peer.core.settle(delivery, True, False)
+
+    (ack,) = peer.frames()
+    assert (ack.head.command, ack.head.headers["id"]) == ("ACK", "1")
+
+
+@pytest.mark.parametrize("frame", ["t{}", "t{}.1"])
+def test_a_transaction_with_too_few_copies_is_applied_all_the_same(frame: str) -> None:
+    peer = Peer()
+    peer.log_in()
+    delivery, request = held(peer)
+
+    number = request.receipt.removeprefix("t")
+    peer.say("ERROR", ("error-code", "too-few-copies"), ("receipt-id", frame.format(number)))
+    peer.say("ERROR", ("error-code", "too-few-copies"), ("receipt-id", request.receipt))
+    peer.core.settle(delivery, False, False)
+
+    assert isinstance(request.error, Refused)
+    assert peer.frames() == []
+    assert not delivery.feed.unsettled
+
+
+def test_messages_of_an_unanswered_transaction_are_stale_when_its_connection_ends() -> None:
+    peer = Peer()
+    peer.log_in()
+    delivery, request = held(peer)
+    peer.core.forget(request)
+
+    peer.core.lost()
+
+    assert peer.core.requests.messages == 0
+    with pytest.raises(Stale):
+        peer.core.settle(delivery, True, False)
 
 
 def test_a_refused_frame_refuses_its_transaction() -> None:

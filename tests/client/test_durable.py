@@ -157,3 +157,16 @@ def test_the_ids_that_are_kept_are_bounded() -> None:
     assert IDS_MAX <= len(fanout.ids) <= 2 * IDS_MAX
     assert not fanout.is_news({"message-id": "b-01-1", "dedup-id": str(2 * IDS_MAX)})
     assert fanout.is_news({"message-id": "b-01-2", "dedup-id": "0"})
+
+
+def test_what_one_node_has_taken_twice_under_one_dedup_id_is_two_messages() -> None:
+    fanout = feed()
+
+    def comes(message_id: str) -> bool:
+        return fanout.is_news({"message-id": message_id, "dedup-id": "order-17"})
+
+    assert comes("a-0000000000000001-5")
+    assert not comes("b-0000000000000002-1")
+    assert comes("a-0000000000000001-900")
+    assert not comes("b-0000000000000002-7")
+    assert not comes("a-0000000000000001-900")

@@ -225,6 +225,24 @@ def test_dead_letters_and_children_go_to_one_queue(tmp_path: Path, key: str, nam
     assert ": must be " in mistake
 
 
+@pytest.mark.parametrize("limits", ["", "[limits]\ndestination_bytes_max = 1024\n"])
+def test_dead_letters_and_children_have_names_that_clients_may_use(tmp_path: Path, limits: str) -> None:
+    bytes_max = 1024 if limits else 255
+    name = "/queue/" + "é" * ((bytes_max - 7) // 2)
+    dead = policy(f'pattern = "/queue/a"\ndead_letter = "{name}éé"')
+    child = policy(f'pattern = "/fanout/f"\nchildren = ["{name}", "{name}éé"]')
+
+    places = [mistake.partition(" = ")[0] for mistake in mistakes_of(tmp_path, limits + dead + child)]
+    (said, _) = mistakes_of(tmp_path, limits + dead + child)
+
+    line = limits.count("\n")
+    assert places == [
+        f"FILE:{line + 3}: destinations.policies[0].dead_letter",
+        f"FILE:{line + 6}: destinations.policies[1].children[1]",
+    ]
+    assert said.endswith(f": must have at most {bytes_max} bytes, as limits.destination_bytes_max says")
+
+
 def test_an_empty_dead_letter_drops(tmp_path: Path) -> None:
     assert DestinationPolicy(pattern="/queue/a", dead_letter="").dead_letter == ""
 

@@ -137,10 +137,10 @@ def test_a_huge_file_is_not_read_to_its_end(tmp_path: Path) -> None:
 
 
 def test_sizes_may_be_written_with_units(write: Write) -> None:
-    settings = load_node(write('[limits]\nbody_bytes_max = "2MiB"\noutbox_bytes_max = 12345\n'))
+    settings = load_node(write('[limits]\nbody_bytes_max = "2MiB"\noutbox_bytes_max = 12345678\n'))
 
     assert settings.limits.body_bytes_max == 2 << 20
-    assert settings.limits.outbox_bytes_max == 12345
+    assert settings.limits.outbox_bytes_max == 12345678
 
 
 @pytest.mark.parametrize("size", ['"2MB"', '"-1"', '"1e3"', "true", "1.5", "-1", '"65MiB"', "0"])
@@ -149,6 +149,15 @@ def test_sizes_that_are_none_are_refused(write: Write, size: str) -> None:
 
     assert mistake.startswith("FILE:2: limits.body_bytes_max = ")
     assert ": must be " in mistake
+
+
+@pytest.mark.parametrize("key", ["header_line_bytes_max", "header_bytes_max", "login_bytes_max"])
+def test_what_a_frame_has_before_its_body_is_bounded_whatever_is_set(write: Write, key: str) -> None:
+    # A message and its headers are one record, and a transaction of them one batch.
+    assert mistakes_of(write(f'[limits]\n{key} = "60MiB"\n')) == [
+        f"FILE:2: limits.{key} = '60MiB': must be at most 1048576"
+    ]
+    assert getattr(load_node(write(f'[limits]\n{key} = "1MiB"\n')).limits, key) == 1 << 20
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "0", "0.0", "-1.5"])
@@ -174,6 +183,13 @@ def test_sync_of_another_form_is_refused(write: Write, sync: str) -> None:
     (mistake,) = mistakes_of(write(f"[storage]\nsync = {sync}\n"))
 
     assert "storage.sync" in mistake
+
+
+def test_an_outbox_has_room_for_some_messages(write: Write) -> None:
+    assert mistakes_of(write('[limits]\nbody_bytes_max = "8MiB"\n')) == [
+        "FILE:1: limits.outbox_bytes_max = 16777216: must be at least four times body_bytes_max, 33554432"
+    ]
+    load_node(write('[limits]\nbody_bytes_max = "8MiB"\noutbox_bytes_max = "32MiB"\n'))
 
 
 def test_a_rule_between_two_keys_holds_when_only_one_is_set(write: Write) -> None:

@@ -139,11 +139,11 @@ def test_subscription_that_asks_for_nonsense_is_refused_and_does_not_begin(heade
 
 
 def test_consumer_asks_only_for_what_it_says() -> None:
-    assert consumer_asks({"ack-timeout": "1"}) is None
+    assert consumer_asks({"ack-timeout": "1"}, 255) is None
 
-    limit = consumer_asks({"delivery-limit": "0"})
-    pause = consumer_asks({"redelivery-delay": "0.5"})
-    target = consumer_asks({"dead-letter": ""})
+    limit = consumer_asks({"delivery-limit": "0"}, 255)
+    pause = consumer_asks({"redelivery-delay": "0.5"}, 255)
+    target = consumer_asks({"dead-letter": ""}, 255)
 
     assert isinstance(limit, Asks) and isinstance(pause, Asks) and isinstance(target, Asks)
     assert (limit.delivery_limit, limit.redelivery_us, limit.dead_letter) == (0, None, None)
@@ -351,3 +351,14 @@ def test_full_queue_that_drops_tells_its_sender_nothing() -> None:
 
     assert [out.receipts for out in outs] == [["0"], ["1"]]
     assert [len(out.records) for out in outs] == [1, 0]
+
+
+def test_a_dead_letter_queue_has_a_name_that_can_be_subscribed_to() -> None:
+    client = Client()
+    longest = "/queue/" + "d" * 248
+
+    fits = client.say(f"SUBSCRIBE\nid:0\ndestination:/queue/q\ndead-letter:{longest}\nreceipt:r")
+    refused = client.say(f"SUBSCRIBE\nid:1\ndestination:/queue/q\ndead-letter:{longest}d")
+
+    assert fits.receipts == ["r"]
+    assert client.error(refused)["error-code"] == "destination-too-long"

@@ -4,8 +4,9 @@ import pytest
 
 from qmq.broker.broker import Broker
 from qmq.broker.message import Message
-from qmq.broker.outcome import Outcome
+from qmq.broker.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
 from qmq.broker.rules import REDELIVERY_US_MIN
+from qmq.broker.selectors import compile_selector
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries
 from qmq.gateways.stomp import Rules, StompGateway, encode_error
@@ -43,13 +44,22 @@ class Client:
         self.gateway = StompGateway(session, self.broker, rules, self.connection.version, keep_open)
 
     def say(self, *frames: str) -> Outcome:
-        out = Outcome(self.session)
+        (out,) = self.outcomes(*frames)
+        return out
+
+    def outcomes(self, *frames: str) -> list[Outcome]:
+        """As `say`, where the gateway hands some of the frames back."""
         # A frame without a body is written here without the blank line that ends its headers.
         whole = (frame if "\n\n" in frame else f"{frame}\n\n" for frame in frames)
-        data = b"".join(frame.encode() + b"\0" for frame in whole)
-        self.gateway.handle(self.connection.receive(data), self.now_us, out)
+        left = self.connection.receive(b"".join(frame.encode() + b"\0" for frame in whole))
         assert self.connection.error is None
-        return self.told(out)
+        outcomes: list[Outcome] = []
+        while left or not outcomes:
+            out = Outcome(self.session)
+            left = self.gateway.handle(left, self.now_us, out)
+            assert self.gateway.goes_on or not left
+            outcomes.append(self.told(out))
+        return outcomes
 
     def later(self, microseconds: int) -> Outcome:
         """What the node decides when time has passed."""
@@ -207,13 +217,33 @@ def test_frames_before_a_refused_one_stand_and_those_after_it_do_not() -> None:
 def test_keep_open_survives_an_unknown_destination_but_no_protocol_mistake() -> None:
     client = Client(keep_open=True, known=("/queue/q",))
 
-    first = client.say("SEND\ndestination:/queue/other\nreceipt:1\n\nx", "SEND\ndestination:/queue/q\nreceipt:2\n\ny")
-    second = client.say("UNSUBSCRIBE\nid:9")
+    first = client.say("SEND\ndestination:/queue/other\nreceipt:1\n\nx")
+    second = client.say("SEND\ndestination:/queue/q\nreceipt:2\n\ny", "UNSUBSCRIBE\nid:9")
 
     assert client.error(first)["error-code"] == "unknown-destination"
     assert not first.ending
-    assert first.receipts == ["2"]
+    assert second.receipts == ["2"]
     assert second.ending
+
+
+def test_frames_after_a_refused_one_are_handed_back_for_answers_that_come_after_its_own() -> None:
+    client = Client(keep_open=True, known=("/queue/q",))
+    frames = client.connection.receive(
+        b"SEND\ndestination:/queue/q\nreceipt:1\n\nx\0"
+        b"SEND\ndestination:/queue/other\nreceipt:2\n\nx\0"
+        b"SEND\ndestination:/queue/q\nreceipt:3\n\nx\0"
+    )
+    first, second = Outcome(client.session), Outcome(client.session)
+
+    left = client.gateway.handle(frames, NOW_US, first)
+    was_cut = client.gateway.goes_on
+    rest = client.gateway.handle(left, NOW_US, second)
+
+    assert left == frames[2:] and was_cut
+    assert rest == [] and not client.gateway.goes_on
+    assert first.receipts == ["1"]
+    assert client.error(first)["receipt-id"] == "2"
+    assert second.receipts == ["3"]
 
 
 def test_a_refused_frame_of_a_transaction_ends_the_session_so_that_nothing_commits_without_it() -> None:
@@ -230,6 +260,56 @@ def test_a_refused_frame_of_a_transaction_ends_the_session_so_that_nothing_commi
     assert out.ending
     assert not out.records
     assert not out.receipts
+
+
+def test_a_commit_ends_its_outcome_and_begins_one_behind_much_else() -> None:
+    client = Client()
+    large, small = "x" * BESIDE_BYTES_MAX, "x"
+    transaction = ["BEGIN\ntransaction:t", "SEND\ndestination:/queue/q\ntransaction:t\n\n1", "COMMIT\ntransaction:t"]
+
+    behind_small = client.outcomes(f"SEND\ndestination:/queue/q\n\n{small}", *transaction, "BEGIN\ntransaction:u")
+    behind_large = client.outcomes(f"SEND\ndestination:/queue/q\n\n{large}", *transaction, "BEGIN\ntransaction:v")
+
+    assert [len(out.records) for out in behind_small] == [2, 0]
+    assert [len(out.records) for out in behind_large] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("destination", ["/topic/t", "/fanout/f"])
+def test_frames_that_set_off_much_selecting_are_obeyed_in_turns(destination: str) -> None:
+    client = Client()
+    for id in range(100):
+        selector = " OR ".join([f"t LIKE '%a_a_{id}_a%'"] * 20)
+        client.say(f"SUBSCRIBE\nid:{id}\ndestination:{destination}\nselector:{selector}")
+    cost = 100 * compile_selector(selector).cost
+
+    outcomes = client.outcomes(*[f"SEND\ndestination:{destination}\nt:{n}\nreceipt:{n}\n\nx" for n in range(50)])
+
+    assert [receipt for out in outcomes for receipt in out.receipts] == [str(n) for n in range(50)]
+    assert max(len(out.receipts) for out in outcomes) * cost < TOIL_MAX + cost
+
+
+def test_frames_of_one_header_block_are_selected_from_once() -> None:
+    client = Client()
+    for id in range(100):
+        selector = " OR ".join([f"t LIKE '%a_a_{id}_a%'"] * 20)
+        client.say(f"SUBSCRIBE\nid:{id}\ndestination:/topic/t\nselector:{selector}")
+
+    (out,) = client.outcomes(*["SEND\ndestination:/topic/t\nt:a\n\nx"] * 50)
+
+    assert [len(run.messages) for run in out.topic_runs] == [50]
+
+
+def test_selecting_that_is_over_costs_nobody_a_turn() -> None:
+    client = Client()
+    for destination in ("/topic/t", "/fanout/f"):
+        for id in range(100):
+            selector = " OR ".join([f"t LIKE '%a_a_{id}_a%'"] * 20)
+            client.say(f"SUBSCRIBE\nid:{id}\ndestination:{destination}\nselector:{selector}")
+        for id in range(100):
+            client.say(f"UNSUBSCRIBE\nid:{id}")
+
+    for destination in ("/topic/t", "/fanout/f"):
+        assert len(client.outcomes(*[f"SEND\ndestination:{destination}\nt:{n}\n\nx" for n in range(50)])) == 1
 
 
 def test_a_duplicate_subscription_id_is_refused() -> None:

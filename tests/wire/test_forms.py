@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qmq.wire.stomp import HeadCaches, Limits, Version
-from qmq.wire.stomp.cache import HeadCache
+from qmq.wire.stomp.cache import CACHED_BLOCK_BYTES_MAX, HeadCache
 from qmq.wire.stomp.forms import FORMS_MAX
 from tests.wire.support import code, logged_in, values
 
@@ -111,3 +111,15 @@ def test_a_receipt_may_be_the_header_too_many() -> None:
 
     assert len(frames) == 1
     assert (code(connection), connection.error_receipt) == ("too-many-headers", "r")
+
+
+def test_a_form_is_remembered_of_blocks_that_are_no_longer_than_those_that_are_remembered_whole() -> None:
+    caches = HeadCaches()
+    connection = logged_in(caches=caches)
+
+    for padding in (CACHED_BLOCK_BYTES_MAX - 100, CACHED_BLOCK_BYTES_MAX):
+        connection.receive(b"".join(b"SEND\ndestination:/queue/%d\nx:%b\n\n\0" % (n, b"p" * padding) for n in range(9)))
+
+    forms = caches.cache(Version.V12, Limits()).forms._forms
+    assert len(forms) == 1
+    assert all(len(form) <= CACHED_BLOCK_BYTES_MAX for form in forms)

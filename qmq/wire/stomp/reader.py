@@ -373,7 +373,7 @@ class Reader:
         if command == "SEND" and "\nreceipt:" not in text and "\ncontent-length:" not in text:
             self._remember(stem, CachedBlock(head, -1))
             known = CachedBlock(head, length)
-            if self._learns and length <= self._limits.body_bytes_max:
+            if self._learns and len(rest) <= self._lookup_bytes_max and length <= self._limits.body_bytes_max:
                 cache.forms.learn(rest, known)
             return known
         return CachedBlock(head, length)
