@@ -8,11 +8,21 @@ import socket
 import threading
 from collections import Counter
 
+import pytest
+
+from qmq.bench import exchange, paced
 from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame
 
 
 def answer(command: str, headers: list[tuple[str, str]], body: bytes = b"") -> bytes:
     return encode_frame(command, headers, body, version=Version.V12)
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `qmq bench` give up soon on what a relay never delivers."""
+    for module in (exchange, paced):
+        monkeypatch.setattr(module, "GIVE_UP_SECONDS", 0.2)
+    monkeypatch.setattr(exchange, "STALL_SECONDS", 0.2)
 
 
 class Relay:
@@ -53,6 +63,11 @@ class Relay:
     def __enter__(self) -> "Relay":
         self._start(self._accept)
         return self
+
+    @property
+    def loses(self) -> bool:
+        """Whether something of what it takes is never delivered."""
+        return bool(self.lose or self.hold or self._leave_out)
 
     def forwards_to(self, other: "Relay", leave_out: int = 0) -> None:
         """From now on messages go there too, but for the one that `leave_out` counts."""

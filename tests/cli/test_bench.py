@@ -15,7 +15,7 @@ from qmq.bench import exchange, many, paced, workloads
 from qmq.cli.bench import limits_for
 
 from .conftest import Run
-from .relay import Relay
+from .relay import Relay, impatient
 
 QUICK = ("--seconds", "0.1", "--warmup", "0")
 MANY = ("backlog", "drain", "queues", "subscriptions")
@@ -29,14 +29,17 @@ FEW = {
 
 @pytest.fixture
 def measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Run `qmq bench` against a relay; its line of JSON, with the exit code as `exit`."""
+    """Run `qmq bench` against a relay; its line of JSON, with the exit code as `exit`.
+
+    Its patience is short only where something never comes: else a slow machine would look like a relay that loses.
+    """
     for module in (exchange, paced):
-        monkeypatch.setattr(module, "GIVE_UP_SECONDS", 0.2)
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(exchange, "STALL_SECONDS", 0.2)
     monkeypatch.setattr(many, "SETTLE_SECONDS", 0)
 
     def bench(relay: Relay, *arguments: str) -> dict[str, Any]:
+        if relay.loses:
+            impatient(monkeypatch)
         length = () if arguments[0] in MANY else QUICK
         result = run("bench", *arguments, *length, "--at", relay.at)
         facts = json.loads(result.stdout.splitlines()[0])
@@ -98,7 +101,8 @@ def test_a_backlog_is_published_and_drained(measured: Callable[..., dict[str, An
     assert (facts["missing"], facts["extra"], facts["errors"], facts["exit"]) == (0, 0, 0, 0), facts
     assert relay.sent == 2500
     assert {len(body) for body in relay.bodies} == {200}
-    assert set(relay.acked) == relay.delivered
+    assert set(relay.acked) <= relay.delivered
+    assert len(relay.delivered - set(relay.acked)) <= 7, "what was on its way when the time was over"
     assert set(relay.acked.values()) == {1}
     assert relay.headers[-1]["prefetch-count"] == "7"
     assert facts["publish_per_second"] > 0
@@ -178,8 +182,9 @@ def test_a_throwaway_node_allows_as_many_as_are_measured() -> None:
 
 def test_every_message_of_a_queue_is_acknowledged_once(measured: Callable[..., dict[str, Any]]) -> None:
     with Relay() as relay:
-        measured(relay, "queue", "--prefetch", "7")
+        facts = measured(relay, "queue", "--prefetch", "7")
 
+    assert (facts["missing"], facts["exit"]) == (0, 0), facts
     assert set(relay.acked) == relay.delivered
     assert set(relay.acked.values()) == {1}
     assert relay.headers[0]["ack"] == "client-individual"
