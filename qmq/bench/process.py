@@ -3,8 +3,10 @@
 All threads of the process count. A process that is gone raises OSError.
 """
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +19,15 @@ class Usage:
 
     cpu_seconds: float
     """User and system time since its start; counted in ticks of the system, usually 10 ms."""
-    wakeups: int
-    """How often a thread went to sleep by itself since its start, which is how often one was woken."""
+    wakeups: Mapping[int, int]
+    """Thread → how often it went to sleep by itself since its start, which is how often it was woken."""
     rss_bytes: int
     rss_highest_bytes: int
     """The most that `rss_bytes` ever was since its start."""
+
+    def wakeups_since(self, before: "Usage") -> int:
+        """Of the threads that there are now; what one did that has ended meanwhile is gone with it."""
+        return sum(count - before.wakeups.get(thread, 0) for thread, count in self.wakeups.items())
 
 
 def usage(pid: int) -> Usage:
@@ -29,11 +35,10 @@ def usage(pid: int) -> Usage:
     root = Path(f"/proc/{pid}")
     # The name stands in brackets and may hold blanks; utime and stime are fields 14 and 15 of the whole (proc(5)).
     fields = (root / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    wakeups = sum(_status(task / "status", "voluntary_ctxt_switches") for task in (root / "task").iterdir())
     status = root / "status"
     return Usage(
         cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
-        wakeups=wakeups,
+        wakeups=dict(_wakeups(root)),
         rss_bytes=_status(status, "VmRSS") * 1024,
         rss_highest_bytes=_status(status, "VmHWM") * 1024,
     )
@@ -43,10 +48,16 @@ def sum_of(usages: Sequence[Usage]) -> Usage:
     """Several processes as one. Memory that they share counts for each."""
     return Usage(
         cpu_seconds=sum(each.cpu_seconds for each in usages),
-        wakeups=sum(each.wakeups for each in usages),
+        wakeups=ChainMap(*[dict(each.wakeups) for each in usages]),
         rss_bytes=sum(each.rss_bytes for each in usages),
         rss_highest_bytes=sum(each.rss_highest_bytes for each in usages),
     )
+
+
+def _wakeups(process: Path) -> Iterator[tuple[int, int]]:
+    for task in (process / "task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            yield int(task.name), _status(task / "status", "voluntary_ctxt_switches")
 
 
 def _status(path: Path, name: str) -> int:

@@ -180,7 +180,7 @@ def _quiet(name: str, plan: Plan, lines: Lines) -> dict[str, Value]:
     lines.rest(plan.seconds)
     after = _used(plan)
     return {
-        f"{name}wakeups_per_second": round((after.wakeups - before.wakeups) / plan.seconds, 2),
+        f"{name}wakeups_per_second": round(after.wakeups_since(before) / plan.seconds, 2),
         f"{name}server_cpu_share": round((after.cpu_seconds - before.cpu_seconds) / plan.seconds, 4),
     }
 

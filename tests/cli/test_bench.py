@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from qmq.bench import exchange, many, paced, workloads
+from qmq.bench.process import Usage
 from qmq.cli.bench import limits_for
 
 from .conftest import Run
@@ -280,6 +281,14 @@ def test_idle_tells_memory_and_wakeups_of_the_process(run: Run, monkeypatch: pyt
     assert facts["wakeups_per_second"] >= 0
     assert facts["connected_wakeups_per_second"] >= 0
     assert isinstance(facts["bytes_per_connection"], int)
+
+
+def test_wakeups_of_a_thread_that_ended_meanwhile_are_not_taken_away() -> None:
+    stays, ended, came = 1, 2, 3
+    before = Usage(cpu_seconds=0, wakeups={stays: 5, ended: 100}, rss_bytes=0, rss_highest_bytes=0)
+    after = Usage(cpu_seconds=0, wakeups={stays: 7, came: 4}, rss_bytes=0, rss_highest_bytes=0)
+
+    assert after.wakeups_since(before) == 6
 
 
 def test_a_table_shows_the_same(run: Run) -> None:
