@@ -135,7 +135,9 @@ class Rules:
 
 
 class StompGateway:
-    """The dialogue with one logged-in client. `may_look`: whether it may subscribe to what the node tells of itself."""
+    """The dialogue with one logged-in client. `may_look`: whether its `user` may subscribe to what the node
+    tells of itself.
+    """
 
     def __init__(
         self,
@@ -146,7 +148,8 @@ class StompGateway:
         keep_open: bool,
         *,
         client_id: str = "",
-        may_look: Callable[[], bool] = lambda: True,
+        user: str | None = None,
+        may_look: Callable[[str | None], bool] = lambda user: True,
         window: Window | None = None,
     ) -> None:
         self.session_id = session_id
@@ -155,6 +158,7 @@ class StompGateway:
         self._broker = broker
         self._rules = rules
         self.keep_open = keep_open
+        self._user = user
         self._may_look = may_look
         self._window = window
         self._replies = ReplyTo(session_id, broker, version)
@@ -555,7 +559,7 @@ class StompGateway:
         """Begin a subscription; returns the level of its receipt."""
         destination = required(headers, "destination", "SUBSCRIBE")
         kind = kind_of(destination, self._rules.destination_bytes_max)
-        if kind is Kind.SYSTEM and not self._may_look():
+        if kind is Kind.SYSTEM and not self._may_look(self._user):
             raise Refused("not-allowed", "This user may not look into the broker: control is false in [[users]].")
         named = headers.get("id")
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")

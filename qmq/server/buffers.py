@@ -8,6 +8,7 @@ declared, and the connection is not let go for it unless it asked for that.
 All buffers of a connection together hold at most what an outbox may (`outbox_bytes_max`).
 """
 
+from collections import deque
 from functools import partial
 
 from qmq.broker.buffer import Buffer
@@ -63,18 +64,19 @@ class Buffers:
             session.buffered_bytes += buffer.bytes - bytes_before
         self.dropped += buffer.dropped - dropped
         if began and buffer:
+            if session.buffered is None:
+                session.buffered = deque()
+                session.outbox.written_hooks.append(partial(self._go_on, session, session.buffered))
             session.buffered.append(subscription)
-            if len(session.buffered) == 1:
-                session.outbox.written_hooks.append(partial(self._go_on, session))
 
-    def _go_on(self, session: Session) -> None:
+    def _go_on(self, session: Session, line: deque[Subscription]) -> None:
         """The outbox has become empty: let as much follow as fits, a little of each subscription by turns."""
-        line, outbox = session.buffered, session.outbox
+        outbox = session.outbox
         while line:
             if outbox.size > STRAIGHT_BYTES_MAX:
                 outbox.flush()
                 if outbox.size > STRAIGHT_BYTES_MAX:
-                    outbox.written_hooks.append(partial(self._go_on, session))
+                    outbox.written_hooks.append(partial(self._go_on, session, line))
                     return
             subscription = line.popleft()
             buffer = subscription.buffer
@@ -89,6 +91,7 @@ class Buffers:
             self.told += len(taken)
             if buffer:
                 line.append(subscription)
+        session.buffered = None
         outbox.flush()
 
 

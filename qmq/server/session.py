@@ -8,7 +8,6 @@ goes wrong here ends this connection and no other (`serve` is the guard).
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Protocol
 
 import trio
@@ -22,6 +21,7 @@ from qmq.gateways.headers import window
 from qmq.gateways.stomp import Rules, StompGateway, encode_error
 from qmq.server.answers import Answer
 from qmq.server.beats import Beats
+from qmq.server.latch import Latch
 from qmq.server.login import Logins
 from qmq.server.outbox import Outbox
 from qmq.server.retries import Retries
@@ -94,15 +94,16 @@ class Session:
         self.user: str | None = None
         self.finishing = False
         self._ending = False
-        self._reader_done = trio.Event()
-        self._left = trio.Event()
-        self.closed = trio.Event()
+        self._reader_done = Latch()
+        self._left = Latch()
+        self.closed = Latch()
         self.unsettled: list[Delivery] = []
         """Told to `auto` subscriptions and not yet with the kernel."""
-        self.held_back: deque[tuple[Subscription, list[Delivery]]] = deque()
-        """In flight to this client and not encoded before it has read what waits."""
-        self.buffered: deque[Subscription] = deque()
-        """Subscriptions of this client in whose declared buffer something waits; `Buffers` serves them by turns."""
+        self.held_back: deque[tuple[Subscription, list[Delivery]]] | None = None
+        """In flight to this client and not encoded before it has read what waits; None for nothing."""
+        self.buffered: deque[Subscription] | None = None
+        """Subscriptions of this client in whose declared buffer something waits, or None; `Buffers` serves them by
+        turns."""
         self.buffered_bytes = 0
         self._desk = desk
         self._pipe = pipe
@@ -190,6 +191,7 @@ class Session:
                 continue
             self._heard = trio.current_time()
             frames = connection.receive(data)
+            del data  # as `frames` below: a client that is silent keeps nothing of what it said last in memory
             if self._gateway is None and frames:
                 self._connecting = False
                 if not await self._log_in(frames.pop(0)):
@@ -214,6 +216,7 @@ class Session:
             elif connection.error is not None:
                 self._say_before_login(connection.error, connection.error_receipt)
                 self.finish()
+            del frames
 
     async def _go_on(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
         """Obey frames that nobody else must answer first, after everyone else had a turn."""
@@ -336,7 +339,8 @@ class Session:
             headers.get("on-error") == "keep-open",
             client_id=headers.get("client-id", ""),
             window=bound,
-            may_look=partial(desk.may_ask, self.user),
+            user=self.user,
+            may_look=desk.may_ask,
         )
         desk.sessions[self.id] = self
         desk.broker.open_session(self.id, desk.world.chance.getrandbits(REPLY_KEY_BITS))

@@ -180,7 +180,7 @@ def slow_of(node: "Node") -> list[dict[str, Any]]:
             "dropped": subscription.buffer.dropped,
         }
         for session in node.sessions.values()
-        for subscription in session.buffered
+        for subscription in session.buffered or ()
         if subscription.buffer is not None and not subscription.closed
     ]
     return sorted(waiting, key=lambda row: (-row["dropped"], -row["bytes"], row["session"]))[:DESTINATIONS_SHOWN]

@@ -5,6 +5,7 @@ in one pass are flushed together at its end, so each client gets one send per pa
 what they had in flight has been taken back by the broker.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -247,9 +248,11 @@ class Teller:
             len(deliveries) <= self._run_max or body_bytes(deliveries) <= self._queue_bytes_max
         )
         if session.held_back or not fits:
+            if session.held_back is None:
+                session.held_back = deque()
             session.held_back.append((subscription, deliveries))
             if len(session.held_back) == 1:
-                self._tell_held_back(session)
+                self._tell_held_back(session, session.held_back)
             return
         self._put_queue(session, subscription, deliveries)
 
@@ -263,9 +266,9 @@ class Teller:
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(deliveries)
 
-    def _tell_held_back(self, session: Session) -> None:
+    def _tell_held_back(self, session: Session, held_back: deque[tuple[Subscription, list[Delivery]]]) -> None:
         """Encode as much as the client's bound allows, and the rest when it has read that."""
-        held_back, outbox = session.held_back, session.outbox
+        outbox = session.outbox
         while held_back:
             subscription, deliveries = held_back[0]
             if subscription.closed or session.finishing:
@@ -274,17 +277,18 @@ class Teller:
             if outbox.size > self._queue_bytes_max:
                 outbox.flush()
             if outbox.size > self._queue_bytes_max:
-                outbox.written_hooks.append(partial(self._go_on, session))
+                outbox.written_hooks.append(partial(self._go_on, session, held_back))
                 return
             self._put_queue(session, subscription, deliveries[: self._run_max])
             if len(deliveries) > self._run_max:
                 held_back[0] = (subscription, deliveries[self._run_max :])
             else:
                 held_back.popleft()
+        session.held_back = None
 
-    def _go_on(self, session: Session) -> None:
+    def _go_on(self, session: Session, held_back: deque[tuple[Subscription, list[Delivery]]]) -> None:
         self._touched[session] = None
-        self._tell_held_back(session)
+        self._tell_held_back(session, held_back)
         self.flush()
 
     def _is_too_slow(self, session: Session) -> bool:

@@ -1,6 +1,5 @@
 """Subscribers that declared how far they may fall behind: they pay for it, and nobody else does."""
 
-from collections import deque
 from types import SimpleNamespace
 from typing import cast
 
@@ -70,7 +69,7 @@ def test_more_than_an_outbox_should_hold_flows_while_the_socket_takes_it() -> No
 
     pipe = Taking()
     outbox = Outbox(cast(Pipe, pipe), lambda task: None)
-    session = SimpleNamespace(outbox=outbox, buffered=deque(), buffered_bytes=0)
+    session = SimpleNamespace(outbox=outbox, buffered=None, buffered_bytes=0)
     subscription = Subscription(1, "s", "/topic/t", Ack.AUTO, 1, b"")
     subscription.buffer = Buffer(1, 1, Overflow.DISCONNECT)
     rests = [b"x" * 50_000] * 50
@@ -183,7 +182,7 @@ async def test_all_buffers_of_a_connection_together_are_bounded(autojump_clock: 
         for number in range(5):
             await publish(writer, f"/topic/{number}", 100)
 
-        waiting = sum(subscription.buffer.bytes for subscription in session.buffered if subscription.buffer)
+        waiting = sum(subscription.buffer.bytes for subscription in session.buffered or () if subscription.buffer)
         assert 200_000 < waiting == session.buffered_bytes <= 400_000
 
 

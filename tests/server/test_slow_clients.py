@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.broker.paging import PAGE_BYTES
 from qmq.storage.ports import QueueRow
 from tests.server.rig import Rig, eventually, send, subscribe
 from tests.support.depths import depths
+from tests.support.network import FabricPipe
 
 LIMITS = {"outbox_bytes_max": 400_000, "body_bytes_max": 20_000}
 
@@ -109,3 +110,31 @@ async def test_the_reason_is_the_next_that_a_dropped_client_reads(autojump_clock
 
         assert frames[-1].head.headers["error-code"] == "slow-consumer"
         assert sum(len(frame.body) for frame in frames) < 1_000_000
+
+
+async def test_nothing_that_a_silent_client_said_is_kept_for_it(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: set[int] = set()
+
+    class Read(bytes):
+        def __init__(self, data: bytes) -> None:
+            alive.add(id(self))
+
+        def __del__(self) -> None:
+            alive.discard(id(self))
+
+    receive = FabricPipe.receive_some
+
+    async def receive_some(pipe: FabricPipe, bytes_max: int) -> bytes:
+        data = await receive(pipe, bytes_max)
+        return Read(data) if pipe.peer_address == "10.0.0.2" else data
+
+    monkeypatch.setattr(FabricPipe, "receive_some", receive_some)
+    async with Rig().run() as rig:
+        client = await rig.connect("10.0.0.2")
+        await client.send(*[send("/topic/t", "x" * 4000) for _ in range(10)], send("/topic/t", "last", "r"))
+        await client.receipt()
+        await wait_all_tasks_blocked()
+
+        assert not alive

@@ -343,7 +343,8 @@ class Reader:
                 self._send_run = learn_send(chunk, pos, body_at, known, receipt is not None)
             elif receipt is None and (head.command == "ACK" or head.command == "NACK"):
                 self._ack_run = learn_ack(chunk, pos, body_at, head)
-        self._last_known = known
+        # Of others nothing is learnt, and a CONNECT would be kept as long as its client is silent.
+        self._last_known = known if head.command == "SEND" else None
         return stop + 1
 
     def _parse(self, rest: bytes) -> CachedBlock:
