@@ -9,7 +9,7 @@ consumers elsewhere counts as lent to them: neither is handed out a second time.
 Surprising: messages in memory only (`persistent:false`) stay with the node that accepted them; no other has them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heapify
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,9 @@ class Handover:
         self.gathering: dict[str, Gathered] = {}
         self.elsewhere: dict[Dot, str] = {}
         """Messages of served and arriving owners that are not in memory, and the peer whose consumers have them."""
+        self.lent_before: dict[str, set[Dot]] = {}
+        """Peer → what it was lent before the term in which this node serves, until it has said what of that it holds.
+        What is back is none of it any more: it may be lent to the same peer again, in the new term."""
 
     # Taking over
 
@@ -84,6 +87,14 @@ class Handover:
         if self.elsewhere.get(dot) == peer:
             del self.elsewhere[dot]
 
+    def came_back(self, peer: str, dot: Dot) -> None:
+        """Whatever `peer` says of an earlier term, it is not about this any more."""
+        before = self.lent_before.get(peer)
+        if before is not None:
+            before.discard(dot)
+            if not before:
+                del self.lent_before[peer]
+
     def held_by(self, peer: str) -> list[Dot]:
         """What is not in memory and with consumers of `peer`."""
         return [dot for dot, there in self.elsewhere.items() if there == peer]
@@ -98,15 +109,33 @@ class Handover:
                 found.setdefault(peer, []).append(dot)
         return {peer: dots for peer, dots in found.items() if dots}
 
-    def begin_anew(self, owner: str) -> dict[str, list[Dot]]:
-        """This node goes on to serve `owner`, in a new term. Returns `with_peers`: they were lent in the old one, which
-        is over for those that have not left yet (`Serving._is_lent`)."""
+    def begin_anew(self, owner: str) -> None:
+        """This node goes on to serve `owner`, in a new term. What peers have was lent in the old one, which is over for
+        those that have not left yet (`Serving._is_lent`)."""
         queues = self._queues
         for lent in queues.lent.values():
             for dot, message in list(lent.items()):
                 if dot.origin.node == owner and dot.sequence > 0:
                     lent[dot] = queues.owned[dot.origin][dot.sequence] = message.twin()
-        return self.with_peers(owner)
+        self.was_lent_before(owner, self.with_peers(owner))
+
+    def was_lent_before(self, owner: str, dots: Mapping[str, Iterable[Dot]]) -> None:
+        """This is what each peer has of `owner` from before the present term."""
+        self.forget_before(owner)
+        for peer, its in dots.items():
+            self.lent_before.setdefault(peer, set()).update(its)
+
+    def take_before(self, peer: str, owner: str) -> list[Dot]:
+        """What `peer` was lent of `owner` before the present term; it says now what of that it holds."""
+        before = [dot for dot in self.lent_before.get(peer, ()) if dot.origin.node == owner]
+        for dot in before:
+            self.came_back(peer, dot)
+        return sorted(before)
+
+    def forget_before(self, owner: str) -> None:
+        """Who serves `owner` is decided anew."""
+        for peer in list(self.lent_before):
+            self.take_before(peer, owner)
 
     def adopt(self, owner: str, tombstones: Iterable[Dot], out: Outcome) -> None:
         """Hand out the messages of `owner` from now on. Its rows are in the store, no load of a page is under way.

@@ -111,11 +111,14 @@ class Lending:
     def returned(self, peer: str, returns: Iterable[tuple[Dot, Back, Asks | None]], out: Outcome) -> None:
         """`peer` gives messages back."""
         lent = self.lent.get(peer, {})
+        handover = self._queues.handover
         back: dict[str, list[Return]] = {}
         for dot, why, asks in returns:
             message = lent.pop(dot, None)
+            if handover.lent_before:
+                handover.came_back(peer, dot)
             if message is None:
-                self._queues.handover.not_with(peer, dot)
+                handover.not_with(peer, dot)
             elif not message.settled:
                 back.setdefault(message.envelope.destination, []).append(Return(message, why, asks))
         for name, messages in back.items():
@@ -134,9 +137,11 @@ class Lending:
 
         To be called when the records that `peer` made of settles are here, else what it settled is delivered again.
         """
-        for dot in self._queues.handover.held_by(peer):
+        handover = self._queues.handover
+        for dot in handover.held_by(peer):
             if dot in dots:
-                del self._queues.handover.elsewhere[dot]
+                handover.not_with(peer, dot)
+                handover.came_back(peer, dot)
         lost = [(dot, Back.RELEASED, None) for dot in self.lent.get(peer, {}) if dot in dots]
         self.returned(peer, lost, out)
         return len(lost)

@@ -53,9 +53,6 @@ class Arrivals:
         self._takeover = takeover
         self._after = takeover_after_seconds
         self._arrivals: dict[str, Arrival] = {}
-        # Owner -> peer -> what it was lent before the term in which this node serves, until it has said what of that
-        # it holds.
-        self._lent_before: dict[str, dict[str, list[Dot]]] = {}
 
     def __contains__(self, owner: str) -> bool:
         return owner in self._arrivals
@@ -66,7 +63,7 @@ class Arrivals:
         handover = self._node.broker.queues.handover
         # What this node may have of these messages is from before, and others have settled some since.
         handover.cede(owner, self._node.origin.node)
-        self._lent_before.pop(owner, None)
+        handover.forget_before(owner)
         arrival = self._arrivals[owner] = Arrival(number, needs)
         handover.expect(owner)
         for peer, dots in lent.items():
@@ -76,12 +73,12 @@ class Arrivals:
 
     def go_on(self, owner: str) -> None:
         """This node serves `owner` without a break, in a new term from now on."""
-        self._lent_before[owner] = self._node.broker.queues.handover.begin_anew(owner)
+        self._node.broker.queues.handover.begin_anew(owner)
 
     def end(self, owner: str) -> None:
         """Somebody else may serve `owner`."""
         self._arrivals.pop(owner, None)
-        self._lent_before.pop(owner, None)
+        self._node.broker.queues.handover.forget_before(owner)
 
     def peer_holds(self, peer: str, owner: str, number: int, dots: list[Dot], out: Outcome) -> None:
         """`peer` has heard of the term, which is the one that this node obeys, and consumers there have these."""
@@ -96,9 +93,10 @@ class Arrivals:
             self._take_back(owner, peer, dots, out)
 
     def _take_back(self, owner: str, peer: str, held: Collection[Dot], out: Outcome) -> None:
-        before = self._lent_before.get(owner, {}).pop(peer, [])
+        broker = self._node.broker
         kept = set(held)
-        self._node.broker.lending.returned(peer, [(dot, Back.UNSEEN, None) for dot in before if dot not in kept], out)
+        before = broker.queues.handover.take_before(peer, owner)
+        broker.lending.returned(peer, [(dot, Back.UNSEEN, None) for dot in before if dot not in kept], out)
 
     async def _bring_in(self, owner: str, arrival: Arrival) -> None:
         """Begin to hand out the messages of `owner`, unless somebody else may by then."""
@@ -155,7 +153,7 @@ class Arrivals:
             if node.mesh is not None:
                 node.mesh.mind_absent(peer)
         # Who says it later than this was waited for.
-        self._lent_before[owner] = {peer: dots for peer, dots in elsewhere.items() if peer not in arrival.said}
+        handover.was_lent_before(owner, {peer: dots for peer, dots in elsewhere.items() if peer not in arrival.said})
         node.broker.queues.held = True
         handover.adopt(owner, node.store.tombstones, out)
         node.clerk.sweep_at(node.world.now_us())

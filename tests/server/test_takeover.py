@@ -18,7 +18,7 @@ from qmq.replication.outbox import Outbox, encode_send
 from qmq.replication.terms import Holds, Release
 from qmq.server.node import Node
 from qmq.storage.mesh_facts import UNCHECKED
-from tests.server.mesh_rig import MeshRig
+from tests.server.mesh_rig import MeshRig, host_of
 from tests.server.rig import Client, eventually, send, subscribe
 from tests.support.depths import depths
 
@@ -363,6 +363,34 @@ async def test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_n
         await eventually(lambda: len(outbox._lends) == 2)
         monkeypatch.setattr(outbox, "take", take)
         outbox.wake()
+
+        bodies: list[bytes] = []
+        for worker in workers:
+            with trio.move_on_after(QUIET_SECONDS):
+                bodies.append((await worker.next("MESSAGE")).body)
+        assert bodies == [b"one"]
+
+
+async def test_a_loan_of_the_new_term_is_not_taken_for_one_of_the_term_before(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three().run() as rig:
+        a, b = rig.nodes["a"], rig.nodes["b"]
+        assert a.mesh is not None and b.mesh is not None
+        workers = [await consumer(rig, "b", prefetch="10") for _ in range(2)]
+        rig.cut("b", "c")
+        await eventually(lambda: "c" not in b.mesh.aware())  # type: ignore[union-attr]
+        hub = a.mesh._hub
+        for way in (hub.servings["b"], hub.followings["b"]):
+            monkeypatch.setattr(way.outbox, "take", bytes)
+        await publish(rig, "a", "one")
+        await eventually(lambda: bool(a.broker.lending.lent.get("b")))
+        # Somebody has voted for another while it did not hear this one, which has to confirm its right.
+        rig.nodes["c"].takeover.rules.promised["a"] = Term(1, "c")
+        await eventually(lambda: a.takeover.rules.term_of("a") == Term(2, "a"))
+
+        # Who lost the loan hears of the new term when the next link has begun, and is lent the message once more.
+        rig.fabric.break_between(host_of(0), host_of(1))
 
         bodies: list[bytes] = []
         for worker in workers:
