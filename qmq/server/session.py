@@ -269,7 +269,11 @@ class Session:
             left = gateway.repeats.answer(frames, desk.world.now_us(), out)
             if out.repeats:
                 desk.submit(out)
-            return self._decide(gateway, left)
+            left = self._decide(gateway, left)
+            while left and gateway.goes_on:
+                # Peers that ask about the same are answered when all of it is decided.
+                left = await self._go_on(gateway, left)
+            return left
 
     def _decide(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
         """Obey the frames of one read, in one breath with their hand-over; returns those that somebody else must

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.errors import Refused
 from qmq.server.asking import ANSWER_SECONDS
 from qmq.wire.stomp import Frame
@@ -255,6 +256,23 @@ async def test_tried_on_two_nodes_at_once_it_is_one(autojump_clock: Any) -> None
             assert sorted(duplicate for [(_, duplicate)] in got) == [False, True, True], number
 
         assert sorted(await consumed(clients[0])) == sorted(b"%d" % n for n in range(20))
+
+
+async def test_tried_on_three_nodes_at_once_it_is_one_behind_a_send_that_is_refused(autojump_clock: Any) -> None:
+    full = DestinationSettings(policies=(DestinationPolicy(pattern="/queue/full", max_bytes=1),))
+    async with MeshRig("a", "b", "c", destinations=full).run() as mesh:
+        clients = [await mesh.connect(name, on_error="keep-open") for name in ("a", "b", "c")]
+        for number in range(10):
+            for client in clients:
+                await client.send(
+                    again("/queue/full", "too long", "no", f"no {number}"), again(Q, "x", "r", str(number))
+                )
+            for client in clients:
+                await client.next("ERROR")
+            got = [await receipts(client, 1) for client in clients]
+            assert sorted(duplicate for [(_, duplicate)] in got) == [False, True, True], number
+
+        assert len(await consumed(clients[0])) == 10
 
 
 async def test_the_session_keeps_its_order_while_peers_are_asked(autojump_clock: Any) -> None:
