@@ -55,7 +55,7 @@ def unpack_move(destination: str, body: bytes) -> Move:
             told=_unpack_vector(found.get("told")),
             holder=_unpack_holder(found.get("holder")),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a move of a cursor: {error}") from error
 
 

@@ -27,7 +27,7 @@ def unpack_retirement(body: bytes) -> Retirement:
         found = msgpack.unpackb(body, strict_map_key=False)
         node, adopter = found["node"], found["adopter"]
         sealed = {Origin(node, int(number)): int(last) for number, last in found["sealed"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a retirement: {error!r}") from error
     if type(node) is not str or type(adopter) is not str:
         raise CorruptLog("not a retirement: a name is no text")

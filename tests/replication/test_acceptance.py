@@ -2,6 +2,7 @@
 
 import random
 import zlib
+from math import inf
 
 import msgpack
 import pytest
@@ -205,22 +206,35 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
                 {"done": [["a", 1, [5, 4]]]},
                 {"done": [["", 1, [4, 5]]]},
                 {"holder": [1, "a", -1]},
+                {"holder": [inf, "a", 1]},
             )
         ],
         [1, 1, Kind.CURSOR << 56, 5, b"", msgpack.packb(CURSOR)],
         *[
             [1, 1, Kind.SEAL << 56, "", b"", msgpack.packb([seal])]
-            for seal in (["", 1, 1, False, ""], ["a", -1, 1, False, ""], ["a", 1, -1, False, ""])
+            for seal in (
+                ["", 1, 1, False, ""],
+                ["a", -1, 1, False, ""],
+                ["a", 1, -1, False, ""],
+                ["a", inf, 1, False, ""],
+            )
         ],
         *[
             [1, 1, Kind.RETIRE << 56, "", b"", msgpack.packb({"node": node, "adopter": adopter, "sealed": sealed})]
-            for node, adopter, sealed in (("", "b", {}), ("a", "No Name", {}), ("a", "b", {-1: 1}), ("a", "b", {1: -1}))
+            for node, adopter, sealed in (
+                ("", "b", {}),
+                ("a", "No Name", {}),
+                ("a", "b", {-1: 1}),
+                ("a", "b", {1: -1}),
+                ("a", "b", {1: inf}),
+            )
         ],
         *[
             [1, 1, kind << 56, "", b"", pack_term(owner, term, server)]
             for kind in (Kind.TERM, Kind.VOTE)
             for owner, term, server in (("", 1, "b"), ("a", -1, "b"), ("a", 1 << 63, "b"), ("a", 1, "No Name"))
         ],
+        [1, 1, Kind.TERM << 56, "", b"", msgpack.packb(["a", inf, "b"])],
         [1, 1, "x", "/queue/x", b"", b""],
         [1, 1],
         5,
