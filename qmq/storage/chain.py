@@ -9,8 +9,8 @@ base of the next one are the same number, and the next batch stands one head fur
 """
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from errno import EDQUOT, ENOSPC
 from itertools import pairwise
 from typing import Final
@@ -91,14 +91,21 @@ class Chain:
     def end(self) -> int:
         return self.segments[-1].end if self.segments else 0
 
-    def add_segment(self, base: int, created_us: int, vector: Vector) -> None:
-        """Begin a new last segment at `base`; the file and its name are durable on return."""
+    def add_segment(
+        self,
+        base: int,
+        created_us: int,
+        vector: Vector,
+        syncing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Begin a new last segment at `base`; the file and its name are durable on return, synced within `syncing`."""
         path = f"{self.directory}/{segment_name(base)}"
         head = encode_head(base, self.content, self.node, created_us, vector)
         file = self.disk.create(path)
         file.write(head)
-        file.sync()
-        self.disk.sync_directory(self.directory)
+        with syncing():
+            file.sync()
+            self.disk.sync_directory(self.directory)
         known = SegmentHead(base, self.content, self.node, created_us, dict(vector), len(head))
         segment = Segment(known, path, file, base + len(head))
         with self._changing:
@@ -325,7 +332,7 @@ def cut_file(disk: Disk, path: str, file: File, size: int) -> File:
     the file itself is cut: a start must not need room.
     """
     try:
-        whole = replace_file(disk, path, file.read(0, size))
+        whole = _write_beside(disk, path, file.read(0, size))
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -333,11 +340,19 @@ def cut_file(disk: Disk, path: str, file: File, size: int) -> File:
         file.sync()
         return file
     file.close()
+    _put_in_place(disk, path)
     return whole
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> File:
-    """Put a durable file with exactly `data` in the place of `path`, in one step. OSError: nothing is left of it."""
+    """Put a durable file with exactly `data` in the place of `path`, in one step."""
+    file = _write_beside(disk, path, data)
+    _put_in_place(disk, path)
+    return file
+
+
+def _write_beside(disk: Disk, path: str, data: bytes) -> File:
+    """A durable file that waits to take the place of `path`. OSError: nothing is left of it."""
     temporary = path + TEMPORARY_SUFFIX
     file = disk.create(temporary)
     try:
@@ -348,6 +363,10 @@ def replace_file(disk: Disk, path: str, data: bytes) -> File:
         with suppress(OSError):
             disk.remove(temporary)
         raise
-    disk.rename(temporary, path)
-    disk.sync_directory(path.rpartition("/")[0])
     return file
+
+
+def _put_in_place(disk: Disk, path: str) -> None:
+    """OSError: whether it has happened is unknown, so nothing may be written to either file."""
+    disk.rename(path + TEMPORARY_SUFFIX, path)
+    disk.sync_directory(path.rpartition("/")[0])

@@ -283,11 +283,11 @@ class Journal:
 
     def _roll(self, created_us: int) -> None:
         """Begin the next segment. The full one is durable before, so damage in it can never be a torn tail."""
-        with self._syncing():
-            if self.synced_end != self.end:
+        if self.synced_end != self.end:
+            with self._syncing():
                 self._chain.sync()
-                self.synced_end = self.end
-            self._chain.add_segment(self.end, created_us, self._vector)
+            self.synced_end = self.end
+        self._chain.add_segment(self.end, created_us, self._vector, self._syncing)
         with self._state:
             self.end = self.synced_end = self._chain.end
             self._marks.append((self.end, dict(self._vector)))

@@ -1,4 +1,5 @@
 import zlib
+from errno import ENOSPC
 
 import pytest
 
@@ -386,6 +387,38 @@ def test_an_append_that_found_no_room_keeps_no_node_from_starting() -> None:
 
     assert store.recovered.vector == {A: 10}
     store.begin_incarnation(7, NOW)
+
+
+def test_a_segment_that_found_no_room_keeps_no_node_from_starting() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, FULL)
+    store.journal.append([Writer(A).published("/queue/q", b"x" * 63_000)])
+    disk.capacity_bytes = disk.used_bytes() + 10
+    with pytest.raises(LogBroken):
+        store.journal.append([Writer(B).published("/queue/q", b"x" * 5000)], settle_only=True)
+    disk.stop()
+
+    store = open_small(disk, FULL)
+
+    assert store.recovered.vector == {A: 1}
+    assert store.journal.segments() == 1
+
+
+def test_nothing_is_written_to_a_torn_file_that_a_copy_may_have_replaced() -> None:
+    disk, batches = three_batches()
+    disk = with_tail(disk, disk.contents()[TAIL] + batches[2][:-1])
+    sync_directory = disk.sync_directory
+
+    def no_room(path: str) -> None:
+        disk.sync_directory = sync_directory  # type: ignore[method-assign]
+        raise OSError(ENOSPC, "no room for the name")
+
+    disk.sync_directory = no_room  # type: ignore[method-assign]
+    with pytest.raises(LogBroken):
+        open_small(disk)
+    disk.stop()
+
+    assert journal_batches(open_small(disk)) == batches
 
 
 def test_after_a_failed_sync_no_node_starts_without_room_for_a_copy() -> None:
