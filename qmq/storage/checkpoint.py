@@ -85,6 +85,13 @@ class CheckpointReport(NamedTuple):
         return ", ".join(f"{name} {value}" for name, value in facts.items()) or "nothing to do"
 
 
+class Stored(NamedTuple):
+    """What the queue store knows, in one step: it is ahead of the last committed checkpoint while one is under way."""
+
+    vector: Vector
+    tombstones: set[Dot]
+
+
 class Checkpointer:
     """One at a time. `lock` is held while a fanout log is opened or closed, as readers do it too."""
 
@@ -101,8 +108,7 @@ class Checkpointer:
         tombstones: set[Dot],
         lock: threading.RLock,
     ) -> None:
-        self.tombstones = tombstones
-        """Of the queue store, at its position."""
+        self.stored = Stored(logs.state.vector, tombstones)
         self._disk = disk
         self._catalog = catalog
         self._queues = queues
@@ -125,6 +131,11 @@ class Checkpointer:
     def state(self) -> CheckpointState:
         """The last committed checkpoint."""
         return self._logs.state
+
+    @property
+    def tombstones(self) -> set[Dot]:
+        """Of the queue store, at its position."""
+        return self.stored.tombstones
 
     def run(
         self, end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
@@ -269,6 +280,7 @@ class Checkpointer:
 
     def _apply(self, reduction: Reduction, position: int) -> None:
         """Raises DiskFull; nothing has changed then."""
+        tombstones = self.tombstones
         if position > self._queues.position():
             self._queues.apply(
                 reduction.rows(),
@@ -278,7 +290,8 @@ class Checkpointer:
                 position,
                 reduction.attempts,
             )
-            self.tombstones = reduction.tombstones()
+            tombstones = reduction.tombstones()
+        self.stored = Stored(reduction.vector, tombstones)
 
     def _commit(self, reduction: Reduction, position: int) -> int:
         extents: dict[str, FanoutExtent] = {}

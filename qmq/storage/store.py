@@ -354,8 +354,8 @@ class Store:
 
     def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
         """Which of these messages are known here to be done, or to fail; of what this node gave up it knows nothing."""
-        checkpointed = self._checkpointer
-        return known_of(self.queues, checkpointed.state.vector, checkpointed.tombstones, given_up, forgotten, dots)
+        vector, tombstones = self._checkpointer.stored
+        return known_of(self.queues, vector, tombstones, given_up, forgotten, dots)
 
     def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
         """Up to `limit` messages in the queue store, by dot, each with its queue and how often it has failed; only what

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,6 +206,26 @@ def test_a_node_knows_to_be_done_what_was_settled_before_it_got_the_message() ->
     checkpoint(store)
 
     assert store.known_of([Dot(B, 6), Dot(B, 7)], {}).done == [Dot(B, 7)]
+
+
+def test_it_knows_that_also_while_a_checkpoint_takes_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_small(MemoryDisk())
+    b, c = Writer(B), Writer(Origin("c", 1))
+    c.settle("/queue/q", [Dot(B, 1)])
+    store.journal.append([c.batch()])
+    checkpoint(store)
+    store.journal.append([b.published("/queue/q", b"done")])
+    told: list[list[Dot]] = []
+    commit = store.catalog.commit_checkpoint
+
+    def asked_first(*changes: Any) -> None:
+        told.append(store.known_of([Dot(B, 1)], {}).done)
+        commit(*changes)
+
+    monkeypatch.setattr(store.catalog, "commit_checkpoint", asked_first)
+    checkpoint(store)
+
+    assert told and all(done == [Dot(B, 1)] for done in told)
 
 
 def test_a_restart_keeps_what_stands_for_a_stretch() -> None:
