@@ -30,6 +30,9 @@ from qmq.storage.ports import QueueRow
 if TYPE_CHECKING:
     from qmq.server.node import Node
 
+RECORDS_SECONDS = 10.0
+"""For what the others had when they answered to come here; then they are asked anew."""
+
 LOOK_SECONDS = 1.0
 """Between two looks at what a retired node has left."""
 
@@ -162,7 +165,12 @@ class Adopting:
                 return None
             held.update([Dot(Origin(owner, incarnation), sequence) for incarnation, sequence in said["holds"]])
             merge(needs, {Origin(name, incarnation): last for name, incarnation, last in said.get("has", [])})
-        return held if covers(node.durable_vector(), node.sealing.seals.without(needs)) else None
+        with trio.move_on_after(RECORDS_SECONDS):
+            # While clients are busy, some of it is always on its way.
+            while not covers(node.durable_vector(), node.sealing.seals.without(needs)):
+                await node.commits.grew(node.told_end())
+            return held
+        return None
 
     async def _adopt_queue(self, owner: str, queue: str, held: set[Dot]) -> None:
         node = self._node

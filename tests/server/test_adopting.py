@@ -156,6 +156,25 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         go_on.set()
 
 
+async def test_what_a_retired_node_left_is_adopted_while_others_are_busy(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh, trio.open_nursery() as nursery:
+        await left_by_c(mesh, 2)
+        mesh.slow_disk("a", 0.5)
+        busy = await mesh.connect("b")
+
+        async def publish() -> None:
+            while True:
+                await busy.send(send("/queue/other", "more"))
+                await trio.sleep(0.02)
+
+        nursery.start_soon(publish)
+        await retire(await mesh.connect("a"), "c")
+
+        with trio.fail_after(60):
+            await eventually(lambda: mesh.nodes["a"].adopting.adopted == 2)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_message_whose_consumer_goes_away_is_adopted_then(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
