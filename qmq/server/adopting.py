@@ -89,8 +89,6 @@ class Adopting:
         self._node = node
         self._since: dict[str, float] = {}
         self._wanted = trio.Event()
-        # Journal position by which everything adopted is settled. Until the stores have it, they still show it.
-        self._settled_by = 0
         self.adopted = 0
         """Messages, since the start."""
 
@@ -123,7 +121,7 @@ class Adopting:
         if node.broker.queues.held or (is_patient and not covers(node.durable_vector(), retirement.sealed)):
             return
         await node.checkpoints.bring_up()
-        if node.broker.disk_full or node.store.checkpoint_position < self._settled_by:
+        if node.broker.disk_full:
             return
         queues = node.store.queues
         if await node.world.run_blocking(partial(queues.is_empty, owner)):
@@ -131,9 +129,11 @@ class Adopting:
         held = await self._held(owner, is_patient)
         if held is None:
             return
-        # What the others hold no more is settled by records that are here: the stores must have them too.
+        # What is adopted already, and what the others hold no more, is settled by records that are here. The stores
+        # show it until they have these.
+        settled_by = node.told_end()
         await node.checkpoints.bring_up()
-        if node.broker.disk_full:
+        if node.broker.disk_full or node.store.checkpoint_position < settled_by:
             return
         before = self.adopted
         name: str | None = None
@@ -146,7 +146,6 @@ class Adopting:
         if self.adopted > before:
             log.info("= adopted %d queue messages of %s", self.adopted - before, owner)
             await node.all_told()
-            self._settled_by = node.told_end()
 
     async def _held(self, owner: str, is_patient: bool) -> set[Dot] | None:
         """What consumers in the mesh have of `owner`; None: too much, or somebody has not said, or this node lacks

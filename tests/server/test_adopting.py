@@ -6,7 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.dots import Dot, Vector
+from qmq.dots import Dot, Vector, covers
+from qmq.errors import DiskFull
 from qmq.server.node import Node
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, nothing_more, send, subscribe
@@ -209,23 +210,47 @@ async def test_an_adopter_that_dies_in_the_midst_goes_on_where_it_was(autojump_c
         assert sorted(bodies, key=int) == [str(number).encode() for number in range(20)]
 
 
+async def test_what_is_settled_is_not_adopted_while_no_checkpoint_finds_room(autojump_clock: MockClock) -> None:
+    """The queue store may be on another disk than the one that is looked at."""
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await sent_by_c(mesh, 1)
+        a = mesh.nodes["a"]
+        await a.checkpoints.checkpoint()
+        assert await drain(await mesh.connect("b"), 1) == [b"0"]
+        vector = mesh.nodes["b"].durable_vector()
+        await eventually(lambda: covers(a.durable_vector(), vector))
+
+        def no_room(*_: object) -> Any:
+            raise DiskFull("no room in the queue store")
+
+        a.store.checkpoint = no_room  # type: ignore[method-assign]
+        await mesh.stop("c")
+        await retire(await mesh.connect("a"), "c")
+        await trio.sleep(60)
+
+        assert a.adopting.adopted == 0
+
+
 async def test_nothing_is_adopted_twice_while_no_checkpoint_finds_room(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 5)
-        checkpoints = mesh.nodes["a"].checkpoints
-        await checkpoints.checkpoint()
+        checkpoints, adopting = mesh.nodes["a"].checkpoints, mesh.nodes["a"].adopting
+        bring_up = checkpoints.bring_up
 
-        async def no_room() -> None:
-            await trio.lowlevel.checkpoint()
+        async def no_room_later() -> None:
+            if adopting.adopted:
+                await trio.lowlevel.checkpoint()
+            else:
+                await bring_up()
 
-        monkeypatch.setattr(checkpoints, "bring_up", no_room)
+        monkeypatch.setattr(checkpoints, "bring_up", no_room_later)
         await retire(await mesh.connect("a"), "c")
-        await eventually(lambda: mesh.nodes["a"].adopting.adopted == 5)
+        await eventually(lambda: adopting.adopted == 5)
         await trio.sleep(20)
 
-        assert mesh.nodes["a"].adopting.adopted == 5
+        assert adopting.adopted == 5
 
 
 @pytest.mark.parametrize("count", [1, 3])
