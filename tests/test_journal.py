@@ -137,6 +137,16 @@ def test_a_transaction_that_buries_what_fits_is_one_batch() -> None:
     assert verify_batch(batch).count == len(out.records)
 
 
+def test_what_a_transaction_has_settled_or_buried_already_is_not_weighed_with_a_later_nack() -> None:
+    node, client = node_with(60)
+    bury = [Held(delivery=client.inbox[at], is_ack=False, why=Back.REJECTED) for at in (59, 59, 58)]
+
+    out = commit(client, Held(delivery=client.inbox[57]), *bury)
+
+    assert len(letters_in(out)) == 2
+    assert not node.queues.deliveries
+
+
 def test_a_transaction_gives_back_as_much_as_its_client_has_in_hand() -> None:
     node, client = node_with(60)
 

@@ -672,13 +672,24 @@ class Broker:
         return level
 
     def _letters_bytes(self, frames: list[Held]) -> int:
-        """What the dead letters of the NACKs among `frames` take."""
-        refused: dict[int, tuple[Delivery, Back]] = {}
+        """What the dead letters of the NACKs among `frames` take. The first frame about a message decides."""
+        size = 0
+        decided: set[int] = set()
+        decided_through: dict[Subscription, int] = {}
         for held in frames:
             delivery = held.delivery
-            if delivery is not None and not held.is_ack and delivery.subscription.durable is None:
-                refused.update({one.tag: (one, held.why) for one in _covered(delivery)})
-        return sum([self.queues.letter_bytes(delivery, why) for delivery, why in refused.values()])
+            if delivery is None or delivery.subscription.durable is not None:
+                continue
+            subscription = delivery.subscription
+            through = decided_through.get(subscription, 0)
+            if not held.is_ack:
+                covered = [one for one in _covered(delivery) if one.tag > through and one.tag not in decided]
+                size += sum([self.queues.letter_bytes(one, held.why) for one in covered])
+            if subscription.ack is Ack.CLIENT:
+                decided_through[subscription] = max(through, delivery.tag)
+            else:
+                decided.add(delivery.tag)
+        return size
 
     def _is_appended(self, held: Held, now_us: int, elsewhere: Mapping[bytes, bool]) -> bool:
         """Whether this is a message that some node has by its dedup id."""
