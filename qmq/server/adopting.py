@@ -5,10 +5,10 @@ same batch: after a crash both have happened, or neither. Serving them under the
 origin that nobody writes to any more; so its incarnations can be sealed and forgotten as soon as the last message is
 settled.
 
-Nothing is taken before this node has all that a majority of the members had, with what their consumers have settled,
-and no message that a consumer of a reachable member still holds: that one is settled soon, or let go. Whoever does not
-answer is waited for as long as a silent borrower is (`redeliver_after_seconds`). Records that turn up later are adopted
-when they come.
+Nothing is taken before this node has all that a majority of the members had, learners aside, with what their consumers
+have settled, and no message that a consumer of a reachable member still holds: that one is settled soon, or let go.
+Whoever does not answer is waited for as long as a silent borrower is (`redeliver_after_seconds`). Records that turn up
+later are adopted when they come.
 
 Whoever has taken the node's messages over before it was retired lets go of them first, and says so by answering who
 holds what; a node that cannot be asked has no lease any more once `takeover_after_seconds` are over.
@@ -154,7 +154,12 @@ class Adopting:
         answers = await node.asking.ask(json.dumps({"holds": owner}).encode())
         if is_patient and not answers.keys() >= set(node.peer_names):
             return None
-        if not node.membership.is_majority({*answers, node.origin.node}):
+        membership = node.membership
+        # A learner has forgotten what it knew to be settled.
+        vouching = {peer for peer in answers if membership.counts(peer)}
+        if membership.may_vote:
+            vouching.add(node.origin.node)
+        if not membership.is_majority(vouching):
             return None
         held = _held_here(node, owner)
         needs: Vector = {}

@@ -157,6 +157,31 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         go_on.set()
 
 
+async def test_a_learner_does_not_vouch_for_what_is_settled(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c", "d", mesh={"takeover": False}).run() as mesh:
+        await sent_by_c(mesh, 1)
+        worker = await mesh.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual"))
+        message = await worker.next("MESSAGE")
+        for other in "bcd":
+            mesh.cut("a", other)
+        await eventually(lambda: not mesh.nodes["a"].mesh.aware())  # type: ignore[union-attr]
+        await worker.send(f"ACK\nid:{message.head.headers['ack']}\nack-level:quorum\nreceipt:r\n\n")
+        assert "ack-level" not in (await worker.next("RECEIPT")).head.headers
+        for name in "cd":
+            await mesh.kill(name)
+            del mesh.nodes[name]
+        await mesh.stop("b", wipe=True)
+        await mesh.start("b")
+        mesh.heal("a", "b")
+        await eventually(lambda: mesh.link("a", "b") == mesh.link("b", "a") == "caught-up")
+
+        await mesh.nodes["a"].retiring.retire("c", force=False)
+        await trio.sleep(120)
+
+        assert mesh.nodes["a"].adopting.adopted == 0
+
+
 async def test_what_a_retired_node_left_is_adopted_while_others_are_busy(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh, trio.open_nursery() as nursery:
         await left_by_c(mesh, 2)
