@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from qmq.broker.outcome import Outcome
-from qmq.dots import Dot, Origin, Vector, covers, merge
-from qmq.errors import Refused
+from qmq.dots import Dot, Vector, covers, merge
+from qmq.errors import MeshError, Refused
 from qmq.members import Retirement
+from qmq.replication.values import array, mapping, number, origin_of
 from qmq.storage.ports import QueueRow
 
 if TYPE_CHECKING:
@@ -163,12 +164,12 @@ class Adopting:
             return None
         held = _held_here(node, owner)
         needs: Vector = {}
-        for answer in answers.values():
-            said = json.loads(answer)
-            if said.get("holds") is None:
+        for peer, answer in answers.items():
+            said = _read_answer(owner, peer, answer)
+            if said is None:
                 return None
-            held.update([Dot(Origin(owner, incarnation), sequence) for incarnation, sequence in said["holds"]])
-            merge(needs, {Origin(name, incarnation): last for name, incarnation, last in said.get("has", [])})
+            held.update(said[0])
+            merge(needs, said[1])
         with trio.move_on_after(RECORDS_SECONDS):
             # While clients are busy, some of it is always on its way.
             while not covers(node.durable_vector(), node.sealing.seals.without(needs)):
@@ -216,6 +217,22 @@ class Adopting:
         # Should this node have taken the messages over before, they leave its queues as for any other record.
         record = Dot(node.origin, node.broker.next_sequence - 1)
         node.broker.accept_settles(queue, dots, node.received_vector(), record)
+
+
+def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vector] | None:
+    """What `peer` holds of `owner`, and what it has; None when it cannot say, or says nonsense."""
+    try:
+        said = mapping(json.loads(answer))
+        if said.get("holds") is None:
+            return None
+        holds = [array(pair, 2) for pair in array(said["holds"])]
+        # Nodes of an earlier version do not say what they have.
+        has = [array(entry, 3) for entry in array(said.get("has", []))]
+        dots = [Dot(origin_of(owner, incarnation), number(sequence)) for incarnation, sequence, *_ in holds]
+        return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
+    except (ValueError, MeshError) as error:
+        log.error("! %s answers what it holds of %s with nonsense: %s", peer, owner, error)
+        return None
 
 
 def _fitting(rows: list[QueueRow]) -> int:

@@ -299,6 +299,40 @@ async def test_records_that_turn_up_later_are_adopted_too(count: int, autojump_c
         assert await drain(await mesh.connect("b"), count) == [str(number).encode() for number in range(count)]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\xff",
+        b"[]",
+        b'{"holds": 5}',
+        b'{"holds": [["x", 1]]}',
+        b'{"holds": [[1]]}',
+        b'{"holds": [], "has": [["b", 1, "x"]]}',
+        b'{"holds": [], "has": [["b", [], 1]]}',
+        b'{"holds": [], "has": 5}',
+    ],
+)
+async def test_who_answers_with_nonsense_is_asked_again(
+    answer: bytes, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 1)
+        a = mesh.nodes["a"]
+        ask = a.asking.ask
+
+        async def nonsense(question: bytes, *rest: Any) -> Any:
+            answers = await ask(question, *rest)
+            return dict.fromkeys(answers, answer) if b"holds" in question else answers
+
+        monkeypatch.setattr(a.asking, "ask", nonsense)
+        await retire(await mesh.connect("a"), "c")
+        await trio.sleep(20)
+        assert a.adopting.adopted == 0
+        monkeypatch.setattr(a.asking, "ask", ask)
+
+        await eventually(lambda: a.adopting.adopted == 1)
+
+
 async def test_held_messages_are_named_by_their_dots(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as mesh:
         worker = await mesh.connect("b")
