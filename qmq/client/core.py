@@ -502,8 +502,11 @@ class Core:
         asking go back to their queue."""
         for delivery in request.deliveries:
             self.release(delivery)
-            if request.is_forgotten and not self.is_gone(delivery):
-                self._settle(delivery, False, None)
+        if request.is_forgotten:
+            for delivery in request.deliveries:
+                # In `client` mode one NACK may have settled others of them.
+                if not delivery.settled and not self.is_gone(delivery):
+                    self._settle(delivery, False, None)
 
     def _fail(self, asked: Asked, error: ClientError | Refused) -> None:
         self.asking.forget(asked)

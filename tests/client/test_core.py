@@ -275,6 +275,27 @@ def test_messages_of_a_refused_transaction_that_nobody_waits_for_are_given_back(
     assert delivery.settled
 
 
+def test_what_a_cumulative_nack_has_given_back_is_not_given_back_twice() -> None:
+    peer = Peer()
+    peer.log_in()
+    feed = queue(Ack.CLIENT)
+    id = subscribed(peer, feed)
+    for number in "12":
+        peer.say("MESSAGE", ("subscription", id), ("message-id", f"m{number}"), ("ack", number))
+    first, second = (peer.core.take(feed) for _ in range(2))
+    assert first is not None and second is not None
+    assert peer.core.hold(second) and peer.core.hold(first)
+    request = peer.core.new_transaction([], [(second, True), (first, True)])
+    peer.core.submit(request)
+    peer.frames()
+    peer.core.forget(request)
+
+    peer.say("ERROR", ("error-code", "queue-full"), ("receipt-id", request.receipt))
+
+    assert [frame.head.headers["id"] for frame in peer.frames() if frame.head.command == "NACK"] == ["2"]
+    assert first.settled and second.settled
+
+
 def test_messages_of_a_refused_transaction_wait_for_their_ack_as_before() -> None:
     peer = Peer()
     peer.log_in()
