@@ -10,6 +10,7 @@ for what is `plan`'s business.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -183,8 +184,10 @@ class Log:
             self._segments.get(name) or Segment(self.directory / name, base, self.node, self._holes)
             for base, name in named
         ]
-        for segment, following in zip(found, [*found[1:], None], strict=True):
-            segment.batches_end = following.base - segment.base if following is not None else None
+        for segment, following in pairwise(found):
+            segment.batches_end = following.base - segment.base
+        if found:
+            found[-1].batches_end = None
         self._segments = {segment.path.name: segment for segment in found[:SEGMENTS_REMEMBERED_MAX]}
         return found
 

@@ -78,6 +78,18 @@ def test_the_past_of_a_fanout_comes_from_its_log(tmp_path: Path) -> None:
     assert read(asked(tmp_path, subscribe="/fanout/f"), {A: 9}, {A: 60}, strict=True)
 
 
+def test_a_log_that_a_node_has_just_begun_has_nothing_yet(tmp_path: Path) -> None:
+    """The directory is there before its first file."""
+    fanout(tmp_path, "a", "/fanout/f")
+    node(tmp_path, "a").segment(split(A, 1, 10, 10))
+    node(tmp_path, "b")
+
+    files = Files(asked(tmp_path, subscribe="/fanout/f"))
+
+    assert files.available() == {A: 10}
+    assert files.plan({}, {A: 10}, strict=False) == []
+
+
 def test_two_nodes_logs_of_a_fanout_are_not_both_read(tmp_path: Path) -> None:
     for name in "ab":
         log = [record(number, b"", "/fanout/f") for number in range(1, 31, 3)]
