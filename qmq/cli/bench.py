@@ -24,7 +24,7 @@ from ..config.address import Address
 from ..config.limits import LimitSettings
 from .bench_meaning import COUNTED, KINDS, check_options
 from .bench_output import Output, facts, read_run
-from .options import DEFAULT_AT, FILE, FOLDER, read_address, read_headers
+from .options import DEFAULT_AT, FILE, FOLDER, SECONDS, SECONDS_MAX, Number, read_address, read_headers
 from .output import Failed
 from .throwaway import NODES_MAX, ends_in_order, throwaway, throwaway_mesh
 
@@ -40,6 +40,8 @@ WINDOW_OF_MANY = 1000
 COUNT = 100_000
 BACKLOG_COUNT = 200_000
 COUNT_MAX = 100_000_000
+RATE_MAX = 10_000_000
+"""Far beyond what one process sends: what is due is made at once, so more would only fill the memory."""
 MANY_MAX = 10_000_000
 """Numbers of queues and subscriptions are bounded by the limits of a node file."""
 
@@ -162,11 +164,13 @@ def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option(
     "--pid", "pids", type=click.IntRange(min=1), multiple=True, help="The broker's process id, to tell CPU and memory."
 )
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="How long to measure.")
+@click.option(
+    "--seconds", type=Number(min=0.1, max=SECONDS_MAX), default=5.0, show_default=True, help="How long to measure."
+)
 @click.option(
     "--warmup",
     "warmup_seconds",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     default=1.0,
     show_default=True,
     help="Seconds of the same before that.",
@@ -201,7 +205,7 @@ def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--memory", is_flag=True, help="Messages to queues that need not survive the node.")
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, max=RATE_MAX, min_open=True),
     default=1000.0,
     show_default=True,
     help="latency: messages per second.",

@@ -13,17 +13,18 @@ import click
 from ..config.address import Address
 from ..wire.stomp import Frame
 from .client import Client
-from .options import client_options, header_option, json_option
+from .options import SECONDS, client_options, header_option, json_option, keep_own_headers
 from .output import Failed, body_text, print_json, printable
 
 ACK_MODES = ("auto", "client", "client-individual")
 SUBSCRIPTION = "0"
+OWN_HEADERS = ("id", "destination", "ack")
 
 
 @click.command
 @click.argument("destination")
 @click.option("--count", type=click.IntRange(min=1), help="Leave after so many messages.")
-@click.option("--timeout", "timeout_seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Leave after this.")
+@click.option("--timeout", "timeout_seconds", type=SECONDS, metavar="SECONDS", help="Leave after this.")
 @click.option(
     "--ack",
     type=click.Choice(ACK_MODES),
@@ -60,6 +61,7 @@ def listen(
     """
     if body_only and as_json:
         raise click.UsageError("--body-only and --json exclude each other")
+    keep_own_headers(headers, OWN_HEADERS)
     subscribe = [("id", SUBSCRIPTION), ("destination", destination), ("ack", ack), *headers]
     if count is not None and not any(name == "prefetch-count" for name, _ in headers):
         subscribe.append(("prefetch-count", str(min(count, 100))))  # more would only have to go back

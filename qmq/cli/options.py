@@ -1,6 +1,7 @@
 """Options and values that several commands share."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,22 @@ from ..config.address import Address, parse_address
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_AT = "127.0.0.1:61613"
+
+SECONDS_MAX = 10.0 * 365 * 86400
+"""As in the configuration; the system's own clock cannot count much more."""
+
+
+class Number(click.FloatRange):
+    """A FloatRange without `nan`, which is in every range because it compares with nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
+SECONDS = Number(min=0, max=SECONDS_MAX)
 
 
 def read_address(ctx: click.Context, param: click.Parameter, value: str) -> Address:
@@ -30,6 +47,13 @@ def read_headers(ctx: click.Context, param: click.Parameter, values: tuple[str, 
             raise click.BadParameter(f"{value!r} must be NAME:VALUE")
         headers.append((name, text))
     return headers
+
+
+def keep_own_headers(headers: Collection[tuple[str, str]], own: Collection[str]) -> None:
+    """Raises UsageError where `--header` gives what the command says itself: of two equal headers the first counts."""
+    for name, _ in headers:
+        if name in own:
+            raise click.UsageError(f"--header {name}: the command itself says what it is")
 
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -60,7 +84,7 @@ client_options: Callable[[F], F] = together(
     click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE."),
     click.option(
         "--patience",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(min=0, max=SECONDS_MAX, min_open=True),
         metavar="SECONDS",
         default=10.0,
         show_default=True,

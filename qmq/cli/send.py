@@ -11,7 +11,7 @@ import click
 
 from ..config.address import Address
 from .client import Client
-from .options import client_options, header_option, json_option
+from .options import client_options, header_option, json_option, keep_own_headers
 from .output import Failed, print_json
 
 RECEIPT_WINDOW = 256
@@ -19,6 +19,8 @@ RECEIPT_WINDOW = 256
 
 WRITE_BYTES = 64 << 10
 """Frames are gathered to this much before they are written."""
+
+OWN_HEADERS = ("destination", "receipt")
 
 
 @click.command
@@ -54,6 +56,7 @@ def send(
     """
     if lines is not None and (body is not None or count != 1):
         raise click.UsageError("--lines takes the place of BODY and --count")
+    keep_own_headers(headers, OWN_HEADERS)
     bodies = _lines(lines) if lines is not None else repeat(_body(body), count)
     window = Window(destination, headers, receipt)
     started = time.monotonic()

@@ -194,3 +194,11 @@ def test_a_node_that_does_not_answer_connect_is_told(run: Run) -> None:
 
     assert result.exit_code == 1
     assert "no answer to CONNECT within 0.05 s" in result.stderr
+
+
+@pytest.mark.parametrize("header", ["destination:/queue/b", "receipt:mine"])
+def test_a_header_of_the_command_itself_is_refused(run: Run, node: StubNode, header: str) -> None:
+    result = run("send", "/queue/a", "x", "--header", header, "--at", node.at)
+
+    assert result.exit_code == 2
+    assert node.told == []
