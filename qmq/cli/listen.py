@@ -67,11 +67,14 @@ def listen(
         subscribe.append(("prefetch-count", str(min(count, 100))))  # more would only have to go back
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     printed = 0
+    told_to_stop = False
     with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
         client.write(client.frame("SUBSCRIBE", subscribe))
         try:
             while count is None or printed < count:
-                frame = client.receive(None if deadline is None else deadline - time.monotonic())
+                left = None if deadline is None else deadline - time.monotonic()
+                # Of a busy topic there is always something here: the client alone would never see the time pass.
+                frame = None if left is not None and left <= 0 else client.receive(left)
                 if frame is None:
                     break
                 if frame.head.command != "MESSAGE":
@@ -82,9 +85,11 @@ def listen(
                     client.write(client.frame("ACK", [("id", frame.head.headers.get("ack", ""))]))
             client.leave()  # its receipt says that the acknowledgements have arrived
         except KeyboardInterrupt:
+            told_to_stop = True
             client.leave()
     if count is not None and printed < count:
-        raise Failed(f"{printed} of {count} messages within {timeout_seconds:g} s")
+        end = "until Ctrl-C" if told_to_stop else f"within {timeout_seconds:g} s"
+        raise Failed(f"{printed} of {count} messages {end}")
 
 
 def show(frame: Frame, *, body_only: bool, as_json: bool) -> None:

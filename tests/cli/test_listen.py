@@ -1,6 +1,10 @@
 """`qmq listen`: what is printed, and that nothing is acknowledged before."""
 
 import json
+import os
+import signal
+
+import pytest
 
 from qmq.wire.stomp import Frame
 
@@ -87,6 +91,46 @@ def test_too_few_messages_in_time_end_with_code_1(run: Run, node: StubNode) -> N
     assert result.stdout == "/queue/jobs  one\n"
     assert result.stderr == "qmq: 1 of 2 messages within 0.05 s\n"
     assert acks(node) == ["a1"]
+
+
+def interrupts(node: StubNode, told: Frame) -> bytes | None:
+    """Ctrl-C, as soon as the first message was acknowledged."""
+    if told.head.command == "ACK":
+        os.kill(os.getpid(), signal.SIGINT)
+    return polite(node, told)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"), [((), 0, ""), (("--count", "2"), 1, "qmq: 1 of 2 messages until Ctrl-C\n")]
+)
+def test_ctrl_c_is_a_good_end_unless_messages_are_missing(
+    run: Run, asked: tuple[str, ...], code: int, said: str
+) -> None:
+    with StubNode(interrupts) as node:
+        node.messages = [message(1, b"one")]
+        result = run("listen", "/queue/jobs", *asked, "--at", node.at)
+
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "/queue/jobs  one\n", said)
+    assert node.commands()[-1] == "DISCONNECT"
+
+
+def test_the_time_ends_on_a_busy_topic_too(run: Run) -> None:
+    def answer(node: StubNode, told: Frame) -> bytes | None:
+        return message(1, b"x") * 200_000 if told.head.command == "SUBSCRIBE" else polite(node, told)
+
+    with StubNode(answer) as node:
+        result = run("listen", "/topic/busy", "--ack", "auto", "--timeout", "0.1", "--at", node.at)
+
+    assert result.exit_code == 0
+    assert 0 < result.stdout.count("\n") < 200_000
+
+
+@pytest.mark.parametrize("header", ["id:7", "destination:/queue/b", "ack:auto"])
+def test_a_header_that_would_be_ignored_is_refused(run: Run, node: StubNode, header: str) -> None:
+    result = run("listen", "/queue/jobs", "--header", header, "--at", node.at)
+
+    assert result.exit_code == 2
+    assert node.told == []
 
 
 def test_without_count_the_end_of_the_time_is_a_good_end(run: Run, node: StubNode) -> None:
