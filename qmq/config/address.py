@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 PORT_MAX = 65535
 HOST_CHARACTERS_MAX = 253  # RFC 1035, 2.3.4: the longest name there is
+LABEL_CHARACTERS_MAX = 63
 
 
 class Address(NamedTuple):
@@ -46,8 +47,20 @@ def parse_address(text: str) -> Address:
         raise ValueError("must have an IPv6 address in brackets, such as [::1]:61613")
     elif not host:
         raise ValueError("must name a host before the colon, such as 127.0.0.1:61613 (0.0.0.0 for every interface)")
-    elif len(host) > HOST_CHARACTERS_MAX or not all(c.isalnum() or c in "-._" for c in host):
+    elif not _may_be_looked_up(host):
         raise ValueError("must have a host name or an IP address before the colon")
     if not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > PORT_MAX:
         raise ValueError(f"must have a port from 0 to {PORT_MAX} after the colon")
     return Address(host, int(port))
+
+
+def _may_be_looked_up(host: str) -> bool:
+    """Whether the system would ask for this name: what is too long or has an empty part fails before, as a bug does."""
+    if len(host) > HOST_CHARACTERS_MAX or not all(c.isalnum() or c in "-._" for c in host):
+        return False
+    if not host.isascii():
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            return False
+    return all(1 <= len(label) <= LABEL_CHARACTERS_MAX for label in host.removesuffix(".").split("."))

@@ -51,6 +51,7 @@ def test_the_module_runs_as_a_program() -> None:
         ("send", "/queue/a", "body", "--lines", "-"),
         ("listen", "/queue/a", "--ack", "maybe"),
         ("listen", "/queue/a", "--json", "--body-only"),
+        ("send", "/queue/a", "body", "--at", "a..b:61613"),
         ("status", "--patience", "inf"),
         ("status", "--patience", "nan"),
         ("status", "--patience", "1e10"),
