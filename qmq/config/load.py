@@ -114,7 +114,8 @@ def _load_node(
     if path is not None:
         _anchor_paths(values, path.parent)
     if peers is not None and "stomp" not in values and "stomp" not in overrides:
-        peer = peers.peer(str(overrides.get("name", values.get("name", ""))))
+        default = NodeSettings.model_fields["name"].default
+        peer = peers.peer(str(overrides.get("name", values.get("name", default))))
         if peer is not None:
             values["stomp"] = [{"address": str(peer.client)}]
     for key, value in overrides.items():

@@ -317,6 +317,16 @@ def test_listeners_of_the_node_file_win_over_the_peers_file(write: Write) -> Non
     assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:7000"]
 
 
+def test_a_node_that_names_itself_nowhere_listens_where_the_file_says_of_its_default_name(write: Write) -> None:
+    node = 'name = "{}"\nclient = "127.0.0.1:{}"\nmesh = "127.0.0.1:{}"\n'
+    nodes = "".join("[[nodes]]\n" + node.format(*of) for of in (("qmq", 7000, 7001), ("b", 7002, 7003)))
+
+    settings, _ = load(None, write(f'mesh = "m"\nversion = 1\nsecret = "sixteen characters"\n{nodes}'))
+
+    assert settings.name == "qmq"
+    assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:7000"]
+
+
 def test_a_node_that_the_peers_file_does_not_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="no node is named 'd'; known here: a, b, c"):
         load(None, THREE, "d")
