@@ -152,6 +152,8 @@ def _read(path: Path | None, mistakes: list[str]) -> tuple[dict[str, Any], LineI
         mistakes.append(_toml_mistake(path, str(error)))
     except ValueError as error:
         mistakes.append(f"{path}: {error}")
+    except RecursionError:
+        mistakes.append(f"{path}: not TOML: lists in lists without end")
     return None
 
 

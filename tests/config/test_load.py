@@ -116,6 +116,12 @@ def test_the_line_of_broken_toml_is_named(write: Write) -> None:
     assert mistake == "FILE:2: not TOML: Invalid value, at column 10"
 
 
+def test_lists_in_lists_without_end_are_a_mistake(write: Write) -> None:
+    (mistake,) = mistakes_of(write("name = " + "[" * 5000 + "]" * 5000))
+
+    assert mistake.startswith("FILE: not TOML")
+
+
 def test_a_byte_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "latin.toml"
     path.write_bytes(b'name = "a"\ndata = "caf\xe9"\n')
@@ -311,12 +317,6 @@ def test_with_a_peers_file_a_node_listens_where_the_file_says() -> None:
     assert peers is not None and peers.mesh == "three"
 
 
-def test_listeners_of_the_node_file_win_over_the_peers_file(write: Write) -> None:
-    settings, _ = load(write('name = "b"\n[[stomp]]\naddress = "127.0.0.1:7000"\n'), THREE)
-
-    assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:7000"]
-
-
 def test_a_node_that_names_itself_nowhere_listens_where_the_file_says_of_its_default_name(write: Write) -> None:
     node = 'name = "{}"\nclient = "127.0.0.1:{}"\nmesh = "127.0.0.1:{}"\n'
     nodes = "".join("[[nodes]]\n" + node.format(*of) for of in (("qmq", 7000, 7001), ("b", 7002, 7003)))
@@ -324,6 +324,12 @@ def test_a_node_that_names_itself_nowhere_listens_where_the_file_says_of_its_def
     settings, _ = load(None, write(f'mesh = "m"\nversion = 1\nsecret = "sixteen characters"\n{nodes}'))
 
     assert settings.name == "qmq"
+    assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:7000"]
+
+
+def test_listeners_of_the_node_file_win_over_the_peers_file(write: Write) -> None:
+    settings, _ = load(write('name = "b"\n[[stomp]]\naddress = "127.0.0.1:7000"\n'), THREE)
+
     assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:7000"]
 
 
