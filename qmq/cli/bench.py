@@ -330,7 +330,8 @@ def bench(
     subscribers = subscribers or (FAN_OUT_SUBSCRIBERS if workload == "fan-out" else 1)
     connections = connections if connections is not None else int(workload == "subscriptions")
     pins = chosen_cores or (cores() if (serve and workload != "mesh" if pin is None else pin) else None)
-    _allow_files(connections)
+    clients = connections + subscribers
+    _allow_files(clients)
     before = os.sched_getaffinity(0)
     with contextlib.ExitStack() as stack:
         target = Target((at, *others), pids)
@@ -342,10 +343,11 @@ def bench(
                 _served(
                     serve_in,
                     limits_for(
-                        connections=connections,
+                        connections=clients,
                         destinations={"queues": queues, "subscriptions": subscriptions}.get(workload, 0),
                         subscriptions=subscriptions if workload == "subscriptions" else 0,
                         body_bytes=body_bytes or 0,
+                        prefetch=prefetch,
                     ),
                     None if pins is None else pins[0],
                     nodes if workload == "mesh" else 1,
@@ -441,12 +443,17 @@ def _progress(wanted: bool | None) -> Progress:
 
 
 def limits_for(
-    *, connections: int = 0, destinations: int = 0, subscriptions: int = 0, body_bytes: int = 0
+    *, connections: int = 0, destinations: int = 0, subscriptions: int = 0, body_bytes: int = 0, prefetch: int = 0
 ) -> Mapping[str, int]:
     """What a throwaway node must allow beyond its defaults for so many."""
-    connections += CONNECTIONS_BESIDES
-    wanted = {"connections_max": connections, "connections_per_address_max": connections}
+    wanted = {}
     defaults = LimitSettings()
+    connections += CONNECTIONS_BESIDES
+    for key in ("connections_max", "connections_per_address_max"):
+        if connections > getattr(defaults, key):
+            wanted[key] = connections
+    if prefetch > defaults.prefetch_max:
+        wanted["prefetch_max"] = prefetch  # what is more than it would be cut down without a word
     if destinations >= defaults.destinations_max:
         wanted["destinations_max"] = destinations + DESTINATIONS_BESIDES
     if subscriptions > defaults.subscriptions_max:

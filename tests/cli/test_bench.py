@@ -173,12 +173,28 @@ def test_a_node_that_refuses_one_of_many_is_told(measured: Callable[..., dict[st
 
 
 def test_a_throwaway_node_allows_as_many_as_are_measured() -> None:
-    limits = limits_for(connections=5, destinations=1_000_000, subscriptions=1_000_000)
+    limits = limits_for(connections=20_000, destinations=1_000_000, subscriptions=1_000_000, prefetch=5000)
 
     assert limits["destinations_max"] > 1_000_000
     assert limits["subscriptions_max"] == 1_000_000
-    assert limits["connections_max"] > 5
-    assert set(limits_for()) == {"connections_max", "connections_per_address_max"}
+    assert limits["connections_max"] > 20_000
+    assert limits["connections_per_address_max"] > 20_000
+    assert limits["prefetch_max"] == 5000
+
+
+def test_a_throwaway_node_allows_no_less_than_others() -> None:
+    assert limits_for() == {}
+    assert limits_for(connections=150, subscriptions=5, prefetch=10) == {}
+
+
+def test_subscribers_count_as_connections_of_a_throwaway_node(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("qmq.cli.bench.limits_for", lambda **wanted: asked.append(wanted["connections"]) or {})
+    monkeypatch.setattr("qmq.cli.throwaway.PROGRAM", (sys.executable, "-c", "raise SystemExit(0)"))
+
+    run("bench", "topic", "--serve", "--subscribers", "1100", "--connections", "7")
+
+    assert asked == [1107]
 
 
 def test_every_message_of_a_queue_is_acknowledged_once(measured: Callable[..., dict[str, Any]]) -> None:
