@@ -394,7 +394,7 @@ def bench(
         try:
             report = measure(plan)
         except OSError as error:
-            raise Failed(str(error)) from error
+            raise Failed(str(error) or type(error).__name__) from error
     output.tell(facts(plan, report, pins is not None))
     if not report.sound:
         raise Failed(report.error or f"{report.missing} messages are missing, {report.extra} came too often")

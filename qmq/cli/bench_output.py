@@ -52,6 +52,7 @@ class Output:
             try:
                 self.file.write_text(json.dumps(found) + "\n", "utf-8")
             except OSError as error:
+                print_json(found)  # a run of minutes is not thrown away
                 raise Failed(f"{self.file}: {error.strerror or error}") from error
         if self.earlier is not None:
             self._tell_difference(found, self.earlier)
@@ -68,7 +69,7 @@ class Output:
         try:
             differences = compare(earlier, found)
         except NotComparable as error:
-            print_json(found)  # a run of minutes is not thrown away
+            print_json(found)
             raise Failed(f"{self.earlier_name}: cannot be compared: {error}") from error
         rows = [
             (

@@ -115,7 +115,7 @@ def ends_in_order() -> None:
 @contextlib.contextmanager
 def throwaway(folder: Path | None, limits: Mapping[str, int], core: int | None) -> Iterator[Throwaway]:
     """A started node with its data in `folder`; None is the system's choice. Raises Failed when it does not start."""
-    with tempfile.TemporaryDirectory(prefix="qmq-bench-", dir=folder) as place:
+    with _place(folder) as place:
         node = Throwaway(Path(place), limits, core)
         try:
             node.start()
@@ -133,7 +133,7 @@ def throwaway_mesh(folder: Path | None, limits: Mapping[str, int], core: int | N
     """
     names = "abcdefgh"[:nodes]
     addresses = free_addresses(2 * nodes)
-    with tempfile.TemporaryDirectory(prefix="qmq-bench-", dir=folder) as place:
+    with _place(folder) as place:
         peers, config = Path(place, "peers.toml"), Path(place, "node.toml")
         text = "".join(
             PEER.format(name=name, client=client, mesh=link)
@@ -148,6 +148,14 @@ def throwaway_mesh(folder: Path | None, limits: Mapping[str, int], core: int | N
                     os.sched_setaffinity(node.process.pid, {core})
             mesh.wait_until_ready()
             yield mesh
+
+
+def _place(folder: Path | None) -> tempfile.TemporaryDirectory[str]:
+    """A directory of one's own in `folder`. Raises Failed when there cannot be one."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="qmq-bench-", dir=folder)
+    except OSError as error:
+        raise Failed(f"{folder or tempfile.gettempdir()}: {error.strerror or error}") from error
 
 
 def free_addresses(count: int) -> list[Address]:

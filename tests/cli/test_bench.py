@@ -379,6 +379,13 @@ def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path) -> None:
         assert process.stderr is not None
         seen = b""
         while b"measuring" not in seen:
+def test_a_throwaway_node_without_a_place_is_one_line(run: Run, tmp_path: Path) -> None:
+    result = run("bench", "topic", "--serve", "--serve-in", str(tmp_path / "nowhere"))
+
+    assert result.exit_code == 1
+    assert result.stderr == f"qmq: {tmp_path / 'nowhere'}: No such file or directory\n"
+
+
             seen += process.stderr.read(1)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
