@@ -42,6 +42,7 @@ def mesh(plan: Plan, lines: Lines) -> Report:
             "nodes": 1 + len(plan.others),
             "body_bytes": plan.body_bytes,
             **({"window": plan.window} if plan.kind == "fanout" else {"outstanding": plan.outstanding}),
+            **({"prefetch": plan.prefetch} if plan.kind == "queue" else {}),
             "memory": plan.memory,
         }
     )

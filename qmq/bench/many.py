@@ -171,6 +171,7 @@ def subscriptions(plan: Plan, lines: Lines) -> Report:
             "count": plan.count,
             "window": plan.window,
             "outstanding": plan.outstanding,
+            **({"memory": plan.memory} if plan.kind == "queue" else {}),
         }
     )
     destination = _one_of_many(plan, plan.kind)

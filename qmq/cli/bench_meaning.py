@@ -67,6 +67,13 @@ def check_options(context: click.Context, workload: str) -> None:
         raise click.UsageError(f"--kind of {workload} is one of {', '.join(KINDS[workload])}")
     if workload == "mesh" and not params["serve"] and not params["others"]:
         raise click.UsageError("mesh needs another node to read on: give --to, or --serve for nodes of its own")
+    for name in ("memory", "prefetch"):
+        if name in given and workload in KINDS and params["kind"] != "queue":
+            raise click.UsageError(f"{given[name]} means nothing to {workload} but with --kind queue")
+    if workload == "latency" and "memory" in given and params["destination"] is None:
+        raise click.UsageError("--memory means nothing to a topic; give a queue as --destination")
+    if params["pin"] is False and "chosen_cores" in given:
+        raise click.UsageError("--cores says where to pin; leave out --no-pin")
     if workload == "mesh" and params["kind"] == "fanout" and "outstanding" in given:
         raise click.UsageError("--outstanding means nothing to a fanout; its --window counts")
     if workload == "mesh" and params["kind"] != "fanout" and "window" in given:

@@ -340,6 +340,12 @@ def test_a_table_shows_the_same(run: Run) -> None:
         (("topic", "--count", "3"), "--count means nothing to topic"),
         (("queues", "--destination", "/queue/mine"), "--destination means nothing to queues"),
         (("subscriptions", "--connections", "0"), "at least 1"),
+        (("subscriptions", "--memory"), "with --kind queue"),
+        (("mesh", "--serve", "--memory"), "with --kind queue"),
+        (("mesh", "--serve", "--kind", "fanout", "--memory"), "with --kind queue"),
+        (("mesh", "--serve", "--prefetch", "5"), "with --kind queue"),
+        (("latency", "--memory"), "give a queue as --destination"),
+        (("topic", "--no-pin", "--cores", "0,0"), "leave out --no-pin"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(run: Run, arguments: tuple[str, ...], said: str) -> None:
@@ -373,12 +379,6 @@ def test_a_throwaway_node_that_does_not_start_says_why(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "qmq", "bench", "topic", "--seconds", "60", "--serve", "--serve-in", str(tmp_path)]
-    with subprocess.Popen([*command, "--progress"], stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        seen = b""
-        while b"measuring" not in seen:
 def test_a_throwaway_node_without_a_place_is_one_line(run: Run, tmp_path: Path) -> None:
     result = run("bench", "topic", "--serve", "--serve-in", str(tmp_path / "nowhere"))
 
@@ -386,6 +386,12 @@ def test_a_throwaway_node_without_a_place_is_one_line(run: Run, tmp_path: Path) 
     assert result.stderr == f"qmq: {tmp_path / 'nowhere'}: No such file or directory\n"
 
 
+def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "qmq", "bench", "topic", "--seconds", "60", "--serve", "--serve-in", str(tmp_path)]
+    with subprocess.Popen([*command, "--progress"], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        seen = b""
+        while b"measuring" not in seen:
             seen += process.stderr.read(1)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
