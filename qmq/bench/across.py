@@ -88,9 +88,10 @@ def _fanout(plan: Plan, lines: Lines, report: Report) -> Report:
     ring = receipted_sends(destination, plan.body_bytes, *plan.send_headers("fanout"))
     sender = lines.add(MarkCounter(RECEIPT_MARK))
     # A message under way counts until its receipt and all its deliveries have come.
-    copies = 1 + len(readers)
-    exchange = Exchange(sender, ring, readers, copies=copies, outstanding=plan.window * copies, progress=plan.progress)
-    came = timed(plan, report, exchange, [sender, *readers], rate_of=min)
+    counted = [sender, *readers]
+    copies = len(counted)
+    exchange = Exchange(sender, ring, counted, copies=copies, outstanding=plan.window * copies, progress=plan.progress)
+    came = timed(plan, report, exchange, counted, rate_of=min)
     if came:
         report.figures["accepted_per_second"] = round(came[0] / plan.seconds)
         report.figures["delivered_per_second"] = round(min(came[1:]) / plan.seconds)

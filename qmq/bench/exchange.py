@@ -24,7 +24,10 @@ LOOK_SECONDS = 0.1
 
 
 class Exchange:
-    """`sender` sends `ring`; each message comes back `copies` times, counted by `lines` (the sender may be one)."""
+    """`sender` sends `ring`; each message comes back `copies` times, counted by `lines` (the sender may be one).
+
+    With as many `lines` as `copies`, each of them gets every message once.
+    """
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class Exchange:
         self.received = 0
         self.ring = ring
         self._sender = sender
+        self._counting = list(lines)
         self._lines = list(dict.fromkeys((sender, *lines)))
         self._copies = copies
         self._progress = progress
@@ -55,6 +59,13 @@ class Exchange:
     def expected(self) -> int:
         """How many deliveries follow from what was sent."""
         return self.ring.begun * self._copies
+
+    def expected_and_received(self) -> list[tuple[int, int]]:
+        """Of each line where every line gets every message, so that one's loss cannot hide behind another's copy; else
+        of all together."""
+        if len(self._counting) != self._copies:
+            return [(self.expected, self.received)]
+        return [(self.ring.begun, line.received) for line in self._counting]
 
     def run(self, seconds: float) -> None:
         """Send and receive for so long."""

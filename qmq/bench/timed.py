@@ -40,5 +40,6 @@ def timed(
         report.failed(error)
     finally:
         exchange.close()
-    report.compare(exchange.expected, exchange.received)
+    for wanted, got in exchange.expected_and_received():
+        report.compare(wanted, got)
     return came

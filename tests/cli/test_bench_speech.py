@@ -115,6 +115,18 @@ def test_a_message_that_one_node_never_gets_is_missed(run: Run, monkeypatch: pyt
     assert facts_of(result.stdout)["missing"] == 1
 
 
+def test_what_one_node_gets_twice_does_not_make_up_for_what_another_lost(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    with Relay(repeat=5) as near, Relay() as far:
+        near.forwards_to(far, leave_out=5)
+        result = run("bench", "mesh", "--kind", "fanout", *QUICK, "--at", near.at, "--to", far.at)
+
+    facts = facts_of(result.stdout)
+    assert (facts["missing"], facts["extra"], result.exit_code) == (1, 1, 1)
+
+
 def test_a_run_is_written_and_compared_with_the_next(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "before.json"
     with Relay() as relay:
@@ -161,6 +173,38 @@ def test_a_run_of_another_shape_is_named_and_this_one_is_not_lost(run: Run, tmp_
 
     assert result.exit_code == 1
     assert "body_bytes is 500 there and 100 here" in result.stderr
+    assert facts_of(result.stdout)["per_second"] > 0
+
+
+@pytest.mark.parametrize(
+    ("workload", "before", "now"),
+    [
+        (("mesh", "--kind", "queue", *QUICK), ("--prefetch", "5"), ("--prefetch", "6")),
+        (("subscriptions", "--kind", "queue", "--subscriptions", "5", "--count", "5"), (), ("--memory",)),
+    ],
+)
+def test_what_the_load_was_asked_for_must_be_the_same_to_be_compared(
+    run: Run, tmp_path: Path, workload: tuple[str, ...], before: tuple[str, ...], now: tuple[str, ...]
+) -> None:
+    file = str(tmp_path / "before.json")
+    results = []
+    for more in ((*before, "--json", file), (*now, "--compare", file)):
+        with Relay() as near, Relay() as far:
+            near.forwards_to(far)
+            to = ("--to", far.at) if workload[0] == "mesh" else ()
+            results.append(run("bench", *workload, *more, "--at", near.at, *to))
+
+    assert results[0].exit_code == 0, results[0].output
+    assert results[1].exit_code == 1
+    assert "cannot be compared" in results[1].stderr
+
+
+def test_a_run_that_cannot_be_written_is_not_lost(run: Run, tmp_path: Path) -> None:
+    with Relay() as relay:
+        result = run("bench", "topic", *QUICK, "--json", str(tmp_path / "nowhere" / "run.json"), "--at", relay.at)
+
+    assert result.exit_code == 1
+    assert "No such file" in result.stderr
     assert facts_of(result.stdout)["per_second"] > 0
 
 
