@@ -1,11 +1,16 @@
 """TLS on real sockets of this machine: clients, and the contexts and names of mesh links."""
 
+import os
+import pty
+import signal
 import ssl
+import sys
 from pathlib import Path
 
 import pytest
 import trio
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from qmq.config import TlsSettings
 from qmq.errors import MeshError
@@ -200,3 +205,52 @@ async def test_a_dialling_that_is_given_up_leaves_no_socket_open(papers: Papers)
             pass
     accepted.close()
     silent.close()
+
+
+@pytest.mark.parametrize("key", ["certificate", "key", "ca"])
+@pytest.mark.parametrize("text", [None, "junk"])
+def test_a_file_that_cannot_be_used_is_named(papers: Papers, tmp_path: Path, key: str, text: str | None) -> None:
+    file = tmp_path / "wrong.pem"
+    if text is not None:
+        file.write_text(text, "utf-8")
+    tls = papers.of("a").model_copy(update={key: file})
+
+    for contexts in (server_context, mesh_contexts):
+        with pytest.raises(OSError, match="wrong.pem"):
+            contexts(tls)
+
+
+def test_nobody_is_asked_for_the_password_of_a_key(papers: Papers) -> None:
+    tls = papers.of("a")
+    plain = serialization.load_pem_private_key(tls.key.read_bytes(), None)
+    tls.key.write_bytes(
+        plain.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    code = f"""
+from qmq.config import TlsSettings
+from qmq.server.listeners import server_context
+try:
+    server_context(TlsSettings(certificate={str(tls.certificate)!r}, key={str(tls.key)!r}))
+except OSError as error:
+    print("refused:", error)
+"""
+
+    # On a terminal of its own, where OpenSSL could ask.
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    said = b""
+    try:
+        while b"phrase" not in said and b"refused" not in said:
+            said += os.read(terminal, 1000)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
+
+    assert b"refused" in said
+    assert b"phrase" not in said
