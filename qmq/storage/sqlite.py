@@ -7,7 +7,7 @@ that fails to commit exactly like a log that fails to sync.
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,10 @@ CACHE_KIB: Final = 4096
 def open_database(path: Path, *, first: str = "") -> sqlite_utils.Database:
     """One connection for the life of the node; `first` is said before a new file has a page. Raises LogBroken."""
     with medium():
+        # SQLite would let everyone read it; the files beside it get the rights of this one. Only where there is none:
+        # to close a file that is open elsewhere in this process would end SQLite's locks on it (fcntl(2)).
+        with suppress(FileExistsError):
+            path.touch(0o600, exist_ok=False)
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
         if first:

@@ -1,5 +1,6 @@
 """What opening does with queue messages: it carries the journal into the stores, whatever each of them has seen."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -304,3 +305,16 @@ def test_the_index_of_a_full_segment_is_looked_for_once(monkeypatch: pytest.Monk
     for _ in range(3):
         assert store.checkpoint(store.journal.end, NOW, {"b": {}}).sealed == 0
     assert len(looked) == store.journal.segments() - 1
+
+
+def test_only_the_owner_may_read_what_a_node_keeps(tmp_path: Path) -> None:
+    usual = os.umask(0o022)
+    try:
+        store = open_store(tmp_path / "data", node="a")
+        modes = {path.name: path.stat().st_mode & 0o077 for path in (tmp_path / "data").rglob("*") if path.is_file()}
+        store.close()
+    finally:
+        os.umask(usual)
+
+    assert {"catalog.sqlite", "queues.sqlite"} <= set(modes)
+    assert set(modes.values()) == {0}, modes
