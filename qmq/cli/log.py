@@ -95,6 +95,8 @@ def dump(directory: Path, destination: str | None, as_json: bool) -> None:
                     f"{one.position}  {one.origin}:{one.sequence}  {time}  {one.kind}  "
                     f"{body_text(one.destination.encode())}  {_cut(body)}"
                 )
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough
     except OSError as error:
         raise Failed(str(error)) from error
 

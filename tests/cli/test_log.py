@@ -1,6 +1,9 @@
 """`qmq log`: an operator's look into a data directory."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,3 +164,15 @@ def test_a_directory_in_use_or_of_nobody_is_left_alone(run: Run, data: Path, tmp
     assert run("log", "release", str(tmp_path)).exit_code != 0
 
     store.close()
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(data: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "qmq", "log", "dump", str(data)], stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+
+    os.close(writing)
+    assert done.stderr == ""
