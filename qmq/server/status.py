@@ -21,7 +21,7 @@ DESTINATIONS_SHOWN = 20
 FORGOTTEN_SHOWN = 50
 """Dead incarnations of which nothing is left, the newest first."""
 
-LISTS = ("queues", "fanouts", "durables", "slow", "alarms", "forgotten", "vector")
+LISTS = ("queues", "fanouts", "durables", "readers", "slow", "alarms", "forgotten", "vector")
 """What is cut when the picture is too long."""
 
 log = logging.getLogger("qmq.alarm")
@@ -198,16 +198,19 @@ def position_answer(node: "Node") -> str:
 
 
 def _fitting(picture: dict[str, Any]) -> str:
-    """One line of JSON; lists are cut from their ends until it is short enough."""
+    """One line of JSON; lists are cut from their ends until it is short enough, or nothing is left in them."""
     while True:
         text = json.dumps(picture, separators=(",", ":"))
         # STOMP escapes these two, and the reader's bound is on the line as it is sent.
         if len(text) + text.count(":") + text.count("\\") <= STATUS_BYTES_MAX:
             return text
-        lists = [name for name in LISTS if name in picture]
+        lists = [name for name in LISTS if picture.get(name)]
+        if not lists:
+            return text
         longest = max(lists, key=lambda name: len(json.dumps(picture[name])))
         if isinstance(picture[longest], dict):
             picture[longest] = {}
         else:
-            picture[longest].pop()
+            # An eighth at a time: of a thousand readers, each cut would cost as much as the whole answer.
+            del picture[longest][-max(1, len(picture[longest]) // 8) :]
         picture["cut"] = True

@@ -240,3 +240,19 @@ async def test_a_user_who_may_not_look_may_not_read(autojump_clock: MockClock) -
         await client.send(subscribe(JOURNAL))
 
         assert (await client.next("ERROR")).head.headers["error-code"] == "not-allowed"
+
+
+async def test_a_status_has_room_for_some_of_many_readers(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        for number in range(150):
+            reader = await rig.connect()
+            said = {"qmq-reader": f"one-of-many-tasks-of-the-archive-{number:03}", "qmq-until": ""}
+            await reader.send(subscribe(JOURNAL, **said))
+            await picture(reader)
+        client = await rig.connect()
+
+        await client.send(send("/control/status", "", receipt="asked"))
+
+        status = json.loads((await client.next("RECEIPT")).head.headers["status"])
+        assert 10 < len(status["readers"]) < 150
+        assert status["cut"]
