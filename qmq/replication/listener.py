@@ -33,7 +33,7 @@ from qmq.wire.stomp.writer import encode_frame
 from qmq.world import Listener, Pipe
 
 PENDING_MAX: Final = 32
-"""Connections that have not proven themselves; four times the nodes of a mesh."""
+"""Connections that have not proven themselves; four times the nodes of a mesh. One more ends the oldest."""
 
 FEED_BYTES: Final = 1 << 20
 """Read from the journal at once, for one follower."""
@@ -77,7 +77,8 @@ class MeshListener:
         self._host = hub.host
         self._settings = settings
         self._tls = tls
-        self._pending = 0
+        # Who has not proven itself yet, in the order of coming.
+        self._strangers: dict[Pipe, None] = {}
         self._listener: Listener | None = None
         self._takebacks: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
@@ -102,10 +103,6 @@ class MeshListener:
                         log.warning("! mesh listener: %s", error)
                         await trio.sleep(ACCEPT_AGAIN_SECONDS)
                         continue
-                    if self._pending >= PENDING_MAX:
-                        self.refused += 1
-                        pipe.close()
-                        continue
                     nursery.start_soon(self._serve_accepted, pipe, nursery)
         finally:
             listener.close()
@@ -124,7 +121,7 @@ class MeshListener:
     async def serve_dialled(self, pipe: Pipe, peer: str) -> None:
         """Serve `peer` over a connection that this node has dialled; with TLS it has shown its certificate by that."""
         nursery = self._nursery
-        if nursery is None or self._pending >= PENDING_MAX:
+        if nursery is None:
             pipe.close()
             return
         ended = trio.Event()
@@ -157,12 +154,16 @@ class MeshListener:
         )
         served = Served(pipe, line, answering)
         frames_of.append(served)
-        self._pending += 1
+        if len(self._strangers) >= PENDING_MAX:
+            # Whoever means well proves itself at once, and must not be kept out by those that do not.
+            longest = next(iter(self._strangers))
+            del self._strangers[longest]
+            longest.close()
+        self._strangers[pipe] = None
         try:
             await self._run_line(served)
         finally:
-            if served.serving is None:
-                self._pending -= 1
+            self._strangers.pop(pipe, None)
             # A follower that this node cannot dial has dialled, to be followed itself.
             if not (line.conversation.turned and self.turned(line.conversation.turned, pipe)):
                 pipe.close()
@@ -210,6 +211,7 @@ class MeshListener:
         if serving is not None and not frames:
             return
         if serving is None:
+            self._strangers.pop(served.pipe, None)
             self._make_room_for(served)
             while True:
                 # What was lent against the credit of the connection before is told to nobody, and goes back.
@@ -261,7 +263,6 @@ class MeshListener:
         hub = self._hub
         partner = served.line.conversation.partner
         assert partner is not None
-        self._pending -= 1
         serving = Serving(self._host, partner, served.line.outbox)
         served.serving = serving
         served.since_us = self._host.world.now_us()

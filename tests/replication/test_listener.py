@@ -136,20 +136,41 @@ async def test_a_login_that_dawdles_is_ended(autojump_clock: Clock) -> None:
     assert 5 <= lasted < 7
 
 
-async def test_only_so_many_strangers_may_wait_at_once(autojump_clock: Clock) -> None:
+async def test_only_so_many_strangers_may_wait_at_once_and_the_longest_gives_way(autojump_clock: Clock) -> None:
     network = Network()
     a = Node(network, "a", peers_of("ab"))
 
     async with running(a, linked=False):
-        for _ in range(PENDING_MAX):
-            await stranger(network)
+        first, second, *_ = [await stranger(network) for _ in range(PENDING_MAX)]
         await trio.sleep(1)
         late = await stranger(network)
-        assert await late.read_to_end() == ""
-        await trio.sleep(10)
-        later = await stranger(network)
-        await later.log_in()
+        assert await first.read_to_end() == ""
+        with trio.move_on_after(1) as waits:
+            await second.read_to_end()
+        assert waits.cancelled_caught
+        await late.log_in()
         await until(lambda: a.link_states() == {"b": ("down", "up")})
+
+
+async def test_strangers_that_come_again_and_again_keep_no_node_out(autojump_clock: Clock) -> None:
+    network = Network()
+    a = Node(network, "a", peers_of("ab"))
+
+    async def come_again() -> None:
+        while True:
+            visitor = await stranger(network)
+            await visitor.read_to_end()
+
+    async with running(a, linked=False), trio.open_nursery() as nursery:
+        for _ in range(PENDING_MAX):
+            nursery.start_soon(come_again)
+        await trio.sleep(10)
+
+        late = await stranger(network)
+        await late.log_in()
+
+        await until(lambda: a.link_states() == {"b": ("down", "up")})
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_proven_follower_that_talks_nonsense_is_ended_with_one_error(autojump_clock: Clock) -> None:
