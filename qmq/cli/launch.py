@@ -117,7 +117,7 @@ class Mesh:
             raise Failed(f"node {name} runs already")
         if is_taken(node.address):
             raise Failed(f"node {name} cannot have {node.address}: another process listens there")
-        node.data.mkdir(parents=True, exist_ok=True)
+        make_folder(node.data)
         command = [*PROGRAM, "serve", "--node", name, "--data", str(node.data)]
         command += ["--peers", str(self.peers_files.get(name, self.peers_file)), "--log-level", self.log_level]
         if self.config_file is not None:
@@ -238,20 +238,30 @@ def is_taken(address: Address) -> bool:
 
 
 def stop_recorded(running: Sequence[Running], timeout_seconds: float = STOP_SECONDS) -> list[str]:
-    """Stop processes that another shell started: SIGTERM, then SIGKILL. Returns the names that had to be killed."""
+    """Stop processes that another shell started: SIGTERM, then SIGKILL. Returns the names that had to be killed.
+
+    Raises Failed for a process that this user may not stop.
+    """
     alive = [process for process in running if process.is_alive]
     for process in alive:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
-            os.kill(process.pid, signal.SIGCONT)
+        _signal_recorded(process, signal.SIGTERM)
+        _signal_recorded(process, signal.SIGCONT)
     deadline = time.monotonic() + timeout_seconds
     while any(process.is_alive for process in alive) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     killed = [process for process in alive if process.is_alive]
     for process in killed:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+        _signal_recorded(process, signal.SIGKILL)
     return [process.name for process in killed]
+
+
+def _signal_recorded(process: Running, number: signal.Signals) -> None:
+    try:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
+        return
+    except OSError as error:
+        raise Failed(f"node {process.name} (pid {process.pid}) cannot be stopped: {error.strerror}") from error
 
 
 def recorded(data: Path) -> list[Running]:
@@ -267,7 +277,7 @@ def recorded(data: Path) -> list[Running]:
 
 def record(data: Path, *, add: Sequence[Running] = (), remove: Sequence[str] = ()) -> None:
     """Change mesh.json; two shells may do so at once. The dead are left out of what is written."""
-    data.mkdir(parents=True, exist_ok=True)
+    make_folder(data)
     with _lock(data / "mesh.lock"):
         gone = {*remove, *(running.name for running in add)}
         nodes = [running for running in recorded(data) if running.name not in gone and running.is_alive]
@@ -277,6 +287,14 @@ def record(data: Path, *, add: Sequence[Running] = (), remove: Sequence[str] = (
             json.dumps({"nodes": [asdict(running) for running in [*nodes, *add]]}, indent=1) + "\n", "utf-8"
         )
         fresh.replace(path)
+
+
+def make_folder(path: Path) -> None:
+    """Make it and those that it is in, where they are missing. Raises Failed."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failed(f"{error.filename or path}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

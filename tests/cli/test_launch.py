@@ -3,6 +3,7 @@
 The processes are stand-ins (stub.py); the real node is started in tests/cluster by the same code.
 """
 
+import errno
 import json
 import os
 import signal
@@ -210,6 +211,32 @@ def test_another_shell_kills_what_does_not_stop_in_time(make_mesh: MakeMesh) -> 
     assert "stubborn" in killed
     process = mesh.nodes["stubborn"].process
     assert process is not None and process.wait() == -signal.SIGKILL
+
+
+def test_a_node_of_somebody_else_that_cannot_be_stopped_is_told(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = write_peers(tmp_path / "peers.toml", ("a",))
+    launch.record(tmp_path, add=[Running("a", os.getpid(), start_mark(os.getpid()) or "")])
+
+    def kill(pid: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "kill", kill)
+
+    result = run("mesh", "down", str(peers), "--data", str(tmp_path))
+
+    assert result.exit_code == 1
+    assert result.stderr == f"qmq: node a (pid {os.getpid()}) cannot be stopped: Operation not permitted\n"
+
+
+def test_a_folder_that_cannot_be_made_is_told(run: Run, tmp_path: Path) -> None:
+    peers = write_peers(tmp_path / "peers.toml", ("a",))
+
+    result = run("mesh", "up", str(peers), "--data", "/proc/nothing")
+
+    assert result.exit_code == 1
+    assert result.stderr == "qmq: /proc/nothing: No such file or directory\n"
 
 
 def test_stopping_when_nothing_runs_is_told(run: Run, tmp_path: Path) -> None:
