@@ -336,9 +336,9 @@ def bench(
     with contextlib.ExitStack() as stack:
         target = Target((at, *others), pids)
         if serve:
-            before_signal = signal.getsignal(signal.SIGTERM)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                stack.callback(signal.signal, number, signal.getsignal(number))
             ends_in_order()
-            stack.callback(signal.signal, signal.SIGTERM, before_signal)
             target = stack.enter_context(
                 _served(
                     serve_in,

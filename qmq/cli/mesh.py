@@ -163,13 +163,17 @@ def _names(nodes: str | None) -> list[str] | None:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, instead of ending this process with nodes left behind."""
+    """An event that SIGINT, SIGTERM and, unless it is ignored (`nohup`), SIGHUP set, instead of ending this process
+    with nodes left behind: they have sessions of their own, and would not hear of a terminal that is closed."""
     stopping = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield stopping
     finally:

@@ -107,9 +107,12 @@ class Throwaway:
 
 
 def ends_in_order() -> None:
-    """From now on SIGTERM leaves this process as an exception does, so that its throwaway nodes go with it."""
+    """From now on SIGTERM, and SIGHUP unless it is ignored, leave this process as an exception does, so that its
+    throwaway nodes go with it."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 @contextlib.contextmanager

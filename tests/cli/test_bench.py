@@ -386,7 +386,8 @@ def test_a_throwaway_node_without_a_place_is_one_line(run: Run, tmp_path: Path) 
     assert result.stderr == f"qmq: {tmp_path / 'nowhere'}: No such file or directory\n"
 
 
-def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "qmq", "bench", "topic", "--seconds", "60", "--serve", "--serve-in", str(tmp_path)]
     with subprocess.Popen([*command, "--progress"], stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
@@ -395,9 +396,9 @@ def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path) -> None:
             seen += process.stderr.read(1)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
-        process.terminate()
+        process.send_signal(number)
 
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(30) == 128 + number
     assert children
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert list(tmp_path.iterdir()) == []

@@ -51,13 +51,14 @@ def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
     raise AssertionError(f"ended without saying {words!r}:\n" + "\n".join(lines))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_all_nodes_come_up_and_go_down_with_the_command(tmp_path: Path, number: signal.Signals) -> None:
     with mesh_up(tmp_path, "a", "b") as process:
         lines = read_until(process, "Ctrl-C stops all")
         running = recorded(tmp_path / "data")
 
-        # Ctrl-C in a terminal reaches every process of the group; a service manager's SIGTERM only the first.
+        # Ctrl-C in a terminal reaches every process of the group; a service manager's SIGTERM only the first; SIGHUP is
+        # what a terminal leaves behind.
         os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
         rest = read_until(process, "node b ended")
 
