@@ -15,6 +15,7 @@ from enum import Enum
 
 from benchmarks.work import REPEATS, Work, work_of
 from qmq.broker.broker import Broker
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.listener import Hearer
 from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Subscription
@@ -57,11 +58,13 @@ class Node:
         self.broker = Broker(
             Origin("a", 1),
             1,
-            subscriptions_max=MANY,
-            destinations_max=MANY,
-            queue_memory_bytes_max=MANY,
-            transaction_frames_max=MANY,
-            transaction_bytes_max=MANY,
+            limits=BrokerLimits(
+                subscriptions_max=MANY,
+                destinations_max=MANY,
+                queue_memory_bytes_max=MANY,
+                transaction_frames_max=MANY,
+                transaction_bytes_max=MANY,
+            ),
         )
         self.rules = Rules(
             policy=lambda name: (True, True), prefetch_default=100, prefetch_max=1000, destination_bytes_max=255

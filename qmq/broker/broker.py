@@ -5,8 +5,8 @@ must be recorded and told. It either does the whole of what was asked or raises 
 Callers make the calls of one chunk without an await between them, then `finish` the Outcome and commit it.
 
 Sequences are given here, at the decision; the commit path appends records in exactly the order of decisions, so
-journal and broker agree without a second look. What a topic, a queue and a lent message mean is in their own modules;
-this one knows sessions, subscriptions and transactions.
+journal and broker agree without a second look. What a queue, a lent message and a transaction mean is in their own
+modules; this one knows sessions and subscriptions, and is where each kind of destination gets its part.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -16,19 +16,20 @@ from qmq.broker.dedup import Dedup
 from qmq.broker.destination import SYSTEM_DESTINATIONS, Kind, check_pattern, is_pattern, kind_of
 from qmq.broker.durables import Durables, taken_over
 from qmq.broker.lending import Lending
-from qmq.broker.levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.broker.life import Back
+from qmq.broker.limits import DEFAULT_LIMITS, BrokerLimits
 from qmq.broker.listener import Hearer, Listener
 from qmq.broker.message import Attempts, Burial, Envelope, Fact, Gap, Message, Retain, Settle
 from qmq.broker.once import Once
-from qmq.broker.outcome import LETTERS_BYTES_MAX, Outcome
+from qmq.broker.outcome import Outcome
 from qmq.broker.patterns import PatternTable
 from qmq.broker.queues import Queues
 from qmq.broker.replies import Replies
 from qmq.broker.retained import Retained
 from qmq.broker.rules import DEFAULT_RULES, QueueRules
-from qmq.broker.session import Held, Session
-from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.broker.session import Session
+from qmq.broker.subscription import Ack, Delivery, Subscription, covered
+from qmq.broker.transactions import Transactions
 from qmq.cursors import Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
@@ -37,9 +38,6 @@ TOPIC, QUEUE, FANOUT = Kind.TOPIC, Kind.QUEUE, Kind.FANOUT
 """Asked about for every message: a name of the module is found faster than a member of an enumeration."""
 
 RECORD_OVERHEAD_BYTES = 64
-
-NOWHERE: Mapping[bytes, bool] = {}
-"""No message is known to be held by other nodes."""
 
 COPIES_BYTES_MAX = 18 << 20
 """A message and its copies in a fanout's children are one batch, which the storage format bounds."""
@@ -59,14 +57,7 @@ class Broker:
         *,
         rules_of: Callable[[str], QueueRules] = lambda name: DEFAULT_RULES,
         defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
-        subscriptions_max: int = 100,
-        transactions_max: int = 10,
-        transaction_frames_max: int = 1000,
-        transaction_bytes_max: int = 16 << 20,
-        destinations_max: int = 100_000,
-        queue_memory_bytes_max: int = 256 << 20,
-        retained_topics_max: int = 100_000,
-        retained_bytes_max: int = 64 << 20,
+        limits: BrokerLimits = DEFAULT_LIMITS,
     ) -> None:
         self.origin = origin
         self.next_sequence = next_sequence
@@ -92,7 +83,7 @@ class Broker:
         # Fanout subscriptions that ended since whoever tells them was last told.
         self.left: list[Subscription] = []
         self.queues = Queues(origin, rules_of, self._accept_letter, lambda: self.disk_full, defaults_of)
-        self.retained = Retained(retained_topics_max, retained_bytes_max)
+        self.retained = Retained(limits.retained_topics_max, limits.retained_bytes_max)
         # What this node has of every origin; filled in by the node.
         self.received: Callable[[], Vector] = dict
         self.forgotten: Collection[Origin] = ()
@@ -104,33 +95,17 @@ class Broker:
         self.clocks = self.queues.shared.clocks
         self.lending = Lending(self.queues)
         self.abilities = Abilities()
-        self.replies = Replies(origin, subscriptions_max)
-        self.limit(
-            subscriptions_max=subscriptions_max,
-            transactions_max=transactions_max,
-            transaction_frames_max=transaction_frames_max,
-            transaction_bytes_max=transaction_bytes_max,
-            destinations_max=destinations_max,
-            queue_memory_bytes_max=queue_memory_bytes_max,
-        )
+        self.replies = Replies(origin, limits.subscriptions_max)
+        self.transactions = Transactions(self)
+        self.limit(limits)
 
-    def limit(
-        self,
-        *,
-        subscriptions_max: int,
-        transactions_max: int,
-        transaction_frames_max: int,
-        transaction_bytes_max: int,
-        destinations_max: int,
-        queue_memory_bytes_max: int = 256 << 20,
-    ) -> None:
+    def limit(self, limits: BrokerLimits) -> None:
         """From now on clients may have this much. Whoever has more keeps it."""
-        self._subscriptions_max = self.replies.subscriptions_max = subscriptions_max
-        self._transactions_max = transactions_max
-        self._transaction_frames_max = transaction_frames_max
-        self._transaction_bytes_max = transaction_bytes_max
-        self._destinations_max = destinations_max
-        self._queue_memory_bytes_max = queue_memory_bytes_max
+        self.limits = limits
+        self.replies.subscriptions_max = limits.subscriptions_max
+        self.retained.topics_max = limits.retained_topics_max
+        self.retained.bytes_max = limits.retained_bytes_max
+        self.durables.durables_max = limits.durable_subscriptions_max
 
     # Sessions
 
@@ -167,8 +142,8 @@ class Broker:
         if envelope.durable and self.disk_full:
             raise Refused("disk-full", "The node has no disk space left for new messages; consuming goes on.")
         if envelope.kind is QUEUE:
-            if not envelope.durable and self.queues.shared.memory_bytes > self._queue_memory_bytes_max:
-                most = self._queue_memory_bytes_max
+            if not envelope.durable and self.queues.shared.memory_bytes > self.limits.queue_memory_bytes_max:
+                most = self.limits.queue_memory_bytes_max
                 raise Refused("memory-full", f"The node holds its most of {most} bytes of memory-only queue messages.")
             queue = self.queues.by_name.get(envelope.destination)
             if queue is None:
@@ -214,8 +189,10 @@ class Broker:
     def _check_room(self) -> None:
         """Refuse one more destination when there are too many. Queues and topics live while they are used."""
         fanouts = max(len(self.logged_fanouts), len(self.fanouts))
-        if len(self.queues.by_name) + len(self.topics) + fanouts >= self._destinations_max:
-            raise Refused("too-many-destinations", f"The node has its most of {self._destinations_max} destinations.")
+        if len(self.queues.by_name) + len(self.topics) + fanouts >= self.limits.destinations_max:
+            raise Refused(
+                "too-many-destinations", f"The node has its most of {self.limits.destinations_max} destinations."
+            )
 
     def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
         """Accept one message and decide who gets it. Call `check_send` first."""
@@ -260,7 +237,7 @@ class Broker:
         if durable and self.disk_full:
             return False
         if kind is QUEUE and not self.queues.may_push_run(
-            envelope, len(bodies), body_bytes, self._queue_memory_bytes_max
+            envelope, len(bodies), body_bytes, self.limits.queue_memory_bytes_max
         ):
             return False
         now_us = out.now_us
@@ -432,9 +409,9 @@ class Broker:
     def _check_subscriber(self, session: Session, subscription_id: str) -> None:
         if session.is_taken(subscription_id):
             raise Refused("duplicate-subscription", "This connection already has a subscription with that id.")
-        if session.subscribed >= self._subscriptions_max:
+        if session.subscribed >= self.limits.subscriptions_max:
             raise Refused(
-                "too-many-subscriptions", f"A connection has at most {self._subscriptions_max} subscriptions."
+                "too-many-subscriptions", f"A connection has at most {self.limits.subscriptions_max} subscriptions."
             )
 
     def _want(self, pattern: str, hearer: Hearer) -> None:
@@ -547,12 +524,12 @@ class Broker:
 
     def acknowledge(self, delivery: Delivery, out: Outcome) -> None:
         """The client has processed the message (and, in `client` mode, all before it)."""
-        self.settle(_covered(delivery), out)
+        self.settle(covered(delivery), out)
 
     def settle_for_good(self, delivery: Delivery, out: Outcome) -> None:
         """What is about to be acknowledged with `delivery` must never be handed out again: QUORUM."""
         if delivery.subscription.durable is None:
-            out.settles_for_good(_covered(delivery))
+            out.settles_for_good(covered(delivery))
 
     def settle(self, deliveries: list[Delivery], out: Outcome) -> None:
         """These deliveries, all of one subscription, are done."""
@@ -564,9 +541,9 @@ class Broker:
     def refuse(self, delivery: Delivery, out: Outcome, why: Back = Back.FAILED) -> None:
         """NACK: a failed delivery; what becomes of a queue's message is in `life`."""
         if delivery.subscription.durable is not None:
-            self.durables.give_back(_covered(delivery))
+            self.durables.give_back(covered(delivery))
         else:
-            self.queues.give_back(_covered(delivery), why, out)
+            self.queues.give_back(covered(delivery), why, out)
 
     def tick(self, out: Outcome) -> None:
         """Obey the deadlines that have come by `out.now_us`. Late ACKs for what is taken back will be ignored."""
@@ -579,135 +556,6 @@ class Broker:
         """Messages of an `auto` subscription are with the operating system: they count as settled."""
         in_flight = self.queues.deliveries
         self.settle([delivery for delivery in deliveries if delivery.tag in in_flight], out)
-
-    # Transactions
-
-    def begin(self, session_id: int, name: str) -> None:
-        """Open a transaction. Raises Refused for a name in use or too many open."""
-        session = self.sessions[session_id]
-        if name in session.transactions:
-            raise Refused("transaction-exists", "A transaction with that name is already open.")
-        if len(session.transactions) >= self._transactions_max:
-            raise Refused("too-many-transactions", f"A connection has at most {self._transactions_max} transactions.")
-        session.transactions[name] = []
-
-    def hold(self, session_id: int, name: str, held: Held) -> None:
-        """Keep one frame until COMMIT."""
-        frames = self._transaction(session_id, name)
-        if len(frames) >= self._transaction_frames_max:
-            raise Refused("transaction-too-long", f"A transaction has at most {self._transaction_frames_max} frames.")
-        session = self.sessions[session_id]
-        if session.held_bytes + held.bytes > self._transaction_bytes_max:
-            raise Refused(
-                "transaction-too-large",
-                f"The open transactions of a connection hold at most {self._transaction_bytes_max} bytes.",
-            )
-        session.held_bytes += held.bytes
-        frames.append(held)
-
-    def commit(
-        self,
-        session_id: int,
-        name: str,
-        now_us: int,
-        out: Outcome,
-        level: int | None = None,
-        elsewhere: Mapping[bytes, bool] = NOWHERE,
-        *,
-        is_quorum: bool | None = None,
-    ) -> int:
-        """Apply all that was held, in one batch: all of it or, when Refused, none of it. Nothing may follow in `out`.
-
-        A message that went back meanwhile cannot be settled any more, so its ACK refuses the whole: what was made
-        out of the message will be made again by its next consumer. Messages with a dedup id that is known here, or held
-        `elsewhere`, are left out: they are appended already.
-
-        Returns the level of its receipts: `level` and `is_quorum`, or the strongest that one of the frames asks for.
-        """
-        frames = self._transaction(session_id, name)
-        known = {id(held) for held in frames if self._is_appended(held, now_us, elsewhere)}
-        ahead: dict[str, tuple[int, int]] = {}
-        for held in frames:
-            if id(held) in known:
-                continue
-            if held.envelope is not None:
-                messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
-                self.check_send(held.envelope, len(held.body), messages, body_bytes)
-                if held.envelope.copies:
-                    self.check_copies(held.envelope, len(held.body), ahead)
-                for envelope in (held.envelope, *held.envelope.copies):
-                    messages, body_bytes = ahead.get(envelope.destination, (0, 0))
-                    ahead[envelope.destination] = (messages + 1, body_bytes + len(held.body))
-            elif held.delivery is not None and held.delivery.tag not in self.queues.deliveries:
-                raise Refused("unknown-ack", "A message of the transaction does not wait for its ACK any more.")
-        letters_bytes = self._letters_bytes(frames)
-        if letters_bytes > LETTERS_BYTES_MAX:
-            raise Refused(
-                "transaction-too-large",
-                f"The messages that a transaction makes dead letters of have at most {LETTERS_BYTES_MAX} bytes.",
-            )
-        self.retained.check(
-            [(h.envelope, len(h.body)) for h in frames if h.envelope is not None and h.envelope.retain is Retain.SET]
-        )
-        self.abort(session_id, name)
-        out.letters_left = LETTERS_BYTES_MAX - letters_bytes
-        asked = strongest([held.level for held in frames])
-        level = disks_of(asked) if level is None else level
-        if asked >= QUORUM if is_quorum is None else is_quorum:
-            level = with_quorum(level)
-        for held in frames:
-            if id(held) in known or self._is_appended(held, now_us, elsewhere):
-                out.repeats = True
-            elif held.envelope is not None:
-                self.send(held.envelope, held.body, now_us, out)
-            elif held.delivery is not None and held.delivery.tag in self.queues.deliveries:
-                if held.is_ack:
-                    if level >= QUORUM:
-                        self.settle_for_good(held.delivery, out)
-                    self.acknowledge(held.delivery, out)
-                else:
-                    self.refuse(held.delivery, out, held.why)
-            if held.receipt is not None:
-                out.receipt(held.receipt, level)
-        return level
-
-    def _letters_bytes(self, frames: list[Held]) -> int:
-        """What the dead letters of the NACKs among `frames` take. The first frame about a message decides."""
-        size = 0
-        decided: set[int] = set()
-        decided_through: dict[Subscription, int] = {}
-        for held in frames:
-            delivery = held.delivery
-            if delivery is None or delivery.subscription.durable is not None:
-                continue
-            subscription = delivery.subscription
-            through = decided_through.get(subscription, 0)
-            if not held.is_ack:
-                covered = [one for one in _covered(delivery) if one.tag > through and one.tag not in decided]
-                size += sum([self.queues.letter_bytes(one, held.why) for one in covered])
-            if subscription.ack is Ack.CLIENT:
-                decided_through[subscription] = max(through, delivery.tag)
-            else:
-                decided.add(delivery.tag)
-        return size
-
-    def _is_appended(self, held: Held, now_us: int, elsewhere: Mapping[bytes, bool]) -> bool:
-        """Whether this is a message that some node has by its dedup id."""
-        key = None if held.envelope is None else held.envelope.key
-        return key is not None and (elsewhere.get(key, False) or self.dedup.find(key, now_us) is not None)
-
-    def abort(self, session_id: int, name: str) -> None:
-        """Forget all that was held."""
-        frames = self._transaction(session_id, name)
-        session = self.sessions[session_id]
-        session.held_bytes -= sum(held.bytes for held in frames)
-        del session.transactions[name]
-
-    def _transaction(self, session_id: int, name: str) -> list[Held]:
-        frames = self.sessions[session_id].transactions.get(name)
-        if frames is None:
-            raise Refused("unknown-transaction", "No transaction with that name is open.")
-        return frames
 
     # The journal and the peers
 
@@ -791,16 +639,3 @@ class Broker:
                 if owner is not None:
                     self.queues.settled_here.setdefault(owner, {})[dot] = sequence
         out.settles = {}
-
-
-def _covered(delivery: Delivery) -> list[Delivery]:
-    """What an ACK or NACK of `delivery` is about: in `client` mode everything delivered up to it."""
-    subscription = delivery.subscription
-    if subscription.ack is not Ack.CLIENT:
-        return [delivery]
-    covered = []
-    for tag, other in subscription.in_flight.items():
-        if tag > delivery.tag:
-            break
-        covered.append(other)
-    return covered

@@ -166,3 +166,16 @@ class Delivery:
         self.timeout_us = 0
         self.deadline_us = 0
         self.sent = False
+
+
+def covered(delivery: Delivery) -> list[Delivery]:
+    """What an ACK or NACK of `delivery` is about: in `client` mode everything delivered up to it."""
+    subscription = delivery.subscription
+    if subscription.ack is not Ack.CLIENT:
+        return [delivery]
+    found = []
+    for tag, other in subscription.in_flight.items():
+        if tag > delivery.tag:
+            break
+        found.append(other)
+    return found

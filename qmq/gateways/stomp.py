@@ -224,7 +224,7 @@ class StompGateway:
                             level=plan.level,
                             is_retry=plan.is_retry,
                         )
-                        broker.hold(self.session_id, plan.transaction, held)
+                        broker.transactions.hold(self.session_id, plan.transaction, held)
                         continue
                     if plan.is_bounded:
                         if plan.key is not None and not self.repeats.is_first(plan.key, plan.is_retry, now_us):
@@ -418,7 +418,7 @@ class StompGateway:
         level = self._level_of_settle(frame, delivery, self._rules.level_of_ack)
         if transaction is not None:
             held = Held(delivery=delivery, is_ack=True, receipt=frame.receipt, level=level)
-            self._broker.hold(self.session_id, transaction, held)
+            self._broker.transactions.hold(self.session_id, transaction, held)
             return None
         if level >= QUORUM:
             self._broker.settle_for_good(delivery, out)
@@ -508,13 +508,13 @@ class StompGateway:
         elif command == "NACK":
             return self._refuse_delivery(frame, out)
         elif command == "BEGIN":
-            broker.begin(self.session_id, required(headers, "transaction", command))
+            broker.transactions.begin(self.session_id, required(headers, "transaction", command))
         elif command == "COMMIT":
             asked = headers.get("receipt-level")
             level = None if asked is None else asked_level(asked, self._rules.replicas_max)
             word = headers.get("ack-level")
             name = required(headers, "transaction", command)
-            return broker.commit(
+            return broker.transactions.commit(
                 self.session_id,
                 name,
                 now_us,
@@ -524,7 +524,7 @@ class StompGateway:
                 is_quorum=None if word is None else asks_quorum(word),
             )
         elif command == "ABORT":
-            broker.abort(self.session_id, required(headers, "transaction", command))
+            broker.transactions.abort(self.session_id, required(headers, "transaction", command))
         else:
             assert command == "DISCONNECT", command
             out.ending = True
@@ -541,7 +541,7 @@ class StompGateway:
         transaction = headers.get("transaction")
         if transaction is not None:
             held = Held(delivery=delivery, is_ack=False, why=why, receipt=frame.receipt, level=level)
-            self._broker.hold(self.session_id, transaction, held)
+            self._broker.transactions.hold(self.session_id, transaction, held)
             return None
         self._broker.refuse(delivery, out, why)
         return level

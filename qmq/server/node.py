@@ -45,7 +45,7 @@ from qmq.server.listeners import mesh_contexts, serve_clients
 from qmq.server.login import Logins
 from qmq.server.members import Members
 from qmq.server.mending import Mending
-from qmq.server.policies import queue_defaults, queue_rules
+from qmq.server.policies import broker_limits, queue_defaults, queue_rules
 from qmq.server.recalls import Recalls
 from qmq.server.receipts import Receipts
 from qmq.server.reload import wire_limits
@@ -102,14 +102,7 @@ class Node:
             journal.vector()[self.origin] + 1,
             rules_of=self._queue_rules,
             defaults_of=self._queue_defaults,
-            subscriptions_max=limits.subscriptions_max,
-            transactions_max=limits.transactions_max,
-            transaction_frames_max=limits.transaction_frames_max,
-            transaction_bytes_max=limits.transaction_bytes_max,
-            destinations_max=limits.destinations_max,
-            queue_memory_bytes_max=limits.queue_memory_bytes_max,
-            retained_topics_max=limits.retained_topics_max,
-            retained_bytes_max=limits.retained_bytes_max,
+            limits=broker_limits(limits),
         )
         self.broker.abilities.of_members(self.peer_names)
         self.replay = Replay(self.broker, self.members.retired)
@@ -233,7 +226,6 @@ class Node:
         they settled meanwhile (HOLD_SECONDS_MAX)."""
         recovered = self.store.recovered
         self.broker.logged_fanouts.update(self.store.fanouts())
-        self.broker.durables.durables_max = self.limits.durable_subscriptions_max
         self.broker.durables.restore(recovered.cursors, recovered.given_up)
         self.broker.received = self.received_vector
         self.broker.is_leaving = self._is_leaving

@@ -1,8 +1,24 @@
 """From the operator's policies to the rules of the broker: seconds become µs, what was left out becomes a default."""
 
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.rules import QueueRules
 from qmq.broker.terms import PRIORITY_DEFAULT
 from qmq.config import DestinationPolicy, LimitSettings
+
+
+def broker_limits(limits: LimitSettings) -> BrokerLimits:
+    """What of `limits` the rules look after."""
+    return BrokerLimits(
+        subscriptions_max=limits.subscriptions_max,
+        transactions_max=limits.transactions_max,
+        transaction_frames_max=limits.transaction_frames_max,
+        transaction_bytes_max=limits.transaction_bytes_max,
+        destinations_max=limits.destinations_max,
+        queue_memory_bytes_max=limits.queue_memory_bytes_max,
+        retained_topics_max=limits.retained_topics_max,
+        retained_bytes_max=limits.retained_bytes_max,
+        durable_subscriptions_max=limits.durable_subscriptions_max,
+    )
 
 
 def queue_rules(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:

@@ -23,6 +23,7 @@ import trio
 
 from qmq.config import Change, LimitSettings, NodeSettings, PeersFile, check_change, difference, peers_difference
 from qmq.errors import ConfigError, Refused
+from qmq.server.policies import broker_limits
 from qmq.wire.stomp import Limits
 
 if TYPE_CHECKING:
@@ -108,17 +109,7 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     rules.prefetch_max = limits.prefetch_max
     rules.destination_bytes_max = limits.destination_bytes_max
     rules.generation += 1
-    node.broker.limit(
-        subscriptions_max=limits.subscriptions_max,
-        transactions_max=limits.transactions_max,
-        transaction_frames_max=limits.transaction_frames_max,
-        transaction_bytes_max=limits.transaction_bytes_max,
-        destinations_max=limits.destinations_max,
-        queue_memory_bytes_max=limits.queue_memory_bytes_max,
-    )
-    node.broker.retained.topics_max = limits.retained_topics_max
-    node.broker.retained.bytes_max = limits.retained_bytes_max
-    node.broker.durables.durables_max = limits.durable_subscriptions_max
+    node.broker.limit(broker_limits(limits))
     node.checkpoints.soon()
     node.logins.change(settings.users, limits)
     known = {user.name for user in settings.users}

@@ -12,6 +12,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.destination import kind_of
 from qmq.broker.hands import group_of, key_of
 from qmq.broker.life import Back
+from qmq.broker.limits import DEFAULT_LIMITS, BrokerLimits
 from qmq.broker.message import Attempts, Burial, Envelope, Gap, Message, Moved, Settle
 from qmq.broker.outcome import Outcome
 from qmq.broker.picking import Picking
@@ -62,9 +63,7 @@ class Node:
         rules: QueueRules = DEFAULT_RULES,
         rules_of: Callable[[str], QueueRules] | None = None,
         defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
-        subscriptions_max: int = 100,
-        transactions_max: int = 10,
-        transaction_frames_max: int = 1000,
+        limits: BrokerLimits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name
         self.origin = Origin(name, incarnation)
@@ -74,9 +73,7 @@ class Node:
             1,
             rules_of=rules_of or (lambda name: rules),
             defaults_of=defaults_of,
-            subscriptions_max=subscriptions_max,
-            transactions_max=transactions_max,
-            transaction_frames_max=transaction_frames_max,
+            limits=limits,
         )
         self.queues = self.broker.queues
         self.lending = self.broker.lending
@@ -206,13 +203,13 @@ class Client:
                     self.ack(delivery)
 
     def begin(self, name: str = "t") -> None:
-        self.node.broker.begin(self.id, name)
+        self.node.broker.transactions.begin(self.id, name)
 
     def hold(self, held: Held, name: str = "t") -> None:
-        self.node.broker.hold(self.id, name, held)
+        self.node.broker.transactions.hold(self.id, name, held)
 
     def commit(self, name: str = "t") -> Outcome:
-        return self.node.decide(lambda out: self.node.broker.commit(self.id, name, self.node.now_us, out))
+        return self.node.decide(lambda out: self.node.broker.transactions.commit(self.id, name, self.node.now_us, out))
 
     @property
     def bodies(self) -> list[bytes]:

@@ -1,5 +1,6 @@
 import pytest
 
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.message import Gap, Message, Retain, Settle
 from qmq.broker.outcome import Outcome
 from qmq.broker.rules import DEFAULT_RULES, QueueRules
@@ -146,7 +147,7 @@ def test_second_subscription_with_the_same_id_is_refused_and_the_first_stays() -
 
 
 def test_subscriptions_of_a_client_are_bounded() -> None:
-    client = Node(subscriptions_max=2).client()
+    client = Node(limits=BrokerLimits(subscriptions_max=2)).client()
     client.subscribe(id="1")
     client.subscribe(id="2")
 
@@ -261,7 +262,7 @@ def test_aborted_transaction_leaves_nothing_and_its_message_in_flight() -> None:
     client.hold(send_of(destination="/queue/out"))
     client.hold(Held(delivery=client.inbox[0]))
 
-    node.broker.abort(client.id, "t")
+    node.broker.transactions.abort(client.id, "t")
 
     assert node.depth("/queue/out") == 0
     assert len(subscription.in_flight) == 1
@@ -307,7 +308,7 @@ def test_transaction_that_would_pass_a_bound_is_refused_as_a_whole() -> None:
     assert (node.depth(), node.depth("/queue/small")) == (1, 0)
     assert node.settled_dots() == []
     assert node.broker.next_sequence == 2
-    node.broker.abort(client.id, "t")
+    node.broker.transactions.abort(client.id, "t")
 
 
 def test_bytes_of_a_transaction_count_together() -> None:
@@ -383,7 +384,7 @@ def test_nack_in_a_transaction_returns_the_message_at_commit() -> None:
 
 
 def test_transactions_and_their_frames_are_bounded() -> None:
-    client = Node(transactions_max=1, transaction_frames_max=1).client()
+    client = Node(limits=BrokerLimits(transactions_max=1, transaction_frames_max=1)).client()
     client.begin("t")
 
     assert refusal(client.begin, "t") == "transaction-exists"

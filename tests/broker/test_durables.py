@@ -5,6 +5,7 @@ import random
 import pytest
 
 from qmq.broker.durables import Handed
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.message import Moved
 from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Ack, StartAt, Subscription
@@ -260,7 +261,7 @@ def test_deletions_that_a_start_finds_are_bounded() -> None:
 
 
 def test_a_refused_subscribe_leaves_no_name_behind() -> None:
-    node = Node(subscriptions_max=1)
+    node = Node(limits=BrokerLimits(subscriptions_max=1))
     client = node.client()
     client.subscribe("/topic/t", id="t")
     subscription = Subscription(client.id, "s", F, Ack.CLIENT, 1, b"")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.listener import Listener
 from qmq.broker.message import Retain
 from qmq.broker.outcome import Outcome
@@ -49,7 +50,7 @@ def test_an_id_names_one_subscription_of_either_sort() -> None:
 
 
 def test_both_sorts_count_against_the_bound_of_a_connection() -> None:
-    node = Node(subscriptions_max=2)
+    node = Node(limits=BrokerLimits(subscriptions_max=2))
     client = node.client()
     client.subscribe("/topic/a", id="1")
     node.broker.listen(client.id, "/topic/b", "2")

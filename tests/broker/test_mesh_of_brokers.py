@@ -469,7 +469,7 @@ class MeshOfBrokers(RuleBasedStateMachine):
             client.hold(Held(envelope=envelope(queue), body=b"made"))
             client.hold(Held(delivery=delivery))
             mesh.settle(delivery)
-            mesh.decide(client.node, lambda out: broker.commit(client.id, "t", mesh.now_us, out))
+            mesh.decide(client.node, lambda out: broker.transactions.commit(client.id, "t", mesh.now_us, out))
 
     @rule(who=PICK)
     def leave(self, who: int) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.rules import DEAD_LETTERS, DEFAULT_RULES, Overflow, QueueRules
@@ -190,15 +191,7 @@ def test_message_that_can_never_fit_does_not_get_into_an_empty_queue_either(over
 
 
 def test_memory_only_messages_of_all_queues_have_a_bound_and_durable_ones_go_on() -> None:
-    node = Node()
-    node.broker.limit(
-        subscriptions_max=100,
-        transactions_max=10,
-        transaction_frames_max=10,
-        transaction_bytes_max=1000,
-        destinations_max=1000,
-        queue_memory_bytes_max=2000,
-    )
+    node = Node(limits=BrokerLimits(queue_memory_bytes_max=2000))
     for number in range(3):
         node.send(b"x" * 600, f"/queue/{number}", durable=False)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from qmq.broker.destination import Kind
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.message import Envelope, Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Ack, Subscription
@@ -174,7 +175,7 @@ def test_an_explicit_subscription_without_an_id_of_its_own_takes_over_too() -> N
     ],
 )
 def test_a_subscription_that_may_not_be_is_refused_and_changes_nothing(destination: str, id: str, code: str) -> None:
-    node = Node(subscriptions_max=1)
+    node = Node(limits=BrokerLimits(subscriptions_max=1))
     asker = node.client()
     asker.subscribe(ANSWERS, id="mine")
 

@@ -1,5 +1,6 @@
 import pytest
 
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.session import Held
 from qmq.errors import Refused
 
@@ -13,9 +14,8 @@ def test_new_session_has_nothing_open() -> None:
 
 
 def test_held_frames_are_bounded_by_their_bytes_over_all_transactions_of_a_client() -> None:
-    node = Node()
+    node = Node(limits=BrokerLimits(transaction_bytes_max=1000))
     client = node.client()
-    node.broker._transaction_bytes_max = 1000
     client.begin("one")
     client.begin("two")
     client.hold(Held(envelope=envelope(), body=b"x" * 600), "one")
@@ -24,5 +24,5 @@ def test_held_frames_are_bounded_by_their_bytes_over_all_transactions_of_a_clien
         client.hold(Held(envelope=envelope(), body=b"x" * 600), "two")
 
     assert refused.value.code == "transaction-too-large"
-    node.broker.abort(client.id, "one")
+    node.broker.transactions.abort(client.id, "one")
     client.hold(Held(envelope=envelope(), body=b"x" * 600), "two")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from qmq.broker.broker import Broker
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.message import Envelope, Message, Settle
 from qmq.broker.outcome import Outcome
 from qmq.broker.rules import DEFAULT_RULES, QueueRules
@@ -165,7 +166,7 @@ def test_sends_of_one_read_come_to_the_same_as_one_by_one(
 
 
 def test_a_read_of_memory_only_messages_stops_at_the_bound_exactly() -> None:
-    broker = Broker(ORIGIN, 2, queue_memory_bytes_max=10 * 500)
+    broker = Broker(ORIGIN, 2, limits=BrokerLimits(queue_memory_bytes_max=10 * 500))
     client = Client(broker=broker, keep_open=True)
     client.say("SEND\ndestination:/queue/q\npersistent:false\n\nbody 0")
 

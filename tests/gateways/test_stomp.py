@@ -3,6 +3,7 @@
 import pytest
 
 from qmq.broker.broker import Broker
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.message import Message
 from qmq.broker.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
 from qmq.broker.rules import REDELIVERY_US_MIN
@@ -547,7 +548,7 @@ def test_a_refused_negotiation_names_the_versions_that_are_spoken() -> None:
     ],
 )
 def test_one_destination_too_many_is_refused_and_those_that_live_go_on(frame: str) -> None:
-    client = Client(broker=Broker(ORIGIN, 2, destinations_max=3), keep_open=True)
+    client = Client(broker=Broker(ORIGIN, 2, limits=BrokerLimits(destinations_max=3)), keep_open=True)
     client.say(
         "SEND\ndestination:/queue/0\n\nx",
         "SEND\ndestination:/fanout/1\n\nx",
@@ -566,14 +567,14 @@ def test_one_destination_too_many_is_refused_and_those_that_live_go_on(frame: st
 
 
 def test_a_destination_that_is_not_used_any_more_makes_room() -> None:
-    client = Client(broker=Broker(ORIGIN, 2, destinations_max=1), keep_open=True)
+    client = Client(broker=Broker(ORIGIN, 2, limits=BrokerLimits(destinations_max=1)), keep_open=True)
     client.say("SUBSCRIBE\nid:0\ndestination:/topic/0", "UNSUBSCRIBE\nid:0")
 
     assert client.say("SUBSCRIBE\nid:1\ndestination:/queue/1\nreceipt:r").receipts == ["r"]
 
 
 def test_receipts_and_destinations_count_against_the_bytes_of_a_transaction() -> None:
-    client = Client(broker=Broker(ORIGIN, 2, transaction_bytes_max=10_000), keep_open=True)
+    client = Client(broker=Broker(ORIGIN, 2, limits=BrokerLimits(transaction_bytes_max=10_000)), keep_open=True)
     client.say("BEGIN\ntransaction:t")
 
     out = client.say(*[f"SEND\ndestination:/queue/q\ntransaction:t\nreceipt:{'r' * 4000}{n}\n\n" for n in range(3)])

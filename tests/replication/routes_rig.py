@@ -10,6 +10,7 @@ from typing import Any
 
 from qmq.broker.broker import Broker
 from qmq.broker.destination import Kind
+from qmq.broker.limits import BrokerLimits
 from qmq.broker.message import Envelope
 from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Ack, Subscription
@@ -77,13 +78,7 @@ class Spot:
         for pattern in patterns:
             self._numbers += 1
             subscription = Subscription(1, str(self._numbers), pattern, Ack.AUTO, 1, b"")
-            self.broker.limit(
-                subscriptions_max=1 << 20,
-                transactions_max=1,
-                transaction_frames_max=1,
-                transaction_bytes_max=1,
-                destinations_max=1 << 20,
-            )
+            self.broker.limit(BrokerLimits(subscriptions_max=1 << 20, destinations_max=1 << 20))
             self.broker.subscribe(subscription, out)
             self.subscriptions[pattern] = subscription
         self.submit(out)

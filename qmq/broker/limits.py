@@ -1,0 +1,31 @@
+"""How much clients may ask this node to hold, as the rules know it (docs/limits.md has the reasons)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BrokerLimits:
+    """All of one node, and of one connection where it says so."""
+
+    subscriptions_max: int = 100
+    """Of one connection."""
+
+    transactions_max: int = 10
+    """Open at the same time, of one connection."""
+
+    transaction_frames_max: int = 1000
+    """Held by one transaction."""
+
+    transaction_bytes_max: int = 16 << 20
+    """Held by all transactions of one connection."""
+
+    destinations_max: int = 100_000
+    queue_memory_bytes_max: int = 256 << 20
+    """Bodies of memory-only queue messages."""
+
+    retained_topics_max: int = 100_000
+    retained_bytes_max: int = 64 << 20
+    durable_subscriptions_max: int = 1000
+
+
+DEFAULT_LIMITS = BrokerLimits()
