@@ -15,14 +15,11 @@ import trio
 from qmq import __version__
 from qmq.broker.broker import Broker
 from qmq.broker.destination import JOURNAL
-from qmq.broker.levels import FSYNC, level_of
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
-from qmq.broker.rules import QueueRules
 from qmq.broker.subscription import Delivery, Subscription
-from qmq.config import DestinationPolicy, LimitSettings, ListenerSettings, NodeSettings, PeersFile
+from qmq.config import ListenerSettings, NodeSettings, PeersFile
 from qmq.dots import Origin, Vector, merge
-from qmq.gateways.stomp import Rules
 from qmq.journal import Replay
 from qmq.members import Membership, Standing
 from qmq.replication.mesh import Mesh
@@ -45,7 +42,7 @@ from qmq.server.listeners import mesh_contexts, serve_clients
 from qmq.server.login import Logins
 from qmq.server.members import Members
 from qmq.server.mending import Mending
-from qmq.server.policies import broker_limits, queue_defaults, queue_rules
+from qmq.server.policies import Policies, broker_limits
 from qmq.server.recalls import Recalls
 from qmq.server.receipts import Receipts
 from qmq.server.reload import wire_limits
@@ -91,8 +88,7 @@ class Node:
         self.world = world
         self.store = store
         self.software = f"qmq/{__version__}"
-        # Pattern of a policy -> the policy and the limits, and the rules made of them.
-        self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
+        self.policies = Policies(self)
         self.mesh: Mesh | None = None
         self.members = Members(self, peers)
         self.origin = store.begin_incarnation(world.chance.getrandbits(INCARNATION_BITS), world.now_us())
@@ -100,8 +96,8 @@ class Node:
         self.broker = Broker(
             self.origin,
             journal.vector()[self.origin] + 1,
-            rules_of=self._queue_rules,
-            defaults_of=self._queue_defaults,
+            rules_of=self.policies.queue_rules,
+            defaults_of=self.policies.queue_defaults,
             limits=broker_limits(limits),
         )
         self.broker.abilities.of_members(self.peer_names)
@@ -112,20 +108,7 @@ class Node:
         self.sessions: dict[int, Session] = {}
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(limits)
-        self.rules = Rules(
-            policy=self._policy,
-            defaults=self._queue_defaults,
-            children=self._children,
-            prefetch_default=limits.prefetch_default,
-            prefetch_max=limits.prefetch_max,
-            destination_bytes_max=limits.destination_bytes_max,
-            buffer_bytes_max=limits.outbox_bytes_max,
-            likeness=lambda name: self.settings.destinations.policy_of(name),
-            retains=lambda name: self.settings.destinations.policy_of(name).retain,
-            level=self._receipt_level,
-            needs_quorum=self._needs_quorum,
-            replicas_max=len(self.peer_names),
-        )
+        self.rules = self.policies.gateway_rules()
         self.logins = Logins(settings.users, limits, world)
         self.beats = Beats()
         self.alarms = Alarms()
@@ -433,39 +416,6 @@ class Node:
 
     def message_of(self, origin: Origin, record: Record) -> Message | None:
         return self.replay.message_of(origin, record)
-
-    # Rules from the configuration
-
-    def _policy(self, destination: str) -> tuple[bool, bool]:
-        destinations = self.settings.destinations
-        return destinations.exists(destination), destinations.policy_of(destination).durable
-
-    def _receipt_level(self, destination: str) -> int:
-        """The level of receipts about a destination: its policy's, else the mesh's, else two disks where there are
-        three. A node that was retired since may leave a level without enough nodes, until the files say less."""
-        word = self.settings.destinations.policy_of(destination).receipt or self.settings.mesh.receipt
-        level = (1 if self.membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
-        assert level is not None, "the configuration was checked"
-        return level
-
-    def _needs_quorum(self, destination: str) -> bool:
-        """Whether ACKs of a queue's messages are receipted at level `quorum` where they do not say."""
-        word = self.settings.destinations.policy_of(destination).ack_level or self.settings.mesh.ack_level
-        return word == "quorum"
-
-    def _children(self, destination: str) -> tuple[str, ...]:
-        return self.settings.destinations.policy_of(destination).children
-
-    def _queue_rules(self, destination: str) -> QueueRules:
-        """The rules of a queue; the same object for all queues under one policy."""
-        policy = self.settings.destinations.policy_of(destination)
-        known = self._rules.get(policy.pattern)
-        if known is None or known[0] is not policy or known[1] is not self.limits:
-            known = self._rules[policy.pattern] = (policy, self.limits, queue_rules(policy, self.limits))
-        return known[2]
-
-    def _queue_defaults(self, destination: str) -> dict[str, str]:
-        return queue_defaults(self.settings.destinations.policy_of(destination))
 
     # What the mesh needs of its node (qmq.replication.host)
 

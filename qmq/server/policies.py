@@ -1,9 +1,17 @@
-"""From the operator's policies to the rules of the broker: seconds become µs, what was left out becomes a default."""
+"""From the operator's settings to the rules of broker and gateways: seconds become µs, what was left out becomes a
+default."""
 
+from typing import TYPE_CHECKING
+
+from qmq.broker.levels import FSYNC, level_of
 from qmq.broker.limits import BrokerLimits
 from qmq.broker.rules import QueueRules
 from qmq.broker.terms import PRIORITY_DEFAULT
 from qmq.config import DestinationPolicy, LimitSettings
+from qmq.gateways.stomp import Rules
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
 
 
 def broker_limits(limits: LimitSettings) -> BrokerLimits:
@@ -21,7 +29,7 @@ def broker_limits(limits: LimitSettings) -> BrokerLimits:
     )
 
 
-def queue_rules(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:
+def rules_under(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:
     """What a queue under `policy` does with its messages."""
     return QueueRules(
         messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
@@ -37,7 +45,7 @@ def queue_rules(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:
     )
 
 
-def queue_defaults(policy: DestinationPolicy) -> dict[str, str]:
+def defaults_under(policy: DestinationPolicy) -> dict[str, str]:
     """Headers that a message of the queue gets when its sender says nothing else; they travel with it."""
     defaults: dict[str, str] = {}
     if policy.ttl_seconds:
@@ -45,3 +53,63 @@ def queue_defaults(policy: DestinationPolicy) -> dict[str, str]:
     if policy.priority != PRIORITY_DEFAULT:
         defaults["priority"] = str(policy.priority)
     return defaults
+
+
+class Policies:
+    """What the settings of `node` say of a destination; a reload counts from the next question on."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        # Pattern of a policy -> the policy and the limits, and the rules made of them.
+        self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
+
+    def of(self, destination: str) -> DestinationPolicy:
+        """The policy that counts for it."""
+        return self._node.settings.destinations.policy_of(destination)
+
+    def queue_rules(self, destination: str) -> QueueRules:
+        """The rules of a queue; the same object for all queues under one policy."""
+        policy, limits = self.of(destination), self._node.limits
+        known = self._rules.get(policy.pattern)
+        if known is None or known[0] is not policy or known[1] is not limits:
+            known = self._rules[policy.pattern] = (policy, limits, rules_under(policy, limits))
+        return known[2]
+
+    def queue_defaults(self, destination: str) -> dict[str, str]:
+        """Headers that a message of it gets when its sender says nothing else."""
+        return defaults_under(self.of(destination))
+
+    def gateway_rules(self) -> Rules:
+        """All that gateways ask about destinations, and the bounds of what clients may ask for."""
+        limits = self._node.limits
+        return Rules(
+            policy=self._use,
+            defaults=self.queue_defaults,
+            children=lambda destination: self.of(destination).children,
+            prefetch_default=limits.prefetch_default,
+            prefetch_max=limits.prefetch_max,
+            destination_bytes_max=limits.destination_bytes_max,
+            buffer_bytes_max=limits.outbox_bytes_max,
+            likeness=self.of,
+            retains=lambda destination: self.of(destination).retain,
+            level=self._receipt_level,
+            needs_quorum=self._needs_quorum,
+            replicas_max=len(self._node.peer_names),
+        )
+
+    def _use(self, destination: str) -> tuple[bool, bool]:
+        """Whether it may be used, and whether its messages are durable."""
+        return self._node.settings.destinations.exists(destination), self.of(destination).durable
+
+    def _receipt_level(self, destination: str) -> int:
+        """The level of receipts about a destination: its policy's, else the mesh's, else two disks where there are
+        three. A node that was retired since may leave a level without enough nodes, until the files say less."""
+        word = self.of(destination).receipt or self._node.settings.mesh.receipt
+        level = (1 if self._node.membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
+        assert level is not None, "the configuration was checked"
+        return level
+
+    def _needs_quorum(self, destination: str) -> bool:
+        """Whether ACKs of a queue's messages are receipted at level `quorum` where they do not say."""
+        word = self.of(destination).ack_level or self._node.settings.mesh.ack_level
+        return word == "quorum"
