@@ -21,7 +21,8 @@ from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Subscription
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries, encode_run, listener_prefix, tail_of
-from qmq.gateways.stomp import Rules, StompGateway
+from qmq.gateways.rules import Rules
+from qmq.gateways.stomp import StompGateway
 from qmq.journal import encode_records
 from qmq.wire.stomp import Connection, HeadCaches, Limits, Role, Version, encode_frame
 

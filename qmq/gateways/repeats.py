@@ -9,15 +9,14 @@ What was asked about counts until the read is done; whatever came meanwhile is s
 looked at again.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from qmq.broker.broker import Broker
-from qmq.broker.destination import Kind
 from qmq.broker.levels import FSYNC
-from qmq.broker.message import Envelope, Retain
 from qmq.broker.outcome import Outcome
 from qmq.errors import Refused
-from qmq.wire.stomp import Frame, Head
+from qmq.gateways.send_plans import SendPlan, SendPlans
+from qmq.wire.stomp import Frame
 
 Marks = tuple[tuple[str, str], ...]
 
@@ -28,62 +27,15 @@ ELSEWHERE: Marks = (("duplicate", "true"), ("receipt-level", "fsync"), ("copies"
 """A peer has it, and its record has not come in time."""
 
 
-class SendPlan:
-    """What a SEND header block asks for, worked out once. `likeness` is that of its destination (`Rules`), set where
-    blocks to other destinations may have a plan like this one; the key of a message depends on where it goes."""
-
-    __slots__ = (
-        "envelope",
-        "generation",
-        "is_bounded",
-        "is_retry",
-        "key",
-        "level",
-        "likeness",
-        "may_run",
-        "transaction",
-    )
-
-    def __init__(
-        self,
-        envelope: Envelope,
-        transaction: str | None,
-        generation: int,
-        level: int = FSYNC,
-        *,
-        is_retry: bool = False,
-    ) -> None:
-        self.envelope = envelope
-        self.generation = generation
-        self.level = level
-        self.transaction = transaction
-        self.is_retry = is_retry
-        self.key = envelope.key
-        self.likeness: object | None = None
-        # Whether nothing but its destination decides about it, so that many can be sent as one (`Broker.send_run`).
-        self.may_run = (
-            transaction is None
-            and envelope.key is None
-            and not envelope.copies
-            and not envelope.retain
-            and (envelope.kind is Kind.QUEUE or envelope.kind is Kind.FANOUT or envelope.kind is Kind.TOPIC)
-        )
-        self.is_bounded = envelope.durable or envelope.kind is Kind.QUEUE or envelope.retain is Retain.SET
-
-    def to(self, destination: str) -> "SendPlan":
-        """The plan of a block that differs only in its destination, which is of the same likeness."""
-        return SendPlan(self.envelope.to(destination), self.transaction, self.generation, self.level)
-
-
 class Repeats:
-    """For one session. `plan_of` works out a SEND; it gives None for a control destination and raises Refused."""
+    """For one session."""
 
-    __slots__ = ("_broker", "_plan_of", "_session_id", "asked")
+    __slots__ = ("_broker", "_plans", "_session_id", "asked")
 
-    def __init__(self, session_id: int, broker: Broker, plan_of: Callable[[Head], SendPlan | None]) -> None:
+    def __init__(self, session_id: int, broker: Broker, plans: SendPlans) -> None:
         self._session_id = session_id
         self._broker = broker
-        self._plan_of = plan_of
+        self._plans = plans
         self.asked: dict[bytes, bool] = {}
         """Keys that peers were asked about for this read, and whether only they have the message."""
 
@@ -165,6 +117,6 @@ class Repeats:
         if frame.head.command != "SEND":
             return None
         try:
-            return self._plan_of(frame.head)
+            return self._plans.of(frame.head)
         except Refused:
             return None  # said again, and answered, when its turn comes

@@ -13,12 +13,10 @@ from collections.abc import Callable, Mapping
 
 from qmq.broker.broker import Broker
 from qmq.broker.destination import JOURNAL, Kind, is_pattern, kind_of
-from qmq.broker.levels import FSYNC, HEARD, QUORUM, asked_level, asks_quorum, with_quorum
-from qmq.broker.message import Envelope
+from qmq.broker.levels import FSYNC, HEARD, QUORUM, asked_level, asks_quorum
 from qmq.broker.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
 from qmq.broker.session import Held
 from qmq.broker.subscription import Ack, Delivery, Subscription
-from qmq.broker.terms import check_terms
 from qmq.broker.window import Window
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.buffer_headers import buffer_of
@@ -29,19 +27,18 @@ from qmq.gateways.headers import (
     ack_timeout_us,
     consumer_asks,
     fanout_start,
-    is_persistent,
     is_said,
     journal_span,
     nack_reason,
     prefetch,
     required,
-    retain,
     selector,
-    unsaid,
 )
-from qmq.gateways.repeats import Repeats, SendPlan
+from qmq.gateways.repeats import Repeats
 from qmq.gateways.reply_to import ReplyTo
-from qmq.wire.stomp import SUPPORTED_VERSIONS, Acks, Frame, Head, Version, encode_frame, encode_headers
+from qmq.gateways.rules import Rules
+from qmq.gateways.send_plans import SendPlan, SendPlans
+from qmq.wire.stomp import SUPPORTED_VERSIONS, Acks, Frame, Head, Version, encode_frame
 
 KEEP_OPEN_CODES = frozenset(
     {
@@ -62,76 +59,6 @@ KEEP_OPEN_CODES = frozenset(
 
 CONFIGURED_KINDS = (Kind.TOPIC, Kind.QUEUE, Kind.FANOUT)
 """Kinds whose destinations the operator may have to name before somebody uses them."""
-
-
-class Rules:
-    """What the operator allows STOMP clients. `policy` gives (exists, durable) for a destination name, `defaults` the
-    headers that a message of a queue gets when its sender does not say otherwise, `children` the queues that get a copy
-    of what is sent to a fanout, `retains` whether a topic keeps every last value, `level` how many disks receipts about
-    a destination wait for unless the frame says, `needs_quorum` whether those of ACKs wait until no node will hand the
-    message out again. There are `replicas_max` other nodes. All these answer alike about destinations of one kind for
-    which `likeness` gives the same object.
-
-    Whoever changes anything here, or what these answer, raises `generation`: plans of another one are made anew.
-    """
-
-    __slots__ = (
-        "buffer_bytes_max",
-        "children",
-        "defaults",
-        "destination_bytes_max",
-        "generation",
-        "level",
-        "likeness",
-        "needs_quorum",
-        "policy",
-        "prefetch_default",
-        "prefetch_max",
-        "replicas_max",
-        "retains",
-    )
-
-    def __init__(
-        self,
-        *,
-        policy: Callable[[str], tuple[bool, bool]],
-        children: Callable[[str], tuple[str, ...]] = lambda name: (),
-        prefetch_default: int,
-        prefetch_max: int,
-        destination_bytes_max: int,
-        buffer_bytes_max: int = 16 << 20,
-        defaults: Callable[[str], Mapping[str, str]] = lambda name: {},
-        retains: Callable[[str], bool] = lambda name: False,
-        level: Callable[[str], int] = lambda name: FSYNC,
-        needs_quorum: Callable[[str], bool] = lambda name: False,
-        likeness: Callable[[str], object] = lambda name: object(),
-        replicas_max: int = 0,
-    ) -> None:
-        self.policy = policy
-        self.children = children
-        self.prefetch_default = prefetch_default
-        self.prefetch_max = prefetch_max
-        self.destination_bytes_max = destination_bytes_max
-        self.buffer_bytes_max = buffer_bytes_max
-        self.defaults = defaults
-        self.generation = 1
-        self.retains = retains
-        self.level = level
-        self.needs_quorum = needs_quorum
-        self.likeness = likeness
-        self.replicas_max = replicas_max
-
-    def level_of(self, headers: Mapping[str, str], destination: str) -> int:
-        """The level of receipts about `destination` that a frame asks for. Raises Refused."""
-        text = headers.get("receipt-level")
-        return self.level(destination) if text is None else asked_level(text, self.replicas_max)
-
-    def level_of_ack(self, headers: Mapping[str, str], destination: str) -> int:
-        """The level of the receipt that an ACK of a queue's message asks for. Raises Refused."""
-        text = headers.get("ack-level")
-        is_quorum = self.needs_quorum(destination) if text is None else asks_quorum(text)
-        level = self.level_of(headers, destination)
-        return with_quorum(level) if is_quorum else level
 
 
 class StompGateway:
@@ -164,7 +91,8 @@ class StompGateway:
         self._replies = ReplyTo(session_id, broker, version)
         # Consecutive ACKs of one read are settled together; tag -> delivery, in order.
         self._acked: dict[int, Delivery] = {}
-        self.repeats = Repeats(session_id, broker, self._plan_of)
+        self._plans = SendPlans(broker, rules, self._replies)
+        self.repeats = Repeats(session_id, broker, self._plans)
         self.goes_on = False
         """Whether what `handle` returned last needs no answer from elsewhere, only an Outcome of its own."""
         self._may_run = True
@@ -202,10 +130,10 @@ class StompGateway:
             try:
                 plan = head.memo
                 if plan is None and head.command == "SEND":
-                    plan = self._plan(head)
+                    plan = self._plans.of(head)
                 if isinstance(plan, SendPlan):
                     if plan.generation != generation:
-                        plan = self._plan(head)
+                        plan = self._plans.of(head)
                         assert plan is not None, "no destination becomes a control destination"
                     if self._acked:
                         self._settle_acked(out)
@@ -305,87 +233,6 @@ class StompGateway:
         keep = may_stay and self.keep_open and error.code in KEEP_OPEN_CODES
         out.frames.append(encode_error(error, receipt, self.version))
         out.ending = not keep
-
-    def _plan_of(self, head: Head) -> SendPlan | None:
-        """As `_plan`, from what is remembered where that still counts."""
-        plan = head.memo
-        if isinstance(plan, SendPlan) and plan.generation == self._rules.generation:
-            return plan
-        return self._plan(head)
-
-    def _plan(self, head: Head) -> SendPlan | None:
-        """Work out a SEND header block; None for a control destination, which is answered each time anew."""
-        headers = head.headers
-        destination = required(headers, "destination", "SEND")
-        kind = kind_of(destination, self._rules.destination_bytes_max)
-        if kind is Kind.CONTROL:
-            return None
-        form = head.form
-        if form is not None and isinstance(form.memo, SendPlan) and not is_pattern(destination):
-            like = form.memo
-            is_like = like.generation == self._rules.generation and like.envelope.kind is kind
-            if is_like and like.likeness is self._rules.likeness(destination):
-                plan = head.memo = like.to(destination)
-                return plan
-        if is_pattern(destination):
-            raise Refused("bad-destination", "A message goes to one destination; * and # are for SUBSCRIBE to topics.")
-        if kind is Kind.SYSTEM:
-            raise Refused("bad-destination", "What the node tells of itself, the node alone sends.")
-        if kind is Kind.TEMP or kind is Kind.REPLY:
-            # Not remembered: what names a queue of this session means another one in the next.
-            envelope = self._replies.envelope_to(destination, kind, headers)
-            return SendPlan(envelope, headers.get("transaction"), self._rules.generation)
-        exists, durable = self._rules.policy(destination)
-        if not exists:
-            raise Refused("unknown-destination", "This destination is not configured, and none is made on use.")
-        if kind is Kind.TOPIC:
-            durable = False
-        elif kind is Kind.FANOUT:
-            self._broker.open_fanout(destination)
-            durable = True
-        else:
-            durable = durable and is_persistent(headers)
-        travelling, is_own = self._replies.travelling(headers)
-        block = self._block(travelling, headers, destination, kind)
-        if kind is Kind.QUEUE:
-            check_terms(block)
-        envelope = Envelope(destination, kind, block, durable)
-        if kind is Kind.FANOUT:
-            envelope.copies = tuple(
-                Envelope(
-                    child,
-                    Kind.QUEUE,
-                    self._block(travelling, headers, child, Kind.QUEUE),
-                    self._rules.policy(child)[1],
-                )
-                for child in self._rules.children(destination)
-            )
-            if envelope.copies:
-                check_terms(block)
-        if kind is Kind.TOPIC:
-            envelope.retain = retain(headers, self._rules.retains(destination))
-        level = self._rules.level_of(headers, destination)
-        if not durable:
-            level = FSYNC
-        if is_own:
-            # Tried again it has another reply address, and the answer to the first try reaches nobody.
-            envelope.key = None
-        is_retry = envelope.key is not None and is_said(headers, "redelivered")
-        plan = SendPlan(envelope, headers.get("transaction"), self._rules.generation, level, is_retry=is_retry)
-        if not is_own:
-            head.memo = plan
-            if form is not None and kind is not Kind.FANOUT and envelope.key is None:
-                plan.likeness = self._rules.likeness(destination)
-                form.memo = plan
-        return plan
-
-    def _block(
-        self, travelling: list[tuple[str, str]], headers: Mapping[str, str], destination: str, kind: Kind
-    ) -> bytes:
-        """The header block that goes with a message to `destination`."""
-        if kind is Kind.QUEUE:
-            travelling = travelling + unsaid(headers, self._rules.defaults(destination))
-        return encode_headers(travelling, Version.V12)
 
     def _settle_acked(self, out: Outcome) -> None:
         """Settle the run of ACKs, subscription by subscription."""

@@ -8,7 +8,7 @@ from qmq.broker.limits import BrokerLimits
 from qmq.broker.rules import QueueRules
 from qmq.broker.terms import PRIORITY_DEFAULT
 from qmq.config import DestinationPolicy, LimitSettings
-from qmq.gateways.stomp import Rules
+from qmq.gateways.rules import Rules
 
 if TYPE_CHECKING:
     from qmq.server.node import Node

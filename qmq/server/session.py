@@ -18,7 +18,8 @@ from qmq.broker.subscription import Delivery, Subscription
 from qmq.config import LimitSettings
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError
 from qmq.gateways.headers import window
-from qmq.gateways.stomp import Rules, StompGateway, encode_error
+from qmq.gateways.rules import Rules
+from qmq.gateways.stomp import StompGateway, encode_error
 from qmq.server.answers import Answer
 from qmq.server.beats import Beats
 from qmq.server.latch import Latch

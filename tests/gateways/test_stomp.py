@@ -10,7 +10,8 @@ from qmq.broker.rules import REDELIVERY_US_MIN
 from qmq.broker.selectors import compile_selector
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries
-from qmq.gateways.stomp import Rules, StompGateway, encode_error
+from qmq.gateways.rules import Rules
+from qmq.gateways.stomp import StompGateway, encode_error
 from qmq.wire.stomp import Connection, Role, Version
 
 ORIGIN = Origin("a", 0x0123456789ABCDEF)

@@ -1,0 +1,75 @@
+"""What the operator lets clients do, as gateways ask about it."""
+
+from collections.abc import Callable, Mapping
+
+from qmq.broker.levels import FSYNC, asked_level, asks_quorum, with_quorum
+
+
+class Rules:
+    """`policy` gives (exists, durable) for a destination name, `defaults` the headers that a message of a queue gets
+    when its sender does not say otherwise, `children` the queues that get a copy of what is sent to a fanout, `retains`
+    whether a topic keeps every last value, `level` how many disks receipts about a destination wait for unless the
+    frame says, `needs_quorum` whether those of ACKs wait until no node will hand the message out again. There are
+    `replicas_max` other nodes. All these answer alike about destinations of one kind for which `likeness` gives the
+    same object.
+
+    Whoever changes anything here, or what these answer, raises `generation`: plans of another one are made anew.
+    """
+
+    __slots__ = (
+        "buffer_bytes_max",
+        "children",
+        "defaults",
+        "destination_bytes_max",
+        "generation",
+        "level",
+        "likeness",
+        "needs_quorum",
+        "policy",
+        "prefetch_default",
+        "prefetch_max",
+        "replicas_max",
+        "retains",
+    )
+
+    def __init__(
+        self,
+        *,
+        policy: Callable[[str], tuple[bool, bool]],
+        children: Callable[[str], tuple[str, ...]] = lambda name: (),
+        prefetch_default: int,
+        prefetch_max: int,
+        destination_bytes_max: int,
+        buffer_bytes_max: int = 16 << 20,
+        defaults: Callable[[str], Mapping[str, str]] = lambda name: {},
+        retains: Callable[[str], bool] = lambda name: False,
+        level: Callable[[str], int] = lambda name: FSYNC,
+        needs_quorum: Callable[[str], bool] = lambda name: False,
+        likeness: Callable[[str], object] = lambda name: object(),
+        replicas_max: int = 0,
+    ) -> None:
+        self.policy = policy
+        self.children = children
+        self.prefetch_default = prefetch_default
+        self.prefetch_max = prefetch_max
+        self.destination_bytes_max = destination_bytes_max
+        self.buffer_bytes_max = buffer_bytes_max
+        self.defaults = defaults
+        self.generation = 1
+        self.retains = retains
+        self.level = level
+        self.needs_quorum = needs_quorum
+        self.likeness = likeness
+        self.replicas_max = replicas_max
+
+    def level_of(self, headers: Mapping[str, str], destination: str) -> int:
+        """The level of receipts about `destination` that a frame asks for. Raises Refused."""
+        text = headers.get("receipt-level")
+        return self.level(destination) if text is None else asked_level(text, self.replicas_max)
+
+    def level_of_ack(self, headers: Mapping[str, str], destination: str) -> int:
+        """The level of the receipt that an ACK of a queue's message asks for. Raises Refused."""
+        text = headers.get("ack-level")
+        is_quorum = self.needs_quorum(destination) if text is None else asks_quorum(text)
+        level = self.level_of(headers, destination)
+        return with_quorum(level) if is_quorum else level

@@ -1,0 +1,159 @@
+"""What a SEND's header block asks for, worked out once and kept with the block (`Head.memo`).
+
+A plan counts for every session of the node, and until the operator's rules change. What means something else in each
+session (temporary queues, reply addresses) is worked out each time.
+"""
+
+from collections.abc import Mapping
+
+from qmq.broker.broker import Broker
+from qmq.broker.destination import Kind, is_pattern, kind_of
+from qmq.broker.levels import FSYNC
+from qmq.broker.message import Envelope, Retain
+from qmq.broker.terms import check_terms
+from qmq.errors import Refused
+from qmq.gateways.headers import is_persistent, is_said, required, retain, unsaid
+from qmq.gateways.reply_to import ReplyTo
+from qmq.gateways.rules import Rules
+from qmq.wire.stomp import Head, Version, encode_headers
+
+
+class SendPlan:
+    """What a SEND header block asks for, worked out once. `likeness` is that of its destination (`Rules`), set where
+    blocks to other destinations may have a plan like this one; the key of a message depends on where it goes."""
+
+    __slots__ = (
+        "envelope",
+        "generation",
+        "is_bounded",
+        "is_retry",
+        "key",
+        "level",
+        "likeness",
+        "may_run",
+        "transaction",
+    )
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        transaction: str | None,
+        generation: int,
+        level: int = FSYNC,
+        *,
+        is_retry: bool = False,
+    ) -> None:
+        self.envelope = envelope
+        self.generation = generation
+        self.level = level
+        self.transaction = transaction
+        self.is_retry = is_retry
+        self.key = envelope.key
+        self.likeness: object | None = None
+        # Whether nothing but its destination decides about it, so that many can be sent as one (`Broker.send_run`).
+        self.may_run = (
+            transaction is None
+            and envelope.key is None
+            and not envelope.copies
+            and not envelope.retain
+            and (envelope.kind is Kind.QUEUE or envelope.kind is Kind.FANOUT or envelope.kind is Kind.TOPIC)
+        )
+        self.is_bounded = envelope.durable or envelope.kind is Kind.QUEUE or envelope.retain is Retain.SET
+
+    def to(self, destination: str) -> "SendPlan":
+        """The plan of a block that differs only in its destination, which is of the same likeness."""
+        return SendPlan(self.envelope.to(destination), self.transaction, self.generation, self.level)
+
+
+class SendPlans:
+    """Those of one session, with its `replies`."""
+
+    __slots__ = ("_broker", "_replies", "_rules")
+
+    def __init__(self, broker: Broker, rules: Rules, replies: ReplyTo) -> None:
+        self._broker = broker
+        self._rules = rules
+        self._replies = replies
+
+    def of(self, head: Head) -> SendPlan | None:
+        """What a SEND with this header block asks for; None for a control destination, answered each time anew.
+
+        Raises Refused for what may not be sent.
+        """
+        plan = head.memo
+        if isinstance(plan, SendPlan) and plan.generation == self._rules.generation:
+            return plan
+        return self._work_out(head)
+
+    def _work_out(self, head: Head) -> SendPlan | None:
+        headers = head.headers
+        destination = required(headers, "destination", "SEND")
+        kind = kind_of(destination, self._rules.destination_bytes_max)
+        if kind is Kind.CONTROL:
+            return None
+        form = head.form
+        if form is not None and isinstance(form.memo, SendPlan) and not is_pattern(destination):
+            like = form.memo
+            is_like = like.generation == self._rules.generation and like.envelope.kind is kind
+            if is_like and like.likeness is self._rules.likeness(destination):
+                plan = head.memo = like.to(destination)
+                return plan
+        if is_pattern(destination):
+            raise Refused("bad-destination", "A message goes to one destination; * and # are for SUBSCRIBE to topics.")
+        if kind is Kind.SYSTEM:
+            raise Refused("bad-destination", "What the node tells of itself, the node alone sends.")
+        if kind is Kind.TEMP or kind is Kind.REPLY:
+            # Not remembered: what names a queue of this session means another one in the next.
+            envelope = self._replies.envelope_to(destination, kind, headers)
+            return SendPlan(envelope, headers.get("transaction"), self._rules.generation)
+        exists, durable = self._rules.policy(destination)
+        if not exists:
+            raise Refused("unknown-destination", "This destination is not configured, and none is made on use.")
+        if kind is Kind.TOPIC:
+            durable = False
+        elif kind is Kind.FANOUT:
+            self._broker.open_fanout(destination)
+            durable = True
+        else:
+            durable = durable and is_persistent(headers)
+        travelling, is_own = self._replies.travelling(headers)
+        block = self._block(travelling, headers, destination, kind)
+        if kind is Kind.QUEUE:
+            check_terms(block)
+        envelope = Envelope(destination, kind, block, durable)
+        if kind is Kind.FANOUT:
+            envelope.copies = tuple(
+                Envelope(
+                    child,
+                    Kind.QUEUE,
+                    self._block(travelling, headers, child, Kind.QUEUE),
+                    self._rules.policy(child)[1],
+                )
+                for child in self._rules.children(destination)
+            )
+            if envelope.copies:
+                check_terms(block)
+        if kind is Kind.TOPIC:
+            envelope.retain = retain(headers, self._rules.retains(destination))
+        level = self._rules.level_of(headers, destination)
+        if not durable:
+            level = FSYNC
+        if is_own:
+            # Tried again it has another reply address, and the answer to the first try reaches nobody.
+            envelope.key = None
+        is_retry = envelope.key is not None and is_said(headers, "redelivered")
+        plan = SendPlan(envelope, headers.get("transaction"), self._rules.generation, level, is_retry=is_retry)
+        if not is_own:
+            head.memo = plan
+            if form is not None and kind is not Kind.FANOUT and envelope.key is None:
+                plan.likeness = self._rules.likeness(destination)
+                form.memo = plan
+        return plan
+
+    def _block(
+        self, travelling: list[tuple[str, str]], headers: Mapping[str, str], destination: str, kind: Kind
+    ) -> bytes:
+        """The header block that goes with a message to `destination`."""
+        if kind is Kind.QUEUE:
+            travelling = travelling + unsaid(headers, self._rules.defaults(destination))
+        return encode_headers(travelling, Version.V12)
