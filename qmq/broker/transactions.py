@@ -11,7 +11,7 @@ from qmq.broker.levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.broker.message import Retain
 from qmq.broker.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.session import Held
-from qmq.broker.subscription import Ack, Delivery, Subscription, covered
+from qmq.broker.subscription import Ack, Subscription, covered
 from qmq.errors import Refused
 
 if TYPE_CHECKING:
