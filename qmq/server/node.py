@@ -31,6 +31,7 @@ from qmq.server.asking import Asking
 from qmq.server.beats import Beats
 from qmq.server.browsing import Browsing
 from qmq.server.buffers import Buffers
+from qmq.server.certificates import Certificates
 from qmq.server.checkpoints import Checkpoints
 from qmq.server.clerk import Clerk
 from qmq.server.commits import Commits
@@ -38,7 +39,7 @@ from qmq.server.control import answer_peer, control_answer
 from qmq.server.copies import Copies
 from qmq.server.followers import Followers
 from qmq.server.journal_reads import JournalReads
-from qmq.server.listeners import mesh_contexts, serve_clients
+from qmq.server.listeners import serve_clients
 from qmq.server.login import Logins
 from qmq.server.members import Members
 from qmq.server.mending import Mending
@@ -89,6 +90,7 @@ class Node:
         self.store = store
         self.software = f"qmq/{__version__}"
         self.policies = Policies(self)
+        self.certificates = Certificates()
         self.mesh: Mesh | None = None
         self.members = Members(self, peers)
         self.origin = store.begin_incarnation(world.chance.getrandbits(INCARNATION_BITS), world.now_us())
@@ -175,7 +177,8 @@ class Node:
         self.journal_reads = JournalReads(self)
         self.teller.browse = self._serve_apart
         if peers is not None:
-            listen_tls, dial_tls = mesh_contexts(settings.mesh.tls) if settings.mesh.tls is not None else (None, None)
+            tls = settings.mesh.tls
+            listen_tls, dial_tls = (None, None) if tls is None else self.certificates.for_links(tls)
             self.mesh = Mesh(
                 self,
                 peers=peers,

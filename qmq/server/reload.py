@@ -10,6 +10,7 @@ the next moments, because there may be a hundred thousand of them):
 - Sizes of frames count for connections made afterwards.
 - Nodes that the peers file adds are dialled, changed addresses are dialled anew, links with nodes that it leaves out
   end. Which changes it may make is said by `qmq.config.peers_change`.
+- Certificates that were renewed in their files are shown from then on; which files they are in needs a restart.
 - A user who is gone is disconnected with an ERROR. One whose password has changed stays until the connection ends.
 
 What is reloadable at all is `qmq.config.difference.CHANGES_LIVE`, and `take_up` is where it is made true.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from qmq.config import Change, LimitSettings, NodeSettings, PeersFile, check_change, difference, peers_difference
+from qmq.config import LimitSettings, NodeSettings, PeersFile, check_change, difference, peers_difference
 from qmq.errors import ConfigError, Refused
 from qmq.server.policies import broker_limits
 from qmq.wire.stomp import Limits
@@ -63,6 +64,7 @@ class Reloader:
         node = self._node
         try:
             settings, peers = await node.world.run_blocking(self._read)
+            renewed = await node.world.run_blocking(node.certificates.changed)
         except ConfigError as error:
             return self._refuse(error.mistakes)
         name = self._settings.name
@@ -77,11 +79,16 @@ class Reloader:
         fitting = self._fit(settings)
         await node.logins.prepare(settings.users)
         take_up(node, fitting)
+        lines = [str(change) for change in changes]
+        try:
+            lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
+        except OSError as error:
+            node.alarm("reload", f"a certificate was not taken up: {error}")
         if peers is not None and peers != self._peers:
             node.members.take_up(peers)
         self._settings, self._peers = settings, peers
         await follow(node)
-        self._tell(changes)
+        self._tell(lines)
         return True
 
     def _refuse(self, reasons: list[str]) -> bool:
@@ -92,7 +99,7 @@ class Reloader:
         self._node.alarm("reload", f"nothing of the configuration was taken up: {reasons[0]}{more}")
         return False
 
-    def _tell(self, changes: list[Change]) -> None:
+    def _tell(self, changes: list[str]) -> None:
         for change in changes:
             log.info("= reload: %s", change)
         log.info("= reload: %s", f"{len(changes)} changes" if changes else "nothing has changed")

@@ -22,6 +22,7 @@ from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway, encode_error
 from qmq.server.answers import Answer
 from qmq.server.beats import Beats
+from qmq.server.certificates import Certificates
 from qmq.server.latch import Latch
 from qmq.server.login import Logins
 from qmq.server.outbox import Outbox
@@ -61,6 +62,7 @@ class Desk(Protocol):
     beats: Beats
     retries: Retries
     world: World
+    certificates: Certificates
     sessions: "dict[int, Session]"
     software: str
 

@@ -1,6 +1,7 @@
 """A running node takes up a changed configuration: all of it, from one moment on, or nothing."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from qmq.errors import ConfigError
 from qmq.server.node import Node
 from qmq.server.reload import QUEUES_AT_ONCE, Reloader
 from tests.server.rig import Rig, eventually, send, subscribe
+from tests.server.test_tls import Papers
 
 ANN = User(
     name="ann",
@@ -229,6 +231,28 @@ async def test_a_bad_file_changes_nothing_and_raises_an_alarm(
         assert rig.alive.rules.generation == 1
         assert [alarm["code"] for alarm in rig.alive.alarms.list()] == ["reload"]
     assert "node.toml:3: this" in caplog.text and "node.toml:9: that" in caplog.text
+
+
+async def test_a_certificate_is_renewed_with_all_else_or_not_at_all(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level("INFO")
+    papers = Papers(tmp_path)
+    tls = papers.of("node")
+    async with Rig().run() as rig:
+        rig.alive.certificates.for_clients(tls)
+        change = reloader(rig, destinations=small(2))
+
+        papers.of("node")
+        tls.key.write_text("junk", "utf-8")
+        assert not await change.reload()
+        assert rig.alive.settings.destinations == rig.settings.destinations
+        papers.of("node")
+        assert await change.reload()
+
+        assert rig.alive.settings.destinations == small(2)
+        assert rig.alive.certificates.changed() == []
+    assert f"{tls.certificate}: renewed" in caplog.text
 
 
 async def test_one_change_that_needs_a_restart_keeps_all_others_away(

@@ -13,8 +13,9 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from qmq.config import TlsSettings
-from qmq.errors import MeshError
-from qmq.server.listeners import mesh_contexts, serve_clients, server_context
+from qmq.errors import ConfigError, MeshError
+from qmq.server.certificates import Certificates
+from qmq.server.listeners import serve_clients
 from qmq.server.pipes import TcpNetwork, TlsPipe
 from qmq.wire.stomp import Connection, Role
 from qmq.world import Listener, Pipe
@@ -79,6 +80,16 @@ async def both_ends(listening: ssl.SSLContext, dialling: ssl.SSLContext, server_
         listener.close()
     accepted = ends[0] if ends[1] is dialled else ends[1]
     return dialled, accepted, first
+
+
+async def certificate_shown(listening: ssl.SSLContext, papers: Papers) -> bytes:
+    """What a client sees that dials now."""
+    dialled, accepted, _ = await both_ends(listening, papers.trusting(), "node")
+    assert isinstance(dialled, TlsPipe)
+    shown: bytes = dialled._stream.getpeercert(binary_form=True)
+    dialled.close()
+    accepted.close()
+    return shown
 
 
 async def test_a_client_speaks_stomp_over_tls_and_its_connection_ends_without_delay(papers: Papers) -> None:
@@ -146,8 +157,8 @@ async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Pape
 
 
 async def test_both_ends_of_a_mesh_link_see_the_name_in_the_certificate(papers: Papers) -> None:
-    listening, _ = mesh_contexts(papers.of("a"))
-    _, dialling = mesh_contexts(papers.of("b"))
+    listening, _ = Certificates().for_links(papers.of("a"))
+    _, dialling = Certificates().for_links(papers.of("b"))
 
     dialled, accepted, first = await both_ends(listening, dialling, "a")
 
@@ -161,9 +172,9 @@ async def test_both_ends_of_a_mesh_link_see_the_name_in_the_certificate(papers: 
 async def test_a_mesh_listener_lets_nobody_in_without_a_certificate_of_its_authority(
     papers: Papers, tmp_path: Path
 ) -> None:
-    listening, _ = mesh_contexts(papers.of("a"))
+    listening, _ = Certificates().for_links(papers.of("a"))
     strangers = Papers(tmp_path / "strangers")
-    _, foreign = mesh_contexts(strangers.of("b"))
+    _, foreign = Certificates().for_links(strangers.of("b"))
     foreign.load_verify_locations(cafile=str(papers.ca))
 
     for dialling in (papers.trusting(), foreign):
@@ -172,19 +183,19 @@ async def test_a_mesh_listener_lets_nobody_in_without_a_certificate_of_its_autho
 
 
 async def test_a_mesh_link_is_not_dialled_to_a_node_with_another_name(papers: Papers) -> None:
-    listening, _ = mesh_contexts(papers.of("c"))
-    _, dialling = mesh_contexts(papers.of("b"))
+    listening, _ = Certificates().for_links(papers.of("c"))
+    _, dialling = Certificates().for_links(papers.of("b"))
 
     with pytest.raises((ExceptionGroup, MeshError)):
         await both_ends(listening, dialling, "a")
 
 
 async def test_a_client_listener_with_an_authority_asks_for_certificates(papers: Papers) -> None:
-    listening = server_context(papers.of("node"))
+    listening = Certificates().for_clients(papers.of("node"))
 
     with pytest.raises((ExceptionGroup, trio.BrokenResourceError)):
         await both_ends(listening, papers.trusting(), "node")
-    _, showing = mesh_contexts(papers.of("client"))
+    _, showing = Certificates().for_links(papers.of("client"))
     dialled, accepted, _ = await both_ends(listening, showing, "node")
 
     assert isinstance(accepted, TlsPipe)
@@ -207,6 +218,36 @@ async def test_a_dialling_that_is_given_up_leaves_no_socket_open(papers: Papers)
     silent.close()
 
 
+async def test_a_renewed_certificate_is_shown_to_whoever_comes_later(papers: Papers) -> None:
+    certificates = Certificates()
+    listening = certificates.for_clients(papers.of("node").model_copy(update={"ca": None}))
+    shown = [await certificate_shown(listening, papers)]
+
+    papers.of("node")
+    shown.append(await certificate_shown(listening, papers))
+    taken = certificates.take_up(certificates.changed())
+    shown.append(await certificate_shown(listening, papers))
+
+    assert [path.name for path in taken] == ["node.pem"]
+    assert shown[0] == shown[1] != shown[2]
+    assert certificates.changed() == []
+
+
+async def test_a_renewed_certificate_that_cannot_be_used_changes_nothing(papers: Papers) -> None:
+    certificates = Certificates()
+    tls = papers.of("node").model_copy(update={"ca": None})
+    listening = certificates.for_clients(tls)
+    before = await certificate_shown(listening, papers)
+
+    key = tls.key.read_bytes()
+    papers.of("node")
+    tls.key.write_bytes(key)
+    with pytest.raises(ConfigError, match="node.key"):
+        certificates.changed()
+
+    assert await certificate_shown(listening, papers) == before
+
+
 @pytest.mark.parametrize("key", ["certificate", "key", "ca"])
 @pytest.mark.parametrize("text", [None, "junk"])
 def test_a_file_that_cannot_be_used_is_named(papers: Papers, tmp_path: Path, key: str, text: str | None) -> None:
@@ -215,7 +256,7 @@ def test_a_file_that_cannot_be_used_is_named(papers: Papers, tmp_path: Path, key
         file.write_text(text, "utf-8")
     tls = papers.of("a").model_copy(update={key: file})
 
-    for contexts in (server_context, mesh_contexts):
+    for contexts in (Certificates().for_clients, Certificates().for_links):
         with pytest.raises(OSError, match="wrong.pem"):
             contexts(tls)
 
@@ -232,9 +273,9 @@ def test_nobody_is_asked_for_the_password_of_a_key(papers: Papers) -> None:
     )
     code = f"""
 from qmq.config import TlsSettings
-from qmq.server.listeners import server_context
+from qmq.server.certificates import Certificates
 try:
-    server_context(TlsSettings(certificate={str(tls.certificate)!r}, key={str(tls.key)!r}))
+    Certificates().for_clients(TlsSettings(certificate={str(tls.certificate)!r}, key={str(tls.key)!r}))
 except OSError as error:
     print("refused:", error)
 """
