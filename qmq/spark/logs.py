@@ -54,8 +54,12 @@ class Listing(NamedTuple):
     """Offsets (start, end) of batches that tell what was given up; of a segment without an index."""
 
     def ranges(self) -> RangeMap:
-        """The sequences between the first and the last of every origin, holes of sparse logs included."""
-        if self.footer is not None:
+        """The sequences from the first to the last of each batch.
+
+        An index lists the records of sparse batches one by one: a part that names them so would read each batch once
+        for each of its records.
+        """
+        if self.footer is not None and not self.rests:
             found = RangeMap()
             for origin, ranges in self.footer.ranges.items():
                 for first, last in ranges:

@@ -192,7 +192,7 @@ def _passed_by(listing: Listing, options: Options) -> bool:
 
 
 def _overlaps(entry: BatchEntry, wanted: RangeMap) -> bool:
-    return any(after < entry.last and through >= entry.first for after, through in wanted.of(entry.origin))
+    return any(wanted.overlapping(entry.origin, entry.first, entry.last))
 
 
 def _runs(listing: Listing, chosen: list[BatchEntry]) -> list[tuple[int, int, list[int]]]:

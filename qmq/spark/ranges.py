@@ -1,9 +1,10 @@
 """Sets of sequences, per origin: which records are wanted, which somebody already brings, which nobody has.
 
 A set is a sorted list of disjoint (after, through) ranges, as in `qmq.cursors`: the sequences above `after`, up to and
-including `through`.
+including `through`. A fanout's log has one per batch, so nothing here goes through one list for each range of another.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 
 from qmq.cursors import Range, add_range
@@ -13,15 +14,17 @@ from qmq.dots import Origin, Vector
 def minus(ranges: Iterable[Range], taken: list[Range]) -> list[Range]:
     """What of `ranges` is not in `taken`."""
     left: list[Range] = []
+    index = 0
     for after, through in ranges:
-        for begin, end in taken:
-            if end <= after:
-                continue
-            if begin >= through:
-                break
+        while index < len(taken) and taken[index][1] <= after:
+            index += 1
+        at = index  # the last one that overlaps may overlap the next of `ranges`, too
+        while at < len(taken) and taken[at][0] < through:
+            begin, end = taken[at]
             if begin > after:
                 left.append((after, begin))
             after = max(after, end)
+            at += 1
         if after < through:
             left.append((after, through))
     return left
@@ -30,11 +33,20 @@ def minus(ranges: Iterable[Range], taken: list[Range]) -> list[Range]:
 def common(ranges: Iterable[Range], others: list[Range]) -> list[Range]:
     """What is in both."""
     found: list[Range] = []
+    index = 0
     for after, through in ranges:
-        for begin, end in others:
-            if max(after, begin) < min(through, end):
-                found.append((max(after, begin), min(through, end)))
+        while index < len(others) and others[index][1] <= after:
+            index += 1
+        at = index
+        while at < len(others) and others[at][0] < through:
+            begin, end = others[at]
+            found.append((max(after, begin), min(through, end)))
+            at += 1
     return found
+
+
+def _through(one: Range) -> int:
+    return one[1]
 
 
 class RangeMap:
@@ -58,6 +70,14 @@ class RangeMap:
 
     def of(self, origin: Origin) -> list[Range]:
         return self._known.get(origin, [])
+
+    def overlapping(self, origin: Origin, first: int, last: int) -> Iterator[Range]:
+        """The ranges that hold something of `first` to `last`."""
+        ranges = self.of(origin)
+        for index in range(bisect_left(ranges, first, key=_through), len(ranges)):
+            if ranges[index][0] >= last:
+                return
+            yield ranges[index]
 
     def items(self) -> Iterator[tuple[Origin, list[Range]]]:
         return iter(self._known.items())

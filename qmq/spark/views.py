@@ -210,9 +210,8 @@ def _pieces(offset: int, head: BatchHead, wanted: RangeMap | None) -> Iterator[P
     if wanted is None:
         yield Piece(offset, 0, EVERYTHING, head)
         return
-    for after, through in wanted.of(head.origin):
-        if after < head.last and through >= head.first:
-            yield Piece(offset, after, through, head)
+    for after, through in wanted.overlapping(head.origin, head.first, head.last):
+        yield Piece(offset, after, through, head)
 
 
 def _choose(found: Columns, options: Options) -> None:

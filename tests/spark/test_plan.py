@@ -315,3 +315,16 @@ def test_what_a_node_puts_aside_while_a_stream_reads_it_is_no_damage(tmp_path: P
     files.available()
     found = rows(files.plan({}, {A: 30}, strict=True), options, ["sequence"])
     assert sorted(row["sequence"] for row in found) == list(range(1, 31))
+
+
+def test_a_batch_of_a_fanout_log_that_is_wanted_in_part_is_read_once(tmp_path: Path) -> None:
+    """Its index lists each record, because those of other destinations stand between them."""
+    even = [record(number, b"", "/fanout/f") for number in range(2, 51, 2)]
+    fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 2, even, last=50)])
+    node(tmp_path, "a").segment(split(A, 51, 60, 5, "/fanout/f"), {A: 50})
+    options = asked(tmp_path, subscribe="/fanout/f")
+
+    (part,) = Files(options).plan({A: 10}, {A: 50}, strict=True)
+
+    assert part.wanted is not None and part.wanted.of(A) == [(10, 50)]
+    assert [row["sequence"] for row in rows([part], options, ["sequence"])] == list(range(12, 51, 2))
