@@ -39,6 +39,8 @@ KNOWN: Final = {
     "rate": "messages per second of one task of the sink",
     "name": "of the query, in the dedup ids of the sink and in `qmq status`",
 }
+_MS_MAX: Final = 253_402_300_800_000
+"""Ms since 1970 of the year 10000, which no clock of ours can show."""
 _LOWER: Final = {name.lower(): name for name in KNOWN}
 WRITING: Final = frozenset({"destination", "dedup", "rate"})
 BOTH: Final = frozenset({"servers", "login", "passcode", "cafile", "name"})
@@ -114,6 +116,9 @@ def read_options(given: Mapping[str, str]) -> Options:
     view = said.get("view", "messages")
     if view not in VIEWS:
         raise BadOption(f"view is {view!r}; it may be {', '.join(VIEWS)}")
+    for name in ("path", "servers"):
+        if said.get(name) and not _list(said[name]):
+            raise BadOption(f"{name} names nothing")
     for name in ("subscribe", "columns"):
         if name in said and not _list(said[name]):
             raise BadOption(f"{name} names nothing; leave it out for everything")
@@ -201,10 +206,11 @@ def _time(said: Mapping[str, str], name: str) -> int | None:
     text = said.get(name)
     if text is None:
         return None
-    if text.strip().isdigit():
+    text = text.strip()
+    if text.isdecimal() and int(text) < _MS_MAX:
         return int(text) * 1000
     try:
-        time = datetime.fromisoformat(text.strip())
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise BadOption(f"{name} is {text!r}; it may be ms since 1970, or like 2026-01-31T12:00:00+00:00") from None
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1_000_000)

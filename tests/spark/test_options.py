@@ -12,6 +12,8 @@ from .rig import A
     [
         ({}, "path"),
         ({"path": "x", "servers": "h:1"}, "not both"),
+        ({"path": " , "}, "path names nothing"),
+        ({"servers": ","}, "servers names nothing"),
         ({"path": "x", "view": "mesages"}, "messages, records"),
         ({"path": "x", "subscibe": "y"}, "did you mean subscribe"),
         ({"path": "x", "zzz": "y"}, "there are: path"),
@@ -26,6 +28,8 @@ from .rig import A
         ({"path": "x", "startingOffsets": f'{{"{A}": -1}}'}, "from 0"),
         ({"path": "x", "endingOffsets": "earliest"}, "latest"),
         ({"path": "x", "startingTimestamp": "yesterday"}, "ms since 1970"),
+        ({"path": "x", "startingTimestamp": "²"}, "ms since 1970"),
+        ({"path": "x", "endingTimestamp": "9" * 19}, "ms since 1970"),
         ({"path": "x", "destination": "/queue/a"}, "destination is an option of writing; subscribe says"),
         ({"path": "x", "rate": "5"}, "rate is an option of writing"),
         ({"path": "x", "failOnDataLoss": "no"}, "true or false"),
