@@ -17,11 +17,20 @@ from typing import Final, NamedTuple
 from qmq.dots import Vector
 from qmq.errors import CorruptLog
 from qmq.spark.ranges import RangeMap
-from qmq.storage.batch import GAPS, unpack_records, verify_batch
+from qmq.storage.batch import GAPS, read_head, unpack_records, verify_batch
 from qmq.storage.disk import DiskFile, ReadOnlyDisk
 from qmq.storage.fanout import FANOUT_DIRECTORY, directory_name
 from qmq.storage.recovery import JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, load_quarantined
-from qmq.storage.segment import BatchEntry, Footer, SegmentHead, read_footer, read_segment_head, scan, segment_base
+from qmq.storage.segment import (
+    BatchEntry,
+    Footer,
+    SegmentHead,
+    is_sealed,
+    read_footer,
+    read_segment_head,
+    scan,
+    segment_base,
+)
 
 SEGMENTS_REMEMBERED_MAX: Final = 16_384
 """Indexes of sealed segments that one reader keeps: a terabyte of log. Beyond that they are read again."""
@@ -45,13 +54,19 @@ class Listing(NamedTuple):
     end: int
     sealed: bool
     damage: tuple[tuple[int, int], ...]
-    """Offsets (start, end) where no batch can be read although some follow, and that are not put aside."""
+    """Offsets (start, end) where no batch can be read although some follow, here or in the next segment, and that are
+    not put aside."""
     footer: Footer | None = None
     rests: tuple[BatchEntry, ...] = ()
     """Those of `entries` that have fewer records than sequences. In a journal they stand for a stretch of which only
     a rest was left when the node asked for it."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Offsets (start, end) of batches that tell what was given up; of a segment without an index."""
+
+    @property
+    def reach(self) -> int:
+        """The offset behind the last batch, or behind damage that follows it."""
+        return max([self.end, *(stop for _, stop in self.damage)])
 
     def ranges(self) -> RangeMap:
         """The sequences from the first to the last of each batch.
@@ -119,6 +134,7 @@ class Segment:
                     self._head = read_segment_head(descriptor)
             index = read_footer(descriptor, self.batches_end) if self.batches_end is not None else None
             if index is not None:
+                index = self._without_holes(index)
                 rests = tuple(filter(is_rest, index.batches))
                 self._listing = Listing(index.batches, index.batches_end, True, (), index, rests)
             else:
@@ -133,6 +149,8 @@ class Segment:
             descriptor = ReadOnlyDisk(self.path.parent).open(self.path.name)
             try:
                 self._head = read_segment_head(descriptor)
+            except CorruptLog as error:
+                raise CorruptLog(f"{self.path}: {error}") from error
             finally:
                 descriptor.close()
         return self._head
@@ -140,11 +158,24 @@ class Segment:
     def extent(self, start: int, end: int) -> Extent:
         return Extent(str(self.path), self.node, self.base, start, end, self.holes)
 
+    def _without_holes(self, index: Footer) -> Footer:
+        """The index without what the node has put aside since it was made: peers send that once more."""
+        entries = [entry for entry in index.batches if not self.in_hole(entry.offset)] if self.holes else index.batches
+        if len(entries) == len(index.batches):
+            return index
+        ranges = {origin: [(after + 1, last) for after, last in found] for origin, found in ranges_of(entries).items()}
+        return index._replace(batches=entries, ranges=ranges)
+
+    def in_hole(self, offset: int) -> bool:
+        """Whether what stands there is put aside."""
+        return any(start <= offset < end for start, end in self.holes)
+
     def _scan(self, file: DiskFile, known: Listing) -> Listing:
         begin = known.end or self.head().size
         entries, damage, gaps = list(known.entries), list(known.damage), list(known.gaps)
         end = begin
-        limit = file.size()
+        # What a sealing left behind the batches, or was left of an index, counts as nothing.
+        limit = file.size() if self.batches_end is None else min(file.size(), self.batches_end)
         for start, stop in [*self.holes, (limit, limit)]:
             if stop <= begin:
                 continue
@@ -163,7 +194,8 @@ class Segment:
                 if head.attributes & GAPS:
                     gaps.append((begin + found.start, end))
             begin = stop
-        if self.batches_end is None or damage and damage[-1][0] >= end:
+        # An index right behind the last batch: the file that came next is lost, and this one is whole.
+        if self.batches_end is None or damage and damage[-1][0] >= end and is_sealed(file, end):
             damage = [(start, stop) for start, stop in damage if start < end]
         return Listing(entries, end, False, tuple(damage), None, tuple(filter(is_rest, entries)), tuple(gaps))
 
@@ -252,16 +284,21 @@ class DataDirectory:
         return have
 
     def fanouts(self) -> Iterator[tuple[str, Log]]:
-        """Destination and log of every fanout that has one."""
+        """Destination and log of every fanout that has one. Nothing can be told of one without a readable batch."""
+        for log in self.fanout_logs():
+            directory = log.directory.name
+            name = self._names.get(directory) or _destination_of(log)
+            if name is not None and directory_name(name) == directory:
+                self._names[directory] = name
+                yield name, log
+
+    def fanout_logs(self) -> Iterator[Log]:
+        """The same, whether one can say what it is of or not."""
         root = self.path / FANOUT_DIRECTORY
         if not root.is_dir():
             return
         for directory in sorted(root.iterdir()):
-            log = self._fanouts.setdefault(directory.name, Log(directory, self.node, []))
-            name = self._names.get(directory.name) or _destination_of(log)
-            if name is not None and directory_name(name) == directory.name:
-                self._names[directory.name] = name
-                yield name, log
+            yield self._fanouts.setdefault(directory.name, Log(directory, self.node, []))
 
     def _node(self) -> str:
         directory = self.path / JOURNAL_DIRECTORY
@@ -275,17 +312,22 @@ class DataDirectory:
 
 
 def _destination_of(log: Log) -> str | None:
-    """The fanout that a log is of, as its first record says; None while it has none."""
-    for segment, listing in log.segments():
-        for entry in listing.entries[:1]:
-            try:
-                descriptor = ReadOnlyDisk(segment.path.parent).open(segment.path.name)
-            except FileNotFoundError:
-                continue
-            try:
-                size = (listing.entries[1].offset if len(listing.entries) > 1 else listing.end) - entry.offset
-                data = descriptor.read(entry.offset, size)
-            finally:
-                descriptor.close()
-            return unpack_records(verify_batch(data), data)[0][3]
+    """The fanout that a log is of, as its first readable batch says; None while it has none."""
+    for segment in log.files():
+        try:
+            listing = segment.list()
+            descriptor = ReadOnlyDisk(segment.path.parent).open(segment.path.name)
+        except (FileNotFoundError, CorruptLog):
+            continue
+        try:
+            ends = [*(entry.offset for entry in listing.entries[1:]), listing.end]
+            for entry, end in zip(listing.entries, ends, strict=False):
+                with suppress(CorruptLog):  # told by whoever reads it
+                    data = descriptor.read(entry.offset, end - entry.offset)
+                    head = read_head(data)
+                    if head is not None:
+                        batch = data[: head.size]
+                        return unpack_records(verify_batch(batch), batch)[0][3]
+        finally:
+            descriptor.close()
     return None

@@ -21,6 +21,7 @@ from qmq.spark.ranges import RangeMap
 from qmq.storage.batch import BatchHead, read_head
 from qmq.storage.failure_records import unpack_dead
 from qmq.storage.record import Kind, unpack_dots
+from qmq.storage.segment import scan
 
 ROWS_PER_BATCH: Final = 32_768
 """Rows handed to Spark at once."""
@@ -142,7 +143,7 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
     """The rows of one part. Every batch that is read must agree with its checksum.
 
     Raises:
-        CorruptLog: one does not, or the file has changed.
+        CorruptLog: one does not, and `options` call that an error, or the file has changed; names the file.
         FileNotFoundError: the node has dropped the segment since it was planned, and `options` call that an error.
     """
     for extent in part.extents:
@@ -153,7 +154,25 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
             if options.fail_on_data_loss:
                 raise
             continue
-        yield from read_batches(data, extent, part.wanted, options, columns)
+        except ValueError:
+            raise CorruptLog(f"{extent.path} is shorter than when it was planned: load again") from None
+        if not options.fail_on_data_loss:
+            extent = extent._replace(holes=(*extent.holes, *_damage(data, extent)))
+        try:
+            yield from read_batches(data, extent, part.wanted, options, columns)
+        except CorruptLog as error:
+            raise CorruptLog(f"{extent.path}: {error}") from error
+
+
+def _damage(data: Any, extent: Extent) -> Iterator[tuple[int, int]]:
+    """Offsets (start, end) of what cannot be read in `extent`, besides its holes. An index tells nothing of damage."""
+    begin = extent.start
+    for start, stop in [*extent.holes, (extent.end, extent.end)]:
+        if stop > begin:
+            for found in scan(data[begin : max(begin, min(start, extent.end))]):
+                if found.head is None:
+                    yield begin + found.start, begin + found.end
+            begin = stop
 
 
 def read_batches(
@@ -223,7 +242,8 @@ def _choose(found: Columns, options: Options) -> None:
             found.choose(rows)
     if options.starting_us is not None or options.ending_us is not None:
         time = found.timestamp_us
-        found.choose((time >= (options.starting_us or 0)) & (time < (options.ending_us or EVERYTHING)))
+        ending_us = EVERYTHING if options.ending_us is None else options.ending_us
+        found.choose((time >= (options.starting_us or 0)) & (time < ending_us))
     if not options.wants_all and len(found):
         names = found.destination()
         chosen = [name for name in names.unique().to_pylist() if options.wants(name)]

@@ -6,6 +6,7 @@ import msgpack
 import pytest
 
 from qmq.dots import Dot, Vector
+from qmq.errors import CorruptLog
 from qmq.spark.files import Files
 from qmq.spark.logs import Log
 from qmq.spark.options import Options, read_options
@@ -195,9 +196,7 @@ def test_a_body_that_ends_like_an_index_hides_no_message(tmp_path: Path, what: s
 
 def test_damage_before_the_end_is_an_error_that_names_the_place(tmp_path: Path) -> None:
     path = node(tmp_path, "a").segment(split(A, 1, 30, 10), sealed=False)
-    data = bytearray(path.read_bytes())
-    data[400] ^= 1
-    path.write_bytes(data)
+    damage(path, 400)
 
     with pytest.raises(DataLoss, match="no batch can be read"):
         read(asked(tmp_path))
@@ -292,29 +291,119 @@ def test_a_rest_is_a_loss_for_who_expects_everything(tmp_path: Path) -> None:
     assert Files(options).base() == {A: 20}
 
 
-def test_what_a_node_puts_aside_while_a_stream_reads_it_is_no_damage(tmp_path: Path) -> None:
-    """The node was started again; peers send the damaged records once more."""
+def damage(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def damage_second_batch(path: Path) -> tuple[int, int]:
+    """Returns where it stands."""
+    data = path.read_bytes()
+    start = data.index(BATCH_MAGIC, data.index(BATCH_MAGIC) + 1)
+    damage(path, start + 200)
+    return start, data.index(BATCH_MAGIC, start + 1)
+
+
+def put_aside(root: Path, start: int, end: int) -> None:
+    """Node a has noted that a's 11 to 20 cannot be read there."""
+    (root / "a" / "quarantine").mkdir()
+    noted = msgpack.packb([[start, end, list(A), 11, 20]])
+    (root / "a" / "quarantine" / f"{start:016x}{HOLES_SUFFIX}").write_bytes(noted)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_a_node_puts_aside_while_a_stream_reads_it_is_no_damage(tmp_path: Path, sealed: bool) -> None:
+    """The node was started again; peers send the damaged records once more. An index still lists those put aside."""
     journal = node(tmp_path, "a")
-    path = journal.segment(split(A, 1, 30, 10), sealed=False)
+    path = journal.segment(split(A, 1, 30, 10), sealed=sealed)
     options = asked(tmp_path)
     files = Files(options)
-    data = bytearray(path.read_bytes())
-    start = data.index(BATCH_MAGIC, data.index(BATCH_MAGIC) + 1)
-    end = data.index(BATCH_MAGIC, start + 1)
-    data[start + 200] ^= 1
-    path.write_bytes(data)
+    start, end = damage_second_batch(path)
     files.available()
-    with pytest.raises(DataLoss, match="not put it aside"):
-        files.plan({}, {A: 10}, strict=False)
+    if not sealed:
+        with pytest.raises(DataLoss, match="not put it aside"):
+            files.plan({}, {A: 10}, strict=False)
 
-    (tmp_path / "a" / "quarantine").mkdir()
-    noted = msgpack.packb([[start, end, list(A), 11, 20]])
-    (tmp_path / "a" / "quarantine" / f"{start:016x}{HOLES_SUFFIX}").write_bytes(noted)
+    put_aside(tmp_path, start, end)
+    files.available()
+    with pytest.raises(DataLoss, match=f"{A} from 11 to 20"):
+        files.plan({}, {A: 30}, strict=True)
     journal.segment([batch(A, 11, messages(11, 20))], {A: 30})
 
     files.available()
     found = rows(files.plan({}, {A: 30}, strict=True), options, ["sequence"])
     assert sorted(row["sequence"] for row in found) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_damage_at_the_end_of_a_segment_that_is_not_the_last_is_an_error(tmp_path: Path, sealed: bool) -> None:
+    """What is left of an index counts as nothing, but what is lost before it does."""
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 10), sealed=sealed)
+    journal.segment(split(A, 31, 40, 10), {A: 30}, sealed=False)
+    damage(path, path.read_bytes().rindex(BATCH_MAGIC) + 200)
+    damage(path, path.stat().st_size - 1)
+
+    with pytest.raises(DataLoss, match=f"{path}: no batch can be read"):
+        read(asked(tmp_path))
+    assert read(asked(tmp_path, failOnDataLoss="false")) == [*range(1, 21), *range(31, 41)]
+
+
+def test_what_is_left_of_an_index_without_damage_before_it_is_none(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 10))
+    journal.segment(split(A, 31, 40, 10), {A: 30}, sealed=False)
+    damage(path, path.stat().st_size - 1)
+
+    assert read(asked(tmp_path)) == list(range(1, 41))
+
+
+def test_damage_that_an_index_hides_is_an_error_unless_losses_are_allowed(tmp_path: Path) -> None:
+    path = node(tmp_path, "a").segment(split(A, 1, 30, 10))
+    damage_second_batch(path)
+
+    with pytest.raises(CorruptLog, match=f"{path}: .*checksum differs"):
+        read(asked(tmp_path))
+    assert read(asked(tmp_path, failOnDataLoss="false")) == [*range(1, 11), *range(21, 31)]
+
+
+def test_an_error_about_a_segment_names_its_file(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 10), sealed=False)
+    journal.segment(split(A, 31, 40, 10), {A: 30}, sealed=False)
+    options = asked(tmp_path)
+    parts = Files(options).plan({}, {A: 30}, strict=True)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+
+    with pytest.raises(CorruptLog, match=f"{path} is shorter"):
+        rows(parts, options, ["sequence"])
+    path.write_bytes(whole)
+    damage(path, 9)
+    with pytest.raises(CorruptLog, match=f"{path}: segment head"):
+        read(asked(tmp_path))
+
+
+def test_a_damaged_batch_of_one_fanout_is_no_matter_of_the_others(tmp_path: Path) -> None:
+    """A log says in its batches what it is of."""
+    path = fanout(tmp_path, "a", "/fanout/f").segment(
+        [batch(A, first, [record(n, b"", "/fanout/f") for n in (first, first + 2)], last=first + 2) for first in (1, 5)]
+    )
+    fanout(tmp_path, "a", "/fanout/g").segment([batch(A, 2, [record(2, b"", "/fanout/g")])])
+    node(tmp_path, "a").segment(split(A, 8, 10, 5), {A: 7})
+    damage(path, path.read_bytes().index(BATCH_MAGIC) + 130)
+
+    assert read(asked(tmp_path, subscribe="/fanout/g")) == [2]
+    assert read(asked(tmp_path, subscribe="/fanout/f", failOnDataLoss="false")) == [5, 7]
+    with pytest.raises(CorruptLog, match=str(path)):
+        read(asked(tmp_path, subscribe="/fanout/f"))
+
+
+def test_an_end_before_everything_leaves_nothing(tmp_path: Path) -> None:
+    node(tmp_path, "a").segment(split(A, 1, 30, 10), sealed=False)
+
+    assert read(asked(tmp_path, endingTimestamp="0")) == []
 
 
 def test_a_batch_of_a_fanout_log_that_is_wanted_in_part_is_read_once(tmp_path: Path) -> None:
