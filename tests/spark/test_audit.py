@@ -3,21 +3,29 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from qmq.spark.jobs.audit import audit, verify_extent
 from qmq.spark.jobs.audit import extents_of as extents
 from qmq.spark.jobs.latency import measure
 from qmq.spark.logs import DataDirectory, Log, Segment
-from qmq.storage.batch import encode_batch
+from qmq.storage.batch import BATCH_MAGIC, encode_batch
 from qmq.storage.record import Kind, pack_gap
+from qmq.storage.recovery import HOLES_SUFFIX
 
-from .rig import START_US, A, B, batch, messages, node, record, rest, split
+from .rig import START_US, A, B, batch, fanout, messages, node, record, rest, split
 
 
 def found(root: Path) -> list[tuple[str, str, str, int, int]]:
     directories = [DataDirectory(path) for path in sorted(root.iterdir())]
     return [finding[:5] for finding in audit(directories).findings]
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 16
+    path.write_bytes(data)
 
 
 def test_a_whole_mesh_is_clean_and_lag_is_told(tmp_path: Path) -> None:
@@ -119,6 +127,75 @@ def test_a_stretch_of_which_only_a_rest_was_left_is_whole(tmp_path: Path, sealed
     assert [finding for extent in extents(directory) for finding in verify_extent(extent)] == []
 
 
+def test_damage_at_the_end_of_a_segment_is_found_and_is_no_lost_file(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 10), sealed=False)
+    journal.segment(split(A, 31, 40, 10), {A: 30}, sealed=False)
+    flip(path, path.stat().st_size - 20)
+
+    assert [finding[1:] for finding in found(tmp_path)] == [("corrupt", "", 0, 0), ("missing", str(A), 21, 30)]
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_segment_without_a_head_is_found_by_every_part_of_the_audit(tmp_path: Path, sealed: bool) -> None:
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 10, 5))
+    path = journal.segment(split(A, 11, 30, 10), {A: 10}, sealed=sealed)
+    journal.segment(split(A, 31, 40, 10), {A: 30}, sealed=False)
+    flip(path, 9)
+    directory = DataDirectory(tmp_path / "a")
+
+    kinds = [finding.kind for finding in audit([directory]).findings]
+    deep = [finding.where for extent in extents(directory) for finding in verify_extent(extent)]
+
+    # The index of a sealed one tells what is in it.
+    assert kinds == ([] if sealed else ["corrupt", "missing"])
+    assert len(deep) == 1 and str(path) in deep[0]
+    assert measure([directory]) == ([], [])
+
+
+def test_a_new_segment_whose_head_is_not_written_yet_is_no_finding(tmp_path: Path) -> None:
+    node(tmp_path, "a").segment(split(A, 1, 30, 10))
+    last = max((tmp_path / "a" / "journal").iterdir())
+    last.write_bytes(last.read_bytes()[:10])
+    directory = DataDirectory(tmp_path / "a")
+
+    assert found(tmp_path) == []
+    assert [finding for extent in extents(directory) for finding in verify_extent(extent)] == []
+    assert measure([directory]) == ([], [])
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_was_put_aside_and_sent_again_is_not_doubled(tmp_path: Path, sealed: bool, number: int) -> None:
+    """An index that was made before still lists it; the last batch of a segment makes no lost file."""
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 10), sealed=sealed)
+    data = path.read_bytes()
+    starts = [place for place in range(len(data)) if data.startswith(BATCH_MAGIC, place)]
+    start, end = [*starts, starts[2] + starts[2] - starts[1]][number : number + 2]
+    flip(path, start + 200)
+    first, last = number * 10 + 1, 30
+    (tmp_path / "a" / "quarantine").mkdir()
+    noted = [[start, end, list(A), first, first + 9]]
+    if number == 1:  # What came behind it had to be sent again, too.
+        noted.append([end, end + end - start, list(A), 21, 30])
+    (tmp_path / "a" / "quarantine" / f"{start:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
+    journal.segment([batch(A, first, messages(first, last))], {A: first - 1})
+
+    assert {finding[1] for finding in found(tmp_path)} == {"put aside"}
+
+
+def test_a_fanout_log_that_cannot_say_what_it_is_of_is_verified(tmp_path: Path) -> None:
+    path = fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 1, messages(1, 2, "/fanout/f"))])
+    node(tmp_path, "a").segment(split(A, 3, 10, 5), {A: 2})
+    flip(path, path.read_bytes().index(BATCH_MAGIC) + 130)
+
+    findings = [found for extent in extents(DataDirectory(tmp_path / "a")) for found in verify_extent(extent)]
+
+    assert len(findings) == 1 and str(path) in findings[0].where
+
+
 def test_a_torn_end_of_the_last_segment_is_no_finding(tmp_path: Path) -> None:
     path = node(tmp_path, "a").segment(split(A, 1, 30, 10), sealed=False)
     path.write_bytes(path.read_bytes()[:-40])
@@ -132,9 +209,7 @@ def test_a_flipped_bit_is_found_by_reading_everything(tmp_path: Path, sealed: bo
     journal = node(tmp_path, "a")
     path = journal.segment(split(A, 1, 30, 3), sealed=sealed)
     journal.segment(split(A, 31, 40, 3), {A: 30})
-    data = bytearray(path.read_bytes())
-    data[place] ^= 16
-    path.write_bytes(data)
+    flip(path, place)
     directory = DataDirectory(tmp_path / "a")
 
     findings = [finding for extent in extents(directory) for finding in verify_extent(extent)]

@@ -187,8 +187,10 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
         except CorruptLog as error:
             if is_last:
                 break  # A new segment whose head is not written yet.
-            walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"{segment.path}: {error}"))
-            end = segment.path.stat().st_size
+            text = str(error)
+            where = text if text.startswith(str(segment.path)) else f"{segment.path}: {text}"
+            walk.note(Finding(walk.node, CORRUPT, "", 0, 0, where))
+            end = segment.batches_end or 0
         found.segments += 1
         begins_here, expected = False, segment.base + end
     walk.finish()
@@ -215,12 +217,14 @@ def _walk_server(options: Options, found: Audit) -> _Walk:
 
 
 def _walk_segment(walk: _Walk, segment: Segment) -> int:
-    """Returns the offset behind the last batch."""
+    """Returns the offset where its batches end, with damage and what is put aside."""
     name = segment.path.name
     end = segment.batches_end
+    put_aside = [stop for start, stop in segment.holes if end is not None and start < end]
     file = ReadOnlyDisk(segment.path.parent).open(name)
     try:
-        summary = read_summary(file, end) if end is not None else None
+        # An index may be older than what was put aside since.
+        summary = read_summary(file, end) if end is not None and not put_aside else None
     finally:
         file.close()
     if end is not None and summary is not None:
@@ -237,12 +241,12 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
     for start, stop in listing.damage:
         walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"{segment.path} {start}–{stop}"))
     if listing.sealed:
-        _learn_gaps(walk, segment, listing.end)  # The node has sealed it since.
+        _learn_gaps(walk, segment, listing.end)
     elif listing.gaps:
         _learn_gaps_at(walk, segment, listing.gaps)
     for entry in listing.entries:
         walk.take(entry.origin, entry.first, entry.last, name)
-    return listing.end
+    return max([listing.reach, *put_aside])
 
 
 def _learn_rests(walk: _Walk, listing: Listing) -> None:
@@ -316,10 +320,16 @@ def audit_deep(
 
 
 def extents_of(directory: DataDirectory) -> Iterator[Extent]:
-    """All batches of a node, journal and fanout logs, a segment at a time."""
-    for log in [directory.journal, *(log for _, log in directory.fanouts())]:
-        for segment, listing in log.segments():
-            yield segment.extent(segment.head().size, listing.end)
+    """All batches of a node, journal and fanout logs, a segment at a time; of one without a head, all bytes."""
+    for log in [directory.journal, *directory.fanout_logs()]:
+        for segment in log.files():
+            try:
+                yield segment.extent(segment.head().size, segment.list().reach)
+            except FileNotFoundError:
+                continue  # Retention of the running node was quicker.
+            except CorruptLog:
+                if segment.batches_end is not None:  # else a new one whose head is not written yet
+                    yield segment.extent(0, segment.batches_end)
 
 
 def verify_extent(extent: Extent) -> list[Finding]:

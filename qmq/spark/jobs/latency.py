@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from qmq.errors import CorruptLog
 from qmq.spark.logs import DataDirectory
 from qmq.storage.segment import BatchEntry
 
@@ -85,8 +86,8 @@ def _samples(directory: DataDirectory) -> Iterator[tuple[str, _Sample]]:
     for segment in segments[-SEGMENTS_LOOKED_AT:]:
         try:
             entries += segment.list().entries
-        except FileNotFoundError:
-            continue
+        except (FileNotFoundError, CorruptLog):
+            continue  # Dropped meanwhile, not begun yet, or damaged, which is the audit's to tell.
     if not entries:
         return
     nodes = np.array([entry.origin.node for entry in entries])
