@@ -76,7 +76,10 @@ def _python() -> Check:
     if found is None:
         return Check("PYSPARK_PYTHON", False, f"{chosen} is not there: unset it, or set it to {sys.executable}")
     code = "import pyarrow, qmq, sys; print('%d.%d' % sys.version_info[:2])"
-    run = subprocess.run([found, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    try:
+        run = subprocess.run([found, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("PYSPARK_PYTHON", False, f"{chosen} does not run: {error}; set it to {sys.executable}")
     if run.returncode:
         reason = (run.stderr.strip().splitlines() or ["no reason given"])[-1]
         return Check("PYSPARK_PYTHON", False, f"{chosen} cannot run the workers ({reason}): set it to {sys.executable}")

@@ -105,6 +105,18 @@ def test_doctor_looks_at_the_python_of_the_workers(monkeypatch: pytest.MonkeyPat
     assert not check.ok and "No module named 'pyarrow'" in check.said and sys.executable in check.said
 
 
+def test_doctor_says_so_when_the_python_of_the_workers_is_no_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "python3"
+    other.touch(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+
+    check = next(check for check in doctor.check_all() if check.name == "PYSPARK_PYTHON")
+
+    assert not check.ok and "does not run" in check.said and sys.executable in check.said
+
+
 def test_doctor_names_packages_that_are_missing_or_of_the_wrong_age(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"pyspark": "4.1.4", "pyarrow": "26.0.1", "pandas": "3.0.1"}
 
