@@ -55,11 +55,10 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return vector_to_json(self._place.base() if starting == "earliest" else self._place.available())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        if self._options.records_per_trigger is not None:
-            return ReadMaxRows(self._options.records_per_trigger)
-        if self._options.bytes_per_trigger is not None:
-            return ReadMaxBytes(self._options.bytes_per_trigger)
-        return ReadAllAvailable()
+        records, size = self._options.records_per_trigger, self._options.bytes_per_trigger
+        if size is not None and (records is None or size // RECORD_BYTES < records):
+            return ReadMaxBytes(size)
+        return ReadAllAvailable() if records is None else ReadMaxRows(records)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._place.available()

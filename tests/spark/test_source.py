@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from qmq.dots import Dot
+from qmq.spark.options import read_options
 
 from .rig import START_US, A, B, batch, node, record, settle, split
 
@@ -142,3 +143,16 @@ def test_a_stream_that_finds_its_past_gone_says_what_is_missing(spark: Any, mesh
 
     with pytest.raises(Exception, match=f"{A} from 43 to 59"):
         run(spark, mesh, out, columns="sequence")
+
+
+@pytest.mark.parametrize(("records", "expected"), [("7", 7), ("1000000", 10)])
+def test_of_two_bounds_of_a_micro_batch_the_smaller_counts(mesh: Path, records: str, expected: int) -> None:
+    from qmq.spark.stream import RECORD_BYTES, LogStream
+
+    said = {"path": f"{mesh}/a", "maxRecordsPerTrigger": records, "maxBytesPerTrigger": str(10 * RECORD_BYTES)}
+    stream = LogStream(read_options(said), ["sequence"])
+    start = stream.initialOffset()
+
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+
+    assert sum(end.values()) - sum(start.values()) == expected
