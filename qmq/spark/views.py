@@ -195,7 +195,7 @@ def read_batches(
                 got.add(head.origin, head.first - 1, head.last)
         _choose(found, options)
         if len(found):
-            made = _Maker(found, extent.node, extent.base, pieces)
+            made = _Maker(found, extent, pieces)
             yield pa.RecordBatch.from_arrays([made.column(name) for name in columns], schema=schema)
 
 
@@ -255,10 +255,9 @@ def _choose(found: Columns, options: Options) -> None:
 class _Maker:
     """Columns by name. What several of them need is made once."""
 
-    def __init__(self, found: Columns, node: str, base: int, pieces: list[Piece]) -> None:
+    def __init__(self, found: Columns, extent: Extent, pieces: list[Piece]) -> None:
         self._found = found
-        self._node = node
-        self._base = base
+        self._extent = extent
         self._pieces = pieces
 
     def column(self, name: str) -> pa.Array:
@@ -281,9 +280,11 @@ class _Maker:
             case "headers":
                 return parse_headers(found.headers())
             case "node":
-                return pa.repeat(pa.scalar(self._node), len(found))
+                return pa.repeat(pa.scalar(self._extent.node), len(found))
             case "position":
-                offsets = np.array([piece.offset for piece in self._pieces], np.int64) + self._base
+                if not self._extent.path:
+                    return pa.nulls(len(found), pa.int64())  # A live node does not tell.
+                offsets = np.array([piece.offset for piece in self._pieces], np.int64) + self._extent.base
                 return pa.array(offsets[found.batch])
             case "kind":
                 return _kinds(found.kind)
