@@ -45,6 +45,10 @@ class Picture:
         self.segments = [vector_from_json(vector) for vector in facts["segments"]]
         """Vectors where a segment ends and the next one begins."""
 
+    def held(self) -> RangeMap:
+        """The sequences of its journal, gaps included."""
+        return RangeMap.between(self.base, self.vector)
+
     def records(self) -> int:
         """What its journal holds, about: gaps count as if they were there."""
         return sum(max(0, last - self.base.get(origin, 0)) for origin, last in self.vector.items())
@@ -89,7 +93,7 @@ class Servers:
             for share in _shares(picture, left):
                 left = left.minus(share)
                 for wanted in share.split(self._pieces(share.count(), wanted_records)):
-                    parts.append(Part((), wanted, self._servers_for(picture, len(parts)), strict))
+                    parts.append(Part((), wanted, self._servers_for(wanted, picture, len(parts)), strict))
         if strict and left and self._options.fail_on_data_loss:
             raise DataLoss(loss_text(left))
         return parts
@@ -122,11 +126,15 @@ class Servers:
         by_count = -(-records * self._options.partitions_min // total)
         return max(by_count, round(size / self._options.partition_bytes))
 
-    def _servers_for(self, picture: Picture, number: int) -> tuple[tuple[str, int], ...]:
-        """Whom to ask, in turn: parts begin with different nodes, if those have as much."""
-        others = [p.server for p in self._pictures if p is picture or not _lacks(p, picture)]
-        shift = number % len(others)
-        return (*others[shift:], *others[:shift])
+    def _servers_for(self, wanted: RangeMap, picture: Picture, number: int) -> tuple[tuple[str, int], ...]:
+        """Whom to ask, in turn: parts begin with different nodes that have all of `wanted`, and end with the others.
+
+        These may have what one of the first turns out to lack, and most of it when all of those are gone.
+        """
+        having = [p.server for p in self._pictures if p is picture or not wanted.minus(p.held())]
+        shift = number % len(having)
+        others = [p.server for p in self._pictures if p.server not in having]
+        return (*having[shift:], *having[:shift], *others)
 
     def _done_at(self, server: tuple[str, int]) -> Vector:
         """How far the query has come with what this node has; the offset itself keeps every origin there ever was.
@@ -324,13 +332,6 @@ def _shares(picture: Picture, wanted: RangeMap) -> Iterator[RangeMap]:
         if share:
             yield share
         begin = end
-
-
-def _lacks(picture: Picture, other: Picture) -> bool:
-    """Whether its journal holds less than that of `other`."""
-    return any(picture.vector.get(origin, 0) < last for origin, last in other.vector.items()) or any(
-        last > other.base.get(origin, 0) for origin, last in picture.base.items()
-    )
 
 
 def _range_rows(picture: Picture) -> Iterator[dict[str, Any]]:

@@ -220,3 +220,33 @@ def test_partitions_of_live_nodes_are_as_many_as_was_asked_for() -> None:
     found = rows(parts, options, ["origin", "sequence"])
     numbers = [*((str(A), n) for n in range(1, 101)), *((str(B), n) for n in range(1, 11))]
     assert sorted((row["origin"], row["sequence"]) for row in found) == numbers
+
+
+def test_a_node_that_is_behind_by_other_records_takes_over_from_one_that_goes_away() -> None:
+    """While messages pass, somebody always is."""
+    ahead = JournalNode([*split(A, 1, 30, 5), *split(B, 1, 5, 5)])
+    behind = JournalNode([*split(A, 1, 30, 5), *split(B, 1, 4, 4)])
+    options = asked(ahead, behind)
+    servers = Servers(options)
+    parts = servers.plan({}, {A: 30, B: 4}, strict=True)
+    servers.close()
+    ahead.close()
+
+    assert len(rows(parts, options, ["sequence"])) == 34
+
+
+def test_what_a_node_gave_up_comes_from_one_that_is_behind() -> None:
+    gave_up = JournalNode([*split(A, 21, 30, 5), *split(B, 1, 5, 5)])
+    behind = JournalNode([*split(A, 1, 30, 5), *split(B, 1, 4, 4)])
+
+    assert read(asked(gave_up, behind)) == sorted([*range(1, 31), *range(1, 6)])
+
+
+def test_live_nodes_do_not_tell_positions() -> None:
+    """What they send begins where the records begin that were asked for."""
+    options = asked(JournalNode(split(A, 1, 30, 5)), view="log")
+    servers = Servers(options)
+    parts = servers.plan_nodes()
+    servers.close()
+
+    assert {row["position"] for row in rows(parts, options, ["position"])} == {None}
