@@ -1,13 +1,15 @@
 """Data directories as a place to read from: one node's, or several nodes' at once."""
 
 import glob
+from itertools import pairwise
 from typing import Any
 
+from qmq.cursors import Range
 from qmq.dots import Vector
-from qmq.spark.logs import DataDirectory, ranges_of
+from qmq.spark.logs import DataDirectory, Listing, Segment, ranges_of
 from qmq.spark.options import Options
 from qmq.spark.plan import Part, available, plan, plan_nodes
-from qmq.spark.ranges import RangeMap
+from qmq.spark.ranges import RangeMap, minus
 from qmq.spark.tables import rows_of
 
 
@@ -42,16 +44,21 @@ class Files:
         return available(self._directories)
 
     def base(self) -> Vector:
-        """What a node gave up (it was away for too long, or joined late) its journal does not hold either, nor all of
-        a stretch of which it got a rest."""
-        held = RangeMap()
+        """Behind what nodes gave up (they were away for too long, or joined late), and what they got only a rest of:
+        before that, their journals may have some records, and not those that follow. Of fanouts alone a rest has all
+        that there is.
+        """
+        held, excused = RangeMap(), RangeMap()
         for directory in self._directories:
-            for _, listing in directory.journal.segments():
-                ranges_here = ranges_of(listing.whole_entries()) if listing.rests else listing.ranges()
-                for origin, ranges in ranges_here.items():
-                    for after, through in ranges:
-                        held.add(origin, after, through)
-        return {**self.available(), **{origin: ranges[0][0] for origin, ranges in held.items()}}
+            for segment, listing in directory.journal.segments():
+                all_counts = self._options.only_fanouts or not listing.rests
+                held = held.plus(listing.ranges() if all_counts else ranges_of(listing.whole_entries()))
+                for entry in listing.rests:
+                    excused.add(entry.origin, entry.first - 1, entry.last)
+                for origin, last in _given_up(segment, listing).items():
+                    excused.add(origin, 0, last)
+        begin = {origin: _begin(ranges, excused.of(origin)) for origin, ranges in held.items()}
+        return {**self.available(), **begin}
 
     def plan(self, start: Vector, end: Vector, *, strict: bool) -> list[Part]:
         return plan(self._directories, self._options, start, end, strict=strict)
@@ -67,3 +74,20 @@ class Files:
 
     def close(self) -> None:
         """Nothing stays open between calls."""
+
+
+def _given_up(segment: Segment, listing: Listing) -> Vector:
+    try:
+        return segment.given_up(listing)
+    except FileNotFoundError:
+        return {}  # Retention of the running node was quicker.
+
+
+def _begin(held: list[Range], excused: list[Range]) -> int:
+    """The sequence behind which all of `held` stands but for what is missing for no good reason."""
+    begin = held[0][0]
+    for (_, through), (after, _) in pairwise(held):
+        if minus([(through, after)], excused):
+            break
+        begin = after
+    return begin

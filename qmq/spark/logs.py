@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
-from qmq.dots import Vector
+from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
 from qmq.spark.ranges import RangeMap
-from qmq.storage.batch import GAPS, read_head, unpack_records, verify_batch
+from qmq.storage.batch import GAPS, HEAD_BYTES, read_head, unpack_records, verify_batch
 from qmq.storage.disk import DiskFile, ReadOnlyDisk
 from qmq.storage.fanout import FANOUT_DIRECTORY, directory_name
+from qmq.storage.record import Kind, unpack_gap
 from qmq.storage.recovery import JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, load_quarantined
 from qmq.storage.segment import (
     BatchEntry,
@@ -37,7 +38,10 @@ SEGMENTS_REMEMBERED_MAX: Final = 16_384
 
 
 class Extent(NamedTuple):
-    """Whole batches of one file, for a worker to read: offsets `start` to `end`, without the `holes` between."""
+    """Whole batches of one file, for a worker to read: offsets `start` to `end`, without the `holes` between.
+
+    `path` is empty for what a live node has sent.
+    """
 
     path: str
     node: str
@@ -154,6 +158,31 @@ class Segment:
             finally:
                 descriptor.close()
         return self._head
+
+    def given_up(self, listing: Listing) -> Vector:
+        """What its node says in it that it will not get: origin → the last such sequence. Raises as `list`."""
+        found: Vector = {}
+        with open(self.path, "rb") as file:
+            for start, end in self._gap_places(file, listing):
+                file.seek(start)
+                batch = file.read(end - start)
+                head = verify_batch(batch)
+                for record in unpack_records(head, batch):
+                    if record[2] >> 56 == Kind.GAP and head.origin.node == self.node:
+                        merge(found, dict([unpack_gap(record[5])]))
+        return found
+
+    def _gap_places(self, file: BinaryIO, listing: Listing) -> Iterator[tuple[int, int]]:
+        """Where batches with GAP records stand, at least those of the node itself."""
+        if listing.footer is None:
+            yield from listing.gaps
+        elif any(kind == Kind.GAP and origin.node == self.node for origin, kind in listing.footer.kinds):
+            for entry in listing.entries:
+                if entry.origin.node == self.node:
+                    file.seek(entry.offset)
+                    head = read_head(file.read(HEAD_BYTES))
+                    if head is not None and head.attributes & GAPS:
+                        yield entry.offset, entry.offset + head.size
 
     def extent(self, start: int, end: int) -> Extent:
         return Extent(str(self.path), self.node, self.base, start, end, self.holes)

@@ -12,7 +12,8 @@ from qmq.spark.logs import Log
 from qmq.spark.options import Options, read_options
 from qmq.spark.plan import DataLoss
 from qmq.storage import segment
-from qmq.storage.batch import BATCH_MAGIC, encode_batch
+from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
+from qmq.storage.record import Kind, pack_gap
 from qmq.storage.recovery import HOLES_SUFFIX
 
 from ..storage.rig import LIKE_AN_INDEX
@@ -266,6 +267,38 @@ def test_a_stream_from_the_earliest_begins_behind_what_a_node_gave_up(tmp_path: 
 
     assert base == {A: 100, B: 7}
     assert sorted(read(options, base, {A: 120, B: 7}, strict=True)) == list(range(101, 121))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_stream_from_the_earliest_begins_behind_what_is_missing_for_a_reason(tmp_path: Path, sealed: bool) -> None:
+    """Node b was away for too long twice: it gave up a's 41 to 60, and got a rest of 71 to 80."""
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    left = rest(A, 71, 80, [record(77), record(80)])
+    after = split(A, 81, 90, 5)
+    journal = node(tmp_path, "b")
+    journal.segment([*split(A, 1, 40, 5), noted, *split(A, 61, 70, 5), left, *after], sealed=sealed)
+    options = asked(tmp_path)
+
+    base = Files(options).base()
+
+    assert base == {A: 80, B: 0}
+    assert sorted(read(options, base, {A: 90, B: 1}, strict=True)) == list(range(81, 91))
+
+
+def test_a_stream_from_the_earliest_does_not_pass_over_what_is_missing_for_no_reason(tmp_path: Path) -> None:
+    node(tmp_path, "b").segment([*split(A, 1, 40, 5), *split(A, 61, 70, 5)])
+    options = asked(tmp_path)
+
+    with pytest.raises(DataLoss, match=f"{A} from 41 to 60"):
+        read(options, Files(options).base(), {A: 70}, strict=True)
+
+
+def test_a_stream_of_fanouts_from_the_earliest_has_what_a_rest_kept_of_them(tmp_path: Path) -> None:
+    left = rest(A, 1, 20, [record(7, b"", "/fanout/f"), record(20)])
+    node(tmp_path, "a").segment([left, *split(A, 21, 30, 5, "/fanout/f")])
+    options = asked(tmp_path, subscribe="/fanout/f")
+
+    assert sorted(read(options, Files(options).base(), {A: 30}, strict=True)) == [7, *range(21, 31)]
 
 
 def test_a_stretch_of_which_a_node_got_a_rest_comes_from_one_that_has_all_of_it(tmp_path: Path) -> None:
