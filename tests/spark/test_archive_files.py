@@ -14,6 +14,7 @@ from qmq.spark.jobs.archive import Archived, archive, compact, follow
 from qmq.spark.jobs.archive_files import write_part
 from qmq.spark.jobs.archive_table import ArchiveError, Overtaken, choice_of, commit, open_table
 from qmq.spark.options import Options, read_options
+from qmq.spark.plan import DataLoss
 
 from .rig import A, B, node, split
 
@@ -133,6 +134,23 @@ def test_a_first_run_of_many_commits_divides_what_is_kept_and_not_what_ever_was(
 
     assert [end[A] for end, _ in steps] == [1_000_020, 1_000_040, 1_000_060, 1_000_080]
     assert all(parts for _, parts in steps)
+
+
+def test_what_is_dropped_while_a_first_run_makes_its_commits_is_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when the run began, and the first commits already count."""
+    monkeypatch.setattr(jobs, "FILES_PER_COMMIT", 2)
+    journal = node(tmp_path, "a")
+    paths = [journal.segment(split(A, first, first + 9, 5), {A: first - 1}) for first in range(1, 81, 10)]
+    place = Files(read_options({"path": str(tmp_path / "a"), "minPartitions": "8"}))
+    steps = jobs._steps(place, {}, place.available())
+    end, _ = next(steps)
+    for path in paths[:5]:
+        path.unlink()
+
+    with pytest.raises(DataLoss, match=f"{A} from {end[A] + 1} to"):
+        next(steps)
 
 
 def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quicker(

@@ -166,7 +166,8 @@ def _steps(place: Place, start: Vector, have: Vector) -> Iterator[tuple[Vector, 
     low = {origin: max(start.get(origin, 0), min(base.get(origin, 0), last)) for origin, last in have.items()}
     for piece in range(1, pieces + 1):
         end = {origin: low[origin] + (last - low[origin]) * piece // pieces for origin, last in have.items()}
-        yield end, place.plan(begin, end, strict=bool(start))
+        # All of it was there when the run began: what has gone since is no distant past.
+        yield end, place.plan(begin, end, strict=bool(start) or piece > 1)
         begin = end
 
 
