@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from qmq.dots import Vector, merge
@@ -137,10 +140,13 @@ def vacuum(table: str, *, hours: int = 168, dry_run: bool = False) -> list[str]:
 def read_archive(spark: SparkSession, table: str) -> DataFrame:
     """The rows of the table's last version, without a Delta jar: by the list of its files. Raises ArchiveError."""
     delta = open_table(table)
-    files = delta.file_uris()
+    # Blanks and the like are escaped as in an address, which Spark does not take for a path's.
+    files = [unquote(path) for path in delta.file_uris()]
+    # Spark would take a day for a date; the table says text.
+    kinds = ddl("messages", COLUMNS) + f", {PARTITION} string"
     if not files:
-        return spark.createDataFrame([], ddl("messages", COLUMNS) + f", {PARTITION} string")
-    return spark.read.option("basePath", table).parquet(*files)
+        return spark.createDataFrame([], kinds)
+    return spark.read.schema(kinds).option("basePath", table).parquet(*files)
 
 
 def _begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector:
@@ -187,10 +193,21 @@ def _add(
         run = uuid.uuid4().hex
         with watched(spark, tell):
             work = spark.sparkContext.parallelize(list(enumerate(parts)), len(parts))
-            entries = work.flatMap(lambda item: write_part(item[1], options, table, f"{run}-{item[0]:05d}")).collect()
+            files = work.flatMap(lambda item: write_part(item[1], options, table, f"{run}-{item[0]:05d}"))
+            try:
+                entries = files.collect()
+            except (PySparkException, Py4JJavaError) as error:
+                raise _not_connected(error) or error from None
     commit(table, done.vector, end, entries, chosen)
     done.rows += sum(entry["rows"] for entry in entries)
     done.bytes += sum(entry["size"] for entry in entries)
     done.files += len(entries)
     done.commits += 1
     done.vector.update(end)
+
+
+def _not_connected(error: Exception) -> NotConnected | None:
+    """The error of a worker for which no node has answered, if it is one: Spark tells its text only."""
+    name = f"{NotConnected.__module__}.{NotConnected.__qualname__}: "
+    said = [line.strip() for line in str(error).splitlines()]
+    return next((NotConnected(line.removeprefix(name)) for line in said if line.startswith(name)), None)

@@ -1,10 +1,10 @@
 """The messages of a mesh as a frame, wherever they are kept: in logs, at live nodes, or in an archive."""
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from qmq.spark.jobs.archive import read_archive
-from qmq.spark.options import read_options
+from qmq.spark.options import Options, read_options
 
 COLUMNS = "origin,sequence,timestamp,destination,priority,headers,body"
 
@@ -16,14 +16,23 @@ def read_messages(spark: SparkSession, given: dict[str, str], archive: str | Non
     """
     if archive is None:
         return spark.read.format("qmq").options(**{**given, "view": "messages", "columns": COLUMNS}).load()
-    options = read_options({**given, "path": archive})
+    options = read_options({**{name: value for name, value in given.items() if name != "servers"}, "path": archive})
     frame = read_archive(spark, archive).drop("day")
-    if options.destinations is not None:
-        frame = frame.where(f.col("destination").isin(*options.destinations))
-    if options.pattern is not None:
-        frame = frame.where(f.col("destination").rlike(f"^(?:{options.pattern.pattern})$"))
+    if not options.wants_all:
+        frame = frame.where(is_chosen(options))
     if options.starting_us is not None:
         frame = frame.where(f.col("timestamp") >= f.timestamp_micros(f.lit(options.starting_us)))
     if options.ending_us is not None:
         frame = frame.where(f.col("timestamp") < f.timestamp_micros(f.lit(options.ending_us)))
     return frame
+
+
+def is_chosen(options: Options) -> Column:
+    """Whether the column `destination` is what `options` ask for."""
+    if options.destinations is not None:
+        return f.col("destination").isin(*options.destinations)
+    pattern = options.pattern
+    if pattern is None:
+        return f.lit(True)
+    # Spark's own regular expressions are those of Java: the same pattern may match something else there.
+    return f.udf(lambda name: pattern.fullmatch(name) is not None, "boolean")("destination")
