@@ -1,5 +1,7 @@
 """Statistics of destinations, counted from records whose answers are known."""
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from qmq.dots import Dot
+from qmq.dots import Dot, Origin
 from qmq.spark.jobs.report import number, report, seconds
 from qmq.spark.jobs.stats import Statistics, Total, Window, read_records, stats
 from qmq.storage.failure_records import pack_attempts, pack_dead
@@ -52,6 +54,58 @@ def test_what_went_through_and_what_waits_is_counted(spark: Any, tmp_path: Path)
     )
 
 
+@pytest.fixture
+def far_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine has another time zone."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_away")
+def test_rates_are_those_of_the_windows_and_times_are_utc(spark: Any, tmp_path: Path) -> None:
+    """120 messages in ten minutes, and as many an hour later."""
+    stamped = [record(n, b"x", at_us=at(0 if n <= 120 else 60)) for n in range(1, 241)]
+    node(tmp_path, "a").segment([batch(A, 1, stamped)])
+
+    found = stats(read_records(spark, {"path": f"{tmp_path}/a"}), window="10 minutes")
+
+    begin = datetime.fromtimestamp(at(0) // (10 * MINUTE_US) * 600, UTC)
+    assert [window.start for window in found.windows] == [begin, begin + timedelta(hours=1)]
+    plot = report(found).partition("Messages per second")[2].partition("Bytes per second")[0]
+    assert ">0.2<" in plot and f">{begin:%Y-%m-%d %H:%M}<" in plot
+
+
+def test_two_lives_of_a_node_are_one_node(spark: Any, tmp_path: Path) -> None:
+    jobs = [record(n, b"x", at_us=at(0)) for n in (1, 2)]
+    done = [record(1, pack_dots([Dot(A, n)]), at_us=at(n), kind=Kind.SETTLE) for n in (1, 2)]
+    again = Origin("b", 0xB2)
+    node(tmp_path, "a").segment([batch(A, 1, jobs), batch(B, 1, done[:1]), batch(again, 1, done[1:])])
+
+    (queue,) = stats(read_records(spark, {"path": f"{tmp_path}/a"})).totals
+
+    assert (queue.settled, queue.consumers) == (2, 1)
+
+
+@pytest.mark.parametrize("chosen", [{"subscribe": "/queue/jobs"}, {"subscribePattern": "/queue/j.*"}])
+def test_dead_letters_in_another_queue_are_known_to_their_own(
+    spark: Any, tmp_path: Path, chosen: dict[str, str]
+) -> None:
+    """The record of a dead letter settles its message, and stands under the queue that the letter is in."""
+    headers = b"dead-letter-reason:delivery-limit\ndead-letter-from:/queue/jobs\n"
+    letter = pack_dead("/queue/jobs", Dot(A, 1), b"poison")
+    dead = record(2, letter, "/queue/dead-letters", headers=headers, at_us=at(1), kind=Kind.DEAD)
+    node(tmp_path, "a").segment([batch(A, 1, [record(1, b"x", at_us=at(0)), dead])])
+
+    found = stats(read_records(spark, {"path": f"{tmp_path}/a", **chosen}))
+
+    (queue,) = found.totals
+    assert (queue.destination, queue.settled, queue.waiting, queue.dead_letters) == ("/queue/jobs", 1, 0, 1)
+    assert [window.messages for window in found.windows] == [1]
+
+
 def total(destination: str, **facts: Any) -> Total:
     plain: dict[str, Any] = dict(
         messages=10, bytes=2_500_000, size_p50=1, size_p99=2, size_max=3, settled=4, ack_p50=0.01, ack_p99=None,
@@ -80,14 +134,15 @@ def test_a_page_about_nothing_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (999, "999"), (1500, "1.5 k"), (2_500_000, "2.5 M"), (7e9, "7 G")]
+    ("value", "text"), [(0, "0"), (999, "999"), (999.7, "1 k"), (1500, "1.5 k"), (999_999, "1 M"), (7e9, "7 G")]
 )
 def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "–"), (0.0123, "12.3 ms"), (5, "5 s"), (600, "10 min"), (36_000, "10 h")]
+    ("value", "text"),
+    [(None, "–"), (0.0123, "12.3 ms"), (0.9999, "1 s"), (5, "5 s"), (600, "10 min"), (36_000, "10 h")],
 )
 def test_times_are_said_as_people_say_them(value: float | None, text: str) -> None:
     assert seconds(value) == text

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from qmq.errors import QmqError
+from qmq.spark.tables import time_of
 
 EXAMPLES: Final = 3
 EXAMPLE_BYTES: Final = 200
@@ -58,8 +59,9 @@ def dead_letters(messages: DataFrame) -> list[Letters]:
         .groupBy("queue", "reason")
         .agg(
             f.count("*").alias("letters"),
-            f.min("timestamp").alias("first"),
-            f.max("timestamp").alias("last"),
+            # Numbers, because Spark makes times of this machine's zone of its own, and does not say so.
+            f.unix_micros(f.min("timestamp")).alias("first_us"),
+            f.unix_micros(f.max("timestamp")).alias("last_us"),
             f.max("deliveries").alias("deliveries"),
             # The newest bodies: what fails now is what somebody wants to see.
             f.max_by(f.substring("body", 1, EXAMPLE_BYTES), "timestamp", EXAMPLES).alias("examples"),
@@ -72,8 +74,8 @@ def dead_letters(messages: DataFrame) -> list[Letters]:
             queue=row.queue or "",
             reason=row.reason,
             letters=row.letters,
-            first=row.first,
-            last=row["last"],
+            first=time_of(row.first_us),
+            last=time_of(row.last_us),
             deliveries_most=row.deliveries,
             examples=tuple(bytes(body) for body in row.examples),
         )

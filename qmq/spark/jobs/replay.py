@@ -15,6 +15,8 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from qmq.spark.tables import time_of
+
 REPLAYED: Final = "qmq-replayed-from"
 LEFT_OUT: Final = ("expires", "expiration", "ttl", "delay", "AMQ_SCHEDULED_DELAY", "receipt-level", REPLAYED)
 LEFT_OUT_PREFIX: Final = "dead-letter-"
@@ -51,10 +53,11 @@ def plan(chosen: DataFrame) -> Plan:
         found.by_destination[row.to] = row["count"]
         found.messages += row["count"]
         found.bytes += row.size or 0
-    for row in chosen.orderBy("timestamp", "origin", "sequence").limit(SAMPLES).collect():
-        found.samples.append(
-            {"id": f"{row.origin}-{row.sequence}", "to": row.to, "time": row.timestamp, "body": bytes(row.body)}
-        )
+    samples = chosen.orderBy("timestamp", "origin", "sequence").limit(SAMPLES)
+    # A number, because Spark makes a time of this machine's zone of its own, and does not say so.
+    for row in samples.withColumn("timestamp", f.unix_micros("timestamp")).collect():
+        id, time = f"{row.origin}-{row.sequence}", time_of(row.timestamp)
+        found.samples.append({"id": id, "to": row.to, "time": time, "body": bytes(row.body)})
     return found
 
 

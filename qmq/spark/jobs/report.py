@@ -36,10 +36,9 @@ def report(found: Statistics, *, title: str = "QMQ statistics") -> str:
     starts = sorted({window.start for window in windows})
     parts = [f"<h1>{html.escape(title)}</h1>", _opening(found)]
     if starts:
-        seconds = _seconds(starts)
         parts += [
-            _plot("Messages per second", windows, shown, starts, lambda w: w.messages / seconds),
-            _plot("Bytes per second", windows, shown, starts, lambda w: w.bytes / seconds),
+            _plot("Messages per second", windows, shown, starts, lambda w: w.messages / found.seconds),
+            _plot("Bytes per second", windows, shown, starts, lambda w: w.bytes / found.seconds),
             _plot("Time to ack, 99th percentile, seconds", windows, shown, starts, lambda w: w.ack_p99),
         ]
     parts.append(_table(found.totals))
@@ -141,7 +140,7 @@ def _table(totals: Sequence[Total]) -> str:
 def number(value: float) -> str:
     """With k, M, G, three digits."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
+        if value >= limit * 0.9995:  # what would be rounded up to it
             return f"{value / limit:.3g} {unit}"
     return f"{value:.3g}"
 
@@ -150,7 +149,7 @@ def seconds(value: float | None) -> str:
     """A time as people say it; "–" for none."""
     if value is None:
         return "–"
-    if value < 1:
+    if value < 0.9995:
         return f"{value * 1000:.3g} ms"
     if value < 120:
         return f"{value:.3g} s"
@@ -161,9 +160,3 @@ def _round_up(value: float) -> float:
     """The next of 1, 2, 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * step for step in (1, 2, 5, 10) if power * step >= value * 0.999999)
-
-
-def _seconds(starts: Sequence[datetime]) -> float:
-    """Length of one window: the smallest distance between two."""
-    gaps = [(after - before).total_seconds() for before, after in zip(starts, starts[1:], strict=False)]
-    return min(gaps, default=60.0)

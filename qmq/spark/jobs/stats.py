@@ -15,6 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
+from qmq.spark.jobs.messages import is_chosen
+from qmq.spark.options import read_options
+from qmq.spark.tables import time_of
+
 WINDOW: Final = "1 minute"
 DESTINATIONS_MAX: Final = 10_000
 """Rows that are brought to the driver per window list; of more destinations the busiest are shown."""
@@ -66,11 +70,22 @@ class Statistics:
     windows: list[Window] = field(default_factory=list)
     totals: list[Total] = field(default_factory=list)
     window: str = WINDOW
+    seconds: float = 60.0
+    """Length of one window."""
 
 
 def read_records(spark: SparkSession, given: dict[str, str]) -> DataFrame:
-    """Every record once, with what statistics need of it."""
-    return spark.read.format("qmq").options(**{**given, "view": "records", "columns": COLUMNS}).load()
+    """Every record once, with what statistics need of it, and whether it is `chosen`.
+
+    With destinations in `given` also dead letters elsewhere: they settle messages of those.
+    """
+    options = read_options({**given, "view": "records"})
+    everything = {name: value for name, value in given.items() if not name.lower().startswith("subscribe")}
+    records = spark.read.format("qmq").options(**{**everything, "view": "records", "columns": COLUMNS}).load()
+    records = records.withColumn("chosen", is_chosen(options))
+    if options.wants_all:
+        return records
+    return records.where(f.col("chosen") | f.element_at("headers", DEAD_LETTER_HEADER).isNotNull())
 
 
 def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
@@ -82,11 +97,13 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
         "timestamp",
         f.length("body").alias("size"),
         f.element_at("headers", DEAD_LETTER_HEADER).alias("letter_of"),
+        "chosen",
     )
     settles = records.where("settled is not null").select(
         f.explode("settled").alias("message_id"),
         f.col("timestamp").alias("settled_at"),
-        f.col("origin").alias("settled_by"),
+        # The node: each of its lives is another origin.
+        f.regexp_replace("origin", "-[0-9a-f]{16}$", "").alias("settled_by"),
     )
     # A message may be settled on two nodes, or by its own node once more: the first time counts.
     first = settles.groupBy("message_id").agg(
@@ -98,16 +115,18 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
     joined = messages.join(first, "message_id", "left").withColumn("ack_seconds", seconds)
     joined = joined.cache()
     try:
-        end = records.agg(f.max("timestamp")).collect()[0][0]
-        failures = _failures(records)
-        return Statistics(_windows(joined, window), _totals(joined, failures, end), window)
+        end_us = records.agg(f.unix_micros(f.max("timestamp"))).collect()[0][0]
+        found = Statistics(window=window)
+        _add_windows(found, joined.where("chosen"))
+        found.totals = _totals(joined.where("chosen"), _letters(joined), _failures(records), end_us)
+        return found
     finally:
         joined.unpersist()
 
 
-def _windows(joined: DataFrame, window: str) -> list[Window]:
+def _add_windows(found: Statistics, joined: DataFrame) -> None:
     frame = (
-        joined.groupBy(f.window("timestamp", window).alias("window"), "destination")
+        joined.groupBy(f.window("timestamp", found.window).alias("window"), "destination")
         .agg(
             f.count("*").alias("messages"),
             f.sum("size").alias("bytes"),
@@ -116,10 +135,14 @@ def _windows(joined: DataFrame, window: str) -> list[Window]:
         )
         .orderBy("window", f.desc("messages"), "destination")
         .limit(WINDOWS_MAX)
+        # Numbers, because Spark makes times of this machine's zone of its own, and does not say so.
+        .withColumns({"start": f.unix_micros("window.start"), "end": f.unix_micros("window.end")})
+        .drop("window")
     )
-    return [
-        Window(
-            start=row.window.start,
+    for row in frame.collect():
+        found.seconds = (row.end - row.start) / 1e6
+        window = Window(
+            start=time_of(row.start),
             destination=row.destination,
             messages=row.messages,
             bytes=row.bytes,
@@ -127,13 +150,15 @@ def _windows(joined: DataFrame, window: str) -> list[Window]:
             ack_p50=row.ack[0] if row.ack else None,
             ack_p99=row.ack[1] if row.ack else None,
         )
-        for row in frame.collect()
-    ]
+        found.windows.append(window)
 
 
-def _totals(joined: DataFrame, failures: dict[str, int], end: datetime | None) -> list[Total]:
+def _letters(joined: DataFrame) -> dict[str, int]:
     rows = joined.where("letter_of is not null").groupBy("letter_of").count().limit(DESTINATIONS_MAX).collect()
-    letters = {row.letter_of: row["count"] for row in rows}
+    return {row.letter_of: row["count"] for row in rows}
+
+
+def _totals(joined: DataFrame, letters: dict[str, int], failures: dict[str, int], end_us: int | None) -> list[Total]:
     is_queue = f.col("destination").startswith("/queue/")
     waits = is_queue & f.col("settled_at").isNull()
     frame = (
@@ -146,7 +171,7 @@ def _totals(joined: DataFrame, failures: dict[str, int], end: datetime | None) -
             f.count("settled_at").alias("settled"),
             f.percentile_approx("ack_seconds", f.array(f.lit(0.5), f.lit(0.99))).alias("ack"),
             f.sum(f.when(waits, 1).otherwise(0)).alias("waiting"),
-            f.min(f.when(waits, f.col("timestamp"))).alias("oldest"),
+            f.min(f.when(waits, f.unix_micros("timestamp"))).alias("oldest_us"),
             f.count_distinct("settled_by").alias("consumers"),
         )
         .orderBy(f.desc("messages"), "destination")
@@ -164,7 +189,7 @@ def _totals(joined: DataFrame, failures: dict[str, int], end: datetime | None) -
             ack_p50=row.ack[0] if row.ack else None,
             ack_p99=row.ack[1] if row.ack else None,
             waiting=row.waiting,
-            oldest_seconds=(end - row.oldest).total_seconds() if row.oldest is not None and end is not None else None,
+            oldest_seconds=None if row.oldest_us is None or end_us is None else (end_us - row.oldest_us) / 1e6,
             dead_letters=letters.get(row.destination, 0),
             failures=failures.get(row.destination, 0),
             consumers=row.consumers,
