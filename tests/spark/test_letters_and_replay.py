@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,23 @@ def test_dead_letters_are_told_and_sent_again_by_a_list(spark: Any, log: dict[st
     assert (headers["destination"], sent.body) == ("/queue/orders", b'{"order": 3}')
     assert headers["dedup-id"] == f"again-{A}-6" and headers["qmq-replayed-from"] == f"{A}-6"
     assert headers["shop"] == "x" and not any(name.startswith("dead-letter-") for name in headers)
+
+
+def test_times_are_utc_wherever_the_machine_is(
+    spark: Any, log: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = read_messages(spark, log)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+
+        groups = dead_letters(messages)
+        sample = plan(choose(messages)).samples[0]
+    time.tzset()
+
+    first = datetime.fromtimestamp(START_US / 1e6, UTC)
+    assert {group.first for group in groups} == {first + timedelta(milliseconds=n) for n in (5, 6)}
+    assert sample["time"] == first + timedelta(milliseconds=1)
 
 
 def test_a_replay_from_an_archive_keeps_the_order_also_when_its_node_goes_away(
@@ -134,6 +153,29 @@ def test_the_first_bodies_that_have_fields_decide_about_the_columns(spark: Any, 
 
     assert (first.rows, first.schema, second.rows, second.drift.any) == (2, "", 1, False)
     assert sorted(row.n or 0 for row in read_table(spark, table).collect()) == [0, 0, 3]
+
+
+def test_only_objects_have_fields_that_become_columns(spark: Any, tmp_path: Path) -> None:
+    bodies = [b'{"n": 1}', b"5", b'"text"', b"[1]", b"true", b"null"]
+    node(tmp_path, "a").segment([batch(A, 1, [record(n, body) for n, body in enumerate(bodies, 1)])])
+    table = str(tmp_path / "table")
+
+    done = tables(spark, {"path": str(tmp_path / "a")}, table)
+
+    assert (done.rows, done.drift.any) == (6, False)
+    assert read_table(spark, table).columns == ["message_id", "timestamp", "destination", "body", "n"]
+
+
+def test_fields_that_are_called_as_our_columns_get_other_names(spark: Any, tmp_path: Path) -> None:
+    """For Spark, capitals make no difference."""
+    bodies = [b'{"Timestamp": 1, "body": 2, "body_body": 3}']
+    node(tmp_path, "a").segment([batch(A, 1, [record(n, body) for n, body in enumerate(bodies, 1)])])
+    table = str(tmp_path / "table")
+
+    tables(spark, {"path": str(tmp_path / "a")}, table)
+
+    (row,) = read_table(spark, table).select("body_Timestamp", "body_body", "body_body_body").collect()
+    assert tuple(row) == (1, 3, 2)
 
 
 def test_two_runs_do_not_add_to_a_table_at_once(tmp_path: Path) -> None:

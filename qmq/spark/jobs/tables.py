@@ -12,7 +12,7 @@ write the same directory, so the second is refused.
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,7 +158,8 @@ def _fields(schema: DataType, path: str = "") -> dict[str, str]:
 
 def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
     """The schema of all bodies that are JSON objects."""
-    lines = texts.where("try_parse_json(text) is not null").rdd.map(_first)
+    # Of what is JSON and no object Spark would make a column for broken lines.
+    lines = texts.where(f.expr("try_parse_json(text) is not null") & f.col("text").rlike(r"^\s*\{")).rdd.map(_first)
     return spark.read.json(lines).schema
 
 
@@ -176,14 +177,24 @@ def _write(frame: DataFrame, schema: StructType, path: str) -> tuple[int, int]:
         f.try_parse_json(text).alias("body"),
         f.from_json(text, schema).alias("parsed"),
     )
-    names = [name for name in schema.fieldNames() if name not in OWN_COLUMNS]
-    taken = [name for name in schema.fieldNames() if name in OWN_COLUMNS]
-    columns = [f.col("parsed")[name].alias(name) for name in names]
-    # A body may call a field as one of ours.
-    columns += [f.col("parsed")[name].alias(f"body_{name}") for name in taken]
+    columns = [f.col("parsed")[name].alias(column) for name, column in _column_names(schema.fieldNames()).items()]
     parsed.select(*OWN_COLUMNS, *columns).write.mode("overwrite").parquet(path)
     counts = parsed.agg(f.count("*"), f.sum(f.when(f.col("body").isNull(), 1).otherwise(0))).collect()[0]
     return counts[0], counts[1] or 0
+
+
+def _column_names(fields: Sequence[str]) -> dict[str, str]:
+    """Field → column: a body may call a field as one of ours. For Spark capitals are the same letters."""
+    ours = [name for name in fields if name.lower() in OWN_COLUMNS]
+    names = {name: name for name in fields if name not in ours}
+    taken = {*OWN_COLUMNS, *map(str.lower, names)}
+    for name in ours:
+        column = f"body_{name}"
+        while column.lower() in taken:
+            column = f"body_{column}"
+        taken.add(column.lower())
+        names[name] = column
+    return names
 
 
 def _read_state(table: str, choice: dict[str, str] | None) -> dict[str, Any]:
