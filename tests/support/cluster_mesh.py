@@ -33,6 +33,9 @@ LEASHED = (*LEASH, "SIGKILL")
 # A port of that range could also be dialled by a socket that was given the very same port, and answer itself.
 PORTS = range(20000, 30000)
 
+READY_SECONDS = 60.0
+"""For a node to answer, where other programs have most of the machine. A node that ends is noticed at once."""
+
 LOG_LINES = 40
 """Of each node, beside a failure."""
 
@@ -144,7 +147,7 @@ class Cluster:
         """Start nodes and wait until they answer."""
         for name in names:
             self._start(name)
-        self.fleet.wait_until_ready(names)
+        self.fleet.wait_until_ready(names, READY_SECONDS)
 
     def kill(self, *names: str) -> None:
         """`kill -9`."""
