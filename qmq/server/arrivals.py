@@ -104,10 +104,10 @@ class Arrivals:
         handover = node.broker.queues.handover
         try:
             with trio.move_on_after(ARRIVAL_FACTOR * self._after):
-                await self._fetch(owner, arrival)
-                async with node.clerk.errand:
-                    if self._still(owner, arrival):
-                        self._adopt(owner, arrival)
+                if await self._fetch(owner, arrival):
+                    async with node.clerk.errand:
+                        if self._still(owner, arrival):
+                            self._adopt(owner, arrival)
         except DiskFull as error:
             node.alarm("takeover", f"no room to take over the messages of {owner}: {error}")
         finally:
@@ -118,8 +118,11 @@ class Arrivals:
                 self._takeover.could_not_begin(owner, arrival.number)
         self._takeover.stir()
 
-    async def _fetch(self, owner: str, arrival: Arrival) -> None:
+    async def _fetch(self, owner: str, arrival: Arrival) -> bool:
         """Have everything that the voters had, in the store, and hear what consumers of others hold.
+
+        False when it was given up half-way, because this node stood still and its lease was over: it may have a new one
+        the next moment, and would hand out what is not here.
 
         A voter may still name dead incarnations that this node has forgotten: nothing of them comes ever again.
         """
@@ -127,13 +130,14 @@ class Arrivals:
         while not covers(node.durable_vector(), node.sealing.seals.without(arrival.needs)):
             await node.commits.grew(node.told_end())
         if not self._still(owner, arrival):
-            return
+            return False
         node.broker.queues.handover.gather(owner)
         await node.checkpoints.checkpoint()
         with trio.move_on_after(HOLDS_PART * self._after):
             while not self._expected().issubset(arrival.said):
                 arrival.heard = trio.Event()
                 await arrival.heard.wait()
+        return True
 
     def _still(self, owner: str, arrival: Arrival) -> bool:
         is_member = owner in self._node.membership.members

@@ -174,6 +174,32 @@ async def test_an_owner_whose_messages_did_not_come_back_in_time_asks_for_them_a
         assert await settle(await consumer(rig, "c")) == "one"
 
 
+async def test_an_owner_that_stood_still_while_its_messages_came_back_asks_for_them_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        takeover = rig.nodes["a"].takeover
+        claims, over = takeover.claims, []
+
+        def claims_again_soon(owner: str, number: int) -> bool:
+            """Its lease was over when what it waited for was there, and a moment later it has a new one."""
+            if not over:
+                over.append(number)
+                return False
+            return claims(owner, number)
+
+        monkeypatch.setattr(takeover, "claims", claims_again_soon)
+        rejoin(rig, "a")
+
+        await eventually(lambda: serves(rig, "a") == {"a"} and not rig.nodes["a"].broker.queues.held)
+        assert over
+        assert await settle(await consumer(rig, "c")) == "one"
+
+
 async def test_what_this_node_has_forgotten_is_not_waited_for_although_a_voter_names_it(
     autojump_clock: MockClock,
 ) -> None:
