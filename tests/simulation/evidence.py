@@ -31,7 +31,7 @@ class Excuses:
 
     dots: set[Dot] = field(default_factory=set)
     ids: dict[str, float] = field(default_factory=dict)
-    """Message → when it was lost, in virtual seconds."""
+    """Message → when it was lost, in virtual seconds; the last of its attempts that was, where it was sent again."""
     losses: list[float] = field(default_factory=list)
     """When a disk was lost."""
 
@@ -57,12 +57,12 @@ class Excuses:
                 if record.sequence > known:
                     self.dots.add(Dot(head.origin, record.sequence))
                     if record.kind == Kind.PUBLISH:
-                        self.ids.setdefault(id_of(record.body), trio.current_time())
+                        self.ids[id_of(record.body)] = trio.current_time()
         # What has left its journal is in its stores, and where journals are short perhaps nowhere else.
         for dot, message_id in stored(member, [other.name for other in (*members, member)]):
             if dot.origin not in forgotten and dot.sequence > elsewhere.get(dot.origin, 0):
                 self.dots.add(dot)
-                self.ids.setdefault(message_id, trio.current_time())
+                self.ids[message_id] = trio.current_time()
 
 
 @dataclass(frozen=True, slots=True)
