@@ -310,6 +310,8 @@ def test_what_comes_again_after_its_ack_is_found_at_the_same_node_and_after_a_mo
         (3, 2, 1, False),  # it needs both others, and one is away
         (3, 3, 1, True),
         (4, 3, 1, True),
+        (4, 3, 2, False),  # each needs the one that is away: the other one has forgotten as much
+        (4, 4, 2, True),
         (5, 3, 0, True),
         (5, 3, 1, False),
         (5, 4, 1, True),

@@ -59,11 +59,11 @@ def unfinished_in(stage: Stage, core: Collection[Member]) -> list[str]:
 def can_decide(nodes: int, core: int, learners: int) -> bool:
     """Whether `core` of `nodes` can lend each other the right to hand out queue messages, alone with each other.
 
-    A node that has lost its disk counts again when it has learnt from a majority of the others. Who is away may be one
-    that it has to ask: then two of three nodes have failed, and the queues wait by design.
+    A node that has lost its disk counts again when it has learnt from a majority of the others, those that lost theirs
+    aside. Who is away may be one that it has to ask: then too many nodes have failed, and the queues wait by design.
     """
     counting = core - learners
-    return 2 * counting > nodes or 2 * (core - 1) > nodes - 1
+    return 2 * counting > (nodes - 1 if learners else nodes)
 
 
 def unserved(owners: Iterable[str], core: Collection[Member]) -> list[str]:
