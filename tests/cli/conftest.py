@@ -1,5 +1,6 @@
 """What the tests of commands share: running one in this process, and a node for it to talk to."""
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -26,3 +27,11 @@ def run() -> Run:
 def node() -> Iterator[StubNode]:
     with StubNode() as stub:
         yield stub
+
+
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """SIGHUP ends what a test starts, also when the tests themselves were started with `nohup`, which is inherited."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

@@ -386,6 +386,7 @@ def test_a_throwaway_node_without_a_place_is_one_line(run: Run, tmp_path: Path) 
     assert result.stderr == f"qmq: {tmp_path / 'nowhere'}: No such file or directory\n"
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "qmq", "bench", "topic", "--seconds", "60", "--serve", "--serve-in", str(tmp_path)]

@@ -51,6 +51,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
     raise AssertionError(f"ended without saying {words!r}:\n" + "\n".join(lines))
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_all_nodes_come_up_and_go_down_with_the_command(tmp_path: Path, number: signal.Signals) -> None:
     with mesh_up(tmp_path, "a", "b") as process:
