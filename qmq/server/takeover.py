@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from qmq.broker.outcome import Outcome
-from qmq.broker.ownership import LEASE, PATIENCE, Bid, Ownership, Place, Term
+from qmq.broker.ownership import LEASE, NEVER, PATIENCE, Bid, Ownership, Place, Term
 from qmq.broker.quorum import settled_through
 from qmq.config import MeshSettings
 from qmq.dots import Dot, Origin, Vector, merge
@@ -62,6 +62,7 @@ class Campaign:
         self.released = released
         self.votes: set[str] = set()
         self.has: Vector = {}
+        self.asked_at = NEVER
 
 
 class Takeover:
@@ -339,6 +340,8 @@ class Takeover:
             if now >= campaign.until:
                 del self._campaigns[owner]
                 self._bid_again_at = now + node.world.chance.uniform(0, PATIENCE * self._after)
+            elif now - campaign.asked_at >= self._after / LOOKS:
+                self._ask_for_votes(campaign, now)
         if not self._may_serve_more():
             return
         self._ask_for_release(now)
@@ -364,12 +367,18 @@ class Takeover:
         campaign = self._campaigns[bid.owner] = Campaign(bid, until, confirms=is_served, released=released)
         if released is not None:
             merge(campaign.has, released.has)
-        for peer in self.rules.peers:
-            if self._node.mesh is not None:
-                self._node.mesh.tell_terms(peer, Ask(bid))
+        self._ask_for_votes(campaign, now)
         if self._node.membership.may_vote and self.rules.vote(bid, now):
             self._write(Kind.VOTE, bid.owner, Term(bid.term, self.name), out)
             self._node.spawn(partial(self._vote_for_itself, campaign))
+
+    def _ask_for_votes(self, campaign: Campaign, now: float) -> None:
+        """Ask whoever has not voted yet, with each look: who has heard the owner a moment later than this node agrees a
+        moment later. Whoever has promised its vote already takes no notice."""
+        campaign.asked_at = now
+        for peer in self.rules.peers:
+            if self._node.mesh is not None and peer not in campaign.votes:
+                self._node.mesh.tell_terms(peer, Ask(campaign.bid))
 
     async def _vote_for_itself(self, campaign: Campaign) -> None:
         await self._node.all_told()

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
-from qmq.broker.ownership import Term
+from qmq.broker.ownership import Bid, Term
 from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused
@@ -106,6 +106,28 @@ async def test_messages_of_a_silent_node_are_handed_out_by_another(autojump_cloc
         assert [await settle(worker) for _ in range(3)] == ["one", "two", "three"]
         assert trio.current_time() - silent_since < AFTER + SPARE
         assert serves(rig, "b") == {"a", "b"}
+
+
+async def test_who_has_heard_the_owner_a_moment_longer_votes_a_moment_later(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three().run() as rig:
+        await everywhere(rig)
+        voter = rig.nodes["c"].takeover.rules
+        vote, early = voter.vote, []
+
+        def vote_later(bid: Bid, now: float) -> bool:
+            if not early:
+                early.append(bid)
+                return False
+            return vote(bid, now)
+
+        monkeypatch.setattr(voter, "vote", vote_later)
+        isolate(rig, "a")
+
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        assert [bid.candidate for bid in early] == ["b"]
+        assert rig.nodes["b"].takeover.rules.term_of("a").number == early[0].term
 
 
 async def test_nothing_is_taken_over_from_a_node_that_a_majority_hears(autojump_clock: MockClock) -> None:
