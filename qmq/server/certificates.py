@@ -52,38 +52,36 @@ class Certificates:
         self._made.append(Made(context, purpose, tls, digest))
         return context
 
-    def changed(self) -> list[Made]:
-        """What the files say now where they say something else, tried but not taken up. Blocks.
+    def changed(self) -> list[tuple[Made, bytes]]:
+        """Whose files say something else now, and their digest: tried but not taken up. Blocks.
 
         Raises ConfigError with what cannot be used.
         """
-        found: list[Made] = []
+        found: list[tuple[Made, bytes]] = []
         mistakes: dict[str, None] = {}
         for made in self._made:
             try:
                 digest = _digest(made.tls)
                 if digest != made.digest:
                     _context(made.purpose, made.tls)
-                    found.append(Made(made.context, made.purpose, made.tls, digest))
+                    found.append((made, digest))
             except OSError as error:
                 mistakes[str(error)] = None
         if mistakes:
             raise ConfigError(list(mistakes))
         return found
 
-    def take_up(self, changed: list[Made]) -> list[Path]:
+    def take_up(self, changed: list[tuple[Made, bytes]]) -> list[Path]:
         """Show these from now on; returns their files.
 
         Raises OSError when these have changed once more, and cannot be used now.
         """
-        for made in changed:
+        for made, digest in changed:
             if made.tls.ca is not None:
                 made.context.load_verify_locations(made.tls.ca)
             _show(made.context, made.tls)
-        digests = {id(made.context): made.digest for made in changed}
-        for known in self._made:
-            known.digest = digests.get(id(known.context), known.digest)
-        return list(dict.fromkeys(made.tls.certificate for made in changed))
+            made.digest = digest
+        return list(dict.fromkeys(made.tls.certificate for made, _ in changed))
 
 
 def _digest(tls: TlsSettings) -> bytes:
