@@ -12,6 +12,7 @@ from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
 from qmq.storage.recovery import load_holes
 from qmq.storage.segment import segment_name
+from qmq.storage.store import Store
 
 from .rig import NOW, SMALL, A, B, C, Expected, Writer, journal_batches, open_small, own_messages
 
@@ -349,13 +350,19 @@ def test_a_later_version_behind_damage_is_refused() -> None:
         open_small(copy)
 
 
-def test_a_torn_tail_keeps_no_node_from_starting_where_there_is_no_room_for_a_copy() -> None:
-    disk = MemoryDisk()
+def with_ten_records(disk: MemoryDisk) -> tuple[Store, Writer]:
+    """A store of some 50 kB that has made a checkpoint."""
     store = open_small(disk, FULL)
     a = Writer(A)
     for _ in range(10):
         store.journal.append([a.published("/queue/q", b"x" * 5000)])
     store.checkpoint(store.journal.end, NOW, {})
+    return store, a
+
+
+def test_a_torn_tail_keeps_no_node_from_starting_where_there_is_no_room_for_a_copy() -> None:
+    disk = MemoryDisk()
+    store, a = with_ten_records(disk)
     disk.stop()
     path = next(path for path in disk.contents() if path.startswith("journal/"))
     whole = disk.contents()[path]
@@ -372,11 +379,7 @@ def test_a_torn_tail_keeps_no_node_from_starting_where_there_is_no_room_for_a_co
 
 def test_an_append_that_found_no_room_keeps_no_node_from_starting() -> None:
     disk = MemoryDisk()
-    store = open_small(disk, FULL)
-    a = Writer(A)
-    for _ in range(10):
-        store.journal.append([a.published("/queue/q", b"x" * 5000)])
-    store.checkpoint(store.journal.end, NOW, {})
+    store, a = with_ten_records(disk)
     disk.capacity_bytes = disk.used_bytes() + 4000
     with pytest.raises(LogBroken):
         store.journal.append([a.published("/queue/q", b"x" * 5000)], settle_only=True)
