@@ -97,6 +97,7 @@ class World:
         now_us: Callable[[], int],
         run_blocking: RunBlocking,
         boot_seconds: Callable[[], float],
+        run_commit: RunBlocking | None = None,
     ) -> None:
         self.network = network
         self.chance = chance
@@ -105,3 +106,9 @@ class World:
         self.run_blocking = run_blocking
         self.boot_seconds = boot_seconds
         """A clock that nobody sets and that goes on while the machine sleeps or the process is stopped."""
+        self._run_commit = run_commit
+
+    async def run_commit(self, call: Callable[[], T]) -> T:
+        """As `run_blocking`, for the one task that commits: in a thread that nobody else keeps waiting, if there is
+        one."""
+        return await (self._run_commit or self.run_blocking)(call)

@@ -113,7 +113,7 @@ class Commits:
             with trio.CancelScope(shield=True):
                 # The reserve may be used: new messages are refused before they are decided (`Broker.disk_full`).
                 append = partial(self._journal.append, batches, settle_only=True)
-                self.told_end = await self._world.run_blocking(append)
+                self.told_end = await self._world.run_commit(append)
             self.groups += 1
         for out in group:
             self.records += len(out.records)

@@ -21,6 +21,7 @@ from qmq.server.clock import system_clock
 from qmq.server.node import Node
 from qmq.server.pipes import real_network
 from qmq.server.reload import Read, Reloader
+from qmq.server.worker import Worker
 from qmq.storage.ports import Retention
 from qmq.storage.ports import StorageSettings as StoreSettings
 from qmq.storage.store import Store, open_store
@@ -68,7 +69,7 @@ async def run_in_thread(call: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(call)
 
 
-def real_world() -> World:
+def real_world(commits: Worker) -> World:
     """Clock, chance, network and threads of the operating system."""
     return World(
         network=real_network(),
@@ -76,6 +77,7 @@ def real_world() -> World:
         now_us=system_clock(),
         run_blocking=run_in_thread,
         boot_seconds=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        run_commit=commits.run,
     )
 
 
@@ -97,7 +99,8 @@ def serve(settings: NodeSettings, peers: PeersFile | None, read: Read | None = N
         return EXIT_FAILED
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        trio.run(partial(_run, settings, peers, store, read, early))
+        with Worker("qmq-commits") as commits:
+            trio.run(partial(_run, settings, peers, store, real_world(commits), read, early))
     except BaseExceptionGroup as group:
         expected, unexpected = group.split((QmqError, OSError))
         if unexpected is not None:
@@ -146,9 +149,14 @@ class EarlyHangUp:
 
 
 async def _run(
-    settings: NodeSettings, peers: PeersFile | None, store: Store, read: Read | None, early: EarlyHangUp | None
+    settings: NodeSettings,
+    peers: PeersFile | None,
+    store: Store,
+    world: World,
+    read: Read | None,
+    early: EarlyHangUp | None,
 ) -> None:
-    node = Node(with_connections_that_fit(settings), peers, store, real_world())
+    node = Node(with_connections_that_fit(settings), peers, store, world)
     reloader = Reloader(node, settings, peers, read, with_connections_that_fit) if read is not None else None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:

@@ -29,7 +29,7 @@ class SlowDisk:
         self.end += sum(map(len, batches))
         return self.end
 
-    async def run_blocking(self, call: Callable[[], Any]) -> Any:
+    async def run_commit(self, call: Callable[[], Any]) -> Any:
         await self.answer.wait()
         return call()
 
