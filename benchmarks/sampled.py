@@ -20,7 +20,7 @@ from qmq.cli import main
 
 SAMPLE_SECONDS = 0.001
 
-WAITING = frozenset({"get_events", "wait", "_wait_for_tstate_lock", "acquire", "_handle_job", "_work"})
+WAITING = frozenset({"get_events", "wait", "_wait_for_tstate_lock", "acquire", "_handle_job", "_work", "_serve"})
 """Functions in which a thread stands that has nothing to do."""
 
 Place = tuple[str, str]
