@@ -43,10 +43,9 @@ from qmq.server.listeners import serve_clients
 from qmq.server.login import Logins
 from qmq.server.members import Members
 from qmq.server.mending import Mending
-from qmq.server.policies import Policies, broker_limits
+from qmq.server.policies import Policies, broker_limits, wire_limits
 from qmq.server.recalls import Recalls
 from qmq.server.receipts import Receipts
-from qmq.server.reload import wire_limits
 from qmq.server.repairs import Repairs, is_about_repairs
 from qmq.server.retiring import Retiring, answer_hearing, is_about_hearing
 from qmq.server.retries import Retries, is_about_retries, replay_ids

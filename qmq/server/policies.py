@@ -9,6 +9,7 @@ from qmq.broker.rules import QueueRules
 from qmq.broker.terms import PRIORITY_DEFAULT
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.rules import Rules
+from qmq.wire.stomp import Limits
 
 if TYPE_CHECKING:
     from qmq.server.node import Node
@@ -27,6 +28,25 @@ def broker_limits(limits: LimitSettings) -> BrokerLimits:
         retained_bytes_max=limits.retained_bytes_max,
         durable_subscriptions_max=limits.durable_subscriptions_max,
     )
+
+
+def wire_limits(limits: LimitSettings) -> Limits:
+    """The bounds of frames, in the codec's words."""
+    return Limits(
+        command_bytes_max=limits.command_bytes_max,
+        header_line_bytes_max=limits.header_line_bytes_max,
+        header_count_max=limits.header_count_max,
+        header_bytes_max=limits.header_bytes_max,
+        body_bytes_max=limits.body_bytes_max,
+        login_bytes_max=limits.login_bytes_max,
+    )
+
+
+def bound_clients(rules: Rules, limits: LimitSettings) -> None:
+    """What clients may ask for. The caller raises the rules' generation."""
+    rules.prefetch_default = limits.prefetch_default
+    rules.prefetch_max = limits.prefetch_max
+    rules.destination_bytes_max = limits.destination_bytes_max
 
 
 def rules_under(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:

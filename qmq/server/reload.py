@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from qmq.config import LimitSettings, NodeSettings, PeersFile, check_change, difference, peers_difference
+from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_difference
 from qmq.errors import ConfigError, Refused
-from qmq.server.policies import broker_limits
-from qmq.wire.stomp import Limits
+from qmq.server.policies import bound_clients, broker_limits, wire_limits
 
 if TYPE_CHECKING:
     from qmq.server.node import Node
@@ -111,11 +110,8 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     node.settings = settings
     node.limits = limits
     node.wire_limits = wire_limits(limits)
-    rules = node.rules
-    rules.prefetch_default = limits.prefetch_default
-    rules.prefetch_max = limits.prefetch_max
-    rules.destination_bytes_max = limits.destination_bytes_max
-    rules.generation += 1
+    bound_clients(node.rules, limits)
+    node.rules.generation += 1
     node.broker.limit(broker_limits(limits))
     node.checkpoints.soon()
     node.logins.change(settings.users, limits)
@@ -132,15 +128,3 @@ async def follow(node: "Node") -> None:
     for start in range(0, len(existing), QUEUES_AT_ONCE):
         queues.rules_changed(existing[start : start + QUEUES_AT_ONCE])
         await trio.lowlevel.checkpoint()
-
-
-def wire_limits(limits: LimitSettings) -> Limits:
-    """The bounds of frames, in the codec's words."""
-    return Limits(
-        command_bytes_max=limits.command_bytes_max,
-        header_line_bytes_max=limits.header_line_bytes_max,
-        header_count_max=limits.header_count_max,
-        header_bytes_max=limits.header_bytes_max,
-        body_bytes_max=limits.body_bytes_max,
-        login_bytes_max=limits.login_bytes_max,
-    )
