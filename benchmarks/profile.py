@@ -1,6 +1,7 @@
 """Where a node spends its processor time under one workload of `qmq bench`, in microseconds per message.
 
     python -m benchmarks.profile queue --memory
+    python -m benchmarks.profile mesh --kind fanout --nodes 3
     make profile WORKLOAD="send"
 
 Starts a throwaway node that takes a sample of itself each millisecond of processor time (`benchmarks.sampled`), lets
@@ -19,7 +20,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+from qmq.cli.throwaway import PEER, PEERS_FILE, free_addresses
+from qmq.config import Address
 
 PARTS = (
     ("reading frames", ("qmq.wire.",)),
@@ -54,10 +60,22 @@ name = "profile"
 data = "{data}"
 
 [[stomp]]
-address = "127.0.0.1:{port}"
+address = "{address}"
 """
 
+NAMES = "abcdefgh"
+
 Row = tuple[str, str, int]
+
+
+@dataclass
+class Node:
+    """A throwaway node. `samples` is the file that it writes when it ends."""
+
+    name: str
+    address: Address
+    samples: Path
+    process: "subprocess.Popen[bytes] | None" = None
 
 
 def part_of(module: str) -> str:
@@ -83,49 +101,96 @@ def tables(rows: list[Row], micros: float) -> str:
     return "\n".join(lines)
 
 
-def await_listener(process: "subprocess.Popen[bytes]", port: int) -> None:
+@contextlib.contextmanager
+def sampled_nodes(place: Path, count: int) -> Iterator[list[Node]]:
+    """Started nodes with data and samples in `place`, more than one as a mesh; their samples are there afterwards."""
+    addresses = free_addresses(2 * count)
+    names = NAMES[:count]
+    nodes = [
+        Node(name, client, Path(place, f"{name}.json")) for name, client in zip(names, addresses[::2], strict=True)
+    ]
+    peers = PEERS_FILE + "".join(
+        PEER.format(name=node.name, client=node.address, mesh=link)
+        for node, link in zip(nodes, addresses[1::2], strict=True)
+    )
+    peers_file = Path(place, "peers.toml")
+    peers_file.write_text(peers, "utf-8")
+    with contextlib.ExitStack() as stack:
+        for node in nodes:
+            data = Path(place, f"data-{node.name}")
+            command = [sys.executable, "-m", "benchmarks.sampled", str(node.samples), "serve", "--log-level", "warning"]
+            if count > 1:
+                command += ["--peers", str(peers_file), "--node", node.name, "--data", str(data)]
+            else:
+                node_file = Path(place, "node.toml")
+                node_file.write_text(NODE_FILE.format(data=data, address=node.address), "utf-8")
+                command += ["--config", str(node_file)]
+            node.process = stack.enter_context(subprocess.Popen(command))
+            stack.callback(stop, node.process)
+        for node in nodes:
+            await_listener(node)
+        yield nodes
+
+
+def await_listener(node: Node) -> None:
     """Return when somebody listens. Exits when the node has ended instead, or takes too long."""
     deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+    while time.monotonic() < deadline and node.process is not None and node.process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((node.address.host, node.address.port), timeout=1):
             return
         time.sleep(0.05)
     raise SystemExit("the node did not start")
 
 
-def profile(arguments: list[str]) -> tuple[list[Row], dict[str, object]]:
-    """The samples of a node under `qmq bench` with these arguments, and what that has measured."""
-    cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="qmq-profile-") as place:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        node_file, samples = Path(place, "node.toml"), Path(place, "samples.json")
-        node_file.write_text(NODE_FILE.format(data=Path(place, "data"), port=port), "utf-8")
-        node = [sys.executable, "-m", "benchmarks.sampled", str(samples), "serve", "--config", str(node_file)]
-        with subprocess.Popen([*node, "--log-level", "warning"]) as process:
-            try:
-                if len(cores) > 1:
-                    os.sched_setaffinity(process.pid, {cores[0]})
-                await_listener(process, port)
-                bench = [sys.executable, "-m", "qmq", "bench", *arguments, "--line"]
-                bench += ["--at", f"127.0.0.1:{port}", "--pid", str(process.pid)]
-                measured = subprocess.run(bench, stdout=subprocess.PIPE, check=True, timeout=600)
-            finally:
-                process.terminate()
-                try:
-                    process.wait(STOP_SECONDS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-        rows = [(str(module), str(function), int(count)) for module, function, count in json.loads(samples.read_text())]
-        return rows, dict(json.loads(measured.stdout))
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """Ask it to end, and make sure that it does."""
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def measure(nodes: list[Node], arguments: list[str]) -> dict[str, object]:
+    """What `qmq bench` with these arguments has to say of `nodes`."""
+    command = [sys.executable, "-m", "qmq", "bench", *arguments, "--line", "--at", str(nodes[0].address)]
+    for other in nodes[1:]:
+        command += ["--to", str(other.address)]
+    for node in nodes:
+        assert node.process is not None
+        command += ["--pid", str(node.process.pid)]
+    measured = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=600)
+    return dict(json.loads(measured.stdout))
 
 
 def main(arguments: list[str]) -> None:
     """See the module's opening."""
-    rows, measured = profile(arguments or ["queue"])
-    micros = float(str(measured["server_cpu_us_per_message"]))
-    print(f"qmq bench {' '.join(arguments)}: {measured.get('per_second', '–')}/s, {micros:.2f} µs of the node each\n")
-    print(tables(rows, micros))
+    arguments = arguments or ["queue"]
+    count = 1
+    if arguments[0] == "mesh":
+        count = 2
+        if "--nodes" in arguments:
+            at = arguments.index("--nodes")
+            count = int(arguments[at + 1])
+            del arguments[at : at + 2]
+    cores = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="qmq-profile-") as place:
+        with sampled_nodes(Path(place), count) as nodes:
+            if count == 1 and len(cores) > 1 and nodes[0].process is not None:
+                os.sched_setaffinity(nodes[0].process.pid, {cores[0]})
+            measured = measure(nodes, arguments)
+        print(f"qmq bench {' '.join(arguments)}: {measured.get('per_second', '–')}/s")
+        micros = float(str(measured["server_cpu_us_per_message"]))
+        samples = {
+            node.name: [
+                (str(module), str(where), int(of)) for module, where, of in json.loads(node.samples.read_text())
+            ]
+            for node in nodes
+        }
+        taken = {name: sum([of for _, _, of in rows]) for name, rows in samples.items()}
+        for name, rows in samples.items():
+            each = micros * taken[name] / (sum(taken.values()) or 1)
+            print(f"\nnode {name}: {each:.2f} µs each\n\n{tables(rows, each)}")
 
 
 if __name__ == "__main__":

@@ -67,6 +67,9 @@ class Host(Protocol):
     def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
         """Whole batches from `position` on, each with the position where it begins; at least one if there is one."""
 
+    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        """As `read_journal`, without blocking; [] when what is wanted is not in memory any more."""
+
     def seek_journal(self, vector: Vector) -> int:
         """The first position at which a batch may lie that `vector` does not cover."""
 

@@ -381,7 +381,12 @@ class MeshListener:
                     await host.journal_grew(position)
                 served.sleep = None
                 continue
-            read, base = await run_blocking(partial(self._read, position, max(1, min(feed.room, FEED_BYTES))))
+            wanted_bytes = max(1, min(feed.room, FEED_BYTES))
+            read, base = host.read_recent(position, wanted_bytes), host.journal_base()
+            if read:
+                await trio.lowlevel.checkpoint()  # in place of the thread: other links have their turn
+            else:
+                read, base = await run_blocking(partial(self._read, position, wanted_bytes))
             if feed.seek_again:
                 continue
             feed.now = trio.current_time()

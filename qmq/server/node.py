@@ -448,6 +448,9 @@ class Node:
     def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
         return self.store.journal.read(position, bytes_max)
 
+    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        return self.store.journal.read_recent(position, bytes_max)
+
     def seek_journal(self, vector: Vector) -> int:
         return self.store.journal.seek(vector)
 

@@ -22,6 +22,7 @@ from qmq.storage.batch import GAPS, REST, BatchHead, batch_records, is_journal, 
 from qmq.storage.chain import Chain, Damage
 from qmq.storage.journal_rests import JournalRests
 from qmq.storage.ports import StorageSettings
+from qmq.storage.recent import Recent
 from qmq.storage.record import Kind, unpack_gap
 
 MARK_BYTES: Final = 1024 * 1024
@@ -52,6 +53,7 @@ class Journal:
         self._marks = marks
         self._holes = holes
         self._rests = JournalRests(chain)
+        self._recent = Recent()
         self._writing = threading.Lock()
         self._state = threading.Lock()
         self._broken = False
@@ -120,7 +122,10 @@ class Journal:
                 self._broken = True
                 raise LogBroken(f"append failed: {error}") from error
             with self._state:
+                position = chain.end
                 for head, batch in zip(heads, batches, strict=True):
+                    self._recent.add(position, head, batch)
+                    position += head.size
                     advance(self._vector, head, batch, chain.node)
                     self._newest_us = max(self._newest_us, head.last_us)
                     if head.attributes & REST:
@@ -159,6 +164,11 @@ class Journal:
             return self._chain.read(position, bytes_max, self._holes, self.damage)
         except OSError as error:
             raise LogBroken(f"cannot read the journal: {error}") from error
+
+    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        """As `read`, of what is still in memory; never blocks. [] when the batch at `position` is not."""
+        with self._state:
+            return self._recent.since(position, bytes_max)
 
     def seek(self, vector: Vector) -> int:
         """A position before which every record is covered by `vector`; at most `MARK_BYTES` or a segment too early.

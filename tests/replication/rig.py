@@ -28,6 +28,7 @@ from qmq.replication.mesh import Mesh
 from qmq.replication.outbox import Outbox
 from qmq.replication.terms import Terms
 from qmq.storage.batch import BatchHead, batch_records, encode_batch, read_head
+from qmq.storage.recent import Recent
 from qmq.storage.record import Kind, Record, pack_envelope, pack_record, unpack_dots
 from qmq.world import World
 
@@ -230,14 +231,21 @@ class ListJournal:
         self.end = 0
         self.vector: Vector = {}
         self.base: Vector = {}
+        self.recent = Recent()
 
     def append(self, data: bytes) -> None:
         head = read_head(data)
         assert head is not None
         assert head.first == self.vector.get(head.origin, 0) + 1, f"{head!r} does not continue {self.vector}"
         self.batches.append((self.end, head, data))
+        self.recent.add(self.end, head, data)
         self.end += len(data)
         self.vector[head.origin] = head.last
+
+    def lose(self, index: int) -> None:
+        """A batch is damaged, and no longer in memory either."""
+        del self.batches[index]
+        self.recent = Recent()
 
     def drop_before(self, index: int) -> None:
         for _, head, _ in self.batches[:index]:
@@ -400,6 +408,9 @@ class Node:
 
     def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
         return self.journal.read(position, bytes_max)
+
+    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        return self.journal.recent.since(position, bytes_max)
 
     def seek_journal(self, vector: Vector) -> int:
         return self.journal.seek(vector)

@@ -165,7 +165,7 @@ async def test_a_hole_makes_other_peers_relay(autojump_clock: trio.testing.MockC
             c.send("/fanout/news", body)
             await trio.sleep(0.5)
         await until(lambda: a.journal.vector == {origin: 3})
-        del c.journal.batches[1]
+        c.journal.lose(1)
         network.cuts.discard(frozenset("bc"))
         await until(lambda: b.journal.vector == {origin: 1})
         await trio.sleep(10)
