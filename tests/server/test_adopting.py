@@ -256,6 +256,25 @@ async def test_what_is_settled_is_not_adopted_while_no_checkpoint_finds_room(aut
         assert a.adopting.adopted == 0
 
 
+async def test_an_adopter_that_starts_anew_adopts_although_nothing_else_happens(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 5)
+        before = mesh.nodes["a"]
+
+        def no_room(*_: object) -> Any:
+            raise DiskFull("no room in the queue store")
+
+        before.store.checkpoint = no_room  # type: ignore[method-assign]
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
+        await mesh.stop("a")
+        assert before.adopting.adopted == 0
+
+        after = await mesh.start("a")
+
+        await eventually(lambda: after.adopting.adopted == 5)
+
+
 async def test_nothing_is_adopted_twice_while_no_checkpoint_finds_room(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
