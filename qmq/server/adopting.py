@@ -25,7 +25,7 @@ from qmq.broker.outcome import Outcome
 from qmq.dots import Dot, Vector, covers, merge
 from qmq.errors import MeshError, Refused
 from qmq.members import Retirement
-from qmq.replication.values import array, mapping, number, origin_of
+from qmq.replication.values import SEQUENCE_MAX, array, mapping, number, origin_of
 from qmq.storage.ports import QueueRow
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ def answer_holding(node: "Node", question: bytes) -> bytes:
 
 
 def _held_here(node: "Node", owner: str) -> set[Dot]:
-    """Messages of `owner` in anybody's hands, as this node sees it: whoever has served them until now."""
+    """Durable messages of `owner` in anybody's hands, as this node sees it: whoever has served them until now."""
     queues, lending = node.broker.queues, node.broker.lending
     held = {dot for server in {owner, *node.membership.listing.names} for dot in lending.borrowed_from(server)}
     held.update(delivery.message.dot for delivery in queues.deliveries.values())
     held.update(dot for lent in lending.lent.values() for dot in lent)
-    return {dot for dot in held if dot.origin.node == owner}
+    return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}
 
 
 class Adopting:
@@ -225,10 +225,10 @@ def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vecto
         said = mapping(json.loads(answer))
         if said.get("holds") is None:
             return None
+        # Nodes of an earlier version also name what is in memory only, and do not say what they have.
         holds = [array(pair, 2) for pair in array(said["holds"])]
-        # Nodes of an earlier version do not say what they have.
         has = [array(entry, 3) for entry in array(said.get("has", []))]
-        dots = [Dot(origin_of(owner, incarnation), number(sequence)) for incarnation, sequence, *_ in holds]
+        dots = [Dot(origin_of(owner, incarnation), number(last, -SEQUENCE_MAX)) for incarnation, last, *_ in holds]
         return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
     except (ValueError, MeshError) as error:
         log.error("! %s answers what it holds of %s with nonsense: %s", peer, owner, error)

@@ -122,6 +122,23 @@ async def test_a_message_that_a_consumer_still_has_is_left_to_it(autojump_clock:
         await nothing_more(worker)
 
 
+async def test_a_consumer_that_has_a_message_in_memory_only_keeps_nothing_from_being_adopted(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        worker = await mesh.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual", prefetch_count="1"))
+        client = await mesh.connect("c")
+        await client.send(send(JOBS, "held", persistent="false"))
+        assert (await worker.next("MESSAGE")).body == b"held"
+
+        await left_by_c(mesh, 1)
+        await retire(await mesh.connect("a"), "c")
+
+        await eventually(lambda: mesh.nodes["a"].adopting.adopted == 1)
+
+
 async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_here(autojump_clock: MockClock) -> None:
     """The adopter is linked with the node that has the settle, and has not caught up with it."""
     async with MeshRig("a", "b", "c").run() as mesh:
@@ -316,6 +333,24 @@ async def test_records_that_turn_up_later_are_adopted_too(count: int, autojump_c
             mesh.heal(name, "d")
 
         assert await drain(await mesh.connect("b"), count) == [str(number).encode() for number in range(count)]
+
+
+async def test_nodes_of_an_earlier_version_name_what_is_in_memory_only(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 1)
+        a = mesh.nodes["a"]
+        ask = a.asking.ask
+
+        async def earlier(question: bytes, *rest: Any) -> Any:
+            answers = await ask(question, *rest)
+            return dict.fromkeys(answers, b'{"holds": [[1, -1]]}') if b"holds" in question else answers
+
+        monkeypatch.setattr(a.asking, "ask", earlier)
+        await retire(await mesh.connect("a"), "c")
+
+        await eventually(lambda: a.adopting.adopted == 1)
 
 
 @pytest.mark.parametrize(
