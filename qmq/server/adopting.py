@@ -230,7 +230,7 @@ def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vecto
         has = [array(entry, 3) for entry in array(said.get("has", []))]
         dots = [Dot(origin_of(owner, incarnation), number(last, -SEQUENCE_MAX)) for incarnation, last, *_ in holds]
         return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
-    except (ValueError, MeshError) as error:
+    except (ValueError, MeshError, RecursionError) as error:
         log.error("! %s answers what it holds of %s with nonsense: %s", peer, owner, error)
         return None
 

@@ -364,6 +364,7 @@ async def test_nodes_of_an_earlier_version_name_what_is_in_memory_only(
         b'{"holds": [], "has": [["b", 1, "x"]]}',
         b'{"holds": [], "has": [["b", [], 1]]}',
         b'{"holds": [], "has": 5}',
+        pytest.param(b"[" * 10_000, id="deep"),
     ],
 )
 async def test_who_answers_with_nonsense_is_asked_again(
