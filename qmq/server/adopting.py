@@ -58,7 +58,8 @@ def is_about_holding(question: bytes) -> bool:
 
 
 def answer_holding(node: "Node", question: bytes) -> bytes:
-    """They, by incarnation and sequence; null when there are too many to tell, or this node still hands some out.
+    """They, by incarnation and sequence; null when there are too many to tell, or this node still hands some out, or
+    would adopt them itself.
 
     Raises Refused for nonsense.
     """
@@ -66,12 +67,17 @@ def answer_holding(node: "Node", question: bytes) -> bytes:
         owner = str(json.loads(question)["holds"])
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", "a question about held messages that means nothing") from error
-    if not node.takeover.has_let_go(owner):
+    if not node.takeover.has_let_go(owner) or _is_adopter(node, owner):
         return json.dumps({"holds": None}).encode()
     held = _held_here(node, owner)
     rows = [[dot.origin.incarnation, dot.sequence] for dot in held]
     has = [[*origin, last] for origin, last in node.received_vector().items()]
     return json.dumps({"holds": rows if len(rows) <= HELD_MAX else None, "has": has}).encode()
+
+
+def _is_adopter(node: "Node", owner: str) -> bool:
+    """As far as this node knows: where two have retired the same one, another's lesser name may come any moment."""
+    return owner in node.membership.adopted_by(node.origin.node)
 
 
 def _held_here(node: "Node", owner: str) -> set[Dot]:
@@ -189,6 +195,8 @@ class Adopting:
                 taken = rows[: _fitting(rows)]
                 if taken:
                     await node.slot()
+                    if not _is_adopter(node, owner):
+                        return
                     self._take(owner, queue, [row for row in taken if row.dot not in held])
                     after = taken[-1].dot
                 if len(rows) < SLICE_ROWS and len(taken) == len(rows):

@@ -1,5 +1,6 @@
 """The queue messages of a retired node: its adopter has all of them, once, and leaves alone what is with consumers."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from trio.testing import MockClock
 
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import DiskFull
+from qmq.members import Retirement
+from qmq.server.adopting import answer_holding
 from qmq.server.node import Node
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, nothing_more, send, subscribe
@@ -172,6 +175,41 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         with trio.move_on_after(20):
             raise AssertionError(f"handed out after it was settled for good: {(await again.next('MESSAGE')).body}")
         go_on.set()
+
+
+async def test_who_is_the_adopter_no_more_leaves_everything_to_the_one_that_is(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes were told to retire the same one: the lesser name stays."""
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 3)
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        ask = b.asking.ask
+
+        async def overtaken(question: bytes, *rest: Any) -> Any:
+            answers = await ask(question, *rest)
+            if b"holds" in question:
+                for node in (a, b):
+                    node.members.retired(Retirement(node="c", adopter="a", sealed={}))
+            return answers
+
+        monkeypatch.setattr(b.asking, "ask", overtaken)
+        await retire(await mesh.connect("b"), "c")
+        await eventually(lambda: a.adopting.adopted == 3)
+        await trio.sleep(20)
+
+        assert b.adopting.adopted == 0
+
+
+async def test_who_would_adopt_itself_does_not_say_what_is_held(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 1)
+        await retire(await mesh.connect("a"), "c")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await eventually(lambda: knows_retired(b, "c", "a"))
+
+        assert json.loads(answer_holding(b, b'{"holds": "c"}'))["holds"] == []
+        assert json.loads(answer_holding(a, b'{"holds": "c"}'))["holds"] is None
 
 
 async def test_a_learner_does_not_vouch_for_what_is_settled(autojump_clock: MockClock) -> None:
