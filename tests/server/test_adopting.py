@@ -330,6 +330,22 @@ async def test_an_adopter_that_starts_anew_adopts_although_nothing_else_happens(
         await eventually(lambda: after.adopting.adopted == 5)
 
 
+async def test_what_an_adopter_left_undone_when_it_was_retired_itself_is_adopted(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c", "d", "e").run() as mesh:
+        await left_by_c(mesh, 5)
+
+        def no_room(*_: object) -> Any:
+            raise DiskFull("no room in the queue store")
+
+        mesh.nodes["a"].store.checkpoint = no_room  # type: ignore[method-assign]
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: all(knows_retired(node, "c", "a") for node in mesh.nodes.values()))
+        await mesh.stop("a")
+        await retire(await mesh.connect("b"), "a")
+
+        assert await drain(await mesh.connect("d"), 5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
 async def test_nothing_is_adopted_twice_while_no_checkpoint_finds_room(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
