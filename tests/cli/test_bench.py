@@ -346,6 +346,7 @@ def test_a_table_shows_the_same(run: Run) -> None:
         (("mesh", "--serve", "--kind", "fanout", "--memory"), "with --kind queue"),
         (("mesh", "--serve", "--prefetch", "5"), "with --kind queue"),
         (("latency", "--memory"), "give a queue as --destination"),
+        (("latency", "--memory", "--destination", "/topic/t"), "give a queue as --destination"),
         (("topic", "--no-pin", "--cores", "0,0"), "leave out --no-pin"),
     ],
 )
