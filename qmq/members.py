@@ -236,4 +236,15 @@ class Membership:
 
     def adopted_by(self, node: str) -> list[str]:
         """The retired nodes whose queue messages `node` serves, by name."""
-        return sorted(name for name, retirement in self.retired.items() if retirement.adopter == node)
+        return sorted(name for name in self.retired if self._heir(name) == node)
+
+    def _heir(self, name: str) -> str | None:
+        """Who serves what a retired node has left: its adopter, or the adopter of that one where it is retired too.
+        None for two that have retired each other."""
+        known: set[str] = set()
+        while name in self.retired:
+            if name in known:
+                return None
+            known.add(name)
+            name = self.retired[name].adopter
+        return name

@@ -12,6 +12,9 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
+Tls = Callable[[], ssl.SSLContext]
+"""Gives the context for the next handshake: certificates are renewed while a node runs."""
+
 
 class Pipe(Protocol):
     """Both directions of one connection."""
@@ -69,13 +72,13 @@ class Listener(Protocol):
 class Network(Protocol):
     """Connections, real or simulated."""
 
-    async def connect(self, host: str, port: int, tls: ssl.SSLContext | None, server_name: str) -> Pipe:
+    async def connect(self, host: str, port: int, tls: Tls | None, server_name: str) -> Pipe:
         """Open a connection; with `tls`, the certificate must carry `server_name`.
 
         Raises OSError, and MeshError when the other side shows a certificate that is not to be trusted.
         """
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
+    async def listen(self, host: str, port: int, tls: Tls | None) -> Listener:
         """Raises OSError when the address cannot be had. A TLS handshake happens inside `Pipe.receive_some`."""
 
 

@@ -194,6 +194,26 @@ def test_of_two_retirements_of_one_node_every_node_keeps_the_same_adopter() -> N
     assert one.adopted_by("a") == ["d"] and one.adopted_by("b") == []
 
 
+def test_what_a_retired_adopter_has_not_adopted_is_for_its_own_adopter() -> None:
+    membership = Membership("b", listing("abcd"))
+
+    membership.retire(Retirement(node="d", adopter="c"))
+    assert membership.adopted_by("c") == ["d"]
+    membership.retire(Retirement(node="c", adopter="b"))
+
+    assert membership.adopted_by("b") == ["c", "d"]
+    assert membership.adopted_by("c") == []
+
+
+def test_two_that_have_retired_each_other_have_no_adopter() -> None:
+    membership = Membership("a", listing("abcd"))
+
+    membership.retire(Retirement(node="d", adopter="c"))
+    membership.retire(Retirement(node="c", adopter="d"))
+
+    assert not any(membership.adopted_by(node) for node in "abcd")
+
+
 def test_a_retirement_is_news_once() -> None:
     gone = Retirement(node="c", adopter="a")
     membership = Membership("a", listing("abc"))

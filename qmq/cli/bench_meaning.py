@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 import click
 from click.core import ParameterSource
 
+from ..bench.dialect import DIALECTS
+
 PACED = ("topic", "fan-out", "queue", "send", "latency", "mesh")
 """Workloads that are measured for so many seconds, after a warm-up."""
 
@@ -70,8 +72,10 @@ def check_options(context: click.Context, workload: str) -> None:
     for name in ("memory", "prefetch"):
         if name in given and workload in KINDS and params["kind"] != "queue":
             raise click.UsageError(f"{given[name]} means nothing to {workload} but with --kind queue")
-    if workload == "latency" and "memory" in given and params["destination"] is None:
-        raise click.UsageError("--memory means nothing to a topic; give a queue as --destination")
+    if workload == "latency" and "memory" in given:
+        queues = params["queue_prefix"] or DIALECTS[params["dialect"]].queues
+        if not (params["destination"] or "").startswith(queues):
+            raise click.UsageError("--memory means something to queues only; give a queue as --destination")
     if params["pin"] is False and "chosen_cores" in given:
         raise click.UsageError("--cores says where to pin; leave out --no-pin")
     if workload == "mesh" and params["kind"] == "fanout" and "outstanding" in given:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 
 from ..config.address import Address
 from .launch import POLL_SECONDS, PROGRAM, READY_SECONDS, STOP_SECONDS, Mesh, answers, exit_text, tail
@@ -47,6 +48,8 @@ MESH_NODE_FILE = """\
 [limits]
 {limits}
 """
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 NODES_MAX = 8
 """As many as a mesh is made for."""
@@ -110,9 +113,16 @@ def ends_in_order() -> None:
     """From now on SIGTERM, and SIGHUP unless it is ignored, leave this process as an exception does, so that its
     throwaway nodes go with it."""
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in ENDING_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda number, _: sys.exit(128 + number))
+                signal.signal(number, _leave)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    # A terminal that is closed sends SIGHUP more than once; the second one would end the tidying up.
+    for other in ENDING_SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 @contextlib.contextmanager

@@ -59,8 +59,11 @@ def _may_be_looked_up(host: str) -> bool:
     if len(host) > HOST_CHARACTERS_MAX or not all(c.isalnum() or c in "-._" for c in host):
         return False
     if not host.isascii():
+        import idna  # takes a while to load, for names that few have
+
         try:
-            host.encode("idna")
+            host.encode("idna")  # as Python does (2003)
+            idna.encode(host, uts46=True)  # as trio does (2008)
         except UnicodeError:
             return False
     return all(1 <= len(label) <= LABEL_CHARACTERS_MAX for label in host.removesuffix(".").split("."))

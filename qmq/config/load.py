@@ -173,7 +173,9 @@ def _validate(
         return model.model_validate(_as_tuples(values))
     except ValidationError as error:
         mistakes += describe(error, model, source, lines)
-        return None
+    except RecursionError:
+        mistakes.append(f"{source}: sections in sections without end")
+    return None
 
 
 def _as_tuples(value: object) -> object:

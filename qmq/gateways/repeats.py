@@ -102,6 +102,7 @@ class Repeats:
             out.marks = marks
             if frame.receipt is not None:
                 out.receipt(frame.receipt, level)
+        self.forget()
         return []
 
     def forget(self) -> None:

@@ -10,7 +10,6 @@ that for a dead peer.
 
 import logging
 import math
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
 
@@ -26,7 +25,7 @@ from qmq.replication.host import Address, Peer, Settings
 from qmq.replication.hub import QUIET, Hub
 from qmq.replication.outbox import Outbox, encode_send
 from qmq.wire.stomp.writer import HEARTBEAT
-from qmq.world import Pipe, World
+from qmq.world import Pipe, Tls, World
 
 READ_BYTES: Final = 64 << 10
 LOGIN_SECONDS: Final = 5.0
@@ -175,7 +174,7 @@ def report_end(hub: Hub, who: str, error: BaseException) -> str:
 class Link:
     """We dial one peer and follow it, again and again. Every end submits an empty Outcome: free credit moves on."""
 
-    def __init__(self, hub: Hub, peer: Peer, settings: Settings, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, hub: Hub, peer: Peer, settings: Settings, tls: Tls | None) -> None:
         self.peer = peer.name
         self.line: Line | None = None
         self.dialled = 0

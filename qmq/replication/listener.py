@@ -10,7 +10,6 @@ kept for it until `redeliver_after_seconds`, in case it comes back and still hol
 """
 
 import logging
-import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NoReturn
@@ -30,7 +29,7 @@ from qmq.replication.link import FAREWELL_SECONDS, LOST, Line, fresh_nonce, reas
 from qmq.replication.outbox import TURN_BYTES, encode_message
 from qmq.replication.serving import Serving
 from qmq.wire.stomp.writer import encode_frame
-from qmq.world import Listener, Pipe
+from qmq.world import Listener, Pipe, Tls
 
 PENDING_MAX: Final = 32
 """Connections that have not proven themselves; four times the nodes of a mesh. One more ends the oldest."""
@@ -66,7 +65,7 @@ class Served:
 class MeshListener:
     """Accepts the other nodes."""
 
-    def __init__(self, hub: Hub, settings: Settings, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, hub: Hub, settings: Settings, tls: Tls | None) -> None:
         self.served: dict[str, Served] = {}
         self.refused = 0
         """Connections turned away, whatever the reason."""

@@ -13,7 +13,6 @@
     lend                       the messages return to their queues, unseen, and are dispatched anew
 """
 
-import ssl
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -34,7 +33,7 @@ from qmq.replication.serving import Serving
 from qmq.replication.terms import TERMS, Beats, Holds, Terms
 from qmq.replication.turning import Turning
 from qmq.storage.rest import Rest
-from qmq.world import Pipe
+from qmq.world import Pipe, Tls
 
 OFFERS_PER_FRAME = 4096
 DOTS_PER_FRAME = 16_384
@@ -95,8 +94,8 @@ class Mesh:
         peers: Peers,
         node: str,
         settings: Settings,
-        listen_tls: ssl.SSLContext | None = None,
-        dial_tls: ssl.SSLContext | None = None,
+        listen_tls: Tls | None = None,
+        dial_tls: Tls | None = None,
     ) -> None:
         identity = Identity(
             mesh=peers.mesh,

@@ -10,7 +10,6 @@ Bounds: one such connection per peer at a time, and a new one not sooner than `T
 """
 
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, NoReturn
@@ -22,7 +21,7 @@ from qmq.replication.handshake import TURNS, turn
 from qmq.replication.host import Settings
 from qmq.replication.hub import Hub
 from qmq.replication.link import LOGIN_SECONDS, LOST, Link, fresh_nonce
-from qmq.world import Pipe
+from qmq.world import Pipe, Tls
 
 TURN_AGAIN_SECONDS: Final = 10.0
 
@@ -37,7 +36,7 @@ class Turning:
         hub: Hub,
         links: Mapping[str, Link],
         settings: Settings,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
         serve: Callable[[Pipe, str], Awaitable[None]],
     ) -> None:
         self.turned = 0

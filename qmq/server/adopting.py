@@ -25,7 +25,7 @@ from qmq.broker.outcome import Outcome
 from qmq.dots import Dot, Vector, covers, merge
 from qmq.errors import MeshError, Refused
 from qmq.members import Retirement
-from qmq.replication.values import array, mapping, number, origin_of
+from qmq.replication.values import SEQUENCE_MAX, array, mapping, number, origin_of
 from qmq.storage.ports import QueueRow
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def is_about_holding(question: bytes) -> bool:
 
 
 def answer_holding(node: "Node", question: bytes) -> bytes:
-    """They, by incarnation and sequence; null when there are too many to tell, or this node still hands some out.
+    """They, by incarnation and sequence; null when there are too many to tell, or this node still hands some out, or
+    would adopt them itself.
 
     Raises Refused for nonsense.
     """
@@ -66,7 +67,7 @@ def answer_holding(node: "Node", question: bytes) -> bytes:
         owner = str(json.loads(question)["holds"])
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", "a question about held messages that means nothing") from error
-    if not node.takeover.has_let_go(owner):
+    if not node.takeover.has_let_go(owner) or _is_adopter(node, owner):
         return json.dumps({"holds": None}).encode()
     held = _held_here(node, owner)
     rows = [[dot.origin.incarnation, dot.sequence] for dot in held]
@@ -74,13 +75,18 @@ def answer_holding(node: "Node", question: bytes) -> bytes:
     return json.dumps({"holds": rows if len(rows) <= HELD_MAX else None, "has": has}).encode()
 
 
+def _is_adopter(node: "Node", owner: str) -> bool:
+    """As far as this node knows: where two have retired the same one, another's lesser name may come any moment."""
+    return owner in node.membership.adopted_by(node.origin.node)
+
+
 def _held_here(node: "Node", owner: str) -> set[Dot]:
-    """Messages of `owner` in anybody's hands, as this node sees it: whoever has served them until now."""
+    """Durable messages of `owner` in anybody's hands, as this node sees it: whoever has served them until now."""
     queues, lending = node.broker.queues, node.broker.lending
     held = {dot for server in {owner, *node.membership.listing.names} for dot in lending.borrowed_from(server)}
     held.update(delivery.message.dot for delivery in queues.deliveries.values())
     held.update(dot for lent in lending.lent.values() for dot in lent)
-    return {dot for dot in held if dot.origin.node == owner}
+    return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}
 
 
 class Adopting:
@@ -189,6 +195,8 @@ class Adopting:
                 taken = rows[: _fitting(rows)]
                 if taken:
                     await node.slot()
+                    if not _is_adopter(node, owner):
+                        return
                     self._take(owner, queue, [row for row in taken if row.dot not in held])
                     after = taken[-1].dot
                 if len(rows) < SLICE_ROWS and len(taken) == len(rows):
@@ -225,12 +233,12 @@ def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vecto
         said = mapping(json.loads(answer))
         if said.get("holds") is None:
             return None
+        # Nodes of an earlier version also name what is in memory only, and do not say what they have.
         holds = [array(pair, 2) for pair in array(said["holds"])]
-        # Nodes of an earlier version do not say what they have.
         has = [array(entry, 3) for entry in array(said.get("has", []))]
-        dots = [Dot(origin_of(owner, incarnation), number(sequence)) for incarnation, sequence, *_ in holds]
+        dots = [Dot(origin_of(owner, incarnation), number(last, -SEQUENCE_MAX)) for incarnation, last, *_ in holds]
         return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
-    except (ValueError, MeshError) as error:
+    except (ValueError, MeshError, RecursionError) as error:
         log.error("! %s answers what it holds of %s with nonsense: %s", peer, owner, error)
         return None
 

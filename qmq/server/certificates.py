@@ -1,8 +1,7 @@
-"""TLS of one node: contexts made of files, which take up what has changed in the files (at SIGHUP).
+"""TLS of one node: contexts made of files, and made anew where the files have changed (at SIGHUP).
 
-A context that is in use shows a renewed certificate in the handshakes that follow; connections that are there keep
-theirs. What a changed `ca` adds is trusted from then on; what it leaves out is trusted until a restart, because OpenSSL
-takes nothing back.
+Whoever shakes hands next asks for the context (`qmq.world.Tls`), so all of it is what the files say: OpenSSL takes
+nothing back from a context that it has. Connections that are there keep theirs.
 """
 
 import hashlib
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from qmq.config import TlsSettings
 from qmq.errors import ConfigError
+from qmq.world import Tls
 
 
 @dataclass(slots=True)
@@ -24,21 +24,25 @@ class Made:
     tls: TlsSettings
     digest: bytes
 
+    def current(self) -> ssl.SSLContext:
+        """As a `Tls`."""
+        return self.context
+
 
 class Certificates:
     """All contexts of one node."""
 
     def __init__(self) -> None:
-        self._made: list[Made] = []
+        self._all: list[Made] = []
 
-    def for_clients(self, tls: TlsSettings) -> ssl.SSLContext:
+    def for_clients(self, tls: TlsSettings) -> Tls:
         """To let clients in; with `ca`, only those that show a certificate it has signed.
 
         Raises OSError that names the file which cannot be used.
         """
         return self._make(ssl.Purpose.CLIENT_AUTH, tls)
 
-    def for_links(self, tls: TlsSettings) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    def for_links(self, tls: TlsSettings) -> tuple[Tls, Tls]:
         """For links: (to listen, to dial). Both sides show a certificate signed by `ca`.
 
         Raises OSError that names the file which cannot be used.
@@ -46,42 +50,39 @@ class Certificates:
         assert tls.ca is not None, "the configuration was checked"
         return self._make(ssl.Purpose.CLIENT_AUTH, tls), self._make(ssl.Purpose.SERVER_AUTH, tls)
 
-    def _make(self, purpose: ssl.Purpose, tls: TlsSettings) -> ssl.SSLContext:
-        digest = _digest(tls)
-        context = _context(purpose, tls)
-        self._made.append(Made(context, purpose, tls, digest))
-        return context
+    def _make(self, purpose: ssl.Purpose, tls: TlsSettings) -> Tls:
+        made = _made(purpose, tls)
+        self._all.append(made)
+        return made.current
 
-    def changed(self) -> list[tuple[Made, bytes]]:
-        """Whose files say something else now, and their digest: tried but not taken up. Blocks.
+    def changed(self) -> list[tuple[Made, Made]]:
+        """What was made of files that say something else now, and what they say: tried but not taken up. Blocks.
 
         Raises ConfigError with what cannot be used.
         """
-        found: list[tuple[Made, bytes]] = []
+        found: list[tuple[Made, Made]] = []
         mistakes: dict[str, None] = {}
-        for made in self._made:
+        for known in self._all:
             try:
-                digest = _digest(made.tls)
-                if digest != made.digest:
-                    _context(made.purpose, made.tls)
-                    found.append((made, digest))
+                if _digest(known.tls) != known.digest:
+                    found.append((known, _made(known.purpose, known.tls)))
             except OSError as error:
                 mistakes[str(error)] = None
         if mistakes:
             raise ConfigError(list(mistakes))
         return found
 
-    def take_up(self, changed: list[tuple[Made, bytes]]) -> list[Path]:
-        """Show these from now on; returns their files.
+    def take_up(self, changed: list[tuple[Made, Made]]) -> list[Path]:
+        """Let these count from now on; returns their files."""
+        for known, renewed in changed:
+            known.context, known.digest = renewed.context, renewed.digest
+        return list(dict.fromkeys(known.tls.certificate for known, _ in changed))
 
-        Raises OSError when these have changed once more, and cannot be used now.
-        """
-        for made, digest in changed:
-            if made.tls.ca is not None:
-                made.context.load_verify_locations(made.tls.ca)
-            _show(made.context, made.tls)
-            made.digest = digest
-        return list(dict.fromkeys(made.tls.certificate for made, _ in changed))
+
+def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
+    # The digest first: what is written in between is found to be new the next time.
+    digest = _digest(tls)
+    return Made(_context(purpose, tls), purpose, tls, digest)
 
 
 def _digest(tls: TlsSettings) -> bytes:
@@ -101,16 +102,11 @@ def _context(purpose: ssl.Purpose, tls: TlsSettings) -> ssl.SSLContext:
         raise OSError(f"{tls.ca}: no certificate in PEM form: {error}") from error
     if tls.ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-    _show(context, tls)
-    return context
-
-
-def _show(context: ssl.SSLContext, tls: TlsSettings) -> None:
-    """Let a context show the certificate that is in the files."""
     try:
         context.load_cert_chain(tls.certificate, tls.key, partial(_no_password, tls.key))
     except ssl.SSLError as error:
         raise OSError(f"{tls.certificate} and {tls.key}: no certificate with its key in PEM form: {error}") from error
+    return context
 
 
 def _no_password(key: Path) -> str:

@@ -113,7 +113,7 @@ class Checkpoints:
 
     async def bring_up(self) -> None:
         """Bring the stores up to everything told before this call, if there is anything new and room for it."""
-        if self._desk.commits.told_end > self._done:
+        if self._desk.commits.told_end > self._desk.store.checkpoint_position:
             await self._checkpoint_if_room()
 
     async def checkpoint(self) -> None:

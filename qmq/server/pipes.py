@@ -14,7 +14,7 @@ from contextlib import suppress
 import trio
 
 from qmq.errors import MeshError
-from qmq.world import Listener, Network, Pipe
+from qmq.world import Listener, Network, Pipe, Tls
 
 LISTEN_BACKLOG = 1024
 
@@ -135,7 +135,7 @@ class TlsPipe:
 class TcpListener:
     """A listening TCP socket, with TLS when `tls` is given."""
 
-    def __init__(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, listening: socket.socket, tls: Tls | None) -> None:
         listening.setblocking(False)
         self._socket = listening
         self._tls = tls
@@ -162,7 +162,7 @@ class TcpListener:
             if self._tls is None:
                 return SocketPipe(connected, host)
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
-            secured = trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
+            secured = trio.SSLStream(stream, self._tls(), server_side=True, https_compatible=True)
             return TlsPipe(secured, host)
 
     def close(self) -> None:
@@ -174,14 +174,14 @@ class TcpListener:
 class TcpNetwork:
     """`qmq.world.Network` on the operating system's sockets."""
 
-    async def connect(self, host: str, port: int, tls: ssl.SSLContext | None, server_name: str) -> Pipe:
+    async def connect(self, host: str, port: int, tls: Tls | None, server_name: str) -> Pipe:
         stream = await trio.open_tcp_stream(host, port)
         if tls is None:
             descriptor = os.dup(stream.socket.fileno())
             with suppress(OSError):
                 stream.socket.close()
             return SocketPipe(socket.socket(fileno=descriptor), host)
-        secured = trio.SSLStream(stream, tls, server_hostname=server_name, https_compatible=True)
+        secured = trio.SSLStream(stream, tls(), server_hostname=server_name, https_compatible=True)
         try:
             await secured.do_handshake()
         except trio.BrokenResourceError as error:
@@ -197,7 +197,7 @@ class TcpNetwork:
             raise
         return TlsPipe(secured, host)
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
+    async def listen(self, host: str, port: int, tls: Tls | None) -> Listener:
         await trio.lowlevel.checkpoint()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)

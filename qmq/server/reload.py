@@ -79,10 +79,7 @@ class Reloader:
         await node.logins.prepare(settings.users)
         take_up(node, fitting)
         lines = [str(change) for change in changes]
-        try:
-            lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
-        except OSError as error:
-            node.alarm("reload", f"a certificate was not taken up: {error}")
+        lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
         if peers is not None and peers != self._peers:
             node.members.take_up(peers)
         self._settings, self._peers = settings, peers

@@ -263,20 +263,30 @@ class Session:
         desk = self._desk
         self._waits_for_slot = True
         async with desk.retries.of(keys) as elsewhere:
-            await desk.slot()
-            self._waits_for_slot = False
-            if self._ending or self.finishing:
-                return []
             gateway.repeats.answered(keys, elsewhere)
-            out = Outcome(self.id)
-            left = gateway.repeats.answer(frames, desk.world.now_us(), out)
-            if out.repeats:
-                desk.submit(out)
-            left = self._decide(gateway, left)
-            while left and gateway.goes_on:
-                # Peers that ask about the same are answered when all of it is decided.
-                left = await self._go_on(gateway, left)
+            left = frames
+            # Peers that ask about the same are answered when all of it is decided.
+            while left and gateway.repeats.unsure(left[:1], desk.world.now_us()) == []:
+                left = await self._repeat(gateway, left)
             return left
+
+    async def _repeat(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
+        """Answer what `frames` begin with and is appended already, then obey the others, as far as nobody else must
+        answer first."""
+        desk = self._desk
+        self._waits_for_slot = True
+        await desk.slot()
+        self._waits_for_slot = False
+        if self._ending or self.finishing:
+            return []
+        out = Outcome(self.id)
+        left = gateway.repeats.answer(frames, desk.world.now_us(), out)
+        if out.repeats:
+            desk.submit(out)
+        left = self._decide(gateway, left)
+        while left and gateway.goes_on:
+            left = await self._go_on(gateway, left)
+        return left
 
     def _decide(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
         """Obey the frames of one read, in one breath with their hand-over; returns those that somebody else must

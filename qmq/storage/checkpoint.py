@@ -108,7 +108,6 @@ class Checkpointer:
         tombstones: set[Dot],
         lock: threading.RLock,
     ) -> None:
-        self.stored = Stored(logs.state.vector, tombstones)
         self._disk = disk
         self._catalog = catalog
         self._queues = queues
@@ -126,6 +125,7 @@ class Checkpointer:
         self._retention: Mapping[str, Retention] = {}
         # Until the first checkpoint of this life: what the last ones of the life before noted.
         self._arrival = Arrival(max((extent.last_us for extent in logs.extents.values()), default=0), NEVER - 1)
+        self.stored = Stored(self._vector_of_queues(), tombstones)
 
     @property
     def state(self) -> CheckpointState:
@@ -229,7 +229,7 @@ class Checkpointer:
         reduction = Reduction(
             self._settings,
             self._node,
-            self._journal.vector_at(place) if place != self.state.position else dict(self.state.vector),
+            self._vector_of_queues(),
             self.tombstones,
             queue_position=place,
             fanout_position=NEVER,
@@ -240,6 +240,11 @@ class Checkpointer:
                 reduction.take(start, head, data)
                 place = start + head.size
         return reduction
+
+    def _vector_of_queues(self) -> Vector:
+        """That of the queue store, which an older copy, a new one or a crash has set apart from the last checkpoint."""
+        place = self._queues.position()
+        return dict(self.state.vector) if place == self.state.position else self._journal.vector_at(place)
 
     def _reduce(self, begin: int, end: int, vector: Vector, room: int, changes_max: int) -> tuple[Reduction, int]:
         """One slice of the journal, and the position after it: at least one batch, about SLICE_BYTES.

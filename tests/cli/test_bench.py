@@ -14,6 +14,7 @@ import pytest
 from qmq.bench import exchange, many, paced, workloads
 from qmq.bench.process import Usage
 from qmq.cli.bench import limits_for
+from qmq.cli.throwaway import ends_in_order
 
 from .conftest import Run
 from .relay import Relay, impatient
@@ -345,6 +346,7 @@ def test_a_table_shows_the_same(run: Run) -> None:
         (("mesh", "--serve", "--kind", "fanout", "--memory"), "with --kind queue"),
         (("mesh", "--serve", "--prefetch", "5"), "with --kind queue"),
         (("latency", "--memory"), "give a queue as --destination"),
+        (("latency", "--memory", "--destination", "/topic/t"), "give a queue as --destination"),
         (("topic", "--no-pin", "--cores", "0,0"), "leave out --no-pin"),
     ],
 )
@@ -403,6 +405,22 @@ def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path, number: 
     assert children
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("hangups")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_in_order_is_not_kept_from_it_by_another_signal(number: signal.Signals) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ends_in_order()
+
+        with pytest.raises(SystemExit):
+            signal.raise_signal(number)
+
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(

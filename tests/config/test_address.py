@@ -25,6 +25,7 @@ def test_an_address_is_read_and_printed_alike(text: str, address: Address) -> No
     "text",
     ["", "host", "host:", ":61613", "host:65536", "host:-1", "host:+1", "host: 1", "host:٣", "::1:5", "[::1]5"]
     + ["a..b:5", ".a:5", ".:5", "x" * 64 + ":5", "a." + "x" * 64 + ":5", "ö" * 60 + ":5"]
+    + ["a_ö:5", "-ö:5", "ö." * 60 + "a:5"]
     + ["[::1:5", "[x]:5", "ho st:5", "a/b:5", "x" * 254 + ":5", "host:000001", "tcp://host:5", "a\n:5"],
 )
 def test_what_is_no_address_is_refused_with_a_reason(text: str) -> None:

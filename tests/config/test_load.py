@@ -122,6 +122,13 @@ def test_lists_in_lists_without_end_are_a_mistake(write: Write) -> None:
     assert mistake.startswith("FILE: not TOML")
 
 
+@pytest.mark.parametrize("key", ["", "limits.", "mesh.tls."])
+def test_sections_in_sections_without_end_are_a_mistake(write: Write, key: str) -> None:
+    (mistake,) = mistakes_of(write(key + "x." * 5000 + "x = 1"))
+
+    assert mistake == "FILE: sections in sections without end"
+
+
 def test_a_byte_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "latin.toml"
     path.write_bytes(b'name = "a"\ndata = "caf\xe9"\n')

@@ -715,3 +715,16 @@ def test_a_message_with_an_id_of_its_own_is_known_by_it_and_its_destination() ->
 
     keys = {record.envelope.key for record in out.records if isinstance(record, Message)}
     assert len(keys) == 3 and None not in keys
+
+
+def test_what_peers_were_asked_about_is_forgotten_when_all_of_a_read_is_there_already() -> None:
+    client = Client()
+    repeats = client.gateway.repeats
+    frames = client.connection.receive(b"SEND\ndestination:/queue/q\ndedup-id:1\nredelivered:true\n\n\0")
+    keys = repeats.unsure(frames, NOW_US)
+    assert keys
+
+    repeats.answered(keys, keys)
+    left = repeats.answer(frames, NOW_US, Outcome(client.session))
+
+    assert (left, repeats.asked) == ([], {})

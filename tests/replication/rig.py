@@ -5,7 +5,6 @@ stand and swallows every byte. `Node` obeys `qmq.replication.host.Host`; what re
 """
 
 import random
-import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from qmq.replication.terms import Terms
 from qmq.storage.batch import BatchHead, batch_records, encode_batch, read_head
 from qmq.storage.recent import Recent
 from qmq.storage.record import Kind, Record, pack_envelope, pack_record, unpack_dots
-from qmq.world import World
+from qmq.world import Tls, World
 
 T = TypeVar("T")
 PIPE_BYTES = 64 << 10
@@ -203,7 +202,7 @@ class NetworkOf:
         self._network = network
         self._name = name
 
-    async def connect(self, host: str, port: int, tls: ssl.SSLContext | None, server_name: str) -> Pipe:
+    async def connect(self, host: str, port: int, tls: Tls | None, server_name: str) -> Pipe:
         await trio.lowlevel.checkpoint()
         network = self._network
         network.dials += 1
@@ -218,7 +217,7 @@ class NetworkOf:
         network.listeners[host].offer(far)
         return near
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
+    async def listen(self, host: str, port: int, tls: Tls | None) -> Listener:
         await trio.lowlevel.checkpoint()
         return Listener(self._network, self._name)
 

@@ -1,5 +1,6 @@
 """The queue messages of a retired node: its adopter has all of them, once, and leaves alone what is with consumers."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from trio.testing import MockClock
 
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import DiskFull
+from qmq.members import Retirement
+from qmq.server.adopting import answer_holding
 from qmq.server.node import Node
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, nothing_more, send, subscribe
@@ -122,6 +125,23 @@ async def test_a_message_that_a_consumer_still_has_is_left_to_it(autojump_clock:
         await nothing_more(worker)
 
 
+async def test_a_consumer_that_has_a_message_in_memory_only_keeps_nothing_from_being_adopted(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        worker = await mesh.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual", prefetch_count="1"))
+        client = await mesh.connect("c")
+        await client.send(send(JOBS, "held", persistent="false"))
+        assert (await worker.next("MESSAGE")).body == b"held"
+
+        await left_by_c(mesh, 1)
+        await retire(await mesh.connect("a"), "c")
+
+        await eventually(lambda: mesh.nodes["a"].adopting.adopted == 1)
+
+
 async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_here(autojump_clock: MockClock) -> None:
     """The adopter is linked with the node that has the settle, and has not caught up with it."""
     async with MeshRig("a", "b", "c").run() as mesh:
@@ -155,6 +175,41 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         with trio.move_on_after(20):
             raise AssertionError(f"handed out after it was settled for good: {(await again.next('MESSAGE')).body}")
         go_on.set()
+
+
+async def test_who_is_the_adopter_no_more_leaves_everything_to_the_one_that_is(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes were told to retire the same one: the lesser name stays."""
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 3)
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        ask = b.asking.ask
+
+        async def overtaken(question: bytes, *rest: Any) -> Any:
+            answers = await ask(question, *rest)
+            if b"holds" in question:
+                for node in (a, b):
+                    node.members.retired(Retirement(node="c", adopter="a", sealed={}))
+            return answers
+
+        monkeypatch.setattr(b.asking, "ask", overtaken)
+        await retire(await mesh.connect("b"), "c")
+        await eventually(lambda: a.adopting.adopted == 3)
+        await trio.sleep(20)
+
+        assert b.adopting.adopted == 0
+
+
+async def test_who_would_adopt_itself_does_not_say_what_is_held(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 1)
+        await retire(await mesh.connect("a"), "c")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await eventually(lambda: knows_retired(b, "c", "a"))
+
+        assert json.loads(answer_holding(b, b'{"holds": "c"}'))["holds"] == []
+        assert json.loads(answer_holding(a, b'{"holds": "c"}'))["holds"] is None
 
 
 async def test_a_learner_does_not_vouch_for_what_is_settled(autojump_clock: MockClock) -> None:
@@ -256,6 +311,41 @@ async def test_what_is_settled_is_not_adopted_while_no_checkpoint_finds_room(aut
         assert a.adopting.adopted == 0
 
 
+async def test_an_adopter_that_starts_anew_adopts_although_nothing_else_happens(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 5)
+        before = mesh.nodes["a"]
+
+        def no_room(*_: object) -> Any:
+            raise DiskFull("no room in the queue store")
+
+        before.store.checkpoint = no_room  # type: ignore[method-assign]
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
+        await mesh.stop("a")
+        assert before.adopting.adopted == 0
+
+        after = await mesh.start("a")
+
+        await eventually(lambda: after.adopting.adopted == 5)
+
+
+async def test_what_an_adopter_left_undone_when_it_was_retired_itself_is_adopted(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c", "d", "e").run() as mesh:
+        await left_by_c(mesh, 5)
+
+        def no_room(*_: object) -> Any:
+            raise DiskFull("no room in the queue store")
+
+        mesh.nodes["a"].store.checkpoint = no_room  # type: ignore[method-assign]
+        await retire(await mesh.connect("a"), "c")
+        await eventually(lambda: all(knows_retired(node, "c", "a") for node in mesh.nodes.values()))
+        await mesh.stop("a")
+        await retire(await mesh.connect("b"), "a")
+
+        assert await drain(await mesh.connect("d"), 5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
 async def test_nothing_is_adopted_twice_while_no_checkpoint_finds_room(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +389,24 @@ async def test_records_that_turn_up_later_are_adopted_too(count: int, autojump_c
         assert await drain(await mesh.connect("b"), count) == [str(number).encode() for number in range(count)]
 
 
+async def test_nodes_of_an_earlier_version_name_what_is_in_memory_only(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 1)
+        a = mesh.nodes["a"]
+        ask = a.asking.ask
+
+        async def earlier(question: bytes, *rest: Any) -> Any:
+            answers = await ask(question, *rest)
+            return dict.fromkeys(answers, b'{"holds": [[1, -1]]}') if b"holds" in question else answers
+
+        monkeypatch.setattr(a.asking, "ask", earlier)
+        await retire(await mesh.connect("a"), "c")
+
+        await eventually(lambda: a.adopting.adopted == 1)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -310,6 +418,7 @@ async def test_records_that_turn_up_later_are_adopted_too(count: int, autojump_c
         b'{"holds": [], "has": [["b", 1, "x"]]}',
         b'{"holds": [], "has": [["b", [], 1]]}',
         b'{"holds": [], "has": 5}',
+        pytest.param(b"[" * 10_000, id="deep"),
     ],
 )
 async def test_who_answers_with_nonsense_is_asked_again(

@@ -275,6 +275,26 @@ async def test_tried_on_three_nodes_at_once_it_is_one_behind_a_send_that_is_refu
         assert len(await consumed(clients[0])) == 10
 
 
+async def test_tried_on_three_nodes_at_once_it_is_one_behind_a_duplicate_when_disks_are_slow(
+    autojump_clock: Any,
+) -> None:
+    async with MeshRig("a", "b", "c", limits={"commit_pending_bytes_max": 64}).run() as mesh:
+        clients = [await mesh.connect(name) for name in ("a", "b", "c")]
+        await clients[0].send(send(Q, "known", "known", dedup_id="known"))
+        await clients[0].receipt()
+        for number in range(10):
+            for client in clients:
+                await client.send(
+                    again(Q, "x", "first", f"first {number}"),
+                    again(Q, "known", "known", "known"),
+                    again(Q, "x", "second", f"second {number}"),
+                )
+            got = [await receipts(client, 3) for client in clients]
+            assert sorted(found[2] for found in got) == [("second", False), ("second", True), ("second", True)], number
+
+        assert len(await consumed(clients[0])) == 1 + 2 * 10
+
+
 async def test_the_session_keeps_its_order_while_peers_are_asked(autojump_clock: Any) -> None:
     async with MeshRig().run() as mesh:
         a, b = await mesh.connect("a"), await mesh.connect("b")

@@ -18,7 +18,7 @@ from qmq.server.certificates import Certificates
 from qmq.server.listeners import serve_clients
 from qmq.server.pipes import TcpNetwork, TlsPipe
 from qmq.wire.stomp import Connection, Role
-from qmq.world import Listener, Pipe
+from qmq.world import Listener, Pipe, Tls
 from tests.server.rig import Rig
 
 HOST = "127.0.0.1"
@@ -35,8 +35,8 @@ class Papers:
         self.ca = folder / "ca.pem"
         self.authority.cert_pem.write_to_path(str(self.ca))
 
-    def of(self, name: str) -> TlsSettings:
-        paper = self.authority.issue_cert(name)
+    def of(self, name: str, key_type: trustme.KeyType = trustme.KeyType.ECDSA) -> TlsSettings:
+        paper = self.authority.issue_cert(name, key_type=key_type)
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         for number, part in enumerate(paper.cert_chain_pems):
             part.write_to_path(str(certificate), append=number > 0)
@@ -52,7 +52,7 @@ def papers(tmp_path: Path) -> Papers:
     return Papers(tmp_path / "papers")
 
 
-async def both_ends(listening: ssl.SSLContext, dialling: ssl.SSLContext, server_name: str) -> tuple[Pipe, Pipe, bytes]:
+async def both_ends(listening: Tls, dialling: Tls, server_name: str) -> tuple[Pipe, Pipe, bytes]:
     """A dialled and an accepted pipe, and the first bytes that the latter received."""
     network = TcpNetwork()
     listener: Listener = await network.listen(HOST, 0, listening)
@@ -82,9 +82,9 @@ async def both_ends(listening: ssl.SSLContext, dialling: ssl.SSLContext, server_
     return dialled, accepted, first
 
 
-async def certificate_shown(listening: ssl.SSLContext, papers: Papers) -> bytes:
+async def certificate_shown(listening: Tls, papers: Papers) -> bytes:
     """What a client sees that dials now."""
-    dialled, accepted, _ = await both_ends(listening, papers.trusting(), "node")
+    dialled, accepted, _ = await both_ends(listening, papers.trusting, "node")
     assert isinstance(dialled, TlsPipe)
     shown: bytes = dialled._stream.getpeercert(binary_form=True)
     dialled.close()
@@ -108,7 +108,7 @@ async def test_a_client_speaks_stomp_over_tls_and_its_connection_ends_without_de
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
                 address, stop = await nursery.start(serve_clients, node, settings)
-                client = await TcpNetwork().connect(*address, papers.trusting(), "node")
+                client = await TcpNetwork().connect(*address, papers.trusting, "node")
                 connection = Connection(Role.CLIENT)
                 body = b"x" * 900_000
                 await client.send_all(
@@ -148,8 +148,8 @@ async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Pape
                     raise trio.BrokenResourceError  # an orderly end is as good
                 plain.close()
                 with pytest.raises(MeshError, match="not trusted"):
-                    await TcpNetwork().connect(*address, papers.trusting(), "another-name")
-                good = await TcpNetwork().connect(*address, papers.trusting(), "node")
+                    await TcpNetwork().connect(*address, papers.trusting, "another-name")
+                good = await TcpNetwork().connect(*address, papers.trusting, "node")
                 await good.send_all(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0")
                 assert (await good.receive_some(1000)).startswith(b"CONNECTED")
                 good.close()
@@ -175,9 +175,9 @@ async def test_a_mesh_listener_lets_nobody_in_without_a_certificate_of_its_autho
     listening, _ = Certificates().for_links(papers.of("a"))
     strangers = Papers(tmp_path / "strangers")
     _, foreign = Certificates().for_links(strangers.of("b"))
-    foreign.load_verify_locations(cafile=str(papers.ca))
+    foreign().load_verify_locations(cafile=str(papers.ca))
 
-    for dialling in (papers.trusting(), foreign):
+    for dialling in (papers.trusting, foreign):
         with pytest.raises((ExceptionGroup, trio.BrokenResourceError)):
             await both_ends(listening, dialling, "a")
 
@@ -194,7 +194,7 @@ async def test_a_client_listener_with_an_authority_asks_for_certificates(papers:
     listening = Certificates().for_clients(papers.of("node"))
 
     with pytest.raises((ExceptionGroup, trio.BrokenResourceError)):
-        await both_ends(listening, papers.trusting(), "node")
+        await both_ends(listening, papers.trusting, "node")
     _, showing = Certificates().for_links(papers.of("client"))
     dialled, accepted, _ = await both_ends(listening, showing, "node")
 
@@ -207,7 +207,7 @@ async def test_a_client_listener_with_an_authority_asks_for_certificates(papers:
 async def test_a_dialling_that_is_given_up_leaves_no_socket_open(papers: Papers) -> None:
     silent = await TcpNetwork().listen(HOST, 0, None)
     with trio.move_on_after(0.2) as waiting:
-        await TcpNetwork().connect(HOST, silent.address[1], papers.trusting(), "a")
+        await TcpNetwork().connect(HOST, silent.address[1], papers.trusting, "a")
     assert waiting.cancelled_caught
 
     accepted = await silent.accept()
@@ -231,6 +231,33 @@ async def test_a_renewed_certificate_is_shown_to_whoever_comes_later(papers: Pap
     assert [path.name for path in taken] == ["node.pem"]
     assert shown[0] == shown[1] != shown[2]
     assert certificates.changed() == []
+
+
+@pytest.mark.parametrize("kinds", [("RSA", "ECDSA"), ("ECDSA", "RSA")])
+async def test_a_certificate_is_renewed_with_a_key_of_another_kind(papers: Papers, kinds: tuple[str, str]) -> None:
+    before, after = (trustme.KeyType[kind] for kind in kinds)
+    certificates = Certificates()
+    listening = certificates.for_clients(papers.of("node", before).model_copy(update={"ca": None}))
+
+    renewed = papers.of("node", after)
+    certificates.take_up(certificates.changed())
+
+    expected = ssl.PEM_cert_to_DER_cert(renewed.certificate.read_text("utf-8"))
+    assert await certificate_shown(listening, papers) == expected
+
+
+async def test_whom_an_authority_has_signed_that_was_left_out_is_let_in_no_more(papers: Papers, tmp_path: Path) -> None:
+    certificates = Certificates()
+    listening = certificates.for_clients(papers.of("node"))
+    _, showing = Certificates().for_links(papers.of("client"))
+    for end in (await both_ends(listening, showing, "node"))[:2]:
+        end.close()
+
+    papers.ca.write_bytes(Papers(tmp_path / "others").ca.read_bytes())
+    certificates.take_up(certificates.changed())
+
+    with pytest.raises((ExceptionGroup, trio.BrokenResourceError)):
+        await both_ends(listening, showing, "node")
 
 
 async def test_a_renewed_certificate_that_cannot_be_used_changes_nothing(papers: Papers) -> None:

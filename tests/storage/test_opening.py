@@ -221,6 +221,21 @@ def test_an_older_queue_store_takes_from_the_journal_what_it_lacks(monkeypatch: 
         disk.stop()
 
 
+def test_what_an_older_queue_store_lacks_is_not_taken_for_settled_while_there_is_no_room() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, ROOMY)
+    store.journal.append([Writer(A).published("/queue/q", b"1" * MIB)])
+    store.checkpoint(store.journal.end, NOW, {})
+    disk.stop()
+    del disk.tables["queues"]
+    disk.capacity_bytes = disk.used_bytes() + MIB
+
+    store = open_small(disk, ROOMY)
+
+    assert [dot for dot, _ in store.recovered.messages] == [Dot(A, 1)]
+    assert store.known_of([Dot(A, 1)], {}).done == []
+
+
 def test_a_queue_store_that_lacks_what_the_journal_has_dropped_is_refused() -> None:
     disk = MemoryDisk()
     store = open_small(disk)

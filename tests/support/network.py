@@ -9,14 +9,13 @@ trio's jumping clock the same seed gives the same network.
 """
 
 import random
-import ssl
 from collections import deque
 from collections.abc import Iterator
 from math import inf
 
 import trio
 
-from qmq.world import Pipe
+from qmq.world import Pipe, Tls
 from tests.support.moments import Parking
 
 CONNECT_SECONDS = 2.0
@@ -382,11 +381,11 @@ class HostNetwork:
         self._fabric = fabric
         self._host = host
 
-    async def connect(self, host: str, port: int, tls: ssl.SSLContext | None, server_name: str) -> Pipe:
+    async def connect(self, host: str, port: int, tls: Tls | None, server_name: str) -> Pipe:
         assert tls is None, "the simulated network has no TLS"
         return await self._fabric.dial(self._host, host, port)
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> FabricListener:
+    async def listen(self, host: str, port: int, tls: Tls | None) -> FabricListener:
         assert tls is None, "the simulated network has no TLS"
         await trio.lowlevel.checkpoint()
         return self._fabric.listen((host, port))
