@@ -201,7 +201,8 @@ class Segment:
 
     def _scan(self, file: DiskFile, known: Listing) -> Listing:
         begin = known.end or self.head().size
-        entries, damage, gaps = list(known.entries), list(known.damage), list(known.gaps)
+        entries, gaps = list(known.entries), list(known.gaps)
+        damage = [found for found in known.damage if found[0] < begin]  # what is behind that is looked at once more
         end = begin
         # What a sealing left behind the batches, or was left of an index, counts as nothing.
         limit = file.size() if self.batches_end is None else min(file.size(), self.batches_end)

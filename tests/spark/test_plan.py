@@ -8,7 +8,7 @@ import pytest
 from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog
 from qmq.spark.files import Files
-from qmq.spark.logs import Log
+from qmq.spark.logs import DataDirectory, Log
 from qmq.spark.options import Options, read_options
 from qmq.spark.plan import DataLoss
 from qmq.storage import segment
@@ -381,6 +381,18 @@ def test_damage_at_the_end_of_a_segment_that_is_not_the_last_is_an_error(tmp_pat
     with pytest.raises(DataLoss, match=f"{path}: no batch can be read"):
         read(asked(tmp_path))
     assert read(asked(tmp_path, failOnDataLoss="false")) == [*range(1, 21), *range(31, 41)]
+
+
+def test_damage_at_the_end_is_listed_once_however_often_it_is_looked_at(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 10), sealed=False)
+    journal.segment(split(A, 31, 40, 10), {A: 30}, sealed=False)
+    damage(path, path.read_bytes().rindex(BATCH_MAGIC) + 200)
+    log = DataDirectory(tmp_path / "a").journal
+
+    looks = [log.segments()[0][1].damage for _ in range(3)]
+
+    assert [len(found) for found in looks] == [1, 1, 1]
 
 
 def test_what_is_left_of_an_index_without_damage_before_it_is_none(tmp_path: Path) -> None:
