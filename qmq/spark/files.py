@@ -48,6 +48,7 @@ class Files:
         before that, their journals may have some records, and not those that follow. Of fanouts alone a rest has all
         that there is.
         """
+        have = self.available()  # first: what comes after it is held, and counts from its beginning
         held, excused = RangeMap(), RangeMap()
         for directory in self._directories:
             for segment, listing in directory.journal.segments():
@@ -58,7 +59,7 @@ class Files:
                 for origin, last in _given_up(segment, listing).items():
                     excused.add(origin, 0, last)
         begin = {origin: _begin(ranges, excused.of(origin)) for origin, ranges in held.items()}
-        return {**self.available(), **begin}
+        return {**have, **begin}
 
     def plan(self, start: Vector, end: Vector, *, strict: bool) -> list[Part]:
         return plan(self._directories, self._options, start, end, strict=strict)

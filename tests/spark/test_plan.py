@@ -293,6 +293,23 @@ def test_a_stream_from_the_earliest_does_not_pass_over_what_is_missing_for_no_re
         read(options, Files(options).base(), {A: 70}, strict=True)
 
 
+def test_a_stream_from_the_earliest_has_all_of_an_origin_that_begins_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 10, 5))
+    files = Files(asked(tmp_path))
+    look = Files.available
+
+    def look_when_it_has_begun(files: Files) -> Vector:
+        journal.segment(split(B, 1, 5, 5), {A: 10}, sealed=False)
+        return look(files)
+
+    monkeypatch.setattr(Files, "available", look_when_it_has_begun)
+
+    assert files.base() == {A: 0, B: 0}
+
+
 def test_a_stream_of_fanouts_from_the_earliest_has_what_a_rest_kept_of_them(tmp_path: Path) -> None:
     left = rest(A, 1, 20, [record(7, b"", "/fanout/f"), record(20)])
     node(tmp_path, "a").segment([left, *split(A, 21, 30, 5, "/fanout/f")])
