@@ -58,7 +58,7 @@ class Files:
                     excused.add(entry.origin, entry.first - 1, entry.last)
                 for origin, last in _given_up(segment, listing).items():
                     excused.add(origin, 0, last)
-        begin = {origin: _begin(ranges, excused.of(origin)) for origin, ranges in held.items()}
+        begin = {origin: _begin(ranges, excused.of(origin), have.get(origin, 0)) for origin, ranges in held.items()}
         return {**have, **begin}
 
     def plan(self, start: Vector, end: Vector, *, strict: bool) -> list[Part]:
@@ -84,10 +84,11 @@ def _given_up(segment: Segment, listing: Listing) -> Vector:
         return {}  # Retention of the running node was quicker.
 
 
-def _begin(held: list[Range], excused: list[Range]) -> int:
-    """The sequence behind which all of `held` stands but for what is missing for no good reason."""
+def _begin(held: list[Range], excused: list[Range], last: int) -> int:
+    """The sequence behind which all of `held`, and up to `last`, stands but for what is missing for no good reason."""
     begin = held[0][0]
-    for (_, through), (after, _) in pairwise(held):
+    end = [(last, last)] if last > held[-1][1] else []
+    for (_, through), (after, _) in pairwise([*held, *end]):
         if minus([(through, after)], excused):
             break
         begin = after

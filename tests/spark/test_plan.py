@@ -285,6 +285,24 @@ def test_a_stream_from_the_earliest_begins_behind_what_is_missing_for_a_reason(t
     assert sorted(read(options, base, {A: 90, B: 1}, strict=True)) == list(range(81, 91))
 
 
+@pytest.mark.parametrize("gave_up", [True, False])
+def test_a_stream_from_the_earliest_begins_behind_an_end_that_is_missing_for_a_reason(
+    tmp_path: Path, gave_up: bool
+) -> None:
+    """The life of node a that ended at 60: node b was away for the end of it."""
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    left = rest(A, 41, 60, [record(47), record(60)])
+    journal = node(tmp_path, "b")
+    journal.segment([*split(A, 1, 40, 5), *([noted] if gave_up else [left, batch(B, 1, messages(1, 1))])])
+    journal.segment(split(B, 2, 5, 5), {A: 60, B: 1}, sealed=False)
+    options = asked(tmp_path)
+
+    base = Files(options).base()
+
+    assert base == {A: 60, B: 0}
+    assert len(read(options, base, {A: 60, B: 5}, strict=True)) == (4 if gave_up else 5)
+
+
 def test_a_stream_from_the_earliest_does_not_pass_over_what_is_missing_for_no_reason(tmp_path: Path) -> None:
     node(tmp_path, "b").segment([*split(A, 1, 40, 5), *split(A, 61, 70, 5)])
     options = asked(tmp_path)
