@@ -160,16 +160,20 @@ class Segment:
         return self._head
 
     def given_up(self, listing: Listing) -> Vector:
-        """What its node says in it that it will not get: origin → the last such sequence. Raises as `list`."""
+        """What its node says in it that it will not get: origin → the last such sequence; damaged batches say nothing.
+
+        Raises FutureVersion, and FileNotFoundError as `list`.
+        """
         found: Vector = {}
         with open(self.path, "rb") as file:
             for start, end in self._gap_places(file, listing):
                 file.seek(start)
                 batch = file.read(end - start)
-                head = verify_batch(batch)
-                for record in unpack_records(head, batch):
-                    if record[2] >> 56 == Kind.GAP and head.origin.node == self.node:
-                        merge(found, dict([unpack_gap(record[5])]))
+                with suppress(CorruptLog):  # told by whoever reads it
+                    head = verify_batch(batch)
+                    for record in unpack_records(head, batch):
+                        if record[2] >> 56 == Kind.GAP and head.origin.node == self.node:
+                            merge(found, dict([unpack_gap(record[5])]))
         return found
 
     def _gap_places(self, file: BinaryIO, listing: Listing) -> Iterator[tuple[int, int]]:
@@ -180,9 +184,10 @@ class Segment:
             for entry in listing.entries:
                 if entry.origin.node == self.node:
                     file.seek(entry.offset)
-                    head = read_head(file.read(HEAD_BYTES))
-                    if head is not None and head.attributes & GAPS:
-                        yield entry.offset, entry.offset + head.size
+                    with suppress(CorruptLog):
+                        head = read_head(file.read(HEAD_BYTES))
+                        if head is not None and head.attributes & GAPS:
+                            yield entry.offset, entry.offset + head.size
 
     def extent(self, start: int, end: int) -> Extent:
         return Extent(str(self.path), self.node, self.base, start, end, self.holes)

@@ -303,6 +303,20 @@ def test_a_stream_from_the_earliest_begins_behind_an_end_that_is_missing_for_a_r
     assert len(read(options, base, {A: 60, B: 5}, strict=True)) == (4 if gave_up else 5)
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_stream_that_goes_on_over_damage_does_so_where_a_node_noted_what_it_gave_up(
+    tmp_path: Path, place: int
+) -> None:
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    path = node(tmp_path, "b").segment([*split(A, 1, 40, 5), noted, *split(A, 61, 70, 5)])
+    damage(path, path.read_bytes().index(noted) + place % len(noted))
+    options = asked(tmp_path, failOnDataLoss="false")
+
+    base = Files(options).base()
+
+    assert read(options, base, {A: 70, B: 1}, strict=True) == [*range(1, 41), *range(61, 71)]
+
+
 def test_a_stream_from_the_earliest_does_not_pass_over_what_is_missing_for_no_reason(tmp_path: Path) -> None:
     node(tmp_path, "b").segment([*split(A, 1, 40, 5), *split(A, 61, 70, 5)])
     options = asked(tmp_path)
