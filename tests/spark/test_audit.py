@@ -10,7 +10,7 @@ from qmq.spark.jobs.audit import audit, verify_extent
 from qmq.spark.jobs.audit import extents_of as extents
 from qmq.spark.jobs.latency import measure
 from qmq.spark.logs import DataDirectory, Log, Segment
-from qmq.storage.batch import BATCH_MAGIC, encode_batch
+from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.record import Kind, pack_gap
 from qmq.storage.recovery import HOLES_SUFFIX
 
@@ -115,6 +115,30 @@ def test_what_retention_dropped_and_what_was_given_up_is_not_missing(tmp_path: P
     journal.segment([*split(A, 31, 40, 5), noted, *split(A, 61, 70, 5)], {A: 30}, sealed=sealed)
 
     assert found(tmp_path) == []
+
+
+def gave_up(path: Path) -> tuple[Path, bytes]:
+    """Node b's journal with a note that it gave up a's 41 to 60, and the note; a second segment follows."""
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    journal = node(path, "b")
+    segment = journal.segment([*split(A, 1, 40, 5), noted, *split(A, 61, 70, 5)])
+    journal.segment(split(A, 71, 80, 5), {A: 70, B: 1})
+    return segment, noted
+
+
+def test_damage_before_a_note_of_what_was_given_up_does_not_hide_it(tmp_path: Path) -> None:
+    path, _ = gave_up(tmp_path)
+    flip(path, path.read_bytes().index(BATCH_MAGIC))
+
+    assert found(tmp_path) == []  # --deep finds it
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_damaged_note_of_what_was_given_up_makes_nothing_else_missing(tmp_path: Path, place: int) -> None:
+    path, noted = gave_up(tmp_path)
+    flip(path, path.read_bytes().index(noted) + place % len(noted))
+
+    assert found(tmp_path) == [("b", "missing", str(A), 41, 60)]
 
 
 @pytest.mark.parametrize("sealed", [True, False])

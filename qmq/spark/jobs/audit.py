@@ -21,7 +21,7 @@ from qmq.spark.logs import DataDirectory, Extent, Listing, Segment
 from qmq.spark.options import Options
 from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import read_journal
-from qmq.storage.batch import GAPS, REST, BatchHead, read_head, unpack_records, verify_batch
+from qmq.storage.batch import GAPS, REST, BatchHead, unpack_records
 from qmq.storage.disk import ReadOnlyDisk
 from qmq.storage.record import Kind, unpack_gap
 from qmq.storage.segment import read_summary, scan
@@ -229,7 +229,7 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
         file.close()
     if end is not None and summary is not None:
         if any(kind == Kind.GAP for _, kind in summary.kinds):
-            _learn_gaps(walk, segment, end)
+            _learn_gaps(walk, segment, segment.list())
         missing = walk.missing_ranges()
         for origin, ranges in summary.ranges.items():
             for first, last in ranges:
@@ -240,10 +240,7 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
     listing = segment.list()
     for start, stop in listing.damage:
         walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"{segment.path} {start}–{stop}"))
-    if listing.sealed:
-        _learn_gaps(walk, segment, listing.end)
-    elif listing.gaps:
-        _learn_gaps_at(walk, segment, listing.gaps)
+    _learn_gaps(walk, segment, listing)
     for entry in listing.entries:
         walk.take(entry.origin, entry.first, entry.last, name)
     return max([listing.reach, *put_aside])
@@ -255,24 +252,10 @@ def _learn_rests(walk: _Walk, listing: Listing) -> None:
         walk.given_up.add(entry.origin, entry.first - 1, entry.last)
 
 
-def _learn_gaps(walk: _Walk, segment: Segment, end: int) -> None:
+def _learn_gaps(walk: _Walk, segment: Segment, listing: Listing) -> None:
     """What the node itself says that it has given up, or will never get."""
-    data = segment.path.read_bytes()[:end]
-    for offset, size, origin, has_gaps in _heads(data, segment):
-        if has_gaps and origin.node == walk.node:
-            batch = data[offset : offset + size]
-            _note_gaps(walk, verify_batch(batch), batch)
-
-
-def _learn_gaps_at(walk: _Walk, segment: Segment, places: Iterable[tuple[int, int]]) -> None:
-    """The same, where it is known in which batches."""
-    with open(segment.path, "rb") as file:
-        for start, end in places:
-            file.seek(start)
-            data = file.read(end - start)
-            head = verify_batch(data)
-            if head.origin.node == walk.node:
-                _note_gaps(walk, head, data)
+    for gone, through in segment.given_up(listing).items():
+        walk.given_up.add(gone, 0, through)
 
 
 def _note_gaps(walk: _Walk, head: BatchHead, batch: bytes) -> None:
@@ -280,23 +263,6 @@ def _note_gaps(walk: _Walk, head: BatchHead, batch: bytes) -> None:
         if record[2] >> 56 == Kind.GAP:
             gone, through = unpack_gap(record[5])
             walk.given_up.add(gone, 0, through)
-
-
-def _heads(data: bytes, segment: Segment) -> Iterator[tuple[int, int, Origin, bool]]:
-    offset = segment.head().size
-    while offset < len(data):
-        hole = next((stop for begin, stop in segment.holes if begin <= offset < stop), None)
-        if hole is not None:
-            offset = hole
-            continue
-        try:
-            head = read_head(data, offset)
-        except CorruptLog:
-            return  # told by the listing
-        if head is None:
-            return
-        yield offset, head.size, head.origin, bool(head.attributes & GAPS)
-        offset += head.size
 
 
 # Deep: in Spark's workers
