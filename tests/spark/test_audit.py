@@ -210,6 +210,17 @@ def test_what_was_put_aside_and_sent_again_is_not_doubled(tmp_path: Path, sealed
     assert {finding[1] for finding in found(tmp_path)} == {"put aside"}
 
 
+def test_damage_that_indexes_and_heads_show_is_the_same_finding_when_everything_is_read(tmp_path: Path) -> None:
+    path = node(tmp_path, "a").segment(split(A, 1, 30, 10), sealed=False)
+    flip(path, path.read_bytes().rindex(BATCH_MAGIC, 0, -1000) + 200)
+    directory = DataDirectory(tmp_path / "a")
+
+    shown = [finding for finding in audit([directory]).findings if finding.kind == "corrupt"]
+    deep = [finding for extent in extents(directory) for finding in verify_extent(extent)]
+
+    assert deep == shown != []
+
+
 def test_a_fanout_log_that_cannot_say_what_it_is_of_is_verified(tmp_path: Path) -> None:
     path = fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 1, messages(1, 2, "/fanout/f"))])
     node(tmp_path, "a").segment(split(A, 3, 10, 5), {A: 2})

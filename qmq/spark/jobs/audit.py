@@ -239,7 +239,7 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
         return end
     listing = segment.list()
     for start, stop in listing.damage:
-        walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"{segment.path} {start}–{stop}"))
+        walk.note(_damaged(walk.node, str(segment.path), start, stop))
     _learn_gaps(walk, segment, listing)
     for entry in listing.entries:
         walk.take(entry.origin, entry.first, entry.last, name)
@@ -309,8 +309,7 @@ def verify_extent(extent: Extent) -> list[Finding]:
         for found in scan(piece):
             offset = begin + found.start
             if found.head is None:
-                where = f"{extent.path} {offset}–{begin + found.end}: no batch can be read"
-                findings.append(Finding(extent.node, CORRUPT, "", 0, 0, where))
+                findings.append(_damaged(extent.node, extent.path, offset, begin + found.end))
             elif not _is_true(found.head, piece[found.start : found.end]):
                 where = f"{extent.path} {offset}: its records are not those that it speaks of"
                 findings.append(
@@ -318,6 +317,11 @@ def verify_extent(extent: Extent) -> list[Finding]:
                 )
         begin = max(begin, stop)
     return findings
+
+
+def _damaged(node: str, path: str, start: int, stop: int) -> Finding:
+    """The same, whoever sees it first."""
+    return Finding(node, CORRUPT, "", 0, 0, f"{path} {start}–{stop}: no batch can be read")
 
 
 def _is_true(head: BatchHead, batch: bytes) -> bool:
