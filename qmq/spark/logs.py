@@ -319,13 +319,25 @@ class DataDirectory:
         return have
 
     def fanouts(self) -> Iterator[tuple[str, Log]]:
-        """Destination and log of every fanout that has one. Nothing can be told of one without a readable batch."""
+        """Destination and log of every fanout that has one, but for those that are `nameless`."""
         for log in self.fanout_logs():
-            directory = log.directory.name
-            name = self._names.get(directory) or _destination_of(log)
-            if name is not None and directory_name(name) == directory:
-                self._names[directory] = name
+            name = self._name_of(log)
+            if name is not None:
                 yield name, log
+
+    def nameless(self) -> Iterator[Log]:
+        """Fanout logs that have something and do not say what they are of: none of their batches can be read."""
+        for log in self.fanout_logs():
+            if self._name_of(log) is None and any(found.entries or found.damage for _, found in log.segments()):
+                yield log
+
+    def _name_of(self, log: Log) -> str | None:
+        directory = log.directory.name
+        name = self._names.get(directory) or _destination_of(log)
+        if name is None or directory_name(name) != directory:
+            return None
+        self._names[directory] = name
+        return name
 
     def fanout_logs(self) -> Iterator[Log]:
         """The same, whether one can say what it is of or not."""

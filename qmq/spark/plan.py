@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector, merge
-from qmq.errors import QmqError
+from qmq.errors import CorruptLog, QmqError
 from qmq.spark.logs import DataDirectory, Extent, Listing, Segment, ranges_of
 from qmq.spark.options import Options
 from qmq.spark.ranges import RangeMap
+from qmq.storage.fanout import directory_name
 from qmq.storage.segment import BatchEntry
 
 CLOCK_MARGIN_US: Final = 60_000_000
@@ -146,6 +147,8 @@ def _take_fanouts(
     """
     covered: dict[str, RangeMap] = {}
     for directory in directories:
+        if options.fail_on_data_loss:
+            _require_names(directory, options)
         base = directory.base()
         for name, log in directory.fanouts():
             if not options.wants(name):
@@ -162,6 +165,14 @@ def _take_fanouts(
     for known in covered.values():
         common = known if common is None else common.common(known)
     return common or RangeMap()
+
+
+def _require_names(directory: DataDirectory, options: Options) -> None:
+    """Raises CorruptLog for a fanout log that may be of what is asked for: it does not say, and cannot be read."""
+    asked = options.destinations
+    for log in directory.nameless():
+        if asked is None or log.directory.name in map(directory_name, asked):
+            raise CorruptLog(f"{log.directory}: no batch can be read, not even to tell which fanout it is of")
 
 
 def _ends(segments: list[tuple[Segment, Listing]]) -> Iterator[tuple[Origin, int, int]]:

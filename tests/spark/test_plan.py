@@ -494,6 +494,28 @@ def test_a_damaged_batch_of_one_fanout_is_no_matter_of_the_others(tmp_path: Path
         read(asked(tmp_path, subscribe="/fanout/f"))
 
 
+@pytest.mark.parametrize(
+    ("said", "others"),
+    [
+        ({"subscribe": "/fanout/f"}, []),
+        ({"subscribePattern": "/fanout/.*"}, [4, 5, 6]),
+        ({}, [4, 5, 6, 7, 8, 9, 10]),
+    ],
+)
+def test_a_fanout_log_of_which_nothing_can_be_read_is_an_error_for_whom_it_may_concern(
+    tmp_path: Path, said: dict[str, str], others: list[int]
+) -> None:
+    path = fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 1, messages(1, 3, "/fanout/f"))])
+    fanout(tmp_path, "a", "/fanout/g").segment([batch(A, 4, messages(4, 6, "/fanout/g"))])
+    node(tmp_path, "a").segment(split(A, 7, 10, 5), {A: 6})
+    damage(path, path.read_bytes().index(BATCH_MAGIC) + 130)
+
+    with pytest.raises(CorruptLog, match=str(path.parent)):
+        read(asked(tmp_path, **said))
+    assert sorted(read(asked(tmp_path, **said, failOnDataLoss="false"))) == others
+    assert read(asked(tmp_path, subscribe="/fanout/g")) == [4, 5, 6]
+
+
 def test_an_end_before_everything_leaves_nothing(tmp_path: Path) -> None:
     node(tmp_path, "a").segment(split(A, 1, 30, 10), sealed=False)
 
