@@ -23,6 +23,7 @@ from qmq.storage.fanout import FANOUT_DIRECTORY, directory_name
 from qmq.storage.record import Kind, unpack_gap
 from qmq.storage.recovery import JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, load_quarantined
 from qmq.storage.segment import (
+    JOURNAL,
     BatchEntry,
     Footer,
     SegmentHead,
@@ -135,7 +136,7 @@ class Segment:
             if self._head is None:
                 # At once: retention may drop the file before anybody asks for its head.
                 with suppress(CorruptLog):  # `head` will say so
-                    self._head = read_segment_head(descriptor)
+                    self._head = self._read_head(descriptor)
             index = read_footer(descriptor, self.batches_end) if self.batches_end is not None else None
             if index is not None:
                 index = self._without_holes(index)
@@ -148,16 +149,28 @@ class Segment:
         return self._listing
 
     def head(self) -> SegmentHead:
-        """What it says of itself. Raises as `list`."""
+        """What it says of itself, and no vector if not `knows_vector`. Raises as `list`."""
         if self._head is None:
             descriptor = ReadOnlyDisk(self.path.parent).open(self.path.name)
             try:
-                self._head = read_segment_head(descriptor)
-            except CorruptLog as error:
-                raise CorruptLog(f"{self.path}: {error}") from error
+                self._head = self._read_head(descriptor)
             finally:
                 descriptor.close()
         return self._head
+
+    @property
+    def knows_vector(self) -> bool:
+        """Whether its head says what the log held before it: one that the node has put aside does not."""
+        return not self.in_hole(0)
+
+    def _read_head(self, file: DiskFile) -> SegmentHead:
+        for start, stop in self.holes:
+            if start == 0:
+                return SegmentHead(self.base, JOURNAL, self.node, 0, {}, stop)
+        try:
+            return read_segment_head(file)
+        except CorruptLog as error:
+            raise CorruptLog(f"{self.path}: {error}") from error
 
     def given_up(self, listing: Listing) -> Vector:
         """What its node says in it that it will not get: origin → the last such sequence; damaged batches say nothing.
@@ -305,9 +318,13 @@ class DataDirectory:
 
     def base(self) -> Vector:
         """What its journal does not hold any more: the vector before its first segment."""
-        for segment, _ in self.journal.segments()[:1]:
-            return segment.head().vector
-        return {}
+        begun: Vector = {}
+        for segment, listing in self.journal.segments():
+            if segment.knows_vector:
+                return {**segment.head().vector, **begun}
+            for entry in listing.entries:
+                begun.setdefault(entry.origin, entry.first - 1)
+        return begun
 
     def vector(self) -> Vector:
         """What it holds."""

@@ -178,6 +178,27 @@ def test_a_segment_without_a_head_is_found_by_every_part_of_the_audit(tmp_path: 
     assert measure([directory]) == ([], [])
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_head_that_is_put_aside_is_a_finding_of_its_own_and_no_other(
+    tmp_path: Path, sealed: bool, number: int
+) -> None:
+    journal = node(tmp_path, "a", base=4096)
+    journal.segment(split(A, 11, 20, 5), {A: 10, B: 7}, sealed=sealed)
+    journal.segment([*split(A, 21, 30, 5), *split(B, 8, 10, 5)], {A: 20, B: 7}, sealed=sealed)
+    journal.segment(split(A, 31, 40, 5), {A: 30, B: 10}, sealed=False)
+    path = sorted((tmp_path / "a" / "journal").iterdir())[number]
+    base = int(path.stem, 16)
+    flip(path, 9)
+    noted = [[base, base + path.read_bytes().index(BATCH_MAGIC), None, 0, 0]]
+    (tmp_path / "a" / "quarantine").mkdir()
+    (tmp_path / "a" / "quarantine" / f"{base:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
+
+    assert {finding[1] for finding in found(tmp_path)} == {"put aside"}
+    listed = extents(DataDirectory(tmp_path / "a"))
+    assert [finding for extent in listed for finding in verify_extent(extent)] == []
+
+
 def test_a_new_segment_whose_head_is_not_written_yet_is_no_finding(tmp_path: Path) -> None:
     node(tmp_path, "a").segment(split(A, 1, 30, 10))
     last = max((tmp_path / "a" / "journal").iterdir())

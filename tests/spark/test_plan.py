@@ -387,10 +387,10 @@ def damage_second_batch(path: Path) -> tuple[int, int]:
     return start, data.index(BATCH_MAGIC, start + 1)
 
 
-def put_aside(root: Path, start: int, end: int) -> None:
-    """Node a has noted that a's 11 to 20 cannot be read there."""
+def put_aside(root: Path, start: int, end: int, *, is_head: bool = False) -> None:
+    """Node a has noted that a's 11 to 20, or the head of a segment, cannot be read there."""
     (root / "a" / "quarantine").mkdir()
-    noted = msgpack.packb([[start, end, list(A), 11, 20]])
+    noted = msgpack.packb([[start, end, None, 0, 0] if is_head else [start, end, list(A), 11, 20]])
     (root / "a" / "quarantine" / f"{start:016x}{HOLES_SUFFIX}").write_bytes(noted)
 
 
@@ -416,6 +416,25 @@ def test_what_a_node_puts_aside_while_a_stream_reads_it_is_no_damage(tmp_path: P
     files.available()
     found = rows(files.plan({}, {A: 30}, strict=True), options, ["sequence"])
     assert sorted(row["sequence"] for row in found) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_segment_whose_head_the_node_has_put_aside_is_read(tmp_path: Path, sealed: bool, number: int) -> None:
+    """It goes on with its batches. What came before them the next head says."""
+    journal = node(tmp_path, "a", base=4096)
+    journal.segment(split(A, 11, 20, 5), {A: 10, B: 7}, sealed=sealed)
+    journal.segment(split(A, 21, 30, 5), {A: 20, B: 7}, sealed=sealed)
+    journal.segment(split(A, 31, 40, 5), {A: 30, B: 7}, sealed=False)
+    path = sorted((tmp_path / "a" / "journal").iterdir())[number]
+    base = int(path.stem, 16)
+    damage(path, 9)
+    put_aside(tmp_path, base, base + path.read_bytes().index(BATCH_MAGIC), is_head=True)
+    directory = DataDirectory(tmp_path / "a")
+
+    assert read(asked(tmp_path)) == list(range(11, 41))
+    assert (directory.base(), directory.vector()) == ({A: 10, B: 7}, {A: 40, B: 7})
+    assert Files(asked(tmp_path)).base() == {A: 10, B: 7}
 
 
 @pytest.mark.parametrize("sealed", [True, False])

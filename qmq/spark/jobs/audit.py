@@ -176,7 +176,7 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
         is_last = index + 1 == len(segments)
         try:
             if begins_here:
-                merge(walk.have, segment.head().vector)
+                merge(walk.have, segment.head().vector if segment.knows_vector else directory.base())
             elif segment.base != expected:
                 where = f"journal positions {expected}–{segment.base}"
                 walk.note(Finding(walk.node, LOST_FILE, "", 0, 0, where))
