@@ -179,6 +179,19 @@ def test_a_segment_without_a_head_is_found_by_every_part_of_the_audit(tmp_path: 
 
 
 @pytest.mark.parametrize("sealed", [True, False])
+def test_what_was_dropped_long_ago_is_not_missing_when_the_first_head_cannot_tell_it(
+    tmp_path: Path, sealed: bool
+) -> None:
+    journal = node(tmp_path, "a", base=4096)
+    path = journal.segment(split(A, 11, 30, 10), {A: 10}, sealed=sealed)
+    journal.segment(split(A, 31, 40, 10), {A: 30}, sealed=False)
+    flip(path, 9)
+
+    (finding,) = audit([DataDirectory(tmp_path / "a")]).findings
+    assert finding.kind == "corrupt" and str(path) in finding.where
+
+
+@pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_head_that_is_put_aside_is_a_finding_of_its_own_and_no_other(
     tmp_path: Path, sealed: bool, number: int

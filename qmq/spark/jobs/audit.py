@@ -191,8 +191,10 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
             where = text if text.startswith(str(segment.path)) else f"{segment.path}: {text}"
             walk.note(Finding(walk.node, CORRUPT, "", 0, 0, where))
             end = segment.batches_end or 0
+        else:
+            begins_here = False  # Else it was the first one, and the next head says where the log begins.
         found.segments += 1
-        begins_here, expected = False, segment.base + end
+        expected = segment.base + end
     walk.finish()
     return walk
 
