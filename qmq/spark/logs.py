@@ -38,6 +38,10 @@ SEGMENTS_REMEMBERED_MAX: Final = 16_384
 """Indexes of sealed segments that one reader keeps: a terabyte of log. Beyond that they are read again."""
 
 
+class NotBegun(CorruptLog):
+    """The last segment has no readable head, and no batch: its head is not written yet."""
+
+
 class Extent(NamedTuple):
     """Whole batches of one file, for a worker to read: offsets `start` to `end`, without the `holes` between.
 
@@ -124,7 +128,7 @@ class Segment:
         """Its batches. What cannot be read at the end of the last segment is not there yet, instead of damage.
 
         Raises:
-            CorruptLog: its head cannot be read.
+            CorruptLog: its head cannot be read; NotBegun when that is not written yet.
             FutureVersion: written by later software.
             FileNotFoundError: the node has dropped it meanwhile.
         """
@@ -167,10 +171,13 @@ class Segment:
         for start, stop in self.holes:
             if start == 0:
                 return SegmentHead(self.base, JOURNAL, self.node, 0, {}, stop)
-        try:
+        with suppress(CorruptLog):
             return read_segment_head(file)
+        is_begun = self.batches_end is not None or any(found.head for found in scan(file.read(0, file.size())))
+        try:
+            return read_segment_head(file)  # It may have been written since.
         except CorruptLog as error:
-            raise CorruptLog(f"{self.path}: {error}") from error
+            raise (CorruptLog if is_begun else NotBegun)(f"{self.path}: {error}") from error
 
     def given_up(self, listing: Listing) -> Vector:
         """What its node says in it that it will not get: origin → the last such sequence; damaged batches say nothing.
@@ -276,18 +283,12 @@ class Log:
         return found
 
     def segments(self) -> list[tuple[Segment, Listing]]:
-        """The same, with what is in them. Raises as `Segment.list`, but for files that were dropped meanwhile."""
-        files = self.files()
+        """The same, with what is in them. Raises as `Segment.list`, but for what was dropped or is not begun yet."""
         found = []
-        for segment in files:
-            try:
+        for segment in self.files():
+            # Retention of the running node may have been quicker.
+            with suppress(FileNotFoundError, NotBegun):
                 found.append((segment, segment.list()))
-            except FileNotFoundError:
-                continue  # Retention of the running node was quicker.
-            except CorruptLog:
-                if segment is not files[-1]:
-                    raise
-                # A new segment whose head is not written yet.
         return found
 
 

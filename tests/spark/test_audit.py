@@ -212,6 +212,21 @@ def test_a_head_that_is_put_aside_is_a_finding_of_its_own_and_no_other(
     assert [finding for extent in listed for finding in verify_extent(extent)] == []
 
 
+def test_a_damaged_head_of_the_last_segment_is_found(tmp_path: Path) -> None:
+    """It has batches, so it is not one that was begun a moment ago."""
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 10, 5))
+    path = journal.segment(split(A, 11, 30, 10), {A: 10}, sealed=False)
+    flip(path, 9)
+    directory = DataDirectory(tmp_path / "a")
+
+    shown = audit([directory]).findings
+    deep = [finding for extent in extents(directory) for finding in verify_extent(extent)]
+
+    assert [finding.kind for finding in (*shown, *deep)] == ["corrupt", "corrupt"]
+    assert all(str(path) in finding.where for finding in (*shown, *deep))
+
+
 def test_a_new_segment_whose_head_is_not_written_yet_is_no_finding(tmp_path: Path) -> None:
     node(tmp_path, "a").segment(split(A, 1, 30, 10))
     last = max((tmp_path / "a" / "journal").iterdir())

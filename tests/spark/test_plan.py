@@ -498,6 +498,20 @@ def test_an_error_about_a_segment_names_its_file(tmp_path: Path) -> None:
         read(asked(tmp_path))
 
 
+def test_a_damaged_head_of_the_last_segment_is_an_error_unless_it_is_not_written_yet(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 10, 5))
+    path = journal.segment(split(A, 11, 30, 10), {A: 10}, sealed=False)
+    whole = path.read_bytes()
+
+    path.write_bytes(whole[:9])
+    assert read(asked(tmp_path)) == list(range(1, 11))
+    path.write_bytes(whole)
+    damage(path, 9)
+    with pytest.raises(CorruptLog, match=f"{path}: segment head"):
+        read(asked(tmp_path))
+
+
 def test_a_damaged_batch_of_one_fanout_is_no_matter_of_the_others(tmp_path: Path) -> None:
     """A log says in its batches what it is of."""
     path = fanout(tmp_path, "a", "/fanout/f").segment(

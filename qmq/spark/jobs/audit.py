@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog
 from qmq.spark.columns import EVERYTHING, Columns, Piece
-from qmq.spark.logs import DataDirectory, Extent, Listing, Segment
+from qmq.spark.logs import DataDirectory, Extent, Listing, NotBegun, Segment
 from qmq.spark.options import Options
 from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import read_journal
@@ -164,7 +164,6 @@ def audit(directories: Sequence[DataDirectory], servers: Sequence[Options] = ())
 
 
 def _walk(directory: DataDirectory, found: Audit) -> _Walk:
-    segments = list(directory.journal.files())
     walk = _Walk(directory.node, {})
     for entry in directory.quarantined:
         origin = str(entry.origin) if entry.origin is not None else ""
@@ -172,8 +171,7 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
         if entry.origin is not None:
             walk.given_up.add(entry.origin, entry.first - 1, entry.last)
     begins_here, expected = True, 0
-    for index, segment in enumerate(segments):
-        is_last = index + 1 == len(segments)
+    for segment in directory.journal.files():
         try:
             if begins_here:
                 merge(walk.have, segment.head().vector if segment.knows_vector else directory.base())
@@ -184,9 +182,9 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
         except FileNotFoundError:
             begins_here = True  # Retention of the running node was quicker: what is behind it is where the log begins.
             continue
+        except NotBegun:
+            break
         except CorruptLog as error:
-            if is_last:
-                break  # A new segment whose head is not written yet.
             text = str(error)
             where = text if text.startswith(str(segment.path)) else f"{segment.path}: {text}"
             walk.note(Finding(walk.node, CORRUPT, "", 0, 0, where))
@@ -293,11 +291,10 @@ def extents_of(directory: DataDirectory) -> Iterator[Extent]:
         for segment in log.files():
             try:
                 yield segment.extent(segment.head().size, segment.list().reach)
-            except FileNotFoundError:
-                continue  # Retention of the running node was quicker.
+            except (FileNotFoundError, NotBegun):
+                continue  # Retention of the running node was quicker, or it has just begun the file.
             except CorruptLog:
-                if segment.batches_end is not None:  # else a new one whose head is not written yet
-                    yield segment.extent(0, segment.batches_end)
+                yield segment.extent(0, segment.batches_end or segment.path.stat().st_size)
 
 
 def verify_extent(extent: Extent) -> list[Finding]:
