@@ -9,7 +9,7 @@ from qmq.dots import Vector
 from qmq.spark.logs import DataDirectory, Listing, Segment, ranges_of
 from qmq.spark.options import Options
 from qmq.spark.plan import Part, available, plan, plan_nodes
-from qmq.spark.ranges import RangeMap, minus
+from qmq.spark.ranges import NOTHING, RangeMap, minus
 from qmq.spark.tables import rows_of
 
 
@@ -61,8 +61,8 @@ class Files:
         begin = {origin: _begin(ranges, excused.of(origin), have.get(origin, 0)) for origin, ranges in held.items()}
         return {**have, **begin}
 
-    def plan(self, start: Vector, end: Vector, *, strict: bool) -> list[Part]:
-        return plan(self._directories, self._options, start, end, strict=strict)
+    def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
+        return plan(self._directories, self._options, start, end, strict=strict, but_for=but_for)
 
     def plan_nodes(self) -> list[Part]:
         return plan_nodes(self._directories, self._options)
