@@ -178,6 +178,18 @@ def test_fields_that_are_called_as_our_columns_get_other_names(spark: Any, tmp_p
     assert tuple(row) == (1, 3, 2)
 
 
+def test_of_fields_that_differ_by_capitals_one_is_a_column_and_the_others_are_told(spark: Any, tmp_path: Path) -> None:
+    bodies = [b'{"id": 1, "Id": 2, "list": [{"x": 3, "X": 4}]}', b'{"id": 5, "list": []}']
+    node(tmp_path, "a").segment([batch(A, 1, [record(n, body) for n, body in enumerate(bodies, 1)])])
+    table = str(tmp_path / "table")
+
+    done = tables(spark, {"path": str(tmp_path / "a")}, table)
+
+    rows = read_table(spark, table).orderBy("message_id").collect()
+    assert done.drift.new == {"id": "bigint", "list[].x": "bigint"}
+    assert [(row.Id, [one.asDict() for one in row.list]) for row in rows] == [(2, [{"X": 4}]), (None, [])]
+
+
 def test_two_runs_do_not_add_to_a_table_at_once(tmp_path: Path) -> None:
     nothing: Any = None
     (tmp_path / "table").mkdir()

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from qmq.dots import Vector, merge
 from qmq.errors import QmqError
@@ -109,7 +109,7 @@ def _add(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
     try:
         texts = frame.select(f.col("body").cast("string").alias("text"))
         found = _infer(spark, texts)
-        kept = StructType.fromJson(json.loads(state["schema"])) if state["schema"] else found
+        kept = StructType.fromJson(json.loads(state["schema"])) if state["schema"] else _told_apart(found)
         done.drift = drift(kept, found)
         done.rows, done.drift.unparsed = _write(frame, kept, f"{table}/run={state['runs']}")
     finally:
@@ -161,6 +161,21 @@ def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
     # Of what is JSON and no object Spark would make a column for broken lines.
     lines = texts.where(f.expr("try_parse_json(text) is not null") & f.col("text").rlike(r"^\s*\{")).rdd.map(_first)
     return spark.read.json(lines).schema
+
+
+def _told_apart(kind: Any) -> Any:
+    """A type without fields that Spark cannot tell from an earlier one beside them; `body` has them.
+
+    For Spark capitals are the same letters.
+    """
+    if isinstance(kind, ArrayType):
+        return ArrayType(_told_apart(kind.elementType), kind.containsNull)
+    if not isinstance(kind, StructType):
+        return kind
+    fields: dict[str, StructField] = {}
+    for one in kind.fields:
+        fields.setdefault(one.name.lower(), StructField(one.name, _told_apart(one.dataType), one.nullable))
+    return StructType(list(fields.values()))
 
 
 def _first(row: Any) -> Any:
