@@ -190,6 +190,17 @@ def test_of_fields_that_differ_by_capitals_one_is_a_column_and_the_others_are_to
     assert [(row.Id, [one.asDict() for one in row.list]) for row in rows] == [(2, [{"X": 4}]), (None, [])]
 
 
+def test_a_field_that_is_called_as_sparks_column_for_broken_lines_is_a_field(spark: Any, tmp_path: Path) -> None:
+    bodies = [b'{"_corrupt_record": 1, "n": 2}', b'{"n": 3}']
+    node(tmp_path, "a").segment([batch(A, 1, [record(n, body) for n, body in enumerate(bodies, 1)])])
+    table = str(tmp_path / "table")
+
+    tables(spark, {"path": str(tmp_path / "a")}, table)
+
+    rows = read_table(spark, table).orderBy("message_id").collect()
+    assert [(row["_corrupt_record"], row.n) for row in rows] == [(1, 2), (None, 3)]
+
+
 def test_two_runs_do_not_add_to_a_table_at_once(tmp_path: Path) -> None:
     nothing: Any = None
     (tmp_path / "table").mkdir()

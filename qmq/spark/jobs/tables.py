@@ -31,6 +31,8 @@ STATE: Final = "_qmq.json"
 LOCK: Final = "_qmq.lock"
 STATE_VERSION: Final = 1
 OWN_COLUMNS: Final = ("message_id", "timestamp", "destination", "body")
+BROKEN: Final = "\0"
+"""What Spark is to call its column for broken lines: there are none, and bodies may have a field of the usual name."""
 CHOOSING: Final = ("subscribe", "subscribePattern", "startingTimestamp", "endingTimestamp")
 """Options that say which messages a table is of."""
 
@@ -160,7 +162,7 @@ def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
     """The schema of all bodies that are JSON objects."""
     # Of what is JSON and no object Spark would make a column for broken lines.
     lines = texts.where(f.expr("try_parse_json(text) is not null") & f.col("text").rlike(r"^\s*\{")).rdd.map(_first)
-    return spark.read.json(lines).schema
+    return spark.read.json(lines, mode="DROPMALFORMED", columnNameOfCorruptRecord=BROKEN).schema
 
 
 def _told_apart(kind: Any) -> Any:
@@ -190,7 +192,7 @@ def _write(frame: DataFrame, schema: StructType, path: str) -> tuple[int, int]:
         "timestamp",
         "destination",
         f.try_parse_json(text).alias("body"),
-        f.from_json(text, schema).alias("parsed"),
+        f.from_json(text, schema, {"columnNameOfCorruptRecord": BROKEN}).alias("parsed"),
     )
     columns = [f.col("parsed")[name].alias(column) for name, column in _column_names(schema.fieldNames()).items()]
     parsed.select(*OWN_COLUMNS, *columns).write.mode("overwrite").parquet(path)
