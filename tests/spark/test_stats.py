@@ -106,6 +106,17 @@ def test_dead_letters_in_another_queue_are_known_to_their_own(
     assert [window.messages for window in found.windows] == [1]
 
 
+@pytest.mark.parametrize("chosen", [{"subscribe": "/queue/jobs"}, {"subscribePattern": "/queue/j.*"}])
+def test_a_message_waits_until_the_newest_record_of_all(spark: Any, tmp_path: Path, chosen: dict[str, str]) -> None:
+    """Its own queue stands still: nothing comes, and nobody takes anything."""
+    waits, other = record(1, b"x", at_us=at(0)), record(2, b"x", "/fanout/news", at_us=at(10))
+    node(tmp_path, "a").segment([batch(A, 1, [waits, other])])
+
+    (queue,) = stats(read_records(spark, {"path": f"{tmp_path}/a", **chosen})).totals
+
+    assert (queue.destination, queue.waiting, queue.oldest_seconds) == ("/queue/jobs", 1, 600.0)
+
+
 def total(destination: str, **facts: Any) -> Total:
     plain: dict[str, Any] = dict(
         messages=10, bytes=2_500_000, size_p50=1, size_p99=2, size_max=3, settled=4, ack_p50=0.01, ack_p99=None,
