@@ -11,7 +11,7 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.spark.jobs.archive import archive
-from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_list, redrive_lines
+from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_letters, read_list, redrive_lines
 from qmq.spark.jobs.messages import read_messages
 from qmq.spark.jobs.replay import choose, choose_listed, plan, send
 from qmq.spark.jobs.tables import LOCK, TableError, read_table, tables
@@ -56,6 +56,22 @@ def test_dead_letters_are_told_and_sent_again_by_a_list(spark: Any, log: dict[st
     assert (headers["destination"], sent.body) == ("/queue/orders", b'{"order": 3}')
     assert headers["dedup-id"] == f"again-{A}-6" and headers["qmq-replayed-from"] == f"{A}-6"
     assert headers["shop"] == "x" and not any(name.startswith("dead-letter-") for name in headers)
+
+
+@pytest.mark.parametrize("chosen", [{"subscribe": "/queue/orders"}, {"subscribePattern": "/queue/dead-.*"}])
+def test_dead_letters_are_chosen_by_the_queue_that_gave_them_up_or_that_keeps_them(
+    spark: Any, log: dict[str, str], tmp_path: Path, chosen: dict[str, str]
+) -> None:
+    table = str(tmp_path / "table")
+    archive(spark, read_options(log), table)
+
+    for letters in (
+        read_letters(spark, {**log, **chosen}),
+        read_letters(spark, {**chosen, "servers": "somewhere:1"}, table),
+    ):
+        assert sorted(row.sequence for row in letters.collect()) == [5, 6]
+        assert sum(group.letters for group in dead_letters(letters)) == 2
+    assert read_letters(spark, {**log, "subscribe": "/queue/other"}).count() == 0
 
 
 def test_times_are_utc_wherever_the_machine_is(
