@@ -35,7 +35,7 @@ class Files:
             for path in paths:
                 known = self._known.get(path)
                 if known is None:
-                    self._known[path] = DataDirectory(path)
+                    self._known[path] = DataDirectory(path, over_damage=not self._options.fail_on_data_loss)
                 else:
                     known.look()
 

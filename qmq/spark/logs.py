@@ -112,15 +112,18 @@ class Segment:
     """One segment file. `list` looks at it again if it can have grown.
 
     `batches_end`: the offset where its batches end, as the next one's base says; None for the last one. What looks like
-    an index there may be a message's body.
+    an index there may be a message's body. `over_damage`: a head that cannot be read counts as put aside.
     """
 
-    def __init__(self, path: Path, base: int, node: str, holes: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, path: Path, base: int, node: str, holes: list[tuple[int, int]], *, over_damage: bool = False
+    ) -> None:
         self.path = path
         self.base = base
         self.node = node
         self.batches_end: int | None = None
         self.holes = tuple((max(start - base, 0), end - base) for start, end in holes if end > base)
+        self._over_damage = over_damage
         self._head: SegmentHead | None = None
         self._listing = Listing([], 0, False, ())
 
@@ -173,11 +176,17 @@ class Segment:
                 return SegmentHead(self.base, JOURNAL, self.node, 0, {}, stop)
         with suppress(CorruptLog):
             return read_segment_head(file)
-        is_begun = self.batches_end is not None or any(found.head for found in scan(file.read(0, file.size())))
+        data = file.read(0, file.size())
+        first = next((found.start for found in scan(data) if found.head is not None), self.batches_end)
         try:
             return read_segment_head(file)  # It may have been written since.
         except CorruptLog as error:
-            raise (CorruptLog if is_begun else NotBegun)(f"{self.path}: {error}") from error
+            if first is None:
+                raise NotBegun(f"{self.path}: {error}") from error
+            if not self._over_damage:
+                raise CorruptLog(f"{self.path}: {error}") from error
+        self.holes = ((0, first), *self.holes)
+        return SegmentHead(self.base, JOURNAL, self.node, 0, {}, first)
 
     def given_up(self, listing: Listing) -> Vector:
         """What its node says in it that it will not get: origin → the last such sequence; damaged batches say nothing.
@@ -258,10 +267,11 @@ class Segment:
 class Log:
     """The segments of one directory, journal or fanout log, oldest first."""
 
-    def __init__(self, directory: Path, node: str, holes: list[tuple[int, int]]) -> None:
+    def __init__(self, directory: Path, node: str, holes: list[tuple[int, int]], *, over_damage: bool = False) -> None:
         self.directory = directory
         self.node = node
         self._holes = holes
+        self._over_damage = over_damage
         self._segments: dict[str, Segment] = {}
 
     def files(self) -> list[Segment]:
@@ -272,7 +282,8 @@ class Log:
             return []
         named = [(base, name) for name in names if (base := segment_base(name)) is not None]
         found = [
-            self._segments.get(name) or Segment(self.directory / name, base, self.node, self._holes)
+            self._segments.get(name)
+            or Segment(self.directory / name, base, self.node, self._holes, over_damage=self._over_damage)
             for base, name in named
         ]
         for segment, following in pairwise(found):
@@ -293,10 +304,14 @@ class Log:
 
 
 class DataDirectory:
-    """The logs of one node. Raises FileNotFoundError when `path` is no data directory."""
+    """The logs of one node. Raises FileNotFoundError when `path` is no data directory.
 
-    def __init__(self, path: str | Path) -> None:
+    `over_damage`: segments whose head cannot be read are read all the same.
+    """
+
+    def __init__(self, path: str | Path, *, over_damage: bool = False) -> None:
         self.path = Path(path)
+        self._over_damage = over_damage
         if not (self.path / JOURNAL_DIRECTORY).is_dir():
             raise FileNotFoundError(f"{path} is not the data directory of a node: it has no {JOURNAL_DIRECTORY}/")
         self.node = self._node()
@@ -315,7 +330,7 @@ class DataDirectory:
         self.quarantined = load_quarantined(disk)
         self.holes = [(entry.start, entry.end) for entry in self.quarantined]
         # What is known of segments was known without these holes.
-        self.journal = Log(self.path / JOURNAL_DIRECTORY, self.node, self.holes)
+        self.journal = Log(self.path / JOURNAL_DIRECTORY, self.node, self.holes, over_damage=self._over_damage)
 
     def base(self) -> Vector:
         """What its journal does not hold any more: the vector before its first segment."""
@@ -363,7 +378,8 @@ class DataDirectory:
         if not root.is_dir():
             return
         for directory in sorted(root.iterdir()):
-            yield self._fanouts.setdefault(directory.name, Log(directory, self.node, []))
+            log = Log(directory, self.node, [], over_damage=self._over_damage)
+            yield self._fanouts.setdefault(directory.name, log)
 
     def _node(self) -> str:
         directory = self.path / JOURNAL_DIRECTORY

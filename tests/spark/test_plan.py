@@ -498,6 +498,20 @@ def test_an_error_about_a_segment_names_its_file(tmp_path: Path) -> None:
         read(asked(tmp_path))
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_who_goes_on_over_damage_does_so_over_damaged_heads(tmp_path: Path, sealed: bool, number: int) -> None:
+    journal = node(tmp_path, "a", base=4096)
+    journal.segment(split(A, 11, 20, 5), {A: 10}, sealed=sealed)
+    journal.segment(split(A, 21, 30, 5), {A: 20}, sealed=sealed)
+    journal.segment(split(A, 31, 40, 5), {A: 30}, sealed=False)
+    damage(sorted((tmp_path / "a" / "journal").iterdir())[number], 9)
+    options = asked(tmp_path, failOnDataLoss="false")
+
+    assert read(options) == list(range(11, 41))
+    assert Files(options).base() == {A: 10}
+
+
 def test_a_damaged_head_of_the_last_segment_is_an_error_unless_it_is_not_written_yet(tmp_path: Path) -> None:
     journal = node(tmp_path, "a")
     journal.segment(split(A, 1, 10, 5))
