@@ -278,6 +278,15 @@ def test_a_segment_that_is_dropped_before_it_is_verified_is_no_finding(tmp_path:
     assert [finding for extent in listed for finding in verify_extent(extent)] == []
 
 
+def test_a_worker_that_does_not_see_the_files_does_not_call_them_clean(tmp_path: Path) -> None:
+    node(tmp_path, "a").segment(split(A, 1, 30, 10))
+    listed = list(extents(DataDirectory(tmp_path / "a")))
+    (tmp_path / "a").rename(tmp_path / "elsewhere")
+
+    with pytest.raises(FileNotFoundError):
+        verify_extent(listed[0])
+
+
 def test_a_fanout_log_that_cannot_say_what_it_is_of_is_verified(tmp_path: Path) -> None:
     path = fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 1, messages(1, 2, "/fanout/f"))])
     node(tmp_path, "a").segment(split(A, 3, 10, 5), {A: 2})

@@ -12,6 +12,7 @@ a mesh at work always has some.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qmq.dots import Origin, Vector, merge
@@ -298,13 +299,18 @@ def extents_of(directory: DataDirectory) -> Iterator[Extent]:
 
 
 def verify_extent(extent: Extent) -> list[Finding]:
-    """Every batch of `extent`: checksum, record lengths, and the sequences in its records."""
+    """Every batch of `extent`: checksum, record lengths, and the sequences in its records.
+
+    Raises FileNotFoundError where the directory is not there, as on a machine that does not share it.
+    """
     findings: list[Finding] = []
     begin = extent.start
     try:
         with open(extent.path, "rb") as file:
             data = file.read(extent.end)
     except FileNotFoundError:
+        if not Path(extent.path).parent.is_dir():
+            raise  # This worker does not see the files.
         return []  # Retention of the running node was quicker.
     for start, stop in [*extent.holes, (extent.end, extent.end)]:
         piece = data[begin : max(begin, min(start, extent.end))]
