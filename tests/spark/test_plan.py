@@ -481,6 +481,19 @@ def test_damage_that_an_index_hides_is_an_error_unless_losses_are_allowed(tmp_pa
     assert read(asked(tmp_path, failOnDataLoss="false")) == [*range(1, 11), *range(21, 31)]
 
 
+def test_a_machine_that_does_not_see_the_files_does_not_take_them_for_dropped(tmp_path: Path) -> None:
+    """With failOnDataLoss=false as well: an archive would go on behind what nobody has read."""
+    path = node(tmp_path, "a").segment(split(A, 1, 30, 10))
+    options = asked(tmp_path, failOnDataLoss="false")
+    parts = Files(options).plan({}, {A: 30}, strict=True)
+
+    path.unlink()
+    assert rows(parts, options, ["sequence"]) == []
+    (tmp_path / "a").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        rows(parts, options, ["sequence"])
+
+
 def test_an_error_about_a_segment_names_its_file(tmp_path: Path) -> None:
     journal = node(tmp_path, "a")
     path = journal.segment(split(A, 1, 30, 10), sealed=False)
