@@ -9,7 +9,7 @@ from qmq.dots import Vector
 from qmq.spark.logs import DataDirectory, Listing, Segment, ranges_of
 from qmq.spark.options import Options
 from qmq.spark.plan import Part, available, plan, plan_nodes
-from qmq.spark.ranges import RangeMap, minus
+from qmq.spark.ranges import NOTHING, RangeMap, minus
 from qmq.spark.tables import rows_of
 
 
@@ -35,7 +35,7 @@ class Files:
             for path in paths:
                 known = self._known.get(path)
                 if known is None:
-                    self._known[path] = DataDirectory(path)
+                    self._known[path] = DataDirectory(path, over_damage=not self._options.fail_on_data_loss)
                 else:
                     known.look()
 
@@ -48,6 +48,7 @@ class Files:
         before that, their journals may have some records, and not those that follow. Of fanouts alone a rest has all
         that there is.
         """
+        have = self.available()  # first: what comes after it is held, and counts from its beginning
         held, excused = RangeMap(), RangeMap()
         for directory in self._directories:
             for segment, listing in directory.journal.segments():
@@ -57,11 +58,11 @@ class Files:
                     excused.add(entry.origin, entry.first - 1, entry.last)
                 for origin, last in _given_up(segment, listing).items():
                     excused.add(origin, 0, last)
-        begin = {origin: _begin(ranges, excused.of(origin)) for origin, ranges in held.items()}
-        return {**self.available(), **begin}
+        begin = {origin: _begin(ranges, excused.of(origin), have.get(origin, 0)) for origin, ranges in held.items()}
+        return {**have, **begin}
 
-    def plan(self, start: Vector, end: Vector, *, strict: bool) -> list[Part]:
-        return plan(self._directories, self._options, start, end, strict=strict)
+    def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
+        return plan(self._directories, self._options, start, end, strict=strict, but_for=but_for)
 
     def plan_nodes(self) -> list[Part]:
         return plan_nodes(self._directories, self._options)
@@ -83,10 +84,11 @@ def _given_up(segment: Segment, listing: Listing) -> Vector:
         return {}  # Retention of the running node was quicker.
 
 
-def _begin(held: list[Range], excused: list[Range]) -> int:
-    """The sequence behind which all of `held` stands but for what is missing for no good reason."""
+def _begin(held: list[Range], excused: list[Range], last: int) -> int:
+    """The sequence behind which all of `held`, and up to `last`, stands but for what is missing for no good reason."""
     begin = held[0][0]
-    for (_, through), (after, _) in pairwise(held):
+    end = [(last, last)] if last > held[-1][1] else []
+    for (_, through), (after, _) in pairwise([*held, *end]):
         if minus([(through, after)], excused):
             break
         begin = after

@@ -23,6 +23,7 @@ from qmq.storage.fanout import FANOUT_DIRECTORY, directory_name
 from qmq.storage.record import Kind, unpack_gap
 from qmq.storage.recovery import JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, load_quarantined
 from qmq.storage.segment import (
+    JOURNAL,
     BatchEntry,
     Footer,
     SegmentHead,
@@ -35,6 +36,10 @@ from qmq.storage.segment import (
 
 SEGMENTS_REMEMBERED_MAX: Final = 16_384
 """Indexes of sealed segments that one reader keeps: a terabyte of log. Beyond that they are read again."""
+
+
+class NotBegun(CorruptLog):
+    """The last segment has no readable head, and no batch: its head is not written yet."""
 
 
 class Extent(NamedTuple):
@@ -107,15 +112,18 @@ class Segment:
     """One segment file. `list` looks at it again if it can have grown.
 
     `batches_end`: the offset where its batches end, as the next one's base says; None for the last one. What looks like
-    an index there may be a message's body.
+    an index there may be a message's body. `over_damage`: a head that cannot be read counts as put aside.
     """
 
-    def __init__(self, path: Path, base: int, node: str, holes: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, path: Path, base: int, node: str, holes: list[tuple[int, int]], *, over_damage: bool = False
+    ) -> None:
         self.path = path
         self.base = base
         self.node = node
         self.batches_end: int | None = None
         self.holes = tuple((max(start - base, 0), end - base) for start, end in holes if end > base)
+        self._over_damage = over_damage
         self._head: SegmentHead | None = None
         self._listing = Listing([], 0, False, ())
 
@@ -123,7 +131,7 @@ class Segment:
         """Its batches. What cannot be read at the end of the last segment is not there yet, instead of damage.
 
         Raises:
-            CorruptLog: its head cannot be read.
+            CorruptLog: its head cannot be read; NotBegun when that is not written yet.
             FutureVersion: written by later software.
             FileNotFoundError: the node has dropped it meanwhile.
         """
@@ -135,7 +143,7 @@ class Segment:
             if self._head is None:
                 # At once: retention may drop the file before anybody asks for its head.
                 with suppress(CorruptLog):  # `head` will say so
-                    self._head = read_segment_head(descriptor)
+                    self._head = self._read_head(descriptor)
             index = read_footer(descriptor, self.batches_end) if self.batches_end is not None else None
             if index is not None:
                 index = self._without_holes(index)
@@ -148,28 +156,53 @@ class Segment:
         return self._listing
 
     def head(self) -> SegmentHead:
-        """What it says of itself. Raises as `list`."""
+        """What it says of itself, and no vector if not `knows_vector`. Raises as `list`."""
         if self._head is None:
             descriptor = ReadOnlyDisk(self.path.parent).open(self.path.name)
             try:
-                self._head = read_segment_head(descriptor)
-            except CorruptLog as error:
-                raise CorruptLog(f"{self.path}: {error}") from error
+                self._head = self._read_head(descriptor)
             finally:
                 descriptor.close()
         return self._head
 
+    @property
+    def knows_vector(self) -> bool:
+        """Whether its head says what the log held before it: one that the node has put aside does not."""
+        return not self.in_hole(0)
+
+    def _read_head(self, file: DiskFile) -> SegmentHead:
+        for start, stop in self.holes:
+            if start == 0:
+                return SegmentHead(self.base, JOURNAL, self.node, 0, {}, stop)
+        with suppress(CorruptLog):
+            return read_segment_head(file)
+        data = file.read(0, file.size())
+        first = next((found.start for found in scan(data) if found.head is not None), self.batches_end)
+        try:
+            return read_segment_head(file)  # It may have been written since.
+        except CorruptLog as error:
+            if first is None:
+                raise NotBegun(f"{self.path}: {error}") from error
+            if not self._over_damage:
+                raise CorruptLog(f"{self.path}: {error}") from error
+        self.holes = ((0, first), *self.holes)
+        return SegmentHead(self.base, JOURNAL, self.node, 0, {}, first)
+
     def given_up(self, listing: Listing) -> Vector:
-        """What its node says in it that it will not get: origin → the last such sequence. Raises as `list`."""
+        """What its node says in it that it will not get: origin → the last such sequence; damaged batches say nothing.
+
+        Raises FutureVersion, and FileNotFoundError as `list`.
+        """
         found: Vector = {}
         with open(self.path, "rb") as file:
             for start, end in self._gap_places(file, listing):
                 file.seek(start)
                 batch = file.read(end - start)
-                head = verify_batch(batch)
-                for record in unpack_records(head, batch):
-                    if record[2] >> 56 == Kind.GAP and head.origin.node == self.node:
-                        merge(found, dict([unpack_gap(record[5])]))
+                with suppress(CorruptLog):  # told by whoever reads it
+                    head = verify_batch(batch)
+                    for record in unpack_records(head, batch):
+                        if record[2] >> 56 == Kind.GAP and head.origin.node == self.node:
+                            merge(found, dict([unpack_gap(record[5])]))
         return found
 
     def _gap_places(self, file: BinaryIO, listing: Listing) -> Iterator[tuple[int, int]]:
@@ -180,9 +213,10 @@ class Segment:
             for entry in listing.entries:
                 if entry.origin.node == self.node:
                     file.seek(entry.offset)
-                    head = read_head(file.read(HEAD_BYTES))
-                    if head is not None and head.attributes & GAPS:
-                        yield entry.offset, entry.offset + head.size
+                    with suppress(CorruptLog):
+                        head = read_head(file.read(HEAD_BYTES))
+                        if head is not None and head.attributes & GAPS:
+                            yield entry.offset, entry.offset + head.size
 
     def extent(self, start: int, end: int) -> Extent:
         return Extent(str(self.path), self.node, self.base, start, end, self.holes)
@@ -201,7 +235,8 @@ class Segment:
 
     def _scan(self, file: DiskFile, known: Listing) -> Listing:
         begin = known.end or self.head().size
-        entries, damage, gaps = list(known.entries), list(known.damage), list(known.gaps)
+        entries, gaps = list(known.entries), list(known.gaps)
+        damage = [found for found in known.damage if found[0] < begin]  # what is behind that is looked at once more
         end = begin
         # What a sealing left behind the batches, or was left of an index, counts as nothing.
         limit = file.size() if self.batches_end is None else min(file.size(), self.batches_end)
@@ -232,10 +267,11 @@ class Segment:
 class Log:
     """The segments of one directory, journal or fanout log, oldest first."""
 
-    def __init__(self, directory: Path, node: str, holes: list[tuple[int, int]]) -> None:
+    def __init__(self, directory: Path, node: str, holes: list[tuple[int, int]], *, over_damage: bool = False) -> None:
         self.directory = directory
         self.node = node
         self._holes = holes
+        self._over_damage = over_damage
         self._segments: dict[str, Segment] = {}
 
     def files(self) -> list[Segment]:
@@ -246,7 +282,8 @@ class Log:
             return []
         named = [(base, name) for name in names if (base := segment_base(name)) is not None]
         found = [
-            self._segments.get(name) or Segment(self.directory / name, base, self.node, self._holes)
+            self._segments.get(name)
+            or Segment(self.directory / name, base, self.node, self._holes, over_damage=self._over_damage)
             for base, name in named
         ]
         for segment, following in pairwise(found):
@@ -257,26 +294,24 @@ class Log:
         return found
 
     def segments(self) -> list[tuple[Segment, Listing]]:
-        """The same, with what is in them. Raises as `Segment.list`, but for files that were dropped meanwhile."""
-        files = self.files()
+        """The same, with what is in them. Raises as `Segment.list`, but for what was dropped or is not begun yet."""
         found = []
-        for segment in files:
-            try:
+        for segment in self.files():
+            # Retention of the running node may have been quicker.
+            with suppress(FileNotFoundError, NotBegun):
                 found.append((segment, segment.list()))
-            except FileNotFoundError:
-                continue  # Retention of the running node was quicker.
-            except CorruptLog:
-                if segment is not files[-1]:
-                    raise
-                # A new segment whose head is not written yet.
         return found
 
 
 class DataDirectory:
-    """The logs of one node. Raises FileNotFoundError when `path` is no data directory."""
+    """The logs of one node. Raises FileNotFoundError when `path` is no data directory.
 
-    def __init__(self, path: str | Path) -> None:
+    `over_damage`: segments whose head cannot be read are read all the same.
+    """
+
+    def __init__(self, path: str | Path, *, over_damage: bool = False) -> None:
         self.path = Path(path)
+        self._over_damage = over_damage
         if not (self.path / JOURNAL_DIRECTORY).is_dir():
             raise FileNotFoundError(f"{path} is not the data directory of a node: it has no {JOURNAL_DIRECTORY}/")
         self.node = self._node()
@@ -295,13 +330,17 @@ class DataDirectory:
         self.quarantined = load_quarantined(disk)
         self.holes = [(entry.start, entry.end) for entry in self.quarantined]
         # What is known of segments was known without these holes.
-        self.journal = Log(self.path / JOURNAL_DIRECTORY, self.node, self.holes)
+        self.journal = Log(self.path / JOURNAL_DIRECTORY, self.node, self.holes, over_damage=self._over_damage)
 
     def base(self) -> Vector:
         """What its journal does not hold any more: the vector before its first segment."""
-        for segment, _ in self.journal.segments()[:1]:
-            return segment.head().vector
-        return {}
+        begun: Vector = {}
+        for segment, listing in self.journal.segments():
+            if segment.knows_vector:
+                return {**segment.head().vector, **begun}
+            for entry in listing.entries:
+                begun.setdefault(entry.origin, entry.first - 1)
+        return begun
 
     def vector(self) -> Vector:
         """What it holds."""
@@ -313,13 +352,25 @@ class DataDirectory:
         return have
 
     def fanouts(self) -> Iterator[tuple[str, Log]]:
-        """Destination and log of every fanout that has one. Nothing can be told of one without a readable batch."""
+        """Destination and log of every fanout that has one, but for those that are `nameless`."""
         for log in self.fanout_logs():
-            directory = log.directory.name
-            name = self._names.get(directory) or _destination_of(log)
-            if name is not None and directory_name(name) == directory:
-                self._names[directory] = name
+            name = self._name_of(log)
+            if name is not None:
                 yield name, log
+
+    def nameless(self) -> Iterator[Log]:
+        """Fanout logs that have something and do not say what they are of: none of their batches can be read."""
+        for log in self.fanout_logs():
+            if self._name_of(log) is None and any(found.entries or found.damage for _, found in log.segments()):
+                yield log
+
+    def _name_of(self, log: Log) -> str | None:
+        directory = log.directory.name
+        name = self._names.get(directory) or _destination_of(log)
+        if name is None or directory_name(name) != directory:
+            return None
+        self._names[directory] = name
+        return name
 
     def fanout_logs(self) -> Iterator[Log]:
         """The same, whether one can say what it is of or not."""
@@ -327,7 +378,8 @@ class DataDirectory:
         if not root.is_dir():
             return
         for directory in sorted(root.iterdir()):
-            yield self._fanouts.setdefault(directory.name, Log(directory, self.node, []))
+            log = Log(directory, self.node, [], over_damage=self._over_damage)
+            yield self._fanouts.setdefault(directory.name, log)
 
     def _node(self) -> str:
         directory = self.path / JOURNAL_DIRECTORY

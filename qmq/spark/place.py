@@ -10,6 +10,7 @@ from qmq.spark import remote
 from qmq.spark.files import Files
 from qmq.spark.options import Options
 from qmq.spark.plan import Part
+from qmq.spark.ranges import NOTHING, RangeMap
 from qmq.spark.views import read_part
 
 
@@ -22,7 +23,7 @@ class Place(Protocol):
     def base(self) -> Vector:
         """What no journal holds any more."""
 
-    def plan(self, start: Vector, end: Vector, *, strict: bool) -> list[Part]:
+    def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
         """Parts that together bring every record above `start` up to `end` once; see `plan.plan`."""
 
     def plan_nodes(self) -> list[Part]:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector, merge
-from qmq.errors import QmqError
+from qmq.errors import CorruptLog, QmqError
 from qmq.spark.logs import DataDirectory, Extent, Listing, Segment, ranges_of
 from qmq.spark.options import Options
-from qmq.spark.ranges import RangeMap
+from qmq.spark.ranges import NOTHING, RangeMap
+from qmq.storage.fanout import directory_name
 from qmq.storage.segment import BatchEntry
 
 CLOCK_MARGIN_US: Final = 60_000_000
@@ -23,7 +24,14 @@ CLOCK_MARGIN_US: Final = 60_000_000
 
 
 class DataLoss(QmqError):
-    """Records that were asked for are nowhere: `failOnDataLoss` decides whether that is an error."""
+    """Records that were asked for are nowhere: `failOnDataLoss` decides whether that is an error.
+
+    `missing`: which ones, as far as that can be told.
+    """
+
+    def __init__(self, said: str, missing: RangeMap = NOTHING) -> None:
+        super().__init__(said)
+        self.missing = missing
 
 
 class Part(NamedTuple):
@@ -57,12 +65,18 @@ def available(directories: Iterable[DataDirectory]) -> Vector:
 
 
 def plan(
-    directories: Sequence[DataDirectory], options: Options, start: Vector, end: Vector, *, strict: bool
+    directories: Sequence[DataDirectory],
+    options: Options,
+    start: Vector,
+    end: Vector,
+    *,
+    strict: bool,
+    but_for: RangeMap = NOTHING,
 ) -> list[Part]:
     """Parts that together bring every record above `start` up to `end` once.
 
-    `strict`: everything in between is expected, and what is nowhere is an error if `options` say so. Otherwise
-    reading begins with the oldest record that is kept.
+    `strict`: everything in between `but_for` what was nowhere before is expected, and what is nowhere now is an error
+    if `options` say so. Otherwise reading begins with the oldest record that is kept.
 
     Raises:
         DataLoss: names origin and range.
@@ -81,8 +95,9 @@ def plan(
             rests = rests.plus(found)
         gone = left if not options.only_fanouts else left.minus(rests)
         left = gone.minus(_take_fanouts(directories, left.minus(rests), options, pieces))
-    if strict and left and options.fail_on_data_loss:
-        raise DataLoss(loss_text(left))
+    lost = left.minus(but_for)
+    if strict and lost and options.fail_on_data_loss:
+        raise DataLoss(loss_text(lost), lost)
     return _parts(pieces, options)
 
 
@@ -146,6 +161,8 @@ def _take_fanouts(
     """
     covered: dict[str, RangeMap] = {}
     for directory in directories:
+        if options.fail_on_data_loss:
+            _require_names(directory, options)
         base = directory.base()
         for name, log in directory.fanouts():
             if not options.wants(name):
@@ -162,6 +179,14 @@ def _take_fanouts(
     for known in covered.values():
         common = known if common is None else common.common(known)
     return common or RangeMap()
+
+
+def _require_names(directory: DataDirectory, options: Options) -> None:
+    """Raises CorruptLog for a fanout log that may be of what is asked for: it does not say, and cannot be read."""
+    asked = options.destinations
+    for log in directory.nameless():
+        if asked is None or log.directory.name in map(directory_name, asked):
+            raise CorruptLog(f"{log.directory}: no batch can be read, not even to tell which fanout it is of")
 
 
 def _ends(segments: list[tuple[Segment, Listing]]) -> Iterator[tuple[Origin, int, int]]:

@@ -6,6 +6,7 @@ including `through`. A fanout's log has one per batch, so nothing here goes thro
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from qmq.cursors import Range, add_range
 from qmq.dots import Origin, Vector
@@ -116,3 +117,7 @@ class RangeMap:
 
     def __bool__(self) -> bool:
         return any(self._known.values())
+
+
+NOTHING: Final = RangeMap()
+"""Nobody adds to it."""

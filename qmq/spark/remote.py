@@ -18,7 +18,7 @@ from qmq.errors import NotConnected
 from qmq.spark.logs import Extent
 from qmq.spark.options import BadOption, Options, vector_from_json, vector_to_json
 from qmq.spark.plan import DataLoss, Part, loss_text
-from qmq.spark.ranges import RangeMap
+from qmq.spark.ranges import NOTHING, RangeMap
 from qmq.spark.views import read_batches
 from qmq.storage.batch import REST, read_head
 
@@ -85,7 +85,7 @@ class Servers:
                     lowest[origin] = min(begin, lowest[origin])
         return lowest
 
-    def plan(self, start: Vector, end: Vector, *, strict: bool) -> list[Part]:
+    def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
         left = RangeMap.between(start, end)
         wanted_records = left.count()
         parts: list[Part] = []
@@ -94,8 +94,9 @@ class Servers:
                 left = left.minus(share)
                 for wanted in share.split(self._pieces(share.count(), wanted_records)):
                     parts.append(Part((), wanted, self._servers_for(wanted, picture, len(parts)), strict))
-        if strict and left and self._options.fail_on_data_loss:
-            raise DataLoss(loss_text(left))
+        lost = left.minus(but_for)
+        if strict and lost and self._options.fail_on_data_loss:
+            raise DataLoss(loss_text(lost), lost)
         return parts
 
     def plan_nodes(self) -> list[Part]:

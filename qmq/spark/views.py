@@ -6,6 +6,7 @@ views are small tables that planning has made already.
 
 import mmap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -144,14 +145,15 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
 
     Raises:
         CorruptLog: one does not, and `options` call that an error, or the file has changed; names the file.
-        FileNotFoundError: the node has dropped the segment since it was planned, and `options` call that an error.
+        FileNotFoundError: the node has dropped the segment since it was planned, and `options` call that an error; or
+            this machine does not see the directory at all.
     """
     for extent in part.extents:
         try:
             with open(extent.path, "rb") as file:
                 data = mmap.mmap(file.fileno(), extent.end, access=mmap.ACCESS_READ)
         except FileNotFoundError:
-            if options.fail_on_data_loss:
+            if options.fail_on_data_loss or not Path(extent.path).parent.is_dir():
                 raise
             continue
         except ValueError:

@@ -153,6 +153,22 @@ def test_what_is_dropped_while_a_first_run_makes_its_commits_is_a_loss(
         next(steps)
 
 
+def test_what_is_missing_when_a_first_run_begins_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes what the logs still hold, in one commit or in many."""
+    monkeypatch.setattr(jobs, "FILES_PER_COMMIT", 2)
+    journal = node(tmp_path, "a")
+    paths = {first: journal.segment(split(A, first, first + 9, 5), {A: first - 1}) for first in range(1, 81, 10)}
+    paths[41].unlink()
+    place = Files(read_options({"path": str(tmp_path / "a"), "minPartitions": "8"}))
+
+    steps = list(jobs._steps(place, {}, place.available()))
+
+    assert len(steps) > 1 and steps[-1][0] == {A: 80}
+    assert {extent.path for _, parts in steps for part in parts for extent in part.extents} == {
+        str(path) for first, path in paths.items() if first != 41
+    }
+
+
 def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quicker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,7 +10,7 @@ from qmq.spark.jobs.audit import audit, verify_extent
 from qmq.spark.jobs.audit import extents_of as extents
 from qmq.spark.jobs.latency import measure
 from qmq.spark.logs import DataDirectory, Log, Segment
-from qmq.storage.batch import BATCH_MAGIC, encode_batch
+from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.record import Kind, pack_gap
 from qmq.storage.recovery import HOLES_SUFFIX
 
@@ -117,6 +117,30 @@ def test_what_retention_dropped_and_what_was_given_up_is_not_missing(tmp_path: P
     assert found(tmp_path) == []
 
 
+def gave_up(path: Path) -> tuple[Path, bytes]:
+    """Node b's journal with a note that it gave up a's 41 to 60, and the note; a second segment follows."""
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    journal = node(path, "b")
+    segment = journal.segment([*split(A, 1, 40, 5), noted, *split(A, 61, 70, 5)])
+    journal.segment(split(A, 71, 80, 5), {A: 70, B: 1})
+    return segment, noted
+
+
+def test_damage_before_a_note_of_what_was_given_up_does_not_hide_it(tmp_path: Path) -> None:
+    path, _ = gave_up(tmp_path)
+    flip(path, path.read_bytes().index(BATCH_MAGIC))
+
+    assert found(tmp_path) == []  # --deep finds it
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_damaged_note_of_what_was_given_up_makes_nothing_else_missing(tmp_path: Path, place: int) -> None:
+    path, noted = gave_up(tmp_path)
+    flip(path, path.read_bytes().index(noted) + place % len(noted))
+
+    assert found(tmp_path) == [("b", "missing", str(A), 41, 60)]
+
+
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_stretch_of_which_only_a_rest_was_left_is_whole(tmp_path: Path, sealed: bool) -> None:
     left = rest(A, 1, 20, [record(7), record(20)])
@@ -154,6 +178,55 @@ def test_a_segment_without_a_head_is_found_by_every_part_of_the_audit(tmp_path: 
     assert measure([directory]) == ([], [])
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_was_dropped_long_ago_is_not_missing_when_the_first_head_cannot_tell_it(
+    tmp_path: Path, sealed: bool
+) -> None:
+    journal = node(tmp_path, "a", base=4096)
+    path = journal.segment(split(A, 11, 30, 10), {A: 10}, sealed=sealed)
+    journal.segment(split(A, 31, 40, 10), {A: 30}, sealed=False)
+    flip(path, 9)
+
+    (finding,) = audit([DataDirectory(tmp_path / "a")]).findings
+    assert finding.kind == "corrupt" and str(path) in finding.where
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_head_that_is_put_aside_is_a_finding_of_its_own_and_no_other(
+    tmp_path: Path, sealed: bool, number: int
+) -> None:
+    journal = node(tmp_path, "a", base=4096)
+    journal.segment(split(A, 11, 20, 5), {A: 10, B: 7}, sealed=sealed)
+    journal.segment([*split(A, 21, 30, 5), *split(B, 8, 10, 5)], {A: 20, B: 7}, sealed=sealed)
+    journal.segment(split(A, 31, 40, 5), {A: 30, B: 10}, sealed=False)
+    path = sorted((tmp_path / "a" / "journal").iterdir())[number]
+    base = int(path.stem, 16)
+    flip(path, 9)
+    noted = [[base, base + path.read_bytes().index(BATCH_MAGIC), None, 0, 0]]
+    (tmp_path / "a" / "quarantine").mkdir()
+    (tmp_path / "a" / "quarantine" / f"{base:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
+
+    assert {finding[1] for finding in found(tmp_path)} == {"put aside"}
+    listed = extents(DataDirectory(tmp_path / "a"))
+    assert [finding for extent in listed for finding in verify_extent(extent)] == []
+
+
+def test_a_damaged_head_of_the_last_segment_is_found(tmp_path: Path) -> None:
+    """It has batches, so it is not one that was begun a moment ago."""
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 10, 5))
+    path = journal.segment(split(A, 11, 30, 10), {A: 10}, sealed=False)
+    flip(path, 9)
+    directory = DataDirectory(tmp_path / "a")
+
+    shown = audit([directory]).findings
+    deep = [finding for extent in extents(directory) for finding in verify_extent(extent)]
+
+    assert [finding.kind for finding in (*shown, *deep)] == ["corrupt", "corrupt"]
+    assert all(str(path) in finding.where for finding in (*shown, *deep))
+
+
 def test_a_new_segment_whose_head_is_not_written_yet_is_no_finding(tmp_path: Path) -> None:
     node(tmp_path, "a").segment(split(A, 1, 30, 10))
     last = max((tmp_path / "a" / "journal").iterdir())
@@ -184,6 +257,34 @@ def test_what_was_put_aside_and_sent_again_is_not_doubled(tmp_path: Path, sealed
     journal.segment([batch(A, first, messages(first, last))], {A: first - 1})
 
     assert {finding[1] for finding in found(tmp_path)} == {"put aside"}
+
+
+def test_damage_that_indexes_and_heads_show_is_the_same_finding_when_everything_is_read(tmp_path: Path) -> None:
+    path = node(tmp_path, "a").segment(split(A, 1, 30, 10), sealed=False)
+    flip(path, path.read_bytes().rindex(BATCH_MAGIC, 0, -1000) + 200)
+    directory = DataDirectory(tmp_path / "a")
+
+    shown = [finding for finding in audit([directory]).findings if finding.kind == "corrupt"]
+    deep = [finding for extent in extents(directory) for finding in verify_extent(extent)]
+
+    assert deep == shown != []
+
+
+def test_a_segment_that_is_dropped_before_it_is_verified_is_no_finding(tmp_path: Path) -> None:
+    path = node(tmp_path, "a").segment(split(A, 1, 30, 10))
+    listed = list(extents(DataDirectory(tmp_path / "a")))
+    path.unlink()
+
+    assert [finding for extent in listed for finding in verify_extent(extent)] == []
+
+
+def test_a_worker_that_does_not_see_the_files_does_not_call_them_clean(tmp_path: Path) -> None:
+    node(tmp_path, "a").segment(split(A, 1, 30, 10))
+    listed = list(extents(DataDirectory(tmp_path / "a")))
+    (tmp_path / "a").rename(tmp_path / "elsewhere")
+
+    with pytest.raises(FileNotFoundError):
+        verify_extent(listed[0])
 
 
 def test_a_fanout_log_that_cannot_say_what_it_is_of_is_verified(tmp_path: Path) -> None:

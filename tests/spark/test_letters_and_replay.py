@@ -11,7 +11,7 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.spark.jobs.archive import archive
-from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_list, redrive_lines
+from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_letters, read_list, redrive_lines
 from qmq.spark.jobs.messages import read_messages
 from qmq.spark.jobs.replay import choose, choose_listed, plan, send
 from qmq.spark.jobs.tables import LOCK, TableError, read_table, tables
@@ -56,6 +56,22 @@ def test_dead_letters_are_told_and_sent_again_by_a_list(spark: Any, log: dict[st
     assert (headers["destination"], sent.body) == ("/queue/orders", b'{"order": 3}')
     assert headers["dedup-id"] == f"again-{A}-6" and headers["qmq-replayed-from"] == f"{A}-6"
     assert headers["shop"] == "x" and not any(name.startswith("dead-letter-") for name in headers)
+
+
+@pytest.mark.parametrize("chosen", [{"subscribe": "/queue/orders"}, {"subscribePattern": "/queue/dead-.*"}])
+def test_dead_letters_are_chosen_by_the_queue_that_gave_them_up_or_that_keeps_them(
+    spark: Any, log: dict[str, str], tmp_path: Path, chosen: dict[str, str]
+) -> None:
+    table = str(tmp_path / "table")
+    archive(spark, read_options(log), table)
+
+    for letters in (
+        read_letters(spark, {**log, **chosen}),
+        read_letters(spark, {**chosen, "servers": "somewhere:1"}, table),
+    ):
+        assert sorted(row.sequence for row in letters.collect()) == [5, 6]
+        assert sum(group.letters for group in dead_letters(letters)) == 2
+    assert read_letters(spark, {**log, "subscribe": "/queue/other"}).count() == 0
 
 
 def test_times_are_utc_wherever_the_machine_is(
@@ -176,6 +192,29 @@ def test_fields_that_are_called_as_our_columns_get_other_names(spark: Any, tmp_p
 
     (row,) = read_table(spark, table).select("body_Timestamp", "body_body", "body_body_body").collect()
     assert tuple(row) == (1, 3, 2)
+
+
+def test_of_fields_that_differ_by_capitals_one_is_a_column_and_the_others_are_told(spark: Any, tmp_path: Path) -> None:
+    bodies = [b'{"id": 1, "Id": 2, "list": [{"x": 3, "X": 4}]}', b'{"id": 5, "list": []}']
+    node(tmp_path, "a").segment([batch(A, 1, [record(n, body) for n, body in enumerate(bodies, 1)])])
+    table = str(tmp_path / "table")
+
+    done = tables(spark, {"path": str(tmp_path / "a")}, table)
+
+    rows = read_table(spark, table).orderBy("message_id").collect()
+    assert done.drift.new == {"id": "bigint", "list[].x": "bigint"}
+    assert [(row.Id, [one.asDict() for one in row.list]) for row in rows] == [(2, [{"X": 4}]), (None, [])]
+
+
+def test_a_field_that_is_called_as_sparks_column_for_broken_lines_is_a_field(spark: Any, tmp_path: Path) -> None:
+    bodies = [b'{"_corrupt_record": 1, "n": 2}', b'{"n": 3}']
+    node(tmp_path, "a").segment([batch(A, 1, [record(n, body) for n, body in enumerate(bodies, 1)])])
+    table = str(tmp_path / "table")
+
+    tables(spark, {"path": str(tmp_path / "a")}, table)
+
+    rows = read_table(spark, table).orderBy("message_id").collect()
+    assert [(row["_corrupt_record"], row.n) for row in rows] == [(1, 2), (None, 3)]
 
 
 def test_two_runs_do_not_add_to_a_table_at_once(tmp_path: Path) -> None:

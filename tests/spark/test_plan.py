@@ -8,7 +8,7 @@ import pytest
 from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog
 from qmq.spark.files import Files
-from qmq.spark.logs import Log
+from qmq.spark.logs import DataDirectory, Log
 from qmq.spark.options import Options, read_options
 from qmq.spark.plan import DataLoss
 from qmq.storage import segment
@@ -285,12 +285,61 @@ def test_a_stream_from_the_earliest_begins_behind_what_is_missing_for_a_reason(t
     assert sorted(read(options, base, {A: 90, B: 1}, strict=True)) == list(range(81, 91))
 
 
+@pytest.mark.parametrize("gave_up", [True, False])
+def test_a_stream_from_the_earliest_begins_behind_an_end_that_is_missing_for_a_reason(
+    tmp_path: Path, gave_up: bool
+) -> None:
+    """The life of node a that ended at 60: node b was away for the end of it."""
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    left = rest(A, 41, 60, [record(47), record(60)])
+    journal = node(tmp_path, "b")
+    journal.segment([*split(A, 1, 40, 5), *([noted] if gave_up else [left, batch(B, 1, messages(1, 1))])])
+    journal.segment(split(B, 2, 5, 5), {A: 60, B: 1}, sealed=False)
+    options = asked(tmp_path)
+
+    base = Files(options).base()
+
+    assert base == {A: 60, B: 0}
+    assert len(read(options, base, {A: 60, B: 5}, strict=True)) == (4 if gave_up else 5)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_stream_that_goes_on_over_damage_does_so_where_a_node_noted_what_it_gave_up(
+    tmp_path: Path, place: int
+) -> None:
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    path = node(tmp_path, "b").segment([*split(A, 1, 40, 5), noted, *split(A, 61, 70, 5)])
+    damage(path, path.read_bytes().index(noted) + place % len(noted))
+    options = asked(tmp_path, failOnDataLoss="false")
+
+    base = Files(options).base()
+
+    assert read(options, base, {A: 70, B: 1}, strict=True) == [*range(1, 41), *range(61, 71)]
+
+
 def test_a_stream_from_the_earliest_does_not_pass_over_what_is_missing_for_no_reason(tmp_path: Path) -> None:
     node(tmp_path, "b").segment([*split(A, 1, 40, 5), *split(A, 61, 70, 5)])
     options = asked(tmp_path)
 
     with pytest.raises(DataLoss, match=f"{A} from 41 to 60"):
         read(options, Files(options).base(), {A: 70}, strict=True)
+
+
+def test_a_stream_from_the_earliest_has_all_of_an_origin_that_begins_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 10, 5))
+    files = Files(asked(tmp_path))
+    look = Files.available
+
+    def look_when_it_has_begun(files: Files) -> Vector:
+        journal.segment(split(B, 1, 5, 5), {A: 10}, sealed=False)
+        return look(files)
+
+    monkeypatch.setattr(Files, "available", look_when_it_has_begun)
+
+    assert files.base() == {A: 0, B: 0}
 
 
 def test_a_stream_of_fanouts_from_the_earliest_has_what_a_rest_kept_of_them(tmp_path: Path) -> None:
@@ -338,10 +387,10 @@ def damage_second_batch(path: Path) -> tuple[int, int]:
     return start, data.index(BATCH_MAGIC, start + 1)
 
 
-def put_aside(root: Path, start: int, end: int) -> None:
-    """Node a has noted that a's 11 to 20 cannot be read there."""
+def put_aside(root: Path, start: int, end: int, *, is_head: bool = False) -> None:
+    """Node a has noted that a's 11 to 20, or the head of a segment, cannot be read there."""
     (root / "a" / "quarantine").mkdir()
-    noted = msgpack.packb([[start, end, list(A), 11, 20]])
+    noted = msgpack.packb([[start, end, None, 0, 0] if is_head else [start, end, list(A), 11, 20]])
     (root / "a" / "quarantine" / f"{start:016x}{HOLES_SUFFIX}").write_bytes(noted)
 
 
@@ -370,6 +419,25 @@ def test_what_a_node_puts_aside_while_a_stream_reads_it_is_no_damage(tmp_path: P
 
 
 @pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_segment_whose_head_the_node_has_put_aside_is_read(tmp_path: Path, sealed: bool, number: int) -> None:
+    """It goes on with its batches. What came before them the next head says."""
+    journal = node(tmp_path, "a", base=4096)
+    journal.segment(split(A, 11, 20, 5), {A: 10, B: 7}, sealed=sealed)
+    journal.segment(split(A, 21, 30, 5), {A: 20, B: 7}, sealed=sealed)
+    journal.segment(split(A, 31, 40, 5), {A: 30, B: 7}, sealed=False)
+    path = sorted((tmp_path / "a" / "journal").iterdir())[number]
+    base = int(path.stem, 16)
+    damage(path, 9)
+    put_aside(tmp_path, base, base + path.read_bytes().index(BATCH_MAGIC), is_head=True)
+    directory = DataDirectory(tmp_path / "a")
+
+    assert read(asked(tmp_path)) == list(range(11, 41))
+    assert (directory.base(), directory.vector()) == ({A: 10, B: 7}, {A: 40, B: 7})
+    assert Files(asked(tmp_path)).base() == {A: 10, B: 7}
+
+
+@pytest.mark.parametrize("sealed", [True, False])
 def test_damage_at_the_end_of_a_segment_that_is_not_the_last_is_an_error(tmp_path: Path, sealed: bool) -> None:
     """What is left of an index counts as nothing, but what is lost before it does."""
     journal = node(tmp_path, "a")
@@ -381,6 +449,18 @@ def test_damage_at_the_end_of_a_segment_that_is_not_the_last_is_an_error(tmp_pat
     with pytest.raises(DataLoss, match=f"{path}: no batch can be read"):
         read(asked(tmp_path))
     assert read(asked(tmp_path, failOnDataLoss="false")) == [*range(1, 21), *range(31, 41)]
+
+
+def test_damage_at_the_end_is_listed_once_however_often_it_is_looked_at(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 10), sealed=False)
+    journal.segment(split(A, 31, 40, 10), {A: 30}, sealed=False)
+    damage(path, path.read_bytes().rindex(BATCH_MAGIC) + 200)
+    log = DataDirectory(tmp_path / "a").journal
+
+    looks = [log.segments()[0][1].damage for _ in range(3)]
+
+    assert [len(found) for found in looks] == [1, 1, 1]
 
 
 def test_what_is_left_of_an_index_without_damage_before_it_is_none(tmp_path: Path) -> None:
@@ -401,6 +481,19 @@ def test_damage_that_an_index_hides_is_an_error_unless_losses_are_allowed(tmp_pa
     assert read(asked(tmp_path, failOnDataLoss="false")) == [*range(1, 11), *range(21, 31)]
 
 
+def test_a_machine_that_does_not_see_the_files_does_not_take_them_for_dropped(tmp_path: Path) -> None:
+    """With failOnDataLoss=false as well: an archive would go on behind what nobody has read."""
+    path = node(tmp_path, "a").segment(split(A, 1, 30, 10))
+    options = asked(tmp_path, failOnDataLoss="false")
+    parts = Files(options).plan({}, {A: 30}, strict=True)
+
+    path.unlink()
+    assert rows(parts, options, ["sequence"]) == []
+    (tmp_path / "a").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        rows(parts, options, ["sequence"])
+
+
 def test_an_error_about_a_segment_names_its_file(tmp_path: Path) -> None:
     journal = node(tmp_path, "a")
     path = journal.segment(split(A, 1, 30, 10), sealed=False)
@@ -412,6 +505,34 @@ def test_an_error_about_a_segment_names_its_file(tmp_path: Path) -> None:
 
     with pytest.raises(CorruptLog, match=f"{path} is shorter"):
         rows(parts, options, ["sequence"])
+    path.write_bytes(whole)
+    damage(path, 9)
+    with pytest.raises(CorruptLog, match=f"{path}: segment head"):
+        read(asked(tmp_path))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_who_goes_on_over_damage_does_so_over_damaged_heads(tmp_path: Path, sealed: bool, number: int) -> None:
+    journal = node(tmp_path, "a", base=4096)
+    journal.segment(split(A, 11, 20, 5), {A: 10}, sealed=sealed)
+    journal.segment(split(A, 21, 30, 5), {A: 20}, sealed=sealed)
+    journal.segment(split(A, 31, 40, 5), {A: 30}, sealed=False)
+    damage(sorted((tmp_path / "a" / "journal").iterdir())[number], 9)
+    options = asked(tmp_path, failOnDataLoss="false")
+
+    assert read(options) == list(range(11, 41))
+    assert Files(options).base() == {A: 10}
+
+
+def test_a_damaged_head_of_the_last_segment_is_an_error_unless_it_is_not_written_yet(tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 10, 5))
+    path = journal.segment(split(A, 11, 30, 10), {A: 10}, sealed=False)
+    whole = path.read_bytes()
+
+    path.write_bytes(whole[:9])
+    assert read(asked(tmp_path)) == list(range(1, 11))
     path.write_bytes(whole)
     damage(path, 9)
     with pytest.raises(CorruptLog, match=f"{path}: segment head"):
@@ -431,6 +552,28 @@ def test_a_damaged_batch_of_one_fanout_is_no_matter_of_the_others(tmp_path: Path
     assert read(asked(tmp_path, subscribe="/fanout/f", failOnDataLoss="false")) == [5, 7]
     with pytest.raises(CorruptLog, match=str(path)):
         read(asked(tmp_path, subscribe="/fanout/f"))
+
+
+@pytest.mark.parametrize(
+    ("said", "others"),
+    [
+        ({"subscribe": "/fanout/f"}, []),
+        ({"subscribePattern": "/fanout/.*"}, [4, 5, 6]),
+        ({}, [4, 5, 6, 7, 8, 9, 10]),
+    ],
+)
+def test_a_fanout_log_of_which_nothing_can_be_read_is_an_error_for_whom_it_may_concern(
+    tmp_path: Path, said: dict[str, str], others: list[int]
+) -> None:
+    path = fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 1, messages(1, 3, "/fanout/f"))])
+    fanout(tmp_path, "a", "/fanout/g").segment([batch(A, 4, messages(4, 6, "/fanout/g"))])
+    node(tmp_path, "a").segment(split(A, 7, 10, 5), {A: 6})
+    damage(path, path.read_bytes().index(BATCH_MAGIC) + 130)
+
+    with pytest.raises(CorruptLog, match=str(path.parent)):
+        read(asked(tmp_path, **said))
+    assert sorted(read(asked(tmp_path, **said, failOnDataLoss="false"))) == others
+    assert read(asked(tmp_path, subscribe="/fanout/g")) == [4, 5, 6]
 
 
 def test_an_end_before_everything_leaves_nothing(tmp_path: Path) -> None:

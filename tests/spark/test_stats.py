@@ -1,5 +1,6 @@
 """Statistics of destinations, counted from records whose answers are known."""
 
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -106,6 +107,17 @@ def test_dead_letters_in_another_queue_are_known_to_their_own(
     assert [window.messages for window in found.windows] == [1]
 
 
+@pytest.mark.parametrize("chosen", [{"subscribe": "/queue/jobs"}, {"subscribePattern": "/queue/j.*"}])
+def test_a_message_waits_until_the_newest_record_of_all(spark: Any, tmp_path: Path, chosen: dict[str, str]) -> None:
+    """Its own queue stands still: nothing comes, and nobody takes anything."""
+    waits, other = record(1, b"x", at_us=at(0)), record(2, b"x", "/fanout/news", at_us=at(10))
+    node(tmp_path, "a").segment([batch(A, 1, [waits, other])])
+
+    (queue,) = stats(read_records(spark, {"path": f"{tmp_path}/a", **chosen})).totals
+
+    assert (queue.destination, queue.waiting, queue.oldest_seconds) == ("/queue/jobs", 1, 600.0)
+
+
 def total(destination: str, **facts: Any) -> Total:
     plain: dict[str, Any] = dict(
         messages=10, bytes=2_500_000, size_p50=1, size_p99=2, size_max=3, settled=4, ack_p50=0.01, ack_p99=None,
@@ -127,6 +139,21 @@ def test_the_page_is_whole_and_lets_no_name_break_out() -> None:
     tree = ElementTree.fromstring(page.replace("<!doctype html>\n", "").replace('<meta charset="utf-8">', ""))
     assert len(tree.findall(".//polyline")) == 3
     assert "<script" not in page and "2 dead letters" in page
+
+
+def test_where_nothing_passes_a_rate_is_drawn_as_none_and_a_time_not_at_all() -> None:
+    """Two windows with messages, an hour without any, and two again."""
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    facts: dict[str, Any] = {"destination": "/queue/a", "messages": 60, "bytes": 60, "settled": 60, "ack_p50": 1.0}
+    windows = [Window(start=start + timedelta(minutes=n), ack_p99=1.0, **facts) for n in (0, 1, 61, 62)]
+
+    page = report(Statistics(windows, [total("/queue/a")]))
+
+    lines = [[float(point.partition(",")[2]) for point in line.split()] for line in re.findall('points="(.*?)"', page)]
+    rates, times = lines[:2], lines[2:]
+    top, bottom = min(rates[0]), max(rates[0])
+    assert rates == [[top, top, bottom, bottom, top, top]] * 2 and bottom > top
+    assert [len(line) for line in times] == [2, 2]
 
 
 def test_a_page_about_nothing_says_so() -> None:

@@ -21,22 +21,22 @@ GROUPS_SHOWN = 40
 def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **source: Any) -> None:
     """Show what was given up, why and how often.
 
-    By queue and reason, with the newest bodies. --redrive writes one line of JSON per dead letter; take out the lines
-    that should stay dead, and send the others again with qmq pipeline replay --list.
+    By queue and reason, with the newest bodies. --destination and --pattern choose queues that gave messages up, or
+    that keep the letters. --redrive writes one line of JSON per dead letter; take out the lines that should stay dead,
+    and send the others again with qmq pipeline replay --list.
     """
     read_source(archive=archive, **source)
     with job("dead-letters") as spark, progress("dead letters", quiet=as_json) as tell:
         from ...spark.jobs import dead_letters as jobs
-        from ...spark.jobs.messages import read_messages
         from ...spark.progress import watched
 
-        messages = read_messages(spark, given_source(**source), archive).cache()
+        letters = jobs.read_letters(spark, given_source(**source), archive).cache()
         with watched(spark, tell):
-            found = jobs.dead_letters(messages)
+            found = jobs.dead_letters(letters)
             if redrive is not None:
                 try:
                     with open(redrive, "w", encoding="utf-8") as file:
-                        file.writelines(f"{line}\n" for line in jobs.redrive_lines(messages))
+                        file.writelines(f"{line}\n" for line in jobs.redrive_lines(letters))
                 except OSError as error:
                     raise Failed(str(error)) from error
     if as_json:

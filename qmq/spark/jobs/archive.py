@@ -36,8 +36,9 @@ from qmq.spark.jobs.archive_table import (
 )
 from qmq.spark.options import Options, vector_to_json
 from qmq.spark.place import Place, open_place
-from qmq.spark.plan import Part
+from qmq.spark.plan import DataLoss, Part
 from qmq.spark.progress import Told, watched
+from qmq.spark.ranges import NOTHING, RangeMap
 from qmq.spark.views import ddl
 
 FILES_PER_COMMIT: Final = 512
@@ -170,11 +171,21 @@ def _steps(place: Place, start: Vector, have: Vector) -> Iterator[tuple[Vector, 
     base = place.base()
     begin = dict(start)
     low = {origin: max(start.get(origin, 0), min(base.get(origin, 0), last)) for origin, last in have.items()}
+    nowhere = NOTHING if start else _nowhere(place, low, have)
     for piece in range(1, pieces + 1):
         end = {origin: low[origin] + (last - low[origin]) * piece // pieces for origin, last in have.items()}
-        # All of it was there when the run began: what has gone since is no distant past.
-        yield end, place.plan(begin, end, strict=bool(start) or piece > 1)
+        # All else was there when the run began: what has gone since is no distant past.
+        yield end, place.plan(begin, end, strict=bool(start) or piece > 1, but_for=nowhere)
         begin = end
+
+
+def _nowhere(place: Place, start: Vector, end: Vector) -> RangeMap:
+    """What nobody has of everything above `start` up to `end`."""
+    try:
+        place.plan(start, end, strict=True)
+    except DataLoss as loss:
+        return loss.missing
+    return NOTHING
 
 
 def _add(

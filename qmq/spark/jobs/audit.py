@@ -12,16 +12,17 @@ a mesh at work always has some.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog
 from qmq.spark.columns import EVERYTHING, Columns, Piece
-from qmq.spark.logs import DataDirectory, Extent, Listing, Segment
+from qmq.spark.logs import DataDirectory, Extent, Listing, NotBegun, Segment
 from qmq.spark.options import Options
 from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import read_journal
-from qmq.storage.batch import GAPS, REST, BatchHead, read_head, unpack_records, verify_batch
+from qmq.storage.batch import GAPS, REST, BatchHead, unpack_records
 from qmq.storage.disk import ReadOnlyDisk
 from qmq.storage.record import Kind, unpack_gap
 from qmq.storage.segment import read_summary, scan
@@ -164,7 +165,6 @@ def audit(directories: Sequence[DataDirectory], servers: Sequence[Options] = ())
 
 
 def _walk(directory: DataDirectory, found: Audit) -> _Walk:
-    segments = list(directory.journal.files())
     walk = _Walk(directory.node, {})
     for entry in directory.quarantined:
         origin = str(entry.origin) if entry.origin is not None else ""
@@ -172,11 +172,10 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
         if entry.origin is not None:
             walk.given_up.add(entry.origin, entry.first - 1, entry.last)
     begins_here, expected = True, 0
-    for index, segment in enumerate(segments):
-        is_last = index + 1 == len(segments)
+    for segment in directory.journal.files():
         try:
             if begins_here:
-                merge(walk.have, segment.head().vector)
+                merge(walk.have, segment.head().vector if segment.knows_vector else directory.base())
             elif segment.base != expected:
                 where = f"journal positions {expected}–{segment.base}"
                 walk.note(Finding(walk.node, LOST_FILE, "", 0, 0, where))
@@ -184,15 +183,17 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
         except FileNotFoundError:
             begins_here = True  # Retention of the running node was quicker: what is behind it is where the log begins.
             continue
+        except NotBegun:
+            break
         except CorruptLog as error:
-            if is_last:
-                break  # A new segment whose head is not written yet.
             text = str(error)
             where = text if text.startswith(str(segment.path)) else f"{segment.path}: {text}"
             walk.note(Finding(walk.node, CORRUPT, "", 0, 0, where))
             end = segment.batches_end or 0
+        else:
+            begins_here = False  # Else it was the first one, and the next head says where the log begins.
         found.segments += 1
-        begins_here, expected = False, segment.base + end
+        expected = segment.base + end
     walk.finish()
     return walk
 
@@ -229,7 +230,7 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
         file.close()
     if end is not None and summary is not None:
         if any(kind == Kind.GAP for _, kind in summary.kinds):
-            _learn_gaps(walk, segment, end)
+            _learn_gaps(walk, segment, segment.list())
         missing = walk.missing_ranges()
         for origin, ranges in summary.ranges.items():
             for first, last in ranges:
@@ -239,11 +240,8 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
         return end
     listing = segment.list()
     for start, stop in listing.damage:
-        walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"{segment.path} {start}–{stop}"))
-    if listing.sealed:
-        _learn_gaps(walk, segment, listing.end)
-    elif listing.gaps:
-        _learn_gaps_at(walk, segment, listing.gaps)
+        walk.note(_damaged(walk.node, str(segment.path), start, stop))
+    _learn_gaps(walk, segment, listing)
     for entry in listing.entries:
         walk.take(entry.origin, entry.first, entry.last, name)
     return max([listing.reach, *put_aside])
@@ -255,24 +253,10 @@ def _learn_rests(walk: _Walk, listing: Listing) -> None:
         walk.given_up.add(entry.origin, entry.first - 1, entry.last)
 
 
-def _learn_gaps(walk: _Walk, segment: Segment, end: int) -> None:
+def _learn_gaps(walk: _Walk, segment: Segment, listing: Listing) -> None:
     """What the node itself says that it has given up, or will never get."""
-    data = segment.path.read_bytes()[:end]
-    for offset, size, origin, has_gaps in _heads(data, segment):
-        if has_gaps and origin.node == walk.node:
-            batch = data[offset : offset + size]
-            _note_gaps(walk, verify_batch(batch), batch)
-
-
-def _learn_gaps_at(walk: _Walk, segment: Segment, places: Iterable[tuple[int, int]]) -> None:
-    """The same, where it is known in which batches."""
-    with open(segment.path, "rb") as file:
-        for start, end in places:
-            file.seek(start)
-            data = file.read(end - start)
-            head = verify_batch(data)
-            if head.origin.node == walk.node:
-                _note_gaps(walk, head, data)
+    for gone, through in segment.given_up(listing).items():
+        walk.given_up.add(gone, 0, through)
 
 
 def _note_gaps(walk: _Walk, head: BatchHead, batch: bytes) -> None:
@@ -280,23 +264,6 @@ def _note_gaps(walk: _Walk, head: BatchHead, batch: bytes) -> None:
         if record[2] >> 56 == Kind.GAP:
             gone, through = unpack_gap(record[5])
             walk.given_up.add(gone, 0, through)
-
-
-def _heads(data: bytes, segment: Segment) -> Iterator[tuple[int, int, Origin, bool]]:
-    offset = segment.head().size
-    while offset < len(data):
-        hole = next((stop for begin, stop in segment.holes if begin <= offset < stop), None)
-        if hole is not None:
-            offset = hole
-            continue
-        try:
-            head = read_head(data, offset)
-        except CorruptLog:
-            return  # told by the listing
-        if head is None:
-            return
-        yield offset, head.size, head.origin, bool(head.attributes & GAPS)
-        offset += head.size
 
 
 # Deep: in Spark's workers
@@ -325,26 +292,32 @@ def extents_of(directory: DataDirectory) -> Iterator[Extent]:
         for segment in log.files():
             try:
                 yield segment.extent(segment.head().size, segment.list().reach)
-            except FileNotFoundError:
-                continue  # Retention of the running node was quicker.
+            except (FileNotFoundError, NotBegun):
+                continue  # Retention of the running node was quicker, or it has just begun the file.
             except CorruptLog:
-                if segment.batches_end is not None:  # else a new one whose head is not written yet
-                    yield segment.extent(0, segment.batches_end)
+                yield segment.extent(0, segment.batches_end or segment.path.stat().st_size)
 
 
 def verify_extent(extent: Extent) -> list[Finding]:
-    """Every batch of `extent`: checksum, record lengths, and the sequences in its records."""
+    """Every batch of `extent`: checksum, record lengths, and the sequences in its records.
+
+    Raises FileNotFoundError where the directory is not there, as on a machine that does not share it.
+    """
     findings: list[Finding] = []
     begin = extent.start
-    with open(extent.path, "rb") as file:
-        data = file.read(extent.end)
+    try:
+        with open(extent.path, "rb") as file:
+            data = file.read(extent.end)
+    except FileNotFoundError:
+        if not Path(extent.path).parent.is_dir():
+            raise  # This worker does not see the files.
+        return []  # Retention of the running node was quicker.
     for start, stop in [*extent.holes, (extent.end, extent.end)]:
         piece = data[begin : max(begin, min(start, extent.end))]
         for found in scan(piece):
             offset = begin + found.start
             if found.head is None:
-                where = f"{extent.path} {offset}–{begin + found.end}: no batch can be read"
-                findings.append(Finding(extent.node, CORRUPT, "", 0, 0, where))
+                findings.append(_damaged(extent.node, extent.path, offset, begin + found.end))
             elif not _is_true(found.head, piece[found.start : found.end]):
                 where = f"{extent.path} {offset}: its records are not those that it speaks of"
                 findings.append(
@@ -352,6 +325,11 @@ def verify_extent(extent: Extent) -> list[Finding]:
                 )
         begin = max(begin, stop)
     return findings
+
+
+def _damaged(node: str, path: str, start: int, stop: int) -> Finding:
+    """The same, whoever sees it first."""
+    return Finding(node, CORRUPT, "", 0, 0, f"{path} {start}–{stop}: no batch can be read")
 
 
 def _is_true(head: BatchHead, batch: bytes) -> bool:

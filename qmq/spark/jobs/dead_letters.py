@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from qmq.errors import QmqError
+from qmq.spark.jobs.messages import is_chosen, options_of, read_messages
 from qmq.spark.tables import time_of
 
 EXAMPLES: Final = 3
@@ -40,16 +41,30 @@ class Letters:
     examples: tuple[bytes, ...]
 
 
+def read_letters(spark: SparkSession, given: dict[str, str], archive: str | None = None) -> DataFrame:
+    """The dead letters as `messages.read_messages` has them: of queues that `given` chooses, or kept in them.
+
+    Raises BadOption, and ArchiveError when `archive` is none.
+    """
+    options = options_of(given, archive)
+    everything = {name: value for name, value in given.items() if not name.lower().startswith("subscribe")}
+    messages = read_messages(spark, everything, archive).where(_header("reason").isNotNull())
+    return messages.where(is_chosen(options) | is_chosen(options, _header("from")))
+
+
 def letters_of(messages: DataFrame) -> DataFrame:
     """Only the dead letters, with `queue`, `reason`, `deliveries` and the old message's id as columns."""
-    header = {name: f.element_at("headers", f"dead-letter-{name}") for name in ("from", "reason", "deliveries", "id")}
-    return messages.where(header["reason"].isNotNull()).select(
+    return messages.where(_header("reason").isNotNull()).select(
         "*",
-        header["from"].alias("queue"),
-        header["reason"].alias("reason"),
-        f.coalesce(header["deliveries"].try_cast("int"), f.lit(0)).alias("deliveries"),
-        header["id"].alias("message_id"),
+        _header("from").alias("queue"),
+        _header("reason").alias("reason"),
+        f.coalesce(_header("deliveries").try_cast("int"), f.lit(0)).alias("deliveries"),
+        _header("id").alias("message_id"),
     )
+
+
+def _header(name: str) -> Column:
+    return f.element_at("headers", f"dead-letter-{name}")
 
 
 def dead_letters(messages: DataFrame) -> list[Letters]:

@@ -16,7 +16,7 @@ def read_messages(spark: SparkSession, given: dict[str, str], archive: str | Non
     """
     if archive is None:
         return spark.read.format("qmq").options(**{**given, "view": "messages", "columns": COLUMNS}).load()
-    options = read_options({**{name: value for name, value in given.items() if name != "servers"}, "path": archive})
+    options = options_of(given, archive)
     frame = read_archive(spark, archive).drop("day")
     if not options.wants_all:
         frame = frame.where(is_chosen(options))
@@ -27,12 +27,21 @@ def read_messages(spark: SparkSession, given: dict[str, str], archive: str | Non
     return frame
 
 
-def is_chosen(options: Options) -> Column:
-    """Whether the column `destination` is what `options` ask for."""
+def options_of(given: dict[str, str], archive: str | None) -> Options:
+    """The same, checked; an archive stands for the path of logs, and for servers. Raises BadOption."""
+    if archive is None:
+        return read_options(given)
+    return read_options({**{name: value for name, value in given.items() if name != "servers"}, "path": archive})
+
+
+def is_chosen(options: Options, name: Column | None = None) -> Column:
+    """Whether `name`, else the column `destination`, is what `options` ask for; false or null where it is null."""
+    if name is None:
+        name = f.col("destination")
     if options.destinations is not None:
-        return f.col("destination").isin(*options.destinations)
+        return name.isin(*options.destinations)
     pattern = options.pattern
     if pattern is None:
         return f.lit(True)
     # Spark's own regular expressions are those of Java: the same pattern may match something else there.
-    return f.udf(lambda name: pattern.fullmatch(name) is not None, "boolean")("destination")
+    return f.udf(lambda text: text is not None and pattern.fullmatch(text) is not None, "boolean")(name)

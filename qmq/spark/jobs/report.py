@@ -33,13 +33,12 @@ def report(found: Statistics, *, title: str = "QMQ statistics") -> str:
     """The page, complete."""
     shown = [total.destination for total in found.totals[:SHOWN_MAX]]
     windows = [window for window in found.windows if window.destination in shown]
-    starts = sorted({window.start for window in windows})
     parts = [f"<h1>{html.escape(title)}</h1>", _opening(found)]
-    if starts:
+    if windows:
         parts += [
-            _plot("Messages per second", windows, shown, starts, lambda w: w.messages / found.seconds),
-            _plot("Bytes per second", windows, shown, starts, lambda w: w.bytes / found.seconds),
-            _plot("Time to ack, 99th percentile, seconds", windows, shown, starts, lambda w: w.ack_p99),
+            _plot("Messages per second", found, windows, shown, lambda w: w.messages / found.seconds, idle=0.0),
+            _plot("Bytes per second", found, windows, shown, lambda w: w.bytes / found.seconds, idle=0.0),
+            _plot("Time to ack, 99th percentile, seconds", found, windows, shown, lambda w: w.ack_p99, idle=None),
         ]
     parts.append(_table(found.totals))
     body = "\n".join(parts)
@@ -65,30 +64,35 @@ def _opening(found: Statistics) -> str:
     )
 
 
-def _plot(title: str, windows: Sequence[Window], shown: Sequence[str], starts: Sequence[datetime], value: Value) -> str:
+def _plot(
+    title: str, found: Statistics, windows: Sequence[Window], shown: Sequence[str], value: Value, *, idle: float | None
+) -> str:
+    """`idle`: the value of windows without messages, of which nothing is told; None where they have none."""
+    starts = sorted({window.start for window in windows})
     series: dict[str, list[tuple[float, float]]] = {name: [] for name in shown}
     most = 0.0
     begin, span = starts[0], max((starts[-1] - starts[0]).total_seconds(), 1.0)
     for window in windows:
-        found = value(window)
-        if found is not None:
-            series[window.destination].append(((window.start - begin).total_seconds() / span, found))
-            most = max(most, found)
+        y = value(window)
+        if y is not None:
+            series[window.destination].append(((window.start - begin).total_seconds(), y))
+            most = max(most, y)
     if not most:
         return ""
     top = _round_up(most)
     lines = [_axes(top, starts)]
     for index, name in enumerate(shown):
-        points = [
-            (LEFT + x * (WIDTH - LEFT - 10), HEIGHT - BOTTOM - y / top * (HEIGHT - BOTTOM - TOP))
-            for x, y in sorted(series[name])
-        ]
         colour = COLOURS[index % len(COLOURS)]
-        if len(points) == 1:
-            lines.append(f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>')
-        elif points:
-            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-            lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for run in _runs(series[name], found.seconds, idle):
+            points = [
+                (LEFT + x / span * (WIDTH - LEFT - 10), HEIGHT - BOTTOM - y / top * (HEIGHT - BOTTOM - TOP))
+                for x, y in run
+            ]
+            if len(points) == 1:
+                lines.append(f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>')
+            else:
+                path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+                lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
     keys = "".join(
         f'<span class="key"><i style="background:{COLOURS[i % len(COLOURS)]}"></i>{html.escape(name)}</span>'
         for i, name in enumerate(shown)
@@ -99,6 +103,21 @@ def _plot(title: str, windows: Sequence[Window], shown: Sequence[str], starts: S
         f"<h2>{html.escape(title)}</h2>\n<p>{keys}</p>\n"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(title)}">{drawing}</svg>'
     )
+
+
+def _runs(points: list[tuple[float, float]], seconds: float, idle: float | None) -> list[list[tuple[float, float]]]:
+    """Lines through `points` (seconds, value): between windows that do not follow each other a line lies at `idle`, or
+    another one begins.
+    """
+    runs: list[list[tuple[float, float]]] = []
+    for x, y in sorted(points):
+        before = runs[-1][-1][0] if runs else None
+        if before is None or x - before > 1.5 * seconds and idle is None:
+            runs.append([])
+        elif x - before > 1.5 * seconds and idle is not None:
+            runs[-1] += [(before + seconds, idle), (x - seconds, idle)]
+        runs[-1].append((x, y))
+    return runs
 
 
 def _axes(top: float, starts: Sequence[datetime]) -> str:

@@ -75,22 +75,20 @@ class Statistics:
 
 
 def read_records(spark: SparkSession, given: dict[str, str]) -> DataFrame:
-    """Every record once, with what statistics need of it, and whether it is `chosen`.
-
-    With destinations in `given` also dead letters elsewhere: they settle messages of those.
-    """
+    """Every record once, with what statistics need of it; `chosen`: whether it is of the destinations in `given`."""
     options = read_options({**given, "view": "records"})
     everything = {name: value for name, value in given.items() if not name.lower().startswith("subscribe")}
     records = spark.read.format("qmq").options(**{**everything, "view": "records", "columns": COLUMNS}).load()
-    records = records.withColumn("chosen", is_chosen(options))
-    if options.wants_all:
-        return records
-    return records.where(f.col("chosen") | f.element_at("headers", DEAD_LETTER_HEADER).isNotNull())
+    return records.withColumn("chosen", is_chosen(options))
 
 
 def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
     """Statistics of a frame of records (`read_records`). `window` as Spark writes intervals, such as `10 minutes`."""
     records = records.where("kind in ('PUBLISH', 'DEAD', 'SETTLE', 'ATTEMPTS')")
+    # However long ago the chosen destinations had something: until then their messages wait.
+    end_us = records.agg(f.unix_micros(f.max("timestamp"))).collect()[0][0]
+    # Dead letters elsewhere, too: they settle messages of the chosen destinations.
+    records = records.where(f.col("chosen") | f.element_at("headers", DEAD_LETTER_HEADER).isNotNull())
     messages = records.where("kind in ('PUBLISH', 'DEAD')").select(
         "destination",
         "message_id",
@@ -115,7 +113,6 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
     joined = messages.join(first, "message_id", "left").withColumn("ack_seconds", seconds)
     joined = joined.cache()
     try:
-        end_us = records.agg(f.unix_micros(f.max("timestamp"))).collect()[0][0]
         found = Statistics(window=window)
         _add_windows(found, joined.where("chosen"))
         found.totals = _totals(joined.where("chosen"), _letters(joined), _failures(records), end_us)

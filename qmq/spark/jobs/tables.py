@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from qmq.dots import Vector, merge
 from qmq.errors import QmqError
@@ -31,6 +31,8 @@ STATE: Final = "_qmq.json"
 LOCK: Final = "_qmq.lock"
 STATE_VERSION: Final = 1
 OWN_COLUMNS: Final = ("message_id", "timestamp", "destination", "body")
+BROKEN: Final = "\0"
+"""What Spark is to call its column for broken lines: there are none, and bodies may have a field of the usual name."""
 CHOOSING: Final = ("subscribe", "subscribePattern", "startingTimestamp", "endingTimestamp")
 """Options that say which messages a table is of."""
 
@@ -109,7 +111,7 @@ def _add(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
     try:
         texts = frame.select(f.col("body").cast("string").alias("text"))
         found = _infer(spark, texts)
-        kept = StructType.fromJson(json.loads(state["schema"])) if state["schema"] else found
+        kept = StructType.fromJson(json.loads(state["schema"])) if state["schema"] else _told_apart(found)
         done.drift = drift(kept, found)
         done.rows, done.drift.unparsed = _write(frame, kept, f"{table}/run={state['runs']}")
     finally:
@@ -160,7 +162,22 @@ def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
     """The schema of all bodies that are JSON objects."""
     # Of what is JSON and no object Spark would make a column for broken lines.
     lines = texts.where(f.expr("try_parse_json(text) is not null") & f.col("text").rlike(r"^\s*\{")).rdd.map(_first)
-    return spark.read.json(lines).schema
+    return spark.read.json(lines, mode="DROPMALFORMED", columnNameOfCorruptRecord=BROKEN).schema
+
+
+def _told_apart(kind: Any) -> Any:
+    """A type without fields that Spark cannot tell from an earlier one beside them; `body` has them.
+
+    For Spark capitals are the same letters.
+    """
+    if isinstance(kind, ArrayType):
+        return ArrayType(_told_apart(kind.elementType), kind.containsNull)
+    if not isinstance(kind, StructType):
+        return kind
+    fields: dict[str, StructField] = {}
+    for one in kind.fields:
+        fields.setdefault(one.name.lower(), StructField(one.name, _told_apart(one.dataType), one.nullable))
+    return StructType(list(fields.values()))
 
 
 def _first(row: Any) -> Any:
@@ -175,7 +192,7 @@ def _write(frame: DataFrame, schema: StructType, path: str) -> tuple[int, int]:
         "timestamp",
         "destination",
         f.try_parse_json(text).alias("body"),
-        f.from_json(text, schema).alias("parsed"),
+        f.from_json(text, schema, {"columnNameOfCorruptRecord": BROKEN}).alias("parsed"),
     )
     columns = [f.col("parsed")[name].alias(column) for name, column in _column_names(schema.fieldNames()).items()]
     parsed.select(*OWN_COLUMNS, *columns).write.mode("overwrite").parquet(path)
