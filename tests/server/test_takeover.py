@@ -407,7 +407,7 @@ async def test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_n
         await eventually(lambda: len(outbox._lends) == 1)
         # Somebody has voted for another while it did not hear this one, which has to confirm its right.
         rig.nodes["c"].takeover.rules.promised["a"] = Term(1, "c")
-        await eventually(lambda: b.takeover.rules.term_of("a") == Term(2, "a"))
+        await eventually(lambda: b.takeover.rules.term_of("a").number > 1)
         await eventually(lambda: len(outbox._lends) == 2)
         monkeypatch.setattr(outbox, "take", take)
         outbox.wake()
@@ -435,7 +435,7 @@ async def test_a_loan_of_the_new_term_is_not_taken_for_one_of_the_term_before(
         await eventually(lambda: bool(a.broker.lending.lent.get("b")))
         # Somebody has voted for another while it did not hear this one, which has to confirm its right.
         rig.nodes["c"].takeover.rules.promised["a"] = Term(1, "c")
-        await eventually(lambda: a.takeover.rules.term_of("a") == Term(2, "a"))
+        await eventually(lambda: a.takeover.rules.term_of("a").number > 1)
 
         # Who lost the loan hears of the new term when the next link has begun, and is lent the message once more.
         rig.fabric.break_between(host_of(0), host_of(1))
