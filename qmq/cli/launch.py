@@ -240,28 +240,30 @@ def is_taken(address: Address) -> bool:
 def stop_recorded(running: Sequence[Running], timeout_seconds: float = STOP_SECONDS) -> list[str]:
     """Stop processes that another shell started: SIGTERM, then SIGKILL. Returns the names that had to be killed.
 
-    Raises Failed for a process that this user may not stop.
+    Raises Failed for those that this user may not stop, when the others have stopped.
     """
-    alive = [process for process in running if process.is_alive]
-    for process in alive:
-        _signal_recorded(process, signal.SIGTERM)
-        _signal_recorded(process, signal.SIGCONT)
+    alive, refused = [], []
+    for process in [process for process in running if process.is_alive]:
+        try:
+            _signal_recorded(process, signal.SIGTERM)
+            _signal_recorded(process, signal.SIGCONT)
+            alive.append(process)
+        except OSError as error:
+            refused.append(f"node {process.name} (pid {process.pid}) cannot be stopped: {error.strerror}")
     deadline = time.monotonic() + timeout_seconds
     while any(process.is_alive for process in alive) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     killed = [process for process in alive if process.is_alive]
     for process in killed:
         _signal_recorded(process, signal.SIGKILL)
+    if refused:
+        raise Failed("; ".join(refused))
     return [process.name for process in killed]
 
 
 def _signal_recorded(process: Running, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, number)
-    except ProcessLookupError:
-        return
-    except OSError as error:
-        raise Failed(f"node {process.name} (pid {process.pid}) cannot be stopped: {error.strerror}") from error
 
 
 def recorded(data: Path) -> list[Running]:

@@ -13,8 +13,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_AT = "127.0.0.1:61613"
 
-SECONDS_MAX = 10.0 * 365 * 86400
-"""As in the configuration; the system's own clock cannot count much more."""
+SECONDS_MAX = 24.0 * 86400
+"""Sockets count milliseconds in 31 bits, and begin anew beyond: of 50 days a fraction of a second would be left."""
 
 
 class Number(click.FloatRange):

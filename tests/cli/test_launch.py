@@ -230,6 +230,31 @@ def test_a_node_of_somebody_else_that_cannot_be_stopped_is_told(
     assert result.stderr == f"qmq: node a (pid {os.getpid()}) cannot be stopped: Operation not permitted\n"
 
 
+def test_a_node_that_cannot_be_stopped_keeps_no_other_from_being_stopped(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = write_peers(tmp_path / "peers.toml", ("a", "b"))
+    real_kill, ours = os.kill, os.getpid()
+
+    def kill(pid: int, number: int) -> None:
+        if pid == ours:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        real_kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", kill)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
+        pids = {"a": ours, "b": other.pid}
+        launch.record(tmp_path, add=[Running(name, pid, start_mark(pid) or "") for name, pid in pids.items()])
+        try:
+            result = run("mesh", "down", str(peers), "--data", str(tmp_path))
+
+            assert other.poll() == -signal.SIGTERM
+        finally:
+            other.kill()
+    assert result.exit_code == 1
+    assert result.stderr == f"qmq: node a (pid {ours}) cannot be stopped: Operation not permitted\n"
+
+
 def test_a_folder_that_cannot_be_made_is_told(run: Run, tmp_path: Path) -> None:
     peers = write_peers(tmp_path / "peers.toml", ("a",))
 

@@ -57,6 +57,7 @@ def test_the_module_runs_as_a_program() -> None:
         ("status", "--patience", "1e10"),
         ("listen", "/queue/a", "--timeout", "inf"),
         ("listen", "/queue/a", "--timeout", "nan"),
+        ("listen", "/queue/a", "--timeout", "4294967.4"),
         ("bench", "topic", "--seconds", "nan"),
         ("bench", "topic", "--warmup", "inf"),
         ("bench", "latency", "--rate", "inf"),

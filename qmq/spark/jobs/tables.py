@@ -160,7 +160,7 @@ def _fields(schema: DataType, path: str = "") -> dict[str, str]:
 
 def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
     """The schema of all bodies that are JSON objects."""
-    # Of what is JSON and no object Spark would make a column for broken lines.
+    # A list of objects would count as so many objects.
     lines = texts.where(f.expr("try_parse_json(text) is not null") & f.col("text").rlike(r"^\s*\{")).rdd.map(_first)
     return spark.read.json(lines, mode="DROPMALFORMED", columnNameOfCorruptRecord=BROKEN).schema
 
