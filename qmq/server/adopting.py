@@ -127,11 +127,13 @@ class Adopting:
             return
         if node.broker.queues.held or (is_patient and not covers(node.durable_vector(), retirement.sealed)):
             return
-        await node.checkpoints.bring_up()
-        if node.broker.disk_full:
-            return
         queues = node.store.queues
-        if await node.world.run_blocking(partial(queues.is_empty, owner)):
+        is_empty = partial(queues.is_empty, owner)
+        left = {origin: last for origin, last in node.durable_vector().items() if origin.node == owner}
+        if covers(node.store.stored_vector, left) and await node.world.run_blocking(is_empty):
+            return  # As it is for good, as a rule: no checkpoint for that.
+        await node.checkpoints.bring_up()
+        if node.broker.disk_full or await node.world.run_blocking(is_empty):
             return
         held = await self._held(owner, is_patient)
         if held is None:

@@ -276,6 +276,11 @@ class Store:
         """Everything in the journal before this has reached the stores."""
         return self._checkpointer.state.position
 
+    @property
+    def stored_vector(self) -> Vector:
+        """What the queue store has: every queue message up to this that was not settled when it came there."""
+        return self._checkpointer.stored.vector
+
     def fanout_start(self, destination: str) -> FanoutPosition:
         """Before the first record of `destination` that is kept."""
         return self._reader.start()

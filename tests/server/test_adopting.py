@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import DiskFull
 from qmq.members import Retirement
-from qmq.server.adopting import answer_holding
+from qmq.server.adopting import LOOK_SECONDS, answer_holding
 from qmq.server.node import Node
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, nothing_more, send, subscribe
@@ -366,6 +366,25 @@ async def test_nothing_is_adopted_twice_while_no_checkpoint_finds_room(
         await trio.sleep(20)
 
         assert adopting.adopted == 5
+
+
+async def test_an_adopter_that_has_adopted_everything_makes_no_more_checkpoints_than_others(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await left_by_c(mesh, 1)
+        client, a = await mesh.connect("a"), mesh.nodes["a"]
+        await retire(client, "c")
+        await eventually(lambda: a.adopting.adopted == 1)
+        await a.checkpoints.checkpoint()
+        count = a.checkpoints.count
+
+        for number in range(10):
+            await client.send(send("/queue/other", "x", f"r{number}"))
+            await client.receipt()
+            await trio.sleep(LOOK_SECONDS)
+
+        assert a.checkpoints.count == count
 
 
 @pytest.mark.parametrize("count", [1, 3])
