@@ -68,10 +68,15 @@ class Report:
 
 
 def simulate(
-    seed: int, plant: Plant = nullcontext, family: Family | None = None, kept: Collection[int] | None = None
+    seed: int,
+    plant: Plant = nullcontext,
+    family: Family | None = None,
+    kept: Collection[int] | None = None,
+    size: int = 0,
 ) -> Report:
-    """Run `seed` and judge it. `family` asks for other faults than the seed draws, `kept` for only some of them."""
-    plan = draw_plan(seed, family, kept)
+    """Run `seed` and judge it. `family` asks for other faults than the seed draws, `kept` for only some of them, `size`
+    for a mesh of so many nodes."""
+    plan = draw_plan(seed, family, kept, size)
     report = Report(seed, plan)
     trace = Trace()
     try:
