@@ -20,8 +20,9 @@ KEPT = (
     "takeovers",
     "redelivered",
     "acks",
-    "acks_for_good",
-    "redelivered_after_ack",
+    "again",
+    "quorum_acks",
+    "quorum_again",
     "settled_seconds",
 )
 

@@ -51,10 +51,13 @@ class Report:
     """How often a node began to serve another one's queue messages."""
     redelivered: int = 0
     acks: int = 0
-    """Queue messages of which an ACK was receipted."""
-    acks_for_good: int = 0
-    """Of these: at the level `quorum`."""
-    redelivered_after_ack: int = 0
+    """Queue messages of which an ACK was receipted, at the level `edge` and at no more."""
+    again: int = 0
+    """How often one of these was given after that."""
+    quorum_acks: int = 0
+    """Queue messages of which an ACK was receipted at the level `quorum`."""
+    quorum_again: int = 0
+    """How often one of these was given after that; also what was handed out before."""
     settled_seconds: float = 0.0
     """Virtual time that it took to agree after the last fault."""
 
@@ -178,6 +181,7 @@ class Simulation:
         report.lives = sum(member.lives for member in stage.members)
         report.takeovers = stage.lookout.takeovers
         report.redelivered = sum(count - 1 for count in ledger.delivered.values())
-        report.acks = len(ledger.ack_receipted)
-        report.acks_for_good = len(ledger.settled_for_good)
-        report.redelivered_after_ack = len(ledger.redelivered_after_ack)
+        report.acks = len(ledger.ack_receipted.keys() - ledger.settled_for_good.keys())
+        report.again = len(ledger.again_after_edge)
+        report.quorum_acks = len(ledger.settled_for_good)
+        report.quorum_again = len(ledger.again_after_quorum)

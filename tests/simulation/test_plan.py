@@ -78,6 +78,7 @@ def test_the_summary_counts_by_family_and_names_the_seeds_that_failed() -> None:
     document = json.loads(summary.json(seconds=6.0))
 
     assert "| cuts | 2 |" in table and "| none | 1 |" in table and "| together | 3 |" in table
+    assert "| edge ACKs | given again | quorum ACKs | given again |" in table
     assert "Failing seeds: 8." in table
     assert document["all"]["sent"] == 16
     assert document["families"]["cuts"]["failed"] == 1

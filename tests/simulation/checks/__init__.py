@@ -132,7 +132,8 @@ def broken(stage: Stage) -> list[str]:
     wrongs += toil.rejuvenated(plan, ledger, stage.lookout.taken_over)
     if not forgetful:
         wrongs += toil.buried_wrongly(ledger, stage.lookout.taken_over)
-        wrongs += queues.given_again_for_good(ledger) if stage.leaving is None else []
+    if len(forgetful) <= len(plan.founders) // 2:  # no majority; else nothing is promised
+        wrongs += queues.given_again_for_good(ledger)
     if plan.quiet:
         wrongs += queues.given_again_without_a_fault(ledger)
     return wrongs
