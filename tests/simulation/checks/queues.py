@@ -24,14 +24,14 @@ def lost(ledger: Ledger, excuses: Excuses) -> list[str]:
 
 
 def lost_copies(ledger: Ledger, excuses: Excuses, elsewhere: Collection[str] = ()) -> list[str]:
-    """What was receipted as being on more disks than were lost since, and is on none.
+    """What was receipted as being on more disks than had it and lost it, and is on none.
 
     `elsewhere`: what was sent more than once and stands in a log; another attempt than the lost one was receipted.
     """
     return [
         f"I1 copies: {message.id}, receipted by {message.receipted_by} for {message.copies} disks, is on no other disk"
         for message in ledger.receipted
-        if message.id in excuses.ids and message.id not in elsewhere and message.copies > excuses.losses_of(message)
+        if message.id in excuses.ids and message.id not in elsewhere and message.copies > excuses.disks_of(message)
     ]
 
 
