@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--family", type=_family, help="faults of " + ", ".join(f.name.lower() for f in Family))
+    parser.add_argument("--nodes", type=int, default=0, help="meshes of so many nodes; 0: as the seeds draw")
     parser.add_argument("--faults", type=_numbers, help="only these faults of the script, by number, or none")
     parser.add_argument("--plant", choices=PLANTS, help="with this bug in the product")
     parser.add_argument("--plants", action="store_true", help="look for every planted bug instead")
@@ -58,7 +59,7 @@ def run_many(arguments: argparse.Namespace) -> int:
     seeds = range(arguments.start, arguments.start + arguments.seeds)
     plant = PLANTS[arguments.plant].put_in if arguments.plant else nullcontext
     summary = Summary()
-    run = partial(simulate, plant=plant, family=arguments.family, kept=arguments.faults)
+    run = partial(simulate, plant=plant, family=arguments.family, kept=arguments.faults, size=arguments.nodes)
     until = began + arguments.minutes * 60
     results = Results(arguments.keep) if arguments.keep else None
     done = {report.seed: report for report in results or () if report.seed in seeds}

@@ -6,7 +6,7 @@ cancelled; so nothing that a dying node does can be seen by anybody.
 """
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import trio
@@ -22,7 +22,7 @@ from qmq.config import (
     PeersFile,
     StorageSettings,
 )
-from qmq.dots import Origin, Vector
+from qmq.dots import Dot, Origin, Vector
 from qmq.errors import LogBroken
 from qmq.server.node import Node
 from qmq.server.reload import Reloader
@@ -89,8 +89,10 @@ class Member:
         self.up = False
         self.node: Node | None = None
         self.store: Store | None = None
-        self.is_damaged = False
-        """Its journal may lack what was damaged after a checkpoint had it."""
+        self.damaged: set[Dot] = set()
+        """What its journal may lack, because it was damaged after a checkpoint had it."""
+        self.gone: set[Dot] = set()
+        """What its disk has lost since it was up: `vector` counts it still."""
         self.escaped: list[Exception] = []
         """What left `Node.run` and is not what an injected fault explains."""
         self.disk_is_told_to_fail = False
@@ -150,6 +152,7 @@ class Member:
         """Begin a life. It serves clients a few virtual milliseconds later."""
         assert not self.up
         self.lives += 1
+        self.gone.clear()
         plan = self._plan
         self._chance = random.Random(f"deaths/{plan.seed}/{self.name}/{self.lives}")
         self._fabric.revive(self.host)
@@ -211,6 +214,7 @@ class Member:
         if wipe:
             self.disk.wipe()
             self.store = None
+            self.damaged.clear()
         else:
             self.disk.crash(self._chance)
         self.disk_is_told_to_fail = False
@@ -219,6 +223,10 @@ class Member:
         # Also at the end of the faults: who looks at `up` then must not meet a node that is half dead.
         with trio.CancelScope(shield=True):
             await self._ended.wait()
+
+    def lose(self, records: Iterable[Dot]) -> None:
+        """The node is down, and these are not on its disk any more."""
+        self.gone.update(records)
 
     async def be_caught_at_work(self) -> None:
         """Wait until this node uses its disk, and a moment longer; not for ever."""

@@ -6,11 +6,9 @@ Read from the stores of the nodes' present or last lives, with the product's own
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import trio
-
 from qmq.broker.rules import DEAD_LETTERS
-from qmq.dots import Dot, Origin, Vector, merge
-from qmq.storage.batch import BatchHead, batch_records
+from qmq.dots import Dot, Origin
+from qmq.storage.batch import BatchHead, batch_records, read_head
 from qmq.storage.record import Kind
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Sent, id_of
@@ -25,44 +23,50 @@ Rows = Mapping[str, list[tuple[Dot, str]]]
 """Fanout → what one node's log of it holds, in order: dots and message ids."""
 
 
+Held = dict[Dot, str]
+"""What is on one disk: records, each with the id of the message that it publishes, or "" when it is of another kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """In one instant, what was on the disk of `node` and is not any more."""
+
+    node: str
+    dots: frozenset[Dot]
+
+
 @dataclass(slots=True)
 class Excuses:
-    """What was on a disk that is gone and on no other."""
+    """What was on disks that are gone, exactly, and on no other."""
 
     dots: set[Dot] = field(default_factory=set)
-    ids: dict[str, float] = field(default_factory=dict)
-    """Message → when it was lost, in virtual seconds; the last of its attempts that was, where it was sent again."""
-    losses: list[float] = field(default_factory=list)
-    """When a disk was lost."""
+    ids: dict[str, Dot] = field(default_factory=dict)
+    """Message → the record of it that was lost; of one that was sent again, the last that was."""
+    losses: list[Loss] = field(default_factory=list)
 
-    def losses_of(self, message: Sent) -> int:
-        """How many disks were lost between the sending of a message and its own loss."""
-        return sum(message.at <= at <= self.ids[message.id] for at in self.losses)
+    @property
+    def nodes(self) -> set[str]:
+        """Who lost anything."""
+        return {loss.node for loss in self.losses}
 
-    def losing(self, member: Member, members: Iterable[Member]) -> None:
-        """To be called just before `member` loses what is on its disk."""
-        self.losses.append(trio.current_time())
-        elsewhere: Vector = {}
-        for other in members:
-            if other is not member:
-                merge(elsewhere, other.vector())
+    def disks_of(self, message: Sent) -> int:
+        """How many nodes had a lost message, and lost it."""
+        dot = self.ids[message.id]
+        return len({loss.node for loss in self.losses if dot in loss.dots})
+
+    def lost(self, member: Member, members: Iterable[Member], records: Held) -> None:
+        """To be called in the instant in which `records` are not on the disk of `member` any more."""
+        self.losses.append(Loss(member.name, frozenset(records)))
+        others = [(other.vector(), other.gone) for other in members if other is not member]
         forgotten = {origin for other in members for origin in other.forgotten()}
-        for head, batch in batches_of(member):
-            if head.origin in forgotten:
+        for dot, message_id in records.items():
+            if dot.origin in forgotten:
                 continue  # all had it, or it could not have been forgotten anywhere
-            known = elsewhere.get(head.origin, 0)
-            if head.last <= known:
+            if any(dot.sequence <= vector.get(dot.origin, 0) and dot not in gone for vector, gone in others):
                 continue
-            for record in batch_records(batch):
-                if record.sequence > known:
-                    self.dots.add(Dot(head.origin, record.sequence))
-                    if record.kind == Kind.PUBLISH:
-                        self.ids[id_of(record.body)] = trio.current_time()
-        # What has left its journal is in its stores, and where journals are short perhaps nowhere else.
-        for dot, message_id in stored(member, [other.name for other in (*members, member)]):
-            if dot.origin not in forgotten and dot.sequence > elsewhere.get(dot.origin, 0):
-                self.dots.add(dot)
-                self.ids[message_id] = trio.current_time()
+            self.dots.add(dot)
+            if message_id:
+                self.ids[message_id] = dot
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,39 @@ def batches_of(member: Member) -> list[tuple[BatchHead, bytes]]:
             found.append((head, bytes(data)))
             position = start + head.size
     return found
+
+
+def held_by(member: Member, members: Iterable[Member]) -> Held:
+    """What the disk of a node has that is up: its journal, and its stores, where records are that have left it."""
+    held = dict(stored(member, [other.name for other in (*members, member)]))
+    for _, batch in batches_of(member):
+        held.update(records_of(batch))
+    return held
+
+
+def records_of(batch: bytes) -> Iterator[tuple[Dot, str]]:
+    """The records of a batch, as `Held` wants them."""
+    head = read_head(batch)
+    assert head is not None
+    for record in batch_records(batch):
+        yield Dot(head.origin, record.sequence), id_of(record.body) if record.kind == Kind.PUBLISH else ""
+
+
+def destroyed(batches: Iterable[bytes], before: bytes, after: bytes) -> Held:
+    """What does not stand any more where it stood in a file, of `batches` that may stand in others.
+
+    A write that went astray may have put a copy elsewhere; what is found of that is luck.
+    """
+
+    def is_gone(batch: bytes) -> bool:
+        place = before.find(batch)
+        while place >= 0:
+            if after[place : place + len(batch)] != batch:
+                return True
+            place = before.find(batch, place + 1)
+        return False
+
+    return {dot: message_id for batch in batches if is_gone(batch) for dot, message_id in records_of(batch)}
 
 
 def stored(member: Member, nodes: Iterable[str]) -> Iterator[tuple[Dot, str]]:

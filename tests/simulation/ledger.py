@@ -105,7 +105,10 @@ class Ledger:
     """Queue message → when a consumer heard that no node will hand it out again, virtual seconds."""
     again_for_good: list[str] = field(default_factory=list)
     """What was given all the same, to a consumer that came later."""
-    redelivered_after_ack: list[str] = field(default_factory=list)
+    again_after_edge: list[str] = field(default_factory=list)
+    """What was given after the receipt of an ACK at the level `edge`, and of none at `quorum`."""
+    again_after_quorum: list[str] = field(default_factory=list)
+    """What was given after the receipt of an ACK at `quorum`, also to a consumer that was there before."""
     again_at_same_node: list[tuple[str, str]] = field(default_factory=list)
     """(node, message): given again by the very node that had receipted the ACK."""
     tries: dict[str, int] = field(default_factory=dict)
@@ -163,7 +166,7 @@ class Ledger:
         if for_good is not None and since > for_good:
             self.again_for_good.append(f"{node} gave {message_id} at {trio.current_time():.3f}, ACK at {for_good:.3f}")
         if message_id in self.ack_receipted:
-            self.redelivered_after_ack.append(message_id)
+            (self.again_after_edge if for_good is None else self.again_after_quorum).append(message_id)
             if node in self.ack_receipted[message_id]:
                 self.again_at_same_node.append((node, message_id))
 

@@ -28,8 +28,17 @@ TAKEOVER_LENGTHS = (3.0, 5.0)
 TAKEOVER_SECONDS = 3.0
 """The phase of faults is so much longer in their family."""
 
+LONG_SHARE = 0.3
+"""How often faults of all kinds are few and long, as in the family of takeovers."""
+
+CHANGE_SHARE = 0.25
+"""How often nodes join and leave, where faults of all kinds are mixed."""
+
 CORE_SHARE = 0.25
 """How often only a majority is healed at first."""
+
+SIZES = (3, 3, 3, 4, 5, 5)
+"""How many nodes a mesh has: one of these."""
 
 
 class Family(Enum):
@@ -58,8 +67,15 @@ class Family(Enum):
         "clock": 2,
         "disk": 2,
         "slow disk": 1,
+        "slow disks": 1,
         "full disk": 1,
+        "wipe": 3,
+        "damage": 2,
+        "old image": 2,
+        "join": 3,
+        "retire": 3,
     }
+    """Everything there is. A minority of the disks may be lost, and in a part of the seeds nodes join and leave."""
     WIPES = {"wipe": 3, "crash": 3, "cut": 2, "slow disks": 3, "stop": 1, "disk": 1}
     DAMAGE = {"damage": 3, "old image": 2, "crash": 3, "cut": 2, "clock": 1}
     CRASHES = {"crash": 4, "power": 4, "power of all": 3, "isolate": 4}
@@ -103,17 +119,19 @@ class Family(Enum):
 
 
 SHARES = {
-    Family.ALL: 5,
-    Family.WIPES: 2,
-    Family.DAMAGE: 1,
+    Family.ALL: 10,
+    Family.WIPES: 3,
+    Family.DAMAGE: 2,
     Family.CRASHES: 2,
     Family.CUTS: 2,
     Family.SLOW: 1,
     Family.CHANGES: 1,
-    Family.TAKEOVERS: 2,
-    Family.NONE: 4,
+    Family.TAKEOVERS: 3,
+    Family.NONE: 6,
 }
-"""How many of twenty seeds draw from each."""
+"""How many of thirty seeds draw from each."""
+
+MEMBERSHIP = frozenset({"join", "retire"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +140,16 @@ class Plan:
 
     seed: int
     family: Family
+    size: int
+    """How many nodes were asked for; 0: as many as the seed draws."""
     nodes: tuple[str, ...]
     seconds: float
     """Length of the phase with faults and publishers."""
     faults: tuple[Fault, ...]
     core: tuple[str, ...]
     """The majority that has to finish alone before the others come back; empty when all come back at once."""
+    newcomer: str
+    """The node that joins later; "" when the mesh begins with all of them."""
     kept: tuple[int, ...]
     """Which of `faults` happen, by number from 0; all of them, unless a part is replayed."""
     latency_seconds: float
@@ -160,9 +182,9 @@ class Plan:
         return not self.kept and not self.core and not self.newcomer
 
     @property
-    def newcomer(self) -> str:
-        """The node that joins later; "" when the mesh stays what it is."""
-        return self.nodes[-1] if self.family is Family.CHANGES else ""
+    def founders(self) -> tuple[str, ...]:
+        """The nodes that the mesh begins with."""
+        return tuple(name for name in self.nodes if name != self.newcomer)
 
     def count(self, *names: str) -> int:
         """How many faults of these names happen."""
@@ -172,6 +194,8 @@ class Plan:
     def replay(self) -> str:
         """The command that shows this plan again."""
         command = f"python -m tests.simulation --seeds 1 --start {self.seed} --family {self.family.name.lower()}"
+        if self.size:
+            command += f" --nodes {self.size}"
         if len(self.kept) < len(self.faults):
             command += " --faults " + (",".join(map(str, self.kept)) or "none")
         return command
@@ -191,22 +215,28 @@ class Plan:
         return "\n".join(lines + [f"  {number:2} {self.faults[number]}" for number in self.kept])
 
 
-def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | None = None) -> Plan:
-    """The plan of `seed`: the same on every machine. `family` replaces the one that the seed draws."""
+def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | None = None, size: int = 0) -> Plan:
+    """The plan of `seed`: the same on every machine. `family` and `size` (of the mesh) replace what the seed draws."""
     chance = random.Random(f"plan/{seed}")
-    nodes = tuple(f"n{number}" for number in range(1, chance.choice((3, 3, 3, 3, 3, 3, 3, 4, 5)) + 1))
+    drawn_size = chance.choice(SIZES)
     seconds = chance.uniform(4, 6.5)
     drawn = chance.choices(list(SHARES), list(SHARES.values()))[0]
     family = family or drawn
-    if family is Family.CHANGES and len(nodes) == 3:
+    is_long = family is Family.TAKEOVERS or (family is Family.ALL and chance.random() < LONG_SHARE)
+    changes = family is Family.CHANGES or (family is Family.ALL and chance.random() < CHANGE_SHARE)
+    nodes = tuple(f"n{number}" for number in range(1, (size or drawn_size) + 1))
+    if changes and len(nodes) == 3:
         nodes += ("n4",)  # of two nodes none can be retired
-    if family is Family.TAKEOVERS:
+    newcomer = nodes[-1] if changes else ""
+    if is_long:
         seconds += TAKEOVER_SECONDS
-    faults = _draw_faults(chance, nodes, seconds, family)
+    faults = _Draw(chance, family, nodes, newcomer, is_long).faults(seconds)
     plan = Plan(
         seed=seed,
         family=family,
+        size=size,
         nodes=nodes,
+        newcomer=newcomer,
         seconds=seconds,
         faults=faults,
         kept=tuple(range(len(faults))),
@@ -225,7 +255,7 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
         followers=chance.randint(1, 3),
         consumers=chance.randint(1, 3),
         prefetch=chance.choice((1, 2, 5, 20)),
-        core=_draw_core(chance, nodes) if faults and family is not Family.CHANGES else (),
+        core=_draw_core(chance, nodes) if faults and not changes else (),
     )
     if faults and random.Random(f"short/{seed}").random() < SHORT_SHARE:
         plan = replace(
@@ -245,24 +275,39 @@ def _draw_core(chance: random.Random, nodes: tuple[str, ...]) -> tuple[str, ...]
     return tuple(sorted(chance.sample(nodes, len(nodes) // 2 + 1)))
 
 
-def _draw_faults(chance: random.Random, nodes: tuple[str, ...], seconds: float, family: Family) -> tuple[Fault, ...]:
-    faults: list[Fault] = []
-    weights = family.value
-    is_long = family is Family.TAKEOVERS
-    if not weights:
-        return ()
-    names = list(weights)
-    at = FIRST_FAULT_SECONDS
-    pace = chance.choice(TAKEOVER_PACES if is_long else PACES)
-    while True:
-        at += chance.uniform(0.1, 2 * pace)
-        if at >= seconds:
-            return tuple(faults)
-        name = chance.choices(names, list(weights.values()))[0]
-        node, other = chance.sample(nodes, 2)
-        if not NEMESES[name].takes_two:
-            other = ""
-        if NEMESES[name].minority:
-            node = chance.choice(nodes[: (len(nodes) - 1) // 2])
-        lasts = chance.choice(TAKEOVER_LENGTHS if is_long else LENGTHS) * chance.uniform(0.5, 1.5)
-        faults.append(Fault(at, name, node, other, lasts))
+class _Draw:
+    """The script of one seed."""
+
+    def __init__(
+        self, chance: random.Random, family: Family, nodes: tuple[str, ...], newcomer: str, is_long: bool
+    ) -> None:
+        self._chance = chance
+        self._nodes = nodes
+        self._is_long = is_long
+        self._weights = {name: weight for name, weight in family.value.items() if newcomer or name not in MEMBERSHIP}
+        few = (len(nodes) - bool(newcomer) - 1) // 2
+        self._mixed = family is Family.ALL
+        self._minority = chance.sample(nodes[: len(nodes) - bool(newcomer)], few) if self._mixed else list(nodes[:few])
+
+    def faults(self, seconds: float) -> tuple[Fault, ...]:
+        """In the order of their times, all before `seconds`."""
+        if not self._weights:
+            return ()
+        chance = self._chance
+        faults: list[Fault] = []
+        at = FIRST_FAULT_SECONDS
+        pace = chance.choice(TAKEOVER_PACES if self._is_long else PACES)
+        while True:
+            at += chance.uniform(0.1, 2 * pace)
+            if at >= seconds:
+                return tuple(faults)
+            faults.append(self._fault(at))
+
+    def _fault(self, at: float) -> Fault:
+        chance = self._chance
+        nemesis = NEMESES[chance.choices(list(self._weights), list(self._weights.values()))[0]]
+        node, other = chance.sample(self._nodes, 2)
+        if nemesis.minority or (self._mixed and nemesis.loses_disk):
+            node = chance.choice(self._minority)
+        lasts = chance.choice(TAKEOVER_LENGTHS if self._is_long else LENGTHS) * chance.uniform(0.5, 1.5)
+        return Fault(at, nemesis.name, node, other if nemesis.takes_two else "", lasts)

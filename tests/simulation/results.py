@@ -20,8 +20,9 @@ KEPT = (
     "takeovers",
     "redelivered",
     "acks",
-    "acks_for_good",
-    "redelivered_after_ack",
+    "again",
+    "quorum_acks",
+    "quorum_again",
     "settled_seconds",
 )
 
@@ -37,6 +38,7 @@ class Results:
         line = {
             "seed": report.seed,
             "family": report.plan.family.name,
+            "size": report.plan.size,
             **{name: getattr(report, name) for name in KEPT},
         }
         with self._path.open("a") as file:
@@ -47,6 +49,6 @@ class Results:
             return
         for text in self._path.read_text().splitlines():
             line = json.loads(text)
-            plan = draw_plan(line["seed"], Family[line["family"]])
+            plan = draw_plan(line["seed"], Family[line["family"]], size=line.get("size", 0))
             # A line of an earlier commit lacks what is counted only since.
             yield Report(line["seed"], plan, **{name: line[name] for name in KEPT if name in line})

@@ -51,10 +51,13 @@ class Report:
     """How often a node began to serve another one's queue messages."""
     redelivered: int = 0
     acks: int = 0
-    """Queue messages of which an ACK was receipted."""
-    acks_for_good: int = 0
-    """Of these: at the level `quorum`."""
-    redelivered_after_ack: int = 0
+    """Queue messages of which an ACK was receipted, at the level `edge` and at no more."""
+    again: int = 0
+    """How often one of these was given after that."""
+    quorum_acks: int = 0
+    """Queue messages of which an ACK was receipted at the level `quorum`."""
+    quorum_again: int = 0
+    """How often one of these was given after that; also what was handed out before."""
     settled_seconds: float = 0.0
     """Virtual time that it took to agree after the last fault."""
 
@@ -68,10 +71,15 @@ class Report:
 
 
 def simulate(
-    seed: int, plant: Plant = nullcontext, family: Family | None = None, kept: Collection[int] | None = None
+    seed: int,
+    plant: Plant = nullcontext,
+    family: Family | None = None,
+    kept: Collection[int] | None = None,
+    size: int = 0,
 ) -> Report:
-    """Run `seed` and judge it. `family` asks for other faults than the seed draws, `kept` for only some of them."""
-    plan = draw_plan(seed, family, kept)
+    """Run `seed` and judge it. `family` asks for other faults than the seed draws, `kept` for only some of them, `size`
+    for a mesh of so many nodes."""
+    plan = draw_plan(seed, family, kept, size)
     report = Report(seed, plan)
     trace = Trace()
     try:
@@ -173,6 +181,7 @@ class Simulation:
         report.lives = sum(member.lives for member in stage.members)
         report.takeovers = stage.lookout.takeovers
         report.redelivered = sum(count - 1 for count in ledger.delivered.values())
-        report.acks = len(ledger.ack_receipted)
-        report.acks_for_good = len(ledger.settled_for_good)
-        report.redelivered_after_ack = len(ledger.redelivered_after_ack)
+        report.acks = len(ledger.ack_receipted.keys() - ledger.settled_for_good.keys())
+        report.again = len(ledger.again_after_edge)
+        report.quorum_acks = len(ledger.settled_for_good)
+        report.quorum_again = len(ledger.again_after_quorum)

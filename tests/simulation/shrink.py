@@ -43,9 +43,10 @@ def shrink(report: Report, plant: Plant) -> Report:
     signs = _signs(report)
 
     def fails(kept: Sequence[int]) -> bool:
-        return bool(signs & _signs(simulate(report.seed, plant, report.plan.family, kept)))
+        return bool(signs & _signs(simulate(report.seed, plant, report.plan.family, kept, report.plan.size)))
 
-    return simulate(report.seed, plant, report.plan.family, minimal(report.plan.kept, fails))
+    kept = minimal(report.plan.kept, fails)
+    return simulate(report.seed, plant, report.plan.family, kept, report.plan.size)
 
 
 def _signs(report: Report) -> set[str]:

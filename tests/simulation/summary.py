@@ -13,6 +13,8 @@ class Row:
     """The seeds of one family, or of all."""
 
     seeds: int = 0
+    five: int = 0
+    """Of these: with five nodes or more."""
     faults: int = 0
     lives: int = 0
     takeovers: int = 0
@@ -22,15 +24,20 @@ class Row:
     """Receipted, and then only on a disk that was lost: by a receipt that said so, or by losing several disks."""
     redelivered: int = 0
     acks: int = 0
-    acks_for_good: int = 0
-    after_ack: int = 0
-    """Of `redelivered`: after the receipt of an ACK."""
+    """Receipted at the level `edge`."""
+    again: int = 0
+    """Of `redelivered`: after the receipt of one of these."""
+    quorum_acks: int = 0
+    """Receipted at the level `quorum`."""
+    quorum_again: int = 0
+    """Of `redelivered`: after the receipt of one of these."""
     agreed_seconds: float = 0.0
     """The longest, in virtual time, from the last fault to agreement."""
     failed: int = 0
 
     def add(self, report: Report) -> None:
         self.seeds += 1
+        self.five += len(report.plan.nodes) >= 5
         self.faults += len(report.plan.script)
         self.lives += report.lives
         self.takeovers += report.takeovers
@@ -39,14 +46,16 @@ class Row:
         self.excused += report.excused
         self.redelivered += report.redelivered
         self.acks += report.acks
-        self.acks_for_good += report.acks_for_good
-        self.after_ack += report.redelivered_after_ack
+        self.again += report.again
+        self.quorum_acks += report.quorum_acks
+        self.quorum_again += report.quorum_again
         self.agreed_seconds = max(self.agreed_seconds, report.settled_seconds)
         self.failed += bool(report.wrongs)
 
 
 COLUMNS = (
     ("seeds", "seeds"),
+    ("of five nodes", "five"),
     ("faults", "faults"),
     ("lives of nodes", "lives"),
     ("takeovers", "takeovers"),
@@ -54,9 +63,10 @@ COLUMNS = (
     ("receipted", "receipted"),
     ("on lost disks only", "excused"),
     ("redelivered", "redelivered"),
-    ("ACKs", "acks"),
-    ("at quorum", "acks_for_good"),
-    ("after ACK", "after_ack"),
+    ("edge ACKs", "acks"),
+    ("given again", "again"),
+    ("quorum ACKs", "quorum_acks"),
+    ("given again", "quorum_again"),
     ("agreed after", "agreed_seconds"),
     ("failed", "failed"),
 )

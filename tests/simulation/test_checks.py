@@ -10,7 +10,7 @@ from qmq.dots import Dot, Origin
 from qmq.storage.batch import BatchHead, encode_batch, read_head
 from qmq.storage.record import Kind, pack_envelope, pack_record
 from tests.simulation.checks import can_decide, fanouts, members, moves, queues, records, topics
-from tests.simulation.evidence import Excuses, published
+from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 
 N1, N2 = Origin("n1", 1), Origin("n2", 2)
@@ -132,7 +132,7 @@ def test_a_receipted_message_that_a_log_lacks_is_found_unless_its_only_disk_was_
     excuses = Excuses()
 
     assert [wrong.split(":")[0] for wrong in fanouts.lost_in_logs("n1", rows, ledger, excuses)] == ["I1 log"]
-    excuses.ids[two.id] = 1.0
+    excuses.ids[two.id] = Dot(N1, 2)
     assert fanouts.lost_in_logs("n1", rows, ledger, excuses) == []
 
 
@@ -172,18 +172,50 @@ def test_a_subscriber_notices_repeats_and_the_wrong_order() -> None:
     assert stream.vector == {N1: 5}
 
 
-def test_a_receipt_for_two_disks_is_not_excused_by_the_loss_of_one() -> None:
+def test_a_receipt_for_two_disks_is_excused_only_by_the_loss_of_two_that_had_the_message() -> None:
     ledger, (one, two) = ledger_with(QUEUE, QUEUE)
     one.copies, two.copies = 1, 2
-    one.at = two.at = 2.0
-    excuses = Excuses(ids={one.id: 3.0, two.id: 3.0}, losses=[1.0, 3.0, 4.0])
+    first, second = Dot(N1, 1), Dot(N1, 2)
+    excuses = Excuses(
+        ids={one.id: first, two.id: second},
+        losses=[
+            Loss("n2", frozenset([first])),
+            Loss("n1", frozenset([first, second])),
+            Loss("n1", frozenset([second])),
+        ],
+    )
 
     wrongs = queues.lost_copies(ledger, excuses)
 
     assert len(wrongs) == 1 and two.id in wrongs[0]
     assert queues.lost_copies(ledger, excuses, {two.id}) == [], "another attempt stands in a log"
-    excuses.losses.append(2.5)
+    excuses.losses.append(Loss("n3", frozenset([second])))
     assert queues.lost_copies(ledger, excuses) == []
+
+
+def test_a_hole_is_excused_by_damage_to_just_what_is_missing() -> None:
+    _, (one, two, three) = ledger_with(FANOUT, FANOUT, FANOUT)
+    holed = {N1: [batch(N1, 1, one), batch(N1, 3, three)]}
+
+    assert records.holes("n1", holed, {N1: 3}, {Dot(N1, 2)}) == []
+    assert len(records.holes("n1", holed, {N1: 3}, {Dot(N1, 3)})) == 1
+    assert records.holes("n1", holed, {N1: 4}, {Dot(N1, 2), Dot(N1, 4)}) == []
+    assert len(records.holes("n1", holed, {N1: 5}, {Dot(N1, 2), Dot(N1, 4)})) == 1
+    astray = {N1: [holed[N1][1], *holed[N1]]}
+    assert records.holes("n1", astray, {N1: 3}, {Dot(N1, 2)}) == []
+    assert records.holes("n1", astray, {N1: 3}) != []
+
+
+def test_of_a_damaged_file_only_the_batches_whose_bytes_are_gone_are_lost() -> None:
+    _, (one, two, three) = ledger_with(QUEUE, QUEUE, QUEUE)
+    (_, first), (_, both) = batch(N1, 1, one), batch(N1, 2, two, three)
+    elsewhere = batch(N1, 4, one)[1]
+    spoilt = bytearray(first + both)
+    spoilt[len(first) + 20] ^= 1
+
+    gone = destroyed([first, both, elsewhere], first + both, bytes(spoilt))
+
+    assert gone == {Dot(N1, 2): two.id, Dot(N1, 3): three.id}
 
 
 def test_a_queue_message_that_reached_nobody_is_found() -> None:
@@ -193,23 +225,27 @@ def test_a_queue_message_that_reached_nobody_is_found() -> None:
     wrongs = queues.lost(ledger, Excuses())
 
     assert len(wrongs) == 1 and two.id in wrongs[0]
-    assert queues.lost(ledger, Excuses(ids={two.id: 1.0})) == []
+    assert queues.lost(ledger, Excuses(ids={two.id: Dot(N1, 2)})) == []
 
 
-def test_a_second_delivery_after_the_receipt_of_its_ack_is_counted() -> None:
-    ledger, (one,) = ledger_with(QUEUE)
+def test_a_second_delivery_after_the_receipt_of_its_ack_is_counted_by_the_level_of_the_receipt() -> None:
+    ledger, (one, two) = ledger_with(QUEUE, QUEUE)
 
     ledger.give(one.id, "n1")
     ledger.give(one.id, "n2")
-    assert ledger.redelivered_after_ack == []
+    assert ledger.again_after_edge == []
     ledger.receipt_of_ack(one.id, "n1")
     ledger.give(one.id, "n2")
 
-    assert ledger.redelivered_after_ack == [one.id]
+    assert ledger.again_after_edge == [one.id]
     assert ledger.again_at_same_node == []
     ledger.give(one.id, "n1")
     assert ledger.again_at_same_node == [("n1", one.id)]
     assert ledger.delivered == {one.id: 4}
+    ledger.settled_for_good[two.id] = 0.0
+    ledger.ack_receipted[two.id] = {"n1"}
+    ledger.give(two.id, "n2")
+    assert (ledger.again_after_edge, ledger.again_after_quorum) == ([one.id, one.id], [two.id])
 
 
 def test_a_torn_transaction_is_found() -> None:
@@ -266,7 +302,7 @@ def test_what_was_insisted_on_and_is_in_no_log_is_found() -> None:
 
     assert moves.lost_when_insisted("n1", {INSISTED: [(Dot(N1, 1), one.id)]}, ledger, Excuses()) == []
     assert len(moves.lost_when_insisted("n1", {INSISTED: []}, ledger, Excuses())) == 1
-    assert moves.lost_when_insisted("n1", {INSISTED: []}, ledger, Excuses(ids={one.id: 1.0})) == []
+    assert moves.lost_when_insisted("n1", {INSISTED: []}, ledger, Excuses(ids={one.id: Dot(N1, 1)})) == []
 
 
 def test_what_a_durable_subscription_was_never_given_is_found() -> None:

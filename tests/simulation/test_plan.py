@@ -33,6 +33,33 @@ def test_faults_that_only_a_minority_bears_meet_fewer_than_half_of_the_nodes(see
 
 
 @pytest.mark.parametrize("seed", range(30))
+def test_where_everything_is_mixed_only_a_minority_of_those_who_began_loses_anything(seed: int) -> None:
+    plan = draw_plan(seed, Family.ALL)
+
+    hit = {fault.node for fault in plan.faults if NEMESES[fault.name].loses_disk}
+
+    assert hit <= set(plan.founders) and len(hit) < len(plan.founders) / 2
+    assert plan.newcomer or not plan.count("join", "retire")
+
+
+def test_a_third_of_the_seeds_has_five_nodes_and_a_third_mixes_everything_also_in_one_mesh() -> None:
+    plans = [draw_plan(seed) for seed in range(600)]
+    five = {plan.seed for plan in plans if len(plan.nodes) == 5}
+    mixed = {plan.seed for plan in plans if plan.family is Family.ALL}
+
+    assert set(Family.ALL.value) == set(NEMESES)
+    assert min(len(five), len(mixed)) > 180
+    assert len(five & mixed) > 50
+
+
+def test_a_size_that_is_asked_for_is_drawn_and_told_by_the_command_that_replays() -> None:
+    plan = draw_plan(5, Family.ALL, size=5)
+
+    assert len(plan.nodes) == 5
+    assert "--nodes 5" in plan.replay and "--nodes" not in draw_plan(5, Family.ALL).replay
+
+
+@pytest.mark.parametrize("seed", range(30))
 def test_the_core_is_a_majority_and_only_of_meshes_with_faults(seed: int) -> None:
     plan = draw_plan(seed)
 
@@ -51,6 +78,7 @@ def test_the_summary_counts_by_family_and_names_the_seeds_that_failed() -> None:
     document = json.loads(summary.json(seconds=6.0))
 
     assert "| cuts | 2 |" in table and "| none | 1 |" in table and "| together | 3 |" in table
+    assert "| edge ACKs | given again | quorum ACKs | given again |" in table
     assert "Failing seeds: 8." in table
     assert document["all"]["sent"] == 16
     assert document["families"]["cuts"]["failed"] == 1

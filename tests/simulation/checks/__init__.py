@@ -15,7 +15,6 @@ from tests.simulation.checks import fanouts, moves, queues, records, toil, topic
 from tests.simulation.checks import members as left_for_good
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import fanout_logs, log_of, published
-from tests.simulation.faults import NEMESES
 from tests.simulation.lookout import handed_out_by
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.names import FANOUTS, INSISTED
@@ -106,9 +105,8 @@ def broken(stage: Stage) -> list[str]:
     wrongs = ledger.wrongs + stage.lookout.wrongs
     logs = {member.name: log_of(member) for member in members}
     for member in members:
-        if not member.is_damaged:
-            kept = {origin: log for origin, log in logs[member.name].items() if origin not in member.forgotten()}
-            wrongs += records.holes(member.name, kept, member.vector())
+        kept = {origin: log for origin, log in logs[member.name].items() if origin not in member.forgotten()}
+        wrongs += records.holes(member.name, kept, member.vector(), member.damaged)
         wrongs += fanouts.lost_in_logs(member.name, fanout_logs(member, FANOUTS), ledger, excuses)
     wrongs += records.differences(logs)
     logged = published(logs.values())
@@ -124,7 +122,7 @@ def broken(stage: Stage) -> list[str]:
     # Of the stores: a short journal has dropped them on nodes that still have them.
     insisted = {message_id for m in members for _, message_id in fanout_logs(m, [INSISTED])[INSISTED]}
     wrongs += queues.lost_copies(ledger, excuses, insisted)
-    forgetful = _forgetful(stage)
+    forgetful = excuses.nodes
     if stage.leaving is None:  # what a node that was away had settled may have been adopted meanwhile
         wrongs += queues.given_again_where_settled(ledger, forgetful)
     wrongs += toil.late(plan, ledger)
@@ -132,7 +130,8 @@ def broken(stage: Stage) -> list[str]:
     wrongs += toil.rejuvenated(plan, ledger, stage.lookout.taken_over)
     if not forgetful:
         wrongs += toil.buried_wrongly(ledger, stage.lookout.taken_over)
-        wrongs += queues.given_again_for_good(ledger) if stage.leaving is None else []
+    if len(forgetful) <= len(plan.founders) // 2:  # no majority; else nothing is promised
+        wrongs += queues.given_again_for_good(ledger)
     if plan.quiet:
         wrongs += queues.given_again_without_a_fault(ledger)
     return wrongs
@@ -141,7 +140,7 @@ def broken(stage: Stage) -> list[str]:
 def _moved_wrongly(stage: Stage) -> list[str]:
     ledger, excuses, members = stage.ledger, stage.excuses, stage.members
     wrongs = moves.places_against(fanout_logs(members[0], FANOUTS), ledger, excuses)
-    forgetful = _forgetful(stage)
+    forgetful = excuses.nodes
     wrongs += moves.given_again_where_acknowledged(ledger, forgetful)
     for member in members:
         insisted = fanout_logs(member, [INSISTED])
@@ -153,11 +152,6 @@ def _moved_wrongly(stage: Stage) -> list[str]:
     if stage.plan.quiet:
         wrongs += moves.given_again_without_a_fault(ledger)
     return wrongs
-
-
-def _forgetful(stage: Stage) -> set[str]:
-    """Nodes that lost what was on their disks."""
-    return {fault.node for fault in stage.plan.script if NEMESES[fault.name].loses_disk}
 
 
 def _lacks(vector: Vector, other: Vector) -> str:

@@ -2,8 +2,8 @@
 
 I1   every receipted message was worked on by a consumer at least once; a receipt that does not say otherwise
      promises two disks in a mesh of three nodes or more, so there the loss of one disk excuses nothing
-I7   nothing is given again by the node that receipted its ACK, nor by any node as long as there is no fault, nor ever
-     when the ACK was receipted at the level `quorum`
+I7   nothing is given again by the node that receipted its ACK, nor by any node as long as there is no fault
+I8   nothing is handed out again by any node when its ACK was receipted at the level `quorum`
 """
 
 from collections.abc import Collection
@@ -24,14 +24,14 @@ def lost(ledger: Ledger, excuses: Excuses) -> list[str]:
 
 
 def lost_copies(ledger: Ledger, excuses: Excuses, elsewhere: Collection[str] = ()) -> list[str]:
-    """What was receipted as being on more disks than were lost since, and is on none.
+    """What was receipted as being on more disks than had it and lost it, and is on none.
 
     `elsewhere`: what was sent more than once and stands in a log; another attempt than the lost one was receipted.
     """
     return [
         f"I1 copies: {message.id}, receipted by {message.receipted_by} for {message.copies} disks, is on no other disk"
         for message in ledger.receipted
-        if message.id in excuses.ids and message.id not in elsewhere and message.copies > excuses.losses_of(message)
+        if message.id in excuses.ids and message.id not in elsewhere and message.copies > excuses.disks_of(message)
     ]
 
 
@@ -45,11 +45,11 @@ def given_again_where_settled(ledger: Ledger, forgetful: Collection[str]) -> lis
 
 
 def given_again_for_good(ledger: Ledger) -> list[str]:
-    """I7 for ACKs that were receipted at `quorum`, where no disk was lost."""
-    return [f"I7 quorum: {what}" for what in ledger.again_for_good]
+    """I8: ACKs that were receipted at `quorum`, where no majority lost its disks."""
+    return [f"I8 quorum: {what}" for what in ledger.again_for_good]
 
 
 def given_again_without_a_fault(ledger: Ledger) -> list[str]:
     """I7 for a mesh in which nothing went wrong."""
-    again = ledger.redelivered_after_ack
+    again = ledger.again_after_edge + ledger.again_after_quorum
     return [f"I7 without a fault: given again after a receipted ACK: {again}"] if again else []

@@ -5,6 +5,7 @@ from collections.abc import Collection
 import trio
 
 from tests.simulation.cluster import Member
+from tests.simulation.evidence import batches_of, destroyed, held_by
 from tests.simulation.faults import Fault, nemesis
 from tests.simulation.stage import Stage
 from tests.support.disks import DiskImage, spoil
@@ -18,7 +19,7 @@ async def wipe(stage: Stage, fault: Fault) -> None:
     """A crash whose disk comes back empty."""
     member = stage.by_name[fault.node]
     if member.is_alive:
-        stage.excuses.losing(member, stage.members)
+        stage.excuses.lost(member, stage.members, held_by(member, stage.members))
         await member.crash(silently=stage.chance_of(fault).random() < 0.5, wipe=True)
         await stage.start_after(member, fault.seconds)
 
@@ -70,24 +71,33 @@ async def damage(stage: Stage, fault: Fault) -> None:
     """A crash, and while the node is down bytes of its journal change, or go missing at an end."""
     member = stage.by_name[fault.node]
     if member.is_alive:
-        stage.excuses.losing(member, stage.members)
+        batches = [batch for _, batch in batches_of(member)]
         await member.crash(silently=True)
-        chance = stage.chance_of(fault)
-        member.is_damaged = True
-        path = spoil(member.disk, "journal", chance)
+        before = member.disk.contents()
+        path = spoil(member.disk, "journal", stage.chance_of(fault))
         stage.trace.note(f"{member.name}: {path} is damaged")
+        if path:
+            gone = destroyed(batches, before[path], member.disk.contents()[path])
+            stage.excuses.lost(member, stage.members, gone)
+            member.lose(gone)
+            member.damaged |= gone.keys()
         await stage.start_after(member, fault.seconds)
 
 
 @nemesis("old image", loses_disk=True, minority=True)
 async def old_image(stage: Stage, fault: Fault) -> None:
-    """A backup of the disk is taken now; later the machine is restored from it."""
+    """A backup of the disk of a node at work is taken now; later the machine is restored from it."""
     member = stage.by_name[fault.node]
-    image = DiskImage(member.disk)
+    if not member.is_alive:
+        return
+    image, then = DiskImage(member.disk), held_by(member, stage.members)
     await trio.sleep(fault.seconds)
     if member.is_alive:
-        stage.excuses.losing(member, stage.members)
+        now = held_by(member, stage.members)
+        gone = {dot: message_id for dot, message_id in now.items() if dot not in then}
+        stage.excuses.lost(member, stage.members, gone)
         await member.crash(silently=True)
         image.restore(member.disk)
+        member.lose(gone)
         stage.trace.note(f"{member.name} is restored from a backup of {fault.seconds:.3f} s ago")
         stage.start(member)

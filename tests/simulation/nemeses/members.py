@@ -4,6 +4,7 @@ import trio
 
 from qmq.errors import Refused
 from tests.simulation.cluster import Member
+from tests.simulation.evidence import held_by
 from tests.simulation.faults import Fault, nemesis
 from tests.simulation.stage import Stage
 
@@ -22,7 +23,7 @@ async def retire(stage: Stage, fault: Fault) -> None:
     """A node dies and does not come back; an operator retires it as soon as some node obeys."""
     member = stage.by_name[fault.node]
     if stage.leaving is None and member.is_alive:
-        stage.excuses.losing(member, stage.members)
+        stage.excuses.lost(member, stage.members, held_by(member, stage.members))
         stage.leave(member)
         await member.crash(silently=stage.chance_of(fault).random() < 0.5)
         await until_retired(stage, member)
