@@ -280,6 +280,11 @@ class MemoryQueueStore:
         """Bits of these rows have flipped: whoever reads one finds that its checksum does not fit."""
         self._state.rotten.update(dots)
 
+    def begin_anew(self) -> None:
+        """As `queue_rescue` does with a file that was damaged beyond rescue."""
+        self._disk.tables["queues"] = self._state = _QueueState()
+        self._state.position = -1
+
     def _sound(self, rows: list[QueueRow]) -> list[QueueRow]:
         """Those of `rows` that are not damaged; the others are among the `lacks` from now on."""
         rotten = self._state.rotten

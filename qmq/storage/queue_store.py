@@ -76,7 +76,7 @@ class SqliteQueueStore:
             self._reader = open_reader(path)
             self._database.conn.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
             rows = self._database.conn.execute("SELECT id, node, incarnation FROM origins").fetchall()
-        self._ids = {Origin(node, unsigned(incarnation)): number for number, node, incarnation in rows}
+            self._ids = {Origin(node, unsigned(incarnation)): number for number, node, incarnation in rows}
 
     # Writing
 
@@ -372,8 +372,8 @@ class SqliteQueueStore:
 
     def lacks(self) -> list[Lack]:
         with self._snapshot() as reader:
-            lost = reader.execute(sql.LACKS).fetchall()
-        return [lack_of(*found) for found in lost] + list(self._met.values())
+            lost = [lack_of(*found) for found in reader.execute(sql.LACKS).fetchall()]
+        return lost + list(self._met.values())
 
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:
