@@ -19,7 +19,7 @@ from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, DiskFull, StorageError
 from qmq.storage.batch import BATCH_VERSION, encode_batch
-from qmq.storage.catalog import SqliteCatalog
+from qmq.storage.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.checkpoint import Checkpointer, CheckpointReport
 from qmq.storage.cursor_replay import replay_cursors
 from qmq.storage.disk import RealDisk, new_uuid
@@ -51,7 +51,6 @@ from qmq.storage.seals import Seals
 from qmq.storage.term_record import TermNote
 
 FORMAT_VERSION: Final = BATCH_VERSION
-CATALOG_FILE: Final = "catalog.sqlite"
 _READ_BYTES: Final = 1024 * 1024
 NO_RETENTION: Final[Mapping[str, Retention]] = {}
 
