@@ -72,6 +72,10 @@ class LogBroken(StorageError):
     """How much of the last write reached the disk is unknown; this log takes no more records until recovered."""
 
 
+class Malformed(LogBroken):
+    """A database file is not one any more. The next opening puts it aside and begins a new one."""
+
+
 class DiskFull(StorageError):
     """Only the reserve is left; new messages are refused, settles still fit."""
 

@@ -164,6 +164,15 @@ class Handover:
             queues.dispatch(queue, out)
             queues.forget_if_idle(queue)
 
+    def rows_changed(self, out: Outcome) -> None:
+        """The store has got rows back, or lost some: every queue is read anew. No load of a page is under way."""
+        queues = self._queues
+        queues.shared.has_stored = True
+        for queue in list(queues.by_name.values()):
+            _read_anew(queue)
+            queues.dispatch(queue, out)
+            queues.forget_if_idle(queue)
+
     def _adopt_deliveries(self, owner: str) -> None:
         """What was borrowed and is with consumers here is served here now."""
         queues = self._queues

@@ -24,7 +24,7 @@ def log() -> None:
 @click.argument("directory", type=FOLDER)
 @json_option
 def verify(directory: Path, as_json: bool) -> None:
-    """Check every batch of the journal and of the fanout logs.
+    """Check every batch of the journal and of the fanout logs, the catalog, and every row of the queue store.
 
     Exit code 1 when something is damaged. What a crash left behind the last whole batch (a torn tail) is no damage:
     nothing of it was receipted. Reads only; nothing is repaired, and the node may be running.
@@ -54,6 +54,13 @@ def verify(directory: Path, as_json: bool) -> None:
                 )
             if segment.error is not None:
                 click.echo(f"DAMAGED {segment.path}: {segment.error}")
+        for database in report.databases:
+            if database.rows:
+                click.echo(f"{database.path}: {database.rows} messages, {database.unchecked} without a checksum")
+            for what in database.damaged_rows:
+                click.echo(f"DAMAGED {database.path}: the row of {what}")
+            if database.error is not None:
+                click.echo(f"DAMAGED {database.path}: {database.error}")
         for entry in report.quarantined:
             click.echo(f"put aside at an earlier start: {entry.start} to {entry.end}")
         click.echo("damaged" if report.damaged else "ok")
@@ -117,12 +124,12 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
 
     from ..broker.terms import times_of
     from ..errors import StorageError
-    from ..storage.catalog import SqliteCatalog
+    from ..storage.catalog import CATALOG_FILE, SqliteCatalog
     from ..storage.ports import StorageSettings
     from ..storage.release import drop as drop_all
     from ..storage.release import release as bring_back
     from ..storage.release import what_is_aside
-    from ..storage.store import CATALOG_FILE, open_store
+    from ..storage.store import open_store
 
     if not (directory / CATALOG_FILE).exists():
         raise Failed(f"{directory} is not the data directory of a node: it has no catalog")

@@ -194,6 +194,7 @@ class Adopting:
             while True:
                 call = partial(queues.page, owner, queue, priority, after, FAR_US, SLICE_ROWS)
                 rows = await node.world.run_blocking(call)
+                node.look_at_damage()
                 taken = rows[: _fitting(rows)]
                 if taken:
                     await node.slot()

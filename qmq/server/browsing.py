@@ -58,6 +58,7 @@ class BrowseDesk(Protocol):
 
     async def all_told(self) -> None: ...
     def spawn(self, task: Callable[[], object]) -> None: ...
+    def look_at_damage(self) -> None: ...
 
 
 class Browsing:
@@ -121,6 +122,7 @@ class Browsing:
                 page = partial(desk.store.queues.page, node, queue, priority, after, times[node], limit)
                 async with self._turns:
                     rows: list[QueueRow] = await desk.world.run_blocking(page)
+                desk.look_at_damage()
                 if not await self._tell(subscription, self._unsettled(rows, times[node])):
                     return
                 if len(rows) < limit:

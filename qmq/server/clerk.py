@@ -61,6 +61,7 @@ class ClerkDesk(Protocol):
     def served_rows(self) -> ServedRows: ...
     def submit(self, out: Outcome) -> None: ...
     def checkpoint_soon(self) -> None: ...
+    def look_at_damage(self) -> None: ...
     async def slot(self) -> None: ...
 
 
@@ -144,6 +145,7 @@ class Clerk:
             return
         rows = self._rows()
         answers = await desk.world.run_blocking(partial(_ask, rows, loads))
+        desk.look_at_damage()
         if self._ceased(rows):
             self._wanted = asking + self._wanted
             return
@@ -275,6 +277,7 @@ class Clerk:
         served = self._rows()
         look = partial(_expired, served, now_us, self._sweep_rows, self._sweep_bytes)
         rows, is_full, next_us = await desk.world.run_blocking(look)
+        desk.look_at_damage()
         if self._ceased(served):
             self.sweep_at(now_us + 1_000_000)
             return

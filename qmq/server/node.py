@@ -49,6 +49,7 @@ from qmq.server.receipts import Receipts
 from qmq.server.repairs import Repairs, is_about_repairs
 from qmq.server.retiring import Retiring, answer_hearing, is_about_hearing
 from qmq.server.retries import Retries, is_about_retries, replay_ids
+from qmq.server.row_repairs import RowRepairs
 from qmq.server.sealing import Sealing
 from qmq.server.session import Session
 from qmq.server.status import DESTINATIONS_SHOWN, Alarms, peers_of
@@ -164,6 +165,7 @@ class Node:
         self.timekeeper = Timekeeper(self)
         self.repairs = Repairs(self)
         self.mending = Mending(self)
+        self.row_repairs = RowRepairs(self)
         self.retiring = Retiring(self)
         self.adopting = Adopting(self)
         self.sealing = Sealing(self)
@@ -191,6 +193,7 @@ class Node:
             self.asking.links = self.mesh
             self.repairs.links = self.mesh
             self.mending.links = self.mesh
+            self.row_repairs.links = self.mesh
             self.sealing.links = self.mesh
             self.mesh.never_again(self.sealing.seals.forgotten)
         self._received = journal.vector()
@@ -229,6 +232,7 @@ class Node:
         replay_ids(self.store.journal, self.broker.dedup, self.world.now_us())
         for damaged in recovered.quarantined:
             self.alarm("quarantine", f"damaged journal set aside: {damaged}")
+        self.look_at_damage()
         if recovered.lost_positions:
             self.alarm("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
 
@@ -248,6 +252,7 @@ class Node:
                 nursery.start_soon(self.members.run)
                 nursery.start_soon(self.repairs.run)
                 nursery.start_soon(self.mending.run)
+                nursery.start_soon(self.row_repairs.run)
                 nursery.start_soon(self.sealing.run)
                 nursery.start_soon(self.adopting.run)
                 async with trio.open_nursery() as serving:
@@ -439,6 +444,7 @@ class Node:
             if what not in self._damage_told:
                 self._damage_told.add(what)
                 self.mending.soon()
+                self.row_repairs.soon()
                 self.alarm("damage", f"{what}; what stood there is asked of peers, and told to nobody as missing")
 
     async def journal_grew(self, position: int) -> None:
@@ -534,6 +540,10 @@ class Node:
             self.takeover.is_starting = True
             self.takeover.look()
 
+    @property
+    def lacks_rows(self) -> bool:
+        return self.row_repairs.is_behind
+
     def repaired(self) -> None:
         self._release_hold()
 
@@ -568,6 +578,7 @@ class Node:
 
     def link_caught_up(self, peer: str) -> None:
         self.mending.soon()
+        self.row_repairs.soon()
         self._caught_up.add(peer)
         self.takeover.stir()
         self.members.caught_up_with(peer)

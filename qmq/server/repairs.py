@@ -88,6 +88,11 @@ class RepairDesk(Protocol):
     def hold_back(self) -> None:
         """Hand out nothing of the queues until `repaired`."""
 
+    @property
+    def lacks_rows(self) -> bool:
+        """Whether the queue store is still to be filled by peers (`row_repairs`)."""
+
+    def look_at_damage(self) -> None: ...
     def repaired(self) -> None: ...
     def about_dead(self, origins: list[Origin]) -> bytes: ...
 
@@ -143,7 +148,7 @@ class Repairs:
             return True
         if todo is not None:
             return await self._fetch(links, todo)
-        if self._is_marked and not links.has_gaps:
+        if self._is_marked and not links.has_gaps and not desk.lacks_rows:
             if not self._unchecked:
                 # An earlier life was cut off in the midst of it, or nobody answered: whoever can be reached is asked.
                 self._unchecked.update(dict.fromkeys(links.reachable()))
@@ -322,6 +327,8 @@ class Repairs:
             raise Refused("bad-destination", f"a question about repairs: {error}") from error
         except CorruptLog as error:
             raise Refused("log-unreadable", str(error)) from error
+        finally:
+            desk.look_at_damage()
         raise Refused("bad-destination", "this node knows no such question about repairs")
 
     async def _answer_rest(self, origin: Origin, after: int, through: int, fanout: str) -> bytes:

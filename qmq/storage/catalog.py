@@ -19,6 +19,8 @@ from qmq.storage.ports import CheckpointState, FanoutExtent, Identity
 from qmq.storage.sqlite import medium, open_migrated, vector_from_json, vector_to_json
 from qmq.storage.term_record import TermNote
 
+CATALOG_FILE: Final = "catalog.sqlite"
+
 migrations = Migrations("qmq-catalog")
 
 

@@ -383,6 +383,8 @@ class Checkpointer:
         if not found or now_us < self._next_look_us:
             return ()
         found = [origin for origin in found if not self._queues.standing(origin, 0, SEQUENCE_MAX, 1)]
+        lacking = {lack.origin for lack in self._queues.lacks()} if found else set()
+        found = [origin for origin in found if origin not in lacking]
         waiting = len(found)
         for destination, extent in list(self._logs.extents.items()):
             if not found:

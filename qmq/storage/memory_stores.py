@@ -12,8 +12,8 @@ from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import LogBroken
 from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import NO_ATTEMPTS, CheckpointState, FanoutExtent, Identity, QueueHead, QueueRow
-from qmq.storage.queue_plan import LaneKey, by_lane, expired_within
+from qmq.storage.ports import NO_ATTEMPTS, CheckpointState, FanoutExtent, Identity, Lack, QueueHead, QueueRow
+from qmq.storage.queue_plan import LaneKey, by_lane, expired_within, note_damage
 from qmq.storage.term_record import TermNote, Terms
 
 
@@ -83,7 +83,7 @@ class _Lane:
 
 
 class _QueueState:
-    __slots__ = ("queues", "expiring", "tombstones", "origins", "position", "reading")
+    __slots__ = ("queues", "expiring", "tombstones", "origins", "position", "reading", "rotten", "lacks")
 
     def __init__(self) -> None:
         self.queues: dict[str, dict[LaneKey, _Lane]] = {}
@@ -92,6 +92,9 @@ class _QueueState:
         self.origins: dict[Origin, int] = {}
         self.position = 0
         self.reading = threading.Lock()
+        # Dots of rows whose checksum would not fit.
+        self.rotten: set[Dot] = set()
+        self.lacks: dict[tuple[Origin, int], Lack] = {}
 
 
 class MemoryCatalog:
@@ -189,6 +192,8 @@ class MemoryQueueStore:
         state = disk.tables.setdefault("queues", _QueueState())
         assert isinstance(state, _QueueState)
         self._state = state
+        self._met: dict[Dot, Lack] = {}
+        self.damage: list[str] = []
 
     def apply(
         self,
@@ -202,13 +207,7 @@ class MemoryQueueStore:
         _commit(self._disk)
         state = self._state
         with state.reading:
-            for key, rows in by_lane(upserts).items():
-                state.origins.setdefault(key.origin, len(state.origins))
-                lane = state.queues.setdefault(key.queue, {}).setdefault(key, _Lane())
-                for row in rows:
-                    lane.add(row)
-                    if row.expires_us:
-                        state.expiring[row.dot] = row
+            self._insert(upserts)
             for queue, counts in attempts.items():
                 for dot, count in counts.items():
                     self._fail(queue, dot, count)
@@ -217,6 +216,16 @@ class MemoryQueueStore:
             state.tombstones.update(tombstones_add)
             state.tombstones.difference_update(tombstones_del)
             state.position = position
+
+    def _insert(self, upserts: Sequence[QueueRow]) -> None:
+        state = self._state
+        for key, rows in by_lane(upserts).items():
+            state.origins.setdefault(key.origin, len(state.origins))
+            lane = state.queues.setdefault(key.queue, {}).setdefault(key, _Lane())
+            for row in rows:
+                lane.add(row)
+                if row.expires_us:
+                    state.expiring[row.dot] = row
 
     def _fail(self, queue: str, dot: Dot, count: int) -> None:
         for key, lane in self._state.queues.get(queue, {}).items():
@@ -230,6 +239,7 @@ class MemoryQueueStore:
         lanes = self._state.queues.get(queue, {})
         for dot in dots:
             self._state.expiring.pop(dot, None)
+            self._state.rotten.discard(dot)
             for key in list(lanes):
                 if key.origin == dot.origin:
                     lanes[key].remove(dot.sequence)
@@ -237,6 +247,56 @@ class MemoryQueueStore:
                         del lanes[key]
         if not lanes:
             self._state.queues.pop(queue, None)
+
+    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+        _commit(self._disk)
+        for lack in lacks:
+            self._remember(lack)
+        self._state.position = position
+
+    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
+        state = self._state
+        met = [dot for dot, one in list(self._met.items()) if one[:2] == lack[:2] and one.sequence == lack.sequence]
+        before = {dot: self._met[dot].queue for dot in met}
+        _commit(self._disk)
+        with state.reading:
+            for dot, queue in before.items():
+                self._delete(queue, [dot])
+                self._met.pop(dot)
+            state.lacks.pop((lack.origin, lack.after), None)
+            if left is not None:
+                self._remember(left)
+            self._insert(rows)
+
+    def _remember(self, lack: Lack) -> None:
+        known = self._state.lacks.setdefault((lack.origin, lack.after), lack)
+        self._state.lacks[lack.origin, lack.after] = known._replace(through=max(known.through, lack.through))
+
+    def lacks(self) -> list[Lack]:
+        with self._state.reading:
+            return sorted(self._state.lacks.values()) + list(self._met.values())
+
+    def spoil(self, dots: Collection[Dot]) -> None:
+        """Bits of these rows have flipped: whoever reads one finds that its checksum does not fit."""
+        self._state.rotten.update(dots)
+
+    def begin_anew(self) -> None:
+        """As `queue_rescue` does with a file that was damaged beyond rescue."""
+        self._disk.tables["queues"] = self._state = _QueueState()
+        self._state.position = -1
+
+    def _sound(self, rows: list[QueueRow]) -> list[QueueRow]:
+        """Those of `rows` that are not damaged; the others are among the `lacks` from now on."""
+        rotten = self._state.rotten
+        if not rotten:
+            return rows
+        for row in rows:
+            if row.dot in rotten and row.dot not in self._met:
+                self._met[row.dot] = Lack(
+                    row.dot.origin, row.dot.sequence - 1, row.dot.sequence, row.dot.sequence, row.queue
+                )
+                note_damage(self.damage, self._met[row.dot])
+        return [row for row in rows if row.dot not in rotten]
 
     def position(self) -> int:
         return self._state.position
@@ -276,18 +336,19 @@ class MemoryQueueStore:
                 number = state.origins[key.origin]
                 if key.rank == -priority and number >= first:
                     beyond = after.sequence if after is not None and number == first else -1
-                    found += lane.beyond(beyond, now_us, limit)
+                    found += self._sound(lane.beyond(beyond, now_us, limit + len(state.rotten)))
             found.sort(key=self._acceptance)
         return found[:limit]
 
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         with self._state.reading:
             late = [row for key, lane in self._lanes(node, queue) if key.delayed for row in lane.rows.values()]
+            late = self._sound(late)
         return sorted((row for row in late if after_us < row.due_us <= until_us), key=_due)[:limit]
 
     def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
         with self._state.reading:
-            rows = list(self._state.expiring.values())
+            rows = self._sound(list(self._state.expiring.values()))
         mine = [row for row in rows if row.dot.origin.node == node and row.expires_us <= until_us]
         return expired_within(mine, limit, bytes_max)
 
@@ -333,6 +394,7 @@ class MemoryQueueStore:
                 for row in lane.rows.values()
                 if after < row.dot.sequence <= through
             ]
+            rows = self._sound(rows)
         return sorted(rows, key=_dot)
 
     def close(self) -> None:

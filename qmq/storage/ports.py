@@ -128,6 +128,18 @@ class QueueRow(NamedTuple):
 NO_ATTEMPTS: Final[Mapping[str, Mapping[Dot, int]]] = {}
 
 
+class Lack(NamedTuple):
+    """A queue store was damaged: unsettled messages of `origin` after `after`, up to `through`, may be missing."""
+
+    origin: Origin
+    after: int
+    through: int
+    sequence: int = 0
+    """That of the damaged row, as far as it can be believed; 0: more than a row is missing."""
+    queue: str = ""
+    """That of the damaged row."""
+
+
 class QueueHead(NamedTuple):
     """What the store holds of one queue, of the messages that one node accepted."""
 
@@ -145,8 +157,16 @@ class QueueStore(Protocol):
     `apply`, `give_back` and `close` by one caller at a time. The other methods may be called by any thread at any time:
     they do not wait for an `apply` under way, and see what the last finished one left.
 
-    Raises LogBroken when the medium fails; an `apply` is then all there or not at all.
+    A row whose checksum does not fit is never answered. It stays where it is, and what it may have been becomes one of
+    `lacks`, until `mend` says what belongs there.
+
+    Raises LogBroken when the medium fails; an `apply` is then all there or not at all. Where the file itself is damaged
+    that is `Malformed`, and the next opening puts it aside.
     """
+
+    @property
+    def damage(self) -> Sequence[str]:
+        """What this opening has met, in words; grows only, to a bound. Waits for nobody."""
 
     def apply(
         self,
@@ -171,8 +191,21 @@ class QueueStore(Protocol):
         By the caller of `apply`, not beside it. Raises DiskFull; nothing has changed then.
         """
 
+    def lacks(self) -> list[Lack]:
+        """What is damaged, as far as it was met by a read or is remembered, and not mended yet."""
+
+    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+        """Remember these for good; but for them the store is right up to `position`. By the caller of `apply`."""
+
+    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: "Lack | None") -> None:
+        """`rows` are missing no more, and of `lack` only `left` is. The damaged row goes.
+
+        A row that is there already stays as it is. By the caller of `apply`. All or nothing, durable on return. Raises
+        DiskFull; nothing has changed then.
+        """
+
     def position(self) -> int:
-        """The journal position up to which this store is right; 0 at first."""
+        """The journal position up to which this store is right; 0 at first, below it in one that began anew."""
 
     def nodes(self) -> list[str]:
         """Whose messages may be here."""
@@ -216,7 +249,7 @@ class QueueStore(Protocol):
     def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
         """(sequence, queue, attempts) of up to `limit` rows with `after` < sequence <= `through`, by sequence.
 
-        Looks at each queue of the origin, so it is for repairs and not for every day.
+        Looks at each queue of the origin and at the bodies, so it is for repairs and not for every day.
         """
 
     def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:

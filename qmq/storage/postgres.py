@@ -18,16 +18,21 @@ from psycopg import IsolationLevel, errors
 from psycopg.conninfo import conninfo_to_dict
 
 from qmq.dots import Dot, Origin
-from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, StorageError
+from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
 from qmq.storage import postgres_sql as sql
-from qmq.storage.ports import NO_ATTEMPTS, QueueHead, QueueRow
+from qmq.storage.ports import NO_ATTEMPTS, Lack, QueueHead, QueueRow
 from qmq.storage.queue_plan import (
     SIGN,
     STANDING_ROWS,
     LaneKey,
+    LaneRow,
     attempts_by_origin,
+    between,
     by_lane,
     expired_within,
+    lack_columns,
+    lack_of,
+    note_damage,
     origin_columns,
     runs,
     settles_by_origin,
@@ -35,6 +40,7 @@ from qmq.storage.queue_plan import (
     unsigned,
     within,
 )
+from qmq.storage.row_checksum import checksum_of, is_sound, lane_checksum, number_checksum
 
 CONNECT_SECONDS: Final = 10
 """How long a start waits for the server."""
@@ -49,7 +55,7 @@ _OPTIONS: Final = (
     " -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={}"
 ).format(*_KEEPALIVE)
 
-_Raw = tuple[int, int, int, int, int, int, int, bytes, bytes]
+_Raw = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
 _Lane = tuple[int, int, str, int, str, int, bool, int, int]
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -67,6 +73,9 @@ class PostgresQueueStore:
         """
         self._reading = Lock()
         self._open: list[_Connection] = []
+        # Lane and sequence of damaged rows that were met, and what they may have been.
+        self._met: dict[tuple[int, int], Lack] = {}
+        self.damage: list[str] = []
         self._where = _shown(url)
         self._writer = self._connect(url)
         try:
@@ -131,7 +140,7 @@ class PostgresQueueStore:
         writer.execute("UPDATE qmq_version SET version = %s", (len(sql.STEPS),))
         owner = writer.execute("SELECT node FROM qmq_progress").fetchone()
         if owner is None:
-            writer.execute("INSERT INTO qmq_progress VALUES (%s, 0)", (node,))
+            writer.execute("INSERT INTO qmq_progress (node, position) VALUES (%s, 0)", (node,))
         elif owner[0] != node:
             raise StorageError(f"the queue store {self._where} belongs to node {owner[0]}, not to {node}")
 
@@ -154,14 +163,45 @@ class PostgresQueueStore:
             for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
                 numbers: list[int] = []
                 sequences: list[int] = []
+                checksums: list[int] = []
                 for origin, sequence in dots:
                     numbers.append(self._number(origin, added))
                     sequences.append(signed(sequence))
+                    checksums.append(number_checksum(sequence, *origin))
                 if numbers:
-                    self._writer.execute(statement, (numbers, sequences))
-            self._writer.execute("UPDATE qmq_progress SET position = %s", (position,))
+                    columns = (
+                        (numbers, sequences, checksums) if statement == sql.ADD_TOMBSTONES else (numbers, sequences)
+                    )
+                    self._writer.execute(statement, columns)
+            self._writer.execute(sql.MOVE, (position, number_checksum(position)))
         # Only now: numbers given out in a transaction that failed do not exist.
         self._ids.update(added)
+
+    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+        with self._medium(), self._writer.transaction():
+            for lack in lacks:
+                self._remember(lack)
+            self._writer.execute(sql.MOVE, (position, number_checksum(position)))
+
+    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
+        met = [key for key, one in list(self._met.items()) if (one.origin, one.after, one.sequence) == _identity(lack)]
+        added: dict[Origin, int] = {}
+        with self._medium(), self._writer.transaction():
+            # First: where the damaged row stands there may be the place of the sound one.
+            for key in met:
+                self._writer.execute(sql.DELETE_ONE, key)
+                self._writer.execute(sql.RECOUNT, ([key[0]],))
+                self._writer.execute(sql.CLOSE_LANES, ([key[0]],))
+            self._writer.execute(sql.END_LACK, (*origin_columns(lack.origin), signed(lack.after)))
+            if left is not None:
+                self._remember(left)
+            self._insert(by_lane(rows), added)
+        self._ids.update(added)
+        for key in met:
+            self._met.pop(key, None)
+
+    def _remember(self, lack: Lack) -> None:
+        self._writer.execute(sql.ADD_LACK, lack_columns(lack))
 
     def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
         if not lanes:
@@ -170,7 +210,8 @@ class PostgresQueueStore:
         counts = [len(rows) for rows in lanes.values()]
         sizes = [sum([len(row.body) for row in rows]) for rows in lanes.values()]
         columns = [list(column) for column in zip(*keys, strict=True)]
-        opened = self._writer.execute(sql.OPEN_LANES, (*columns, counts, sizes)).fetchall()
+        checksums = [lane_checksum(*key) for key in lanes]
+        opened = self._writer.execute(sql.OPEN_LANES, (*columns, counts, sizes, checksums)).fetchall()
         ids = {(queue, rank, delayed, origin): lane for queue, rank, delayed, origin, lane in opened}
         try:
             with self._writer.transaction(), self._writer.cursor() as cursor, cursor.copy(sql.COPY) as copy:
@@ -237,9 +278,12 @@ class PostgresQueueStore:
 
     def position(self) -> int:
         with self._snapshot() as reader:
-            found = reader.execute("SELECT position FROM qmq_progress").fetchone()
+            found = reader.execute("SELECT position, checksum FROM qmq_progress").fetchone()
             assert found is not None
-            return int(found[0])
+            position, checksum = int(found[0]), int(found[1])
+        if checksum not in (0, number_checksum(position)):
+            raise self._malformed("its position")
+        return position
 
     def nodes(self) -> list[str]:
         with self._snapshot() as reader:
@@ -286,52 +330,94 @@ class PostgresQueueStore:
                 if known is None:
                     return []
                 first = known[0]
-            found: dict[int, list[_Raw]] = {}
-            origins: dict[int, Origin] = {}
+            found: dict[int, list[QueueRow]] = {}
             for lane, number, name, incarnation, _, _, delayed, _, _ in _lanes(
                 reader,
                 "WHERE queue = %s AND node = %s AND rank = %s AND origin >= %s ORDER BY origin",
                 (queue, node, -priority, first),
             ):
-                if number not in origins and sum(map(len, found.values())) >= limit:
+                if number not in found and sum(map(len, found.values())) >= limit:
                     break
-                origins[number] = Origin(name, unsigned(incarnation))
+                of = LaneRow(lane, queue, -priority, delayed, number, Origin(name, unsigned(incarnation)))
                 beyond = signed(after.sequence) if after is not None and number == first else -(1 << 63)
                 statement = sql.OVERDUE if delayed else sql.READY
-                parameters = (lane, now_us, beyond, limit) if delayed else (lane, beyond, limit)
-                found.setdefault(number, []).extend(_rows(reader, statement, parameters))
-        for number, raws in found.items():
-            raws.sort(key=_sequence)
-            rows += [_queue_row(origins[number], queue, priority, raw) for raw in raws[: limit - len(rows)]]
+                parameters = (lane, now_us, beyond) if delayed else (lane, beyond)
+                found.setdefault(number, []).extend(self._sound(reader, of, statement, parameters, limit))
+        for those in found.values():
+            those.sort(key=_sequence)
+            rows += those[: limit - len(rows)]
         return rows
 
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for lane, _, name, incarnation, _, rank, _, _, _ in _lanes(
+            for lane, number, name, incarnation, _, rank, _, _, _ in _lanes(
                 reader, "WHERE queue = %s AND delayed AND node = %s", (queue, node)
             ):
-                origin = Origin(name, unsigned(incarnation))
-                for raw in _rows(reader, sql.DUE, (lane, after_us, until_us, limit)):
-                    rows.append(_queue_row(origin, queue, -rank, raw))
+                of = LaneRow(lane, queue, rank, True, number, Origin(name, unsigned(incarnation)))
+                rows += self._sound(reader, of, sql.DUE, (lane, after_us, until_us), limit)
         rows.sort(key=_due)
         return rows[:limit]
 
     def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for number, incarnation in reader.execute(
-                "SELECT id, incarnation FROM qmq_origins WHERE node = %s", (node,)
-            ).fetchall():
-                origin = Origin(node, unsigned(incarnation))
+            for (number,) in reader.execute("SELECT id FROM qmq_origins WHERE node = %s", (node,)).fetchall():
                 sizes = reader.execute(sql.EXPIRED_SIZES, (number, until_us, limit)).fetchall()
                 count = within((size for (size,) in sizes), bytes_max)
-                raws = _rows(reader, sql.EXPIRED, (number, until_us, count))
-                lanes = _lanes(reader, "WHERE qmq_lanes.id = ANY(%s)", ([raw[0] for raw in raws],)) if raws else []
-                names = {lane[0]: (lane[4], -lane[5]) for lane in lanes}
-                rows += [_queue_row(origin, *names[raw[0]], raw) for raw in raws]
+                lanes: dict[int, LaneRow] = {}
+                for raw in _rows(reader, sql.EXPIRED, (number, until_us, count)):
+                    lane = lanes.get(raw[0]) or lanes.setdefault(raw[0], self._lane(reader, raw[0]))
+                    row = self._row(reader, lane, raw)
+                    if row is not None:
+                        rows.append(row)
                 rows = expired_within(rows, limit, bytes_max)
         return rows
+
+    def _sound(
+        self, reader: _Connection, lane: LaneRow, statement: str, parameters: tuple[object, ...], limit: int
+    ) -> list[QueueRow]:
+        """The first `limit` rows that `statement` finds in `lane`, without the damaged ones among them."""
+        wanted = limit
+        while True:
+            raws = _rows(reader, statement, (*parameters, wanted))
+            rows = [row for raw in raws if (row := self._row(reader, lane, raw)) is not None]
+            if len(rows) >= limit or len(raws) < wanted:
+                return rows[:limit]
+            wanted = limit + len(raws) - len(rows)
+
+    def _row(self, reader: _Connection, lane: LaneRow, raw: _Raw) -> QueueRow | None:
+        """None: it is damaged, and one of the `lacks` from now on."""
+        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        dot = Dot(lane.origin, unsigned(sequence))
+        row = QueueRow(
+            dot, lane.queue, unsigned(timestamp_us), flags, -lane.rank, due_us, expires_us, headers, body, attempts
+        )
+        if is_sound(lane.checksum, row, checksum):
+            return row
+        if (lane.id, sequence) not in self._met:
+            if self._lane(reader, lane.id).checksum not in (0, lane.checksum):
+                raise self._malformed(f"its lane {lane.id}")
+            found = [reader.execute(ask, (lane.id, sequence)).fetchone() for ask in (sql.BEFORE, sql.BEHIND)]
+            self._met[lane.id, sequence] = between(lane, sequence, *[one[0] if one else None for one in found])
+            note_damage(self.damage, self._met[lane.id, sequence])
+        return None
+
+    def _lane(self, reader: _Connection, number: int) -> LaneRow:
+        """Its checksum is the one that was written down."""
+        found = reader.execute(sql.LANE, (number,)).fetchone()
+        if found is None:
+            raise self._malformed(f"lane {number} is missing")
+        lane, origin, node, incarnation, queue, rank, delayed, _, _, checksum = found
+        return LaneRow(lane, queue, rank, delayed, origin, Origin(node, unsigned(incarnation)), checksum)
+
+    def _malformed(self, what: str) -> Malformed:
+        return Malformed(f"the queue store {self._where} is damaged: {what}; bring back a backup of that database")
+
+    def lacks(self) -> list[Lack]:
+        with self._snapshot() as reader:
+            lost = reader.execute(sql.LACKS).fetchall()
+        return [lack_of(*found) for found in lost] + list(self._met.values())
 
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:
@@ -340,28 +426,53 @@ class PostgresQueueStore:
 
     def tombstones(self) -> set[Dot]:
         with self._snapshot() as reader:
-            rows = reader.execute(
-                "SELECT node, incarnation, sequence FROM qmq_tombstones JOIN qmq_origins ON qmq_origins.id = origin"
-            ).fetchall()
-        return {Dot(Origin(node, unsigned(incarnation)), unsigned(sequence)) for node, incarnation, sequence in rows}
+            found: set[Dot] = set()
+            for node, incarnation, sequence, checksum in reader.execute(
+                "SELECT node, incarnation, sequence, checksum FROM qmq_tombstones JOIN qmq_origins ON"
+                " qmq_origins.id = origin"
+            ).fetchall():
+                dot = Dot(Origin(node, unsigned(incarnation)), unsigned(sequence))
+                if checksum not in (0, number_checksum(dot.sequence, *dot.origin)):
+                    raise self._malformed(f"the tombstone of {dot}")
+                found.add(dot)
+        return found
 
     def origins(self) -> list[Origin]:
         with self._snapshot() as reader:
             return sorted(Origin(node, unsigned(number)) for node, number in reader.execute(sql.ORIGINS).fetchall())
 
     def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        found: list[tuple[int, str, int]] = []
         with self._snapshot() as reader:
-            return [(found[0], found[2], found[5]) for found in _standing(reader, origin, after, through, limit)]
+            while len(found) < limit:
+                wanted = limit - len(found)
+                keys = _standing(reader, origin, after, through, wanted)
+                found += [(row.dot.sequence, row.queue, row.attempts) for row in self._ones(reader, origin, keys)]
+                if len(keys) < wanted:
+                    break
+                after = keys[-1][0]
+        return found
 
     def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for sequence, lane, queue, rank, size, _ in _standing(reader, origin, after, through, STANDING_ROWS):
-                bytes_max -= size
+            for row in self._ones(reader, origin, _standing(reader, origin, after, through, STANDING_ROWS)):
+                bytes_max -= len(row.headers) + len(row.body)
                 if rows and bytes_max < 0:
                     break
-                rows += [_queue_row(origin, queue, -rank, raw) for raw in _rows(reader, sql.ONE, (lane, sequence))]
+                rows.append(row)
         return rows
+
+    def _ones(
+        self, reader: _Connection, origin: Origin, keys: Sequence[tuple[int, int, str, int, bool, int]]
+    ) -> Iterator[QueueRow]:
+        """The sound ones of these rows, read one by one: their bodies may be large."""
+        for sequence, lane, queue, rank, delayed, number in keys:
+            of = LaneRow(lane, queue, rank, delayed, number, origin)
+            for raw in _rows(reader, sql.ONE, (lane, sequence)):
+                row = self._row(reader, of, raw)
+                if row is not None:
+                    yield row
 
     def close(self) -> None:
         """Let go of the server; what it has not committed is undone."""
@@ -390,11 +501,12 @@ def _flat(
     keys: list[tuple[str, int, bool, int]],
     ids: Mapping[tuple[str, int, bool, int], int],
     lanes: Mapping[LaneKey, list[QueueRow]],
-) -> Iterator[tuple[int, int, int, int, int, int, int, bytes, bytes, int]]:
+) -> Iterator[tuple[int, int, int, int, int, int, int, bytes, bytes, int, int]]:
     """The rows of `lanes`, in the order of the table's columns."""
-    for key, rows in zip(keys, lanes.values(), strict=True):
-        lane, number = ids[key], key[3]
-        for (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts in rows:
+    for key, (lane_key, rows) in zip(keys, lanes.items(), strict=True):
+        lane, number, shared = ids[key], key[3], lane_checksum(*lane_key)
+        for row in rows:
+            (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
             yield (
                 lane,
                 signed(sequence),
@@ -406,6 +518,7 @@ def _flat(
                 headers,
                 body,
                 attempts,
+                checksum_of(shared, row),
             )
 
 
@@ -415,26 +528,20 @@ def _lanes(reader: _Connection, where: str, parameters: tuple[object, ...]) -> l
 
 def _standing(
     reader: _Connection, origin: Origin, after: int, through: int, limit: int
-) -> list[tuple[int, int, str, int, int, int]]:
-    """Sequence, lane, queue, rank, bytes and attempts, by sequence."""
+) -> list[tuple[int, int, str, int, bool, int]]:
+    """Sequence, lane, queue, rank, delayed or not, number of the origin, by sequence."""
     known = reader.execute(
         "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s", origin_columns(origin)
     ).fetchone()
     if known is None:
         return []
     bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
-    return cast(list[tuple[int, int, str, int, int, int]], reader.execute(sql.STANDING, bounds).fetchall())
+    return cast(list[tuple[int, int, str, int, bool, int]], reader.execute(sql.STANDING, bounds).fetchall())
 
 
 def _rows(reader: _Connection, statement: str, parameters: tuple[object, ...]) -> list[_Raw]:
     with reader.cursor(binary=True) as cursor:
         return cast(list[_Raw], cursor.execute(statement, parameters).fetchall())
-
-
-def _queue_row(origin: Origin, queue: str, priority: int, raw: _Raw) -> QueueRow:
-    _, sequence, timestamp_us, flags, due_us, expires_us, attempts, headers, body = raw
-    dot = Dot(origin, unsigned(sequence))
-    return QueueRow(dot, queue, unsigned(timestamp_us), flags, priority, due_us, expires_us, headers, body, attempts)
 
 
 def _shown(url: str) -> str:
@@ -452,8 +559,12 @@ def _one_line(error: psycopg.Error) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _sequence(raw: _Raw) -> int:
-    return raw[1]
+def _identity(lack: Lack) -> tuple[Origin, int, int]:
+    return lack.origin, lack.after, lack.sequence
+
+
+def _sequence(row: QueueRow) -> int:
+    return row.dot.sequence
 
 
 def _due(row: QueueRow) -> int:

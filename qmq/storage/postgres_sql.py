@@ -33,23 +33,37 @@ STEPS: Final = (
     CREATE TABLE qmq_progress (node text NOT NULL, position bigint NOT NULL);
     """,
     "ALTER TABLE qmq_messages ADD COLUMN attempts integer NOT NULL DEFAULT 0",
+    """
+    ALTER TABLE qmq_messages ADD COLUMN checksum bigint NOT NULL DEFAULT 0;
+    ALTER TABLE qmq_lanes ADD COLUMN checksum bigint NOT NULL DEFAULT 0;
+    ALTER TABLE qmq_tombstones ADD COLUMN checksum bigint NOT NULL DEFAULT 0;
+    ALTER TABLE qmq_progress ADD COLUMN checksum bigint NOT NULL DEFAULT 0;
+    CREATE TABLE qmq_lacks (
+        node text NOT NULL, incarnation bigint NOT NULL, after bigint NOT NULL, through bigint NOT NULL,
+        sequence bigint NOT NULL, queue text NOT NULL,
+        PRIMARY KEY (node, incarnation, after)
+    );
+    """,
 )
 
-OPEN_LANES: Final = """INSERT INTO qmq_lanes (queue, rank, delayed, origin, messages, bytes)
-    SELECT * FROM unnest(%s::text[], %s::smallint[], %s::boolean[], %s::integer[], %s::bigint[], %s::bigint[])
+OPEN_LANES: Final = """INSERT INTO qmq_lanes (queue, rank, delayed, origin, messages, bytes, checksum)
+    SELECT * FROM unnest(
+        %s::text[], %s::smallint[], %s::boolean[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[])
     ON CONFLICT (queue, rank, delayed, origin) DO UPDATE
     SET messages = qmq_lanes.messages + excluded.messages, bytes = qmq_lanes.bytes + excluded.bytes
     RETURNING queue, rank, delayed, origin, id"""
 COPY: Final = "COPY qmq_messages FROM STDIN (FORMAT BINARY)"
-COPY_TYPES: Final = ("int8", "int8", "int4", "int8", "int4", "int8", "int8", "bytea", "bytea", "int4")
-INSERT: Final = "INSERT INTO qmq_messages VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+COPY_TYPES: Final = ("int8", "int8", "int4", "int8", "int4", "int8", "int8", "bytea", "bytea", "int4", "int8")
+INSERT: Final = "INSERT INTO qmq_messages VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
 RECOUNT: Final = """UPDATE qmq_lanes SET (messages, bytes) = (
     SELECT count(*), coalesce(sum(octet_length(body)), 0) FROM qmq_messages WHERE lane = qmq_lanes.id)
     WHERE id = ANY(%s)"""
 LANES_OF: Final = """SELECT wanted.n, id
     FROM unnest(%s::integer[], %s::text[], %s::integer[]) AS wanted (n, queue, origin) JOIN qmq_lanes
     ON qmq_lanes.queue = wanted.queue AND qmq_lanes.origin = wanted.origin"""
-FAIL: Final = """UPDATE qmq_messages m SET attempts = greatest(m.attempts, failed.attempts)
+FAIL: Final = """UPDATE qmq_messages m SET attempts = greatest(m.attempts, failed.attempts), checksum = CASE checksum
+        WHEN 0 THEN 0
+        ELSE (checksum & 4294967295) | (greatest(checksum >> 32, failed.attempts::bigint) << 32) END
     FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS failed (lane, sequence, attempts)
     WHERE m.lane = failed.lane AND m.sequence = failed.sequence"""
 COUNTED: Final = "SELECT lane, count(*), sum(size)::bigint FROM gone GROUP BY lane"
@@ -64,15 +78,21 @@ SUBTRACT: Final = """UPDATE qmq_lanes
     SET messages = qmq_lanes.messages - gone.messages, bytes = qmq_lanes.bytes - gone.bytes
     FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) AS gone (lane, messages, bytes) WHERE id = gone.lane"""
 CLOSE_LANES: Final = "DELETE FROM qmq_lanes WHERE messages = 0 AND id = ANY(%s)"
-ADD_TOMBSTONES: Final = """INSERT INTO qmq_tombstones SELECT * FROM unnest(%s::integer[], %s::bigint[])
+ADD_TOMBSTONES: Final = """INSERT INTO qmq_tombstones
+    SELECT * FROM unnest(%s::integer[], %s::bigint[], %s::bigint[])
     ON CONFLICT DO NOTHING"""
 DELETE_TOMBSTONES: Final = """DELETE FROM qmq_tombstones t
     USING unnest(%s::integer[], %s::bigint[]) AS gone (origin, sequence)
     WHERE t.origin = gone.origin AND t.sequence = gone.sequence"""
+MOVE: Final = "UPDATE qmq_progress SET position = %s, checksum = %s"
+ADD_LACK: Final = """INSERT INTO qmq_lacks VALUES (%s, %s, %s, %s, %s, %s)
+    ON CONFLICT (node, incarnation, after) DO UPDATE SET through = greatest(qmq_lacks.through, excluded.through)"""
+END_LACK: Final = "DELETE FROM qmq_lacks WHERE node = %s AND incarnation = %s AND after = %s"
+DELETE_ONE: Final = "DELETE FROM qmq_messages WHERE lane = %s AND sequence = %s"
 
 LANES: Final = """SELECT qmq_lanes.id, qmq_origins.id, node, incarnation, queue, rank, delayed, messages, bytes
     FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin"""
-COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, headers, body"
+COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body"
 ROWS: Final = f"SELECT {COLUMNS} FROM qmq_messages WHERE "
 READY: Final = ROWS + "lane = %s AND sequence > %s ORDER BY sequence LIMIT %s"
 OVERDUE: Final = f"""SELECT * FROM ({ROWS} lane = %s AND due_us > 0 AND due_us <= %s OFFSET 0) AS late
@@ -82,12 +102,18 @@ EXPIRED: Final = ROWS + "origin = %s AND expires_us > 0 AND expires_us <= %s ORD
 EXPIRED_SIZES: Final = """SELECT octet_length(headers) + octet_length(body) FROM qmq_messages
     WHERE origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"""
 NEXT_DUE: Final = "SELECT min(due_us) FROM qmq_messages WHERE lane = %s AND due_us > 0 AND due_us > %s"
-STANDING: Final = """SELECT sequence, qmq_lanes.id, queue, rank, octet_length(headers) + octet_length(body), attempts
+STANDING: Final = """SELECT sequence, qmq_lanes.id, queue, rank, delayed, qmq_lanes.origin
     FROM qmq_lanes JOIN qmq_messages ON qmq_messages.lane = qmq_lanes.id
     WHERE qmq_lanes.origin = %s AND sequence > %s AND sequence <= %s ORDER BY sequence LIMIT %s"""
 ONE: Final = ROWS + "lane = %s AND sequence = %s"
 ORIGINS: Final = """SELECT node, incarnation FROM qmq_origins
     WHERE EXISTS (SELECT 1 FROM qmq_lanes WHERE qmq_lanes.origin = qmq_origins.id)"""
+LANE: Final = f"{LANES.replace('bytes', 'bytes, qmq_lanes.checksum')} WHERE qmq_lanes.id = %s"
+BEFORE: Final = "SELECT max(sequence) FROM qmq_messages WHERE lane = %s AND sequence < %s"
+BEHIND: Final = "SELECT min(sequence) FROM qmq_messages WHERE lane = %s AND sequence > %s"
+LACKS: Final = (
+    "SELECT node, incarnation, after, through, sequence, queue FROM qmq_lacks ORDER BY node, incarnation, after"
+)
 LISTING: Final = """SELECT queue, sum(messages)::bigint, sum(bytes)::bigint
     FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin
     WHERE queue > %s AND node = coalesce(%s, node) GROUP BY queue ORDER BY queue LIMIT %s"""

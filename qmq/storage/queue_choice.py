@@ -10,7 +10,7 @@ from typing import Final
 
 from qmq.errors import StorageError
 from qmq.storage.ports import QueueRow, QueueStore
-from qmq.storage.queue_store import SqliteQueueStore
+from qmq.storage.queue_rescue import open_sqlite
 
 SQLITE: Final = "sqlite"
 QUEUES_FILE: Final = "queues.sqlite"
@@ -34,7 +34,7 @@ def open_queue_store(directory: Path, choice: str, node: str) -> QueueStore:
     """
     path = directory / QUEUES_FILE
     if choice == SQLITE:
-        return SqliteQueueStore(path)
+        return open_sqlite(path)
     # psycopg is an extra: who names no URL needs none.
     try:
         from qmq.storage.postgres import PostgresQueueStore
@@ -43,7 +43,7 @@ def open_queue_store(directory: Path, choice: str, node: str) -> QueueStore:
     chosen = PostgresQueueStore(choice, node)
     try:
         if chosen.position() == 0 and path.exists():
-            old = SqliteQueueStore(path)
+            old = open_sqlite(path)
             try:
                 copy(old, chosen)
             finally:
@@ -78,5 +78,6 @@ def copy(old: QueueStore, new: QueueStore) -> int:
             if size >= _SLICE_BYTES or len(rows) >= PAGE_ROWS * 10:
                 new.apply(rows, {}, [], [], 0)
                 rows, size = [], 0
-    new.apply(rows, {}, old.tombstones(), [], old.position())
+    new.apply(rows, {}, old.tombstones(), [], 0)
+    new.lack(old.lacks(), old.position())
     return count

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from qmq.dots import Dot, Origin
-from qmq.storage.ports import QueueRow
+from qmq.storage.ports import Lack, QueueRow
+from qmq.storage.row_checksum import lane_checksum
 
 SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
@@ -27,6 +28,51 @@ class LaneKey(NamedTuple):
     rank: int
     delayed: bool
     origin: Origin
+
+
+class LaneRow:
+    """A lane as a database has it: `id` and `number` stand for it and for its origin there. `checksum` is what rows go
+    by, made of the rest, unless it is given as it was written down."""
+
+    __slots__ = ("id", "queue", "rank", "delayed", "number", "origin", "checksum")
+
+    def __init__(
+        self, id: int, queue: str, rank: int, delayed: bool, number: int, origin: Origin, checksum: int | None = None
+    ) -> None:
+        self.id = id
+        self.queue = queue
+        self.rank = rank
+        self.delayed = delayed
+        self.number = number
+        self.origin = origin
+        self.checksum = lane_checksum(queue, rank, delayed, origin) if checksum is None else checksum
+
+
+def between(lane: LaneRow, sequence: int, before: int | None, behind: int | None) -> Lack:
+    """What may be missing where a damaged row stands in a lane: its sequence may be wrong, but not its neighbours'."""
+    after = -1 if before is None else before
+    through = (SIGN if behind is None else behind) - 1
+    return Lack(lane.origin, max(after, 0), max(through, 0), unsigned(sequence), lane.queue)
+
+
+def lack_columns(lack: Lack) -> tuple[str, int, int, int, int, str]:
+    """As a database holds it; `lack_of` gives it back."""
+    through = min(lack.through, SIGN - 1)
+    return (*origin_columns(lack.origin), signed(lack.after), through, signed(lack.sequence), lack.queue)
+
+
+def lack_of(node: str, incarnation: int, after: int, through: int, sequence: int, queue: str) -> Lack:
+    return Lack(Origin(node, unsigned(incarnation)), after, through, unsigned(sequence), queue)
+
+
+DAMAGE_TOLD_MAX: Final = 100
+"""Damaged rows that are told one by one."""
+
+
+def note_damage(told: list[str], lack: Lack) -> None:
+    """Add a damaged row to what an operator is told."""
+    if len(told) < DAMAGE_TOLD_MAX:
+        told.append(f"the queue store's row of {Dot(lack.origin, lack.sequence)} in {lack.queue} is damaged")
 
 
 def by_lane(rows: Iterable[QueueRow]) -> dict[LaneKey, list[QueueRow]]:

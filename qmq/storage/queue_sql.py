@@ -72,10 +72,25 @@ def m003_attempts(database: sqlite_utils.Database) -> None:
     database.conn.execute("ALTER TABLE messages ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0")
 
 
-KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_lanes", "m003_attempts"})
+@migrations()
+def m004_checksums(database: sqlite_utils.Database) -> None:
+    """Checksums (`row_checksum`), behind everything else, so that no row has to be written again: 0 is that of a row
+    that was there before. `lacks`: what is known to be missing."""
+    for table in ("messages", "lanes", "tombstones", "progress"):
+        database.conn.execute(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+    database.conn.execute(
+        """CREATE TABLE lacks (
+            node TEXT NOT NULL, incarnation INTEGER NOT NULL, after INTEGER NOT NULL, through INTEGER NOT NULL,
+            sequence INTEGER NOT NULL, queue TEXT NOT NULL,
+            PRIMARY KEY (node, incarnation, after)
+        ) STRICT"""
+    )
+
+
+KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_lanes", "m003_attempts", "m004_checksums"})
 
 INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO NOTHING"
-OPEN_LANES: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes) VALUES {}
+OPEN_LANES: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes, checksum) VALUES {}
     ON CONFLICT (queue, rank, delayed, origin)
     DO UPDATE SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes"""
 LANES: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALUES {})
@@ -95,16 +110,21 @@ SUBTRACT: Final = """WITH gone (lane, messages, bytes) AS (VALUES {})
     UPDATE lanes SET messages = lanes.messages - gone.messages, bytes = lanes.bytes - gone.bytes
     FROM gone WHERE lanes.id = gone.lane"""
 FAIL: Final = """WITH failed (lane, sequence, attempts) AS (VALUES {})
-    UPDATE messages SET attempts = max(messages.attempts, failed.attempts)
+    UPDATE messages SET attempts = max(messages.attempts, failed.attempts), checksum = iif(
+        checksum = 0, 0, (checksum & 4294967295) | (max(checksum >> 32, failed.attempts) << 32))
     FROM failed WHERE messages.lane = failed.lane AND messages.sequence = failed.sequence"""
 CLOSE_LANES: Final = "DELETE FROM lanes WHERE messages = 0 AND id IN (VALUES {})"
 RECOUNT: Final = """UPDATE lanes SET (messages, bytes) = (
     SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE lane = lanes.id) WHERE id IN (VALUES {})"""
 ADD_TOMBSTONES: Final = "INSERT INTO tombstones VALUES {} ON CONFLICT (origin, sequence) DO NOTHING"
+MOVE: Final = "UPDATE progress SET position = ?, checksum = ?"
+ADD_LACK: Final = """INSERT INTO lacks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (node, incarnation, after)
+    DO UPDATE SET through = max(through, excluded.through)"""
+END_LACK: Final = "DELETE FROM lacks WHERE node = ? AND incarnation = ? AND after = ?"
 DELETE_TOMBSTONES: Final = """WITH gone (origin, sequence) AS (VALUES {})
     DELETE FROM tombstones WHERE (origin, sequence) IN (SELECT origin, sequence FROM gone)"""
 
-COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, headers, body"
+COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body"
 READY: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence > ? ORDER BY sequence LIMIT ?"
 OVERDUE: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_due
     WHERE lane = ? AND sequence > ? AND due_us > 0 AND due_us <= ? ORDER BY sequence LIMIT ?"""
@@ -121,16 +141,60 @@ SIZE: Final = "SELECT sum(length(headers) + length(body)) FROM ({})"
 # group_concat byte for byte.
 IN_ONE: Final = """SELECT
     json_group_array(
-        json_array(lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, length(headers), length(body))),
+        json_array(lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum,
+            length(headers), length(body))),
     CAST(group_concat(headers || body, '') AS BLOB) FROM ({})"""
 HEADS: Final = """WITH wanted (n, queue) AS (VALUES {})
     SELECT json_group_array(json_array(n, lanes.id, rank, delayed, messages, bytes)) FROM wanted CROSS JOIN lanes
     USING (queue) WHERE origin IN (SELECT id FROM origins WHERE node = ?)"""
-STANDING: Final = """SELECT sequence, lanes.id, queue, rank, length(headers) + length(body), attempts
+STANDING: Final = """SELECT sequence, lanes.id, queue, rank, delayed, lanes.origin
     FROM lanes CROSS JOIN messages ON messages.lane = lanes.id
     WHERE lanes.origin = ? AND sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"""
 ONE: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence = ?"
 ORIGINS: Final = """SELECT node, incarnation FROM origins
     WHERE EXISTS (SELECT 1 FROM lanes WHERE lanes.origin = origins.id)"""
+LANE: Final = """SELECT lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
+    FROM lanes JOIN origins ON origins.id = lanes.origin WHERE lanes.id = ?"""
+BEFORE: Final = "SELECT max(sequence) FROM messages WHERE lane = ? AND sequence < ?"
+BEHIND: Final = "SELECT min(sequence) FROM messages WHERE lane = ? AND sequence > ?"
+LACKS: Final = "SELECT node, incarnation, after, through, sequence, queue FROM lacks ORDER BY node, incarnation, after"
 LISTING: Final = """SELECT queue, sum(messages), sum(bytes) FROM lanes JOIN origins ON origins.id = lanes.origin
     WHERE queue > ? AND node = coalesce(?, node) GROUP BY queue ORDER BY queue LIMIT ?"""
+
+WIDTHS: Final = {
+    INSERT: 11,
+    OPEN_LANES: 7,
+    LANES: 5,
+    LANES_OF: 3,
+    COUNT: 2,
+    DELETE: 2,
+    SUBTRACT: 3,
+    FAIL: 3,
+    CLOSE_LANES: 1,
+    RECOUNT: 1,
+    ADD_TOMBSTONES: 3,
+    DELETE_TOMBSTONES: 2,
+    HEADS: 2,
+}
+"""Values in a row of the statements that take rows."""
+PLAIN: Final = (
+    COUNT_RUN,
+    DELETE_RUN,
+    MOVE,
+    ADD_LACK,
+    END_LACK,
+    READY,
+    OVERDUE,
+    DUE,
+    EXPIRED,
+    NEXT_DUE,
+    STANDING,
+    ONE,
+    LANE,
+    BEFORE,
+    BEHIND,
+    LACKS,
+    ORIGINS,
+    LISTING,
+)
+"""The others."""

@@ -14,22 +14,28 @@ import json
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from struct import error as StructError  # noqa: N812  # it is an exception, and shall look like one
 from typing import Final
 
 from qmq.dots import Dot, Origin
-from qmq.errors import DiskFull
+from qmq.errors import DiskFull, LogBroken, Malformed
 from qmq.storage import queue_space
 from qmq.storage import queue_sql as sql
-from qmq.storage.ports import NO_ATTEMPTS, QueueHead, QueueRow
+from qmq.storage.ports import NO_ATTEMPTS, Lack, QueueHead, QueueRow
 from qmq.storage.queue_plan import (
     SIGN,
     STANDING_ROWS,
     LaneKey,
+    LaneRow,
     attempts_by_origin,
+    between,
     by_lane,
     expired_within,
+    lack_columns,
+    lack_of,
+    note_damage,
     origin_columns,
     runs,
     settles_by_origin,
@@ -37,6 +43,8 @@ from qmq.storage.queue_plan import (
     unsigned,
     within,
 )
+from qmq.storage.queue_walk import Raw, lane_of, read_position, read_tombstones, walk
+from qmq.storage.row_checksum import checksum_of, is_sound, lane_checksum, number_checksum
 from qmq.storage.sqlite import medium, open_migrated, open_reader
 
 _CHUNKS: Final = (256, 32, 4, 1)
@@ -46,7 +54,9 @@ _WAL_BYTES_MAX: Final = 16 * 1024 * 1024
 _PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
 """The most that comes back in one piece; larger messages are read one by one."""
 
-_Raw = tuple[int, int, int, int, int, int, int, bytes, bytes]
+MARK_SUFFIX: Final = ".damaged"
+"""Of the file beside the database that tells the next opening what a read or a write has found."""
+
 Value = str | int | bytes
 
 
@@ -55,14 +65,18 @@ class SqliteQueueStore:
 
     def __init__(self, path: Path) -> None:
         """Open or make the file, brought to this version. Raises FutureVersion, LogBroken."""
+        self._mark = path.with_name(path.name + MARK_SUFFIX)
         self._reading = threading.Lock()
-        self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=queue_space.MOVABLE)
-        self._reader = open_reader(path)
+        # Lane and sequence of damaged rows that were met, and what they may have been.
+        self._met: dict[tuple[int, int], Lack] = {}
+        self.damage: list[str] = []
         self._sql: dict[tuple[str, int], str] = {}
-        with medium():
+        with self._making_sense(), self._medium():
+            self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=queue_space.MOVABLE)
+            self._reader = open_reader(path)
             self._database.conn.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
             rows = self._database.conn.execute("SELECT id, node, incarnation FROM origins").fetchall()
-        self._ids = {Origin(node, unsigned(incarnation)): number for number, node, incarnation in rows}
+            self._ids = {Origin(node, unsigned(incarnation)): number for number, node, incarnation in rows}
 
     # Writing
 
@@ -75,45 +89,78 @@ class SqliteQueueStore:
         position: int,
         attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
     ) -> None:
-        with medium(), _full():
+        with self._medium(), _full():
             added: dict[Origin, int] = {}
             with self._database.atomic():
                 self._insert(by_lane(upserts), added)
                 self._fail(attempts_by_origin(attempts), added)
                 self._delete(settles_by_origin(deletes), added)
                 for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
+                    adding = statement == sql.ADD_TOMBSTONES
                     flat: list[Value] = []
                     for origin, sequence in dots:
                         flat += (self._number(origin, added), signed(sequence))
-                    self._run(statement, 2, flat)
-                self._database.conn.execute("UPDATE progress SET position = ?", (position,))
+                        if adding:
+                            flat.append(number_checksum(sequence, *origin))
+                    self._run(statement, 3 if adding else 2, flat)
+                self._database.conn.execute(sql.MOVE, (position, number_checksum(position)))
             # Only now: numbers given out in a transaction that failed do not exist.
             self._ids.update(added)
 
     def give_back(self) -> bool:
-        with medium(), _full():
+        with self._medium(), _full():
             return queue_space.give_back(self._database.conn)
+
+    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+        with self._medium(), _full(), self._database.atomic():
+            for lack in lacks:
+                self._remember(lack)
+            self._database.conn.execute(sql.MOVE, (position, number_checksum(position)))
+
+    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
+        met = [key for key, one in list(self._met.items()) if (one.origin, one.after, one.sequence) == _identity(lack)]
+        with self._medium(), _full():
+            added: dict[Origin, int] = {}
+            with self._database.atomic():
+                # First: where the damaged row stands there may be the place of the sound one.
+                for lane, sequence in met:
+                    self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence))
+                    self._run(sql.RECOUNT, 1, [lane])
+                    self._run(sql.CLOSE_LANES, 1, [lane])
+                self._database.conn.execute(sql.END_LACK, (*origin_columns(lack.origin), signed(lack.after)))
+                if left is not None:
+                    self._remember(left)
+                self._insert(by_lane(rows), added)
+            self._ids.update(added)
+        for key in met:
+            self._met.pop(key, None)
+
+    def _remember(self, lack: Lack) -> None:
+        self._database.conn.execute(sql.ADD_LACK, lack_columns(lack))
 
     def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
         opening: list[Value] = []
         wanted: list[Value] = []
         for index, ((queue, rank, delayed, origin), rows) in enumerate(lanes.items()):
             number = self._number(origin, added)
-            opening += (queue, rank, delayed, number, len(rows), sum([len(row.body) for row in rows]))
+            lane = lane_checksum(queue, rank, delayed, origin)
+            opening += (queue, rank, delayed, number, len(rows), sum([len(row.body) for row in rows]), lane)
             wanted += (index, queue, rank, delayed, number)
-        self._run(sql.OPEN_LANES, 6, opening)
+        self._run(sql.OPEN_LANES, 7, opening)
         ids = {index: lane for index, lane in self._ask(sql.LANES, 5, wanted)}
         flat: list[Value] = []
         count = 0
-        for index, rows in enumerate(lanes.values()):
-            lane = ids[index]
-            number = self._number(rows[0].dot.origin, added)
+        for index, (key, rows) in enumerate(lanes.items()):
+            lane, number, shared = ids[index], self._number(key.origin, added), lane_checksum(*key)
             count += len(rows)
-            for (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts in rows:
+            for row in rows:
+                (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
+                checksum = checksum_of(shared, row)
                 if sequence >= SIGN or timestamp_us >= SIGN:
                     sequence, timestamp_us = signed(sequence), signed(timestamp_us)
-                flat += (lane, sequence, number, timestamp_us, flags, due_us, expires_us, headers, body, attempts)
-        if self._run(sql.INSERT, 10, flat) != count:
+                flat += (lane, sequence, number, timestamp_us, flags, due_us, expires_us, headers, body)
+                flat += (attempts, checksum)
+        if self._run(sql.INSERT, 11, flat) != count:
             # Some were here already: after the disk lost journal that it had synced, peers send it again.
             self._run(sql.RECOUNT, 1, list(ids.values()))
 
@@ -196,8 +243,7 @@ class SqliteQueueStore:
 
     def position(self) -> int:
         with self._snapshot() as reader:
-            found: int = reader.execute("SELECT position FROM progress").fetchone()[0]
-            return found
+            return read_position(reader)
 
     def nodes(self) -> list[str]:
         with self._snapshot() as reader:
@@ -246,11 +292,15 @@ class SqliteQueueStore:
             for number, (origin, ready, delayed) in lanes.items():
                 beyond = signed(after.sequence) if after is not None and number == first else -1 << 63
                 left = limit - len(rows)
-                found = _rows(reader, sql.READY, (ready, beyond, left)) if ready else []
-                if delayed:
-                    found += _rows(reader, sql.OVERDUE, (delayed, beyond, now_us, left))
+                found: list[QueueRow] = []
+                if ready is not None:
+                    lane = LaneRow(ready, queue, -priority, False, number, origin)
+                    found = self._sound(reader, lane, sql.READY, (ready, beyond), left)
+                if delayed is not None:
+                    lane = LaneRow(delayed, queue, -priority, True, number, origin)
+                    found += self._sound(reader, lane, sql.OVERDUE, (delayed, beyond, now_us), left)
                     found.sort(key=_sequence)
-                rows += [_queue_row(origin, queue, priority, raw) for raw in found[:left]]
+                rows += found[:left]
                 if len(rows) >= limit:
                     break
         return rows
@@ -258,32 +308,72 @@ class SqliteQueueStore:
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for rank, lane, origin in reader.execute(
+            for rank, number, origin in reader.execute(
                 "SELECT rank, lanes.id, origins.id FROM lanes JOIN origins ON origins.id = lanes.origin"
                 " WHERE queue = ? AND delayed = 1 AND node = ?",
                 (queue, node),
             ).fetchall():
-                named = _origin(reader, origin)
-                found = _rows(reader, sql.DUE, (lane, after_us, until_us, limit))
-                rows += [_queue_row(named, queue, -rank, raw) for raw in found]
+                lane = LaneRow(number, queue, rank, True, origin, _origin(reader, origin))
+                rows += self._sound(reader, lane, sql.DUE, (number, after_us, until_us), limit)
         rows.sort(key=_due)
         return rows[:limit]
 
     def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            lanes: dict[int, tuple[str, int]] = {}
+            lanes: dict[int, LaneRow] = {}
             for (number,) in reader.execute("SELECT id FROM origins WHERE node = ?", (node,)).fetchall():
-                origin = _origin(reader, number)
                 sizes = json.loads(reader.execute(sql.EXPIRED_SIZES, (number, until_us, limit)).fetchone()[0])
                 for raw in _rows(reader, sql.EXPIRED, (number, until_us, within(sizes, bytes_max))):
-                    lane = raw[0]
-                    if lane not in lanes:
-                        lanes[lane] = reader.execute("SELECT queue, rank FROM lanes WHERE id = ?", (lane,)).fetchone()
-                    queue, rank = lanes[lane]
-                    rows.append(_queue_row(origin, queue, -rank, raw))
+                    lane = lanes.get(raw[0]) or lanes.setdefault(raw[0], _lane(reader, raw[0]))
+                    row = self._row(reader, lane, raw)
+                    if row is not None:
+                        rows.append(row)
                 rows = expired_within(rows, limit, bytes_max)
         return rows
+
+    def _sound(
+        self, reader: sqlite3.Connection, lane: LaneRow, statement: str, parameters: tuple[Value, ...], limit: int
+    ) -> list[QueueRow]:
+        """The first `limit` rows that `statement` finds in `lane`, without the damaged ones among them."""
+        wanted = limit
+        while True:
+            raws = _rows(reader, statement, (*parameters, wanted))
+            rows = [row for raw in raws if (row := self._row(reader, lane, raw)) is not None]
+            if len(rows) >= limit or len(raws) < wanted:
+                return rows[:limit]
+            wanted = limit + len(raws) - len(rows)
+
+    def _row(self, reader: sqlite3.Connection, lane: LaneRow, raw: Raw) -> QueueRow | None:
+        """None: it is damaged, and one of the `lacks` from now on."""
+        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        dot = Dot(lane.origin, unsigned(sequence))
+        row = QueueRow(
+            dot, lane.queue, unsigned(timestamp_us), flags, -lane.rank, due_us, expires_us, headers, body, attempts
+        )
+        if is_sound(lane.checksum, row, checksum):
+            return row
+        if (lane.id, sequence) not in self._met:
+            known = _lane(reader, lane.id)
+            if known.checksum not in (0, lane.checksum):
+                raise sqlite3.DatabaseError(f"the row of lane {lane.id} is damaged")
+            beside = [reader.execute(ask, (lane.id, sequence)).fetchone()[0] for ask in (sql.BEFORE, sql.BEHIND)]
+            self._met[lane.id, sequence] = between(lane, sequence, *beside)
+            note_damage(self.damage, self._met[lane.id, sequence])
+        return None
+
+    def check(self) -> str | None:
+        """Look at every row. What is wrong with the file beyond single rows; None: nothing.
+
+        Reads all of it, and keeps other readers waiting. Raises Malformed.
+        """
+        with self._snapshot() as reader:
+            return walk(reader, lambda lane, raw: self._row(reader, lane, raw) is not None)
+
+    def lacks(self) -> list[Lack]:
+        with self._snapshot() as reader:
+            lost = [lack_of(*found) for found in reader.execute(sql.LACKS).fetchall()]
+        return lost + list(self._met.values())
 
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:
@@ -291,44 +381,117 @@ class SqliteQueueStore:
 
     def tombstones(self) -> set[Dot]:
         with self._snapshot() as reader:
-            rows = reader.execute(
-                "SELECT node, incarnation, sequence FROM tombstones JOIN origins ON origins.id = origin"
-            ).fetchall()
-        return {Dot(Origin(node, unsigned(incarnation)), unsigned(sequence)) for node, incarnation, sequence in rows}
+            return read_tombstones(reader)
 
     def origins(self) -> list[Origin]:
         with self._snapshot() as reader:
             return sorted(Origin(node, unsigned(number)) for node, number in reader.execute(sql.ORIGINS).fetchall())
 
     def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        found: list[tuple[int, str, int]] = []
         with self._snapshot() as reader:
-            return [(found[0], found[2], found[5]) for found in _standing(reader, origin, after, through, limit)]
+            while len(found) < limit:
+                wanted = limit - len(found)
+                keys = _standing(reader, origin, after, through, wanted)
+                found += [(row.dot.sequence, row.queue, row.attempts) for row in self._ones(reader, origin, keys)]
+                if len(keys) < wanted:
+                    break
+                after = keys[-1][0]
+        return found
 
     def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for sequence, lane, queue, rank, size, _ in _standing(reader, origin, after, through, STANDING_ROWS):
-                bytes_max -= size
+            for row in self._ones(reader, origin, _standing(reader, origin, after, through, STANDING_ROWS)):
+                bytes_max -= len(row.headers) + len(row.body)
                 if rows and bytes_max < 0:
                     break
-                raw = reader.execute(sql.ONE, (lane, sequence)).fetchone()
-                rows.append(_queue_row(origin, queue, -rank, raw))
+                rows.append(row)
         return rows
+
+    def _ones(
+        self, reader: sqlite3.Connection, origin: Origin, keys: Sequence[tuple[int, int, str, int, int, int]]
+    ) -> Iterator[QueueRow]:
+        """The sound ones of these rows, read one by one: their bodies may be large."""
+        for sequence, lane, queue, rank, delayed, number in keys:
+            raw = reader.execute(sql.ONE, (lane, sequence)).fetchone()
+            if raw is None:
+                raise sqlite3.DatabaseError(f"row {sequence} of lane {lane} is in one place and not in another")
+            row = self._row(reader, LaneRow(lane, queue, rank, bool(delayed), number, origin), raw)
+            if row is not None:
+                yield row
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
         """One reader at a time; everything read inside is of one moment."""
-        with self._reading, medium():
+        with self._reading, self._making_sense(), self._medium():
             self._reader.execute("BEGIN")
             try:
                 yield self._reader
             finally:
                 self._reader.execute("ROLLBACK")
 
+    @contextmanager
+    def _medium(self) -> Iterator[None]:
+        """As `medium`; a file that is damaged is marked, so that the next opening looks at it (`queue_rescue`)."""
+        try:
+            with medium():
+                yield
+        except LogBroken as error:
+            if not is_damage(error.__cause__):
+                raise
+            raise self._malformed(error) from error
+
+    @contextmanager
+    def _making_sense(self) -> Iterator[None]:
+        """Inside, values that are none of those that are written count as damage, too."""
+        try:
+            yield
+        except (TypeError, ValueError, LookupError, OverflowError, StructError) as error:
+            raise self._malformed(error) from error
+
+    def _malformed(self, error: Exception) -> Malformed:
+        with suppress(OSError):
+            self._mark.write_text(str(error))
+        return Malformed(f"the queue store is damaged; the next start puts it aside: {error}")
+
     def close(self) -> None:
         with self._reading, medium():
             self._reader.close()
             self._database.close()
+
+
+_NOT_THE_FILE: Final = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_ABORT,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""What SQLite says of the world around it. Whatever else it cannot do with statements that it has always understood
+must be the file's fault."""
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether `error` speaks of a file that is not what was written."""
+    if isinstance(error, UnicodeError):
+        return True
+    if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, sqlite3.ProgrammingError):
+        return False
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code is None or code & 0xFF not in _NOT_THE_FILE
+
+
+def _identity(lack: Lack) -> tuple[Origin, int, int]:
+    return lack.origin, lack.after, lack.sequence
 
 
 @contextmanager
@@ -360,7 +523,7 @@ def _lanes_of(
 def _standing(
     reader: sqlite3.Connection, origin: Origin, after: int, through: int, limit: int
 ) -> list[tuple[int, int, str, int, int, int]]:
-    """Sequence, lane, queue, rank, bytes and attempts, by sequence."""
+    """Sequence, lane, queue, rank, delayed or not, number of the origin, by sequence."""
     known = reader.execute(
         "SELECT id FROM origins WHERE node = ? AND incarnation = ?", origin_columns(origin)
     ).fetchone()
@@ -375,7 +538,7 @@ def _origin(reader: sqlite3.Connection, number: int) -> Origin:
     return Origin(node, unsigned(incarnation))
 
 
-def _rows(reader: sqlite3.Connection, statement: str, parameters: tuple[Value | None, ...]) -> list[_Raw]:
+def _rows(reader: sqlite3.Connection, statement: str, parameters: tuple[Value | None, ...]) -> list[Raw]:
     """What `statement` selects (`queue_sql.COLUMNS`), in its order."""
     size = reader.execute(sql.SIZE.format(statement), parameters).fetchone()[0]
     if size is None:
@@ -384,21 +547,27 @@ def _rows(reader: sqlite3.Connection, statement: str, parameters: tuple[Value | 
         return reader.execute(statement, parameters).fetchall()
     meta, data = reader.execute(sql.IN_ONE.format(statement), parameters).fetchone()
     data = data or b""
-    rows: list[_Raw] = []
+    rows: list[Raw] = []
     place = 0
-    for lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, headers, body in json.loads(meta):
-        middle = place + headers
-        end = middle + body
-        bytes_of = (data[place:middle], data[middle:end])
-        rows.append((lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, *bytes_of))
-        place = end
+    try:
+        for *numbers, headers, body in json.loads(meta):
+            middle = place + headers
+            end = middle + body
+            rows.append((*numbers, data[place:middle], data[middle:end]))
+            place = end
+    except (TypeError, ValueError) as error:
+        raise sqlite3.DatabaseError(f"rows of the queue store cannot be read: {error}") from error
+    if place != len(data):
+        raise sqlite3.DatabaseError("rows of the queue store cannot be read: their lengths are wrong")
     return rows
 
 
-def _queue_row(origin: Origin, queue: str, priority: int, raw: _Raw) -> QueueRow:
-    _, sequence, timestamp_us, flags, due_us, expires_us, attempts, headers, body = raw
-    dot = Dot(origin, unsigned(sequence))
-    return QueueRow(dot, queue, unsigned(timestamp_us), flags, priority, due_us, expires_us, headers, body, attempts)
+def _lane(reader: sqlite3.Connection, number: int) -> LaneRow:
+    """Its checksum is the one that was written down."""
+    found = reader.execute(sql.LANE, (number,)).fetchone()
+    if found is None:
+        raise sqlite3.DatabaseError(f"there is no lane {number}")
+    return lane_of(found)
 
 
 def _add(totals: dict[int, tuple[int, int]], lane: int, messages: int, size: int) -> None:
@@ -406,8 +575,8 @@ def _add(totals: dict[int, tuple[int, int]], lane: int, messages: int, size: int
     totals[lane] = (known[0] + messages, known[1] + size)
 
 
-def _sequence(raw: _Raw) -> int:
-    return raw[1]
+def _sequence(row: QueueRow) -> int:
+    return row.dot.sequence
 
 
 def _due(row: QueueRow) -> int:

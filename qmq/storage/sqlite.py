@@ -54,9 +54,19 @@ def open_migrated(
         later = sorted({migration.name for migration in migrations.applied(database)} - known)
         if later:
             database.close()
+            for name in later:
+                if any(_is_bent(name.encode(), other.encode()) for other in known):
+                    raise sqlite3.DatabaseError(f"the name of the migration {name} is damaged")
             raise FutureVersion(f"{path.name} knows {later}, this software does not")
         migrations.apply(database)
     return database
+
+
+def _is_bent(name: bytes, known: bytes) -> bool:
+    """Whether a flipped bit is all that tells them apart, in the text or in its length."""
+    if len(name) != len(known):
+        return name.startswith(known) or known.startswith(name)
+    return sum((one ^ other).bit_count() for one, other in zip(name, known, strict=True)) == 1
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
@@ -79,7 +89,8 @@ def medium() -> Iterator[None]:
     """Inside, whatever SQLite cannot do comes out as LogBroken."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeError) as error:
+        # UnicodeError: what should be text in the file is none.
         raise LogBroken(f"SQLite failed: {error}") from error
 
 

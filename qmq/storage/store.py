@@ -17,9 +17,9 @@ from typing import Final
 
 from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
-from qmq.errors import DiskFull, StorageError
+from qmq.errors import CorruptLog, DiskFull, StorageError
 from qmq.storage.batch import BATCH_VERSION, encode_batch
-from qmq.storage.catalog import SqliteCatalog
+from qmq.storage.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.checkpoint import Checkpointer, CheckpointReport
 from qmq.storage.cursor_replay import replay_cursors
 from qmq.storage.disk import RealDisk, new_uuid
@@ -29,13 +29,14 @@ from qmq.storage.journal import Journal, Mark
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.memory_stores import MemoryCatalog, MemoryQueueStore
 from qmq.storage.mending import SPOOL, Found, Mender
-from qmq.storage.mesh_facts import LEARNER
+from qmq.storage.mesh_facts import LEARNER, UNCHECKED
 from qmq.storage.ports import (
     SEQUENCE_MAX,
     Catalog,
     CheckpointState,
     Disk,
     Identity,
+    Lack,
     QueueStore,
     Retention,
     StorageSettings,
@@ -45,11 +46,12 @@ from qmq.storage.record import Kind, Record, pack_envelope, pack_record, pack_st
 from qmq.storage.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
 from qmq.storage.reduce import Reduction
 from qmq.storage.rest import Known, Rest, RestReader, known_of
+from qmq.storage.row_mending import RowMender
 from qmq.storage.seals import Seals
 from qmq.storage.term_record import TermNote
 
 FORMAT_VERSION: Final = BATCH_VERSION
-CATALOG_FILE: Final = "catalog.sqlite"
+_READ_BYTES: Final = 1024 * 1024
 NO_RETENTION: Final[Mapping[str, Retention]] = {}
 
 
@@ -136,6 +138,7 @@ class Store:
         self._rest = RestReader(queues, logs, lock)
         self._mender = Mender(disk, journal, logs, lock, checkpointer)
         self._resting = threading.Lock()
+        self._row_mender = RowMender(queues, journal, checkpointer, settings)
 
     @classmethod
     def open(
@@ -174,6 +177,8 @@ class Store:
         state = _stripped(catalog.checkpoint(), without)
         base = _stripped(catalog.base(), without)
         journal, found = recover_journal(disk, node, settings, state, base, queues.position(), without)
+        if queues.position() < 0:
+            _begin_anew(catalog, queues, journal, state)
         if queues.position() < min(state.position, journal.start):
             raise StorageError(
                 f"the queue store ends at position {queues.position()}, but the journal begins at {journal.start}:"
@@ -330,15 +335,37 @@ class Store:
 
     def damage(self) -> list[str]:
         """What reads found damaged since the start, in words; grows only. Waits for no lock."""
+        rows = list(self.queues.damage)
         if not self.journal.damage and not self._logs.damaged:
-            return []
+            return rows
         journal = [f"the journal is damaged from {start} to {end}" for start, end in list(self.journal.damage)]
-        return journal + [f"{name}: {what}" for name, what in list(self._logs.damaged.items())]
+        return journal + [f"{name}: {what}" for name, what in list(self._logs.damaged.items())] + rows
+
+    def lacks(self) -> list[Lack]:
+        """What the queue store should have and has not, because it was damaged."""
+        return self._row_mender.lacks()
+
+    def mend_by_journal(self, lack: Lack) -> Lack | None:
+        """Put back what the own journal knows of `lack`; returns what only others may know. See `row_mending`."""
+        return self._row_mender.look_in_journal(lack)
+
+    def mend_by_rest(self, lack: Lack, rest: Rest) -> Lack | None:
+        """Put back what a peer has left of what `mend_by_journal` returned; returns what is still lacking."""
+        return self._row_mender.take(lack, rest)
+
+    def give_up_rows(self, lack: Lack) -> None:
+        """Nobody has what is lacking there."""
+        self._row_mender.give_up(lack)
 
     def read_rest(self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "") -> Rest:
         """What the stores still hold of a stretch, for a peer that lacks it. See `RestReader.read`."""
         with self._resting:
-            return self._rest.read(origin, after, through, given_up, fanout)
+            rest = self._rest.read(origin, after, through, given_up, fanout)
+        if not fanout and not rest.lost:
+            for lack in self.lacks():
+                if lack.origin == origin and lack.after < rest.through and after < lack.through:
+                    raise CorruptLog(f"the queue store is damaged between {lack.after} and {lack.through} of {origin}")
+        return rest
 
     def damaged_fanouts(self) -> list[str]:
         """Fanouts whose log was found damaged and is not mended. Waits for no lock."""
@@ -360,7 +387,11 @@ class Store:
     def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
         """Which of these messages are known here to be done, or to fail; of what this node gave up it knows nothing."""
         vector, tombstones = self._checkpointer.stored
-        return known_of(self.queues, vector, tombstones, given_up, forgotten, dots)
+        known = known_of(self.queues, vector, tombstones, given_up, forgotten, dots)
+        # Asked afterwards: it may have met damage.
+        for lack in self.lacks():
+            known = known._replace(done=[dot for dot in known.done if not _is_in(dot, lack) or dot in tombstones])
+        return known
 
     def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
         """Up to `limit` messages in the queue store, by dot, each with its queue and how often it has failed; only what
@@ -405,6 +436,24 @@ class Store:
             self.queues.close()
             self.catalog.close()
             self._disk.unlock()
+
+
+def _is_in(dot: Dot, lack: Lack) -> bool:
+    return dot.origin == lack.origin and lack.after < dot.sequence <= lack.through
+
+
+def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: CheckpointState) -> None:
+    """The queue store was damaged and begins with what was sound of it: the journal says the rest, as far as it goes
+    back, and of what was before it everything may be lacking. What is there may be done, too."""
+    catalog.set_facts({UNCHECKED: ""})
+    begin, vector = journal.start, journal.base()
+    place = begin
+    while place < state.position and (batches := journal.read(place, _READ_BYTES)):
+        place = batches[-1][0] + batches[-1][1].size
+    if journal.damage and begin < state.position:
+        # It cannot be carried over once more. What can be read of it is looked up instead.
+        begin, vector = state.position, state.vector
+    queues.lack([Lack(origin, 0, last) for origin, last in vector.items() if last], begin)
 
 
 def _stripped(state: CheckpointState, without: Callable[[Vector], Vector]) -> CheckpointState:

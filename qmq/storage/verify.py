@@ -4,6 +4,8 @@ For operators and `qmq log`. Reads files only, takes no lock and changes nothing
 behind the last whole batch are "not yet there", which looks like a torn tail and is no damage. Nothing here repairs;
 a node does that when it starts (`recovery`).
 
+The two databases are looked at as well (`verify_databases`), but for a queue store on PostgreSQL.
+
 Surprising: `verify` judges each segment by itself, from the vector in its head, so one damaged segment does not make
 all later ones look wrong.
 """
@@ -16,13 +18,16 @@ from typing import Final, NamedTuple
 from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog, FutureVersion
 from qmq.storage.batch import GAPS, BatchHead, batch_records
+from qmq.storage.catalog import CATALOG_FILE
 from qmq.storage.chain import Damage
 from qmq.storage.disk import ReadOnlyDisk
 from qmq.storage.fanout import FANOUT_DIRECTORY
 from qmq.storage.ports import File
+from qmq.storage.queue_choice import QUEUES_FILE
 from qmq.storage.record import Kind, unpack_gap
 from qmq.storage.recovery import JOURNAL_DIRECTORY, Quarantined, load_quarantined
 from qmq.storage.segment import SegmentHead, read_footer, read_segment_head, scan, segment_base
+from qmq.storage.verify_databases import DatabaseReport, verify_catalog, verify_queue_store
 
 PREVIEW_BYTES: Final = 200
 
@@ -67,9 +72,12 @@ class VerifyReport:
     quarantined: tuple[Quarantined, ...]
     """Known damage, put aside when the node started; its bytes are not counted as bad again."""
 
+    databases: tuple[DatabaseReport, ...] = ()
+    """The catalog and the queue store, where they are files."""
+
     @property
     def damaged(self) -> bool:
-        return any(segment.damaged for segment in self.segments)
+        return any(one.damaged for one in self.segments) or any(one.damaged for one in self.databases)
 
 
 class Dumped(NamedTuple):
@@ -88,7 +96,7 @@ class Dumped(NamedTuple):
 
 
 def verify(path: Path) -> VerifyReport:
-    """Check every batch under the data directory `path`.
+    """Check every batch under the data directory `path`, its catalog, and every row of its queue store.
 
     Raises:
         FileNotFoundError: there is no data directory.
@@ -100,7 +108,12 @@ def verify(path: Path) -> VerifyReport:
     segments = _verify_log(disk, JOURNAL_DIRECTORY, holes, dense=True)
     for name in disk.names(FANOUT_DIRECTORY):
         segments.extend(_verify_log(disk, f"{FANOUT_DIRECTORY}/{name}", [], dense=False))
-    return VerifyReport(segments=tuple(segments), quarantined=tuple(quarantined))
+    databases = (verify_catalog(path, CATALOG_FILE), verify_queue_store(path, QUEUES_FILE))
+    return VerifyReport(
+        segments=tuple(segments),
+        quarantined=tuple(quarantined),
+        databases=tuple(report for report in databases if report is not None),
+    )
 
 
 def dump(path: Path, *, destination: str | None = None, whole: bool = False) -> Iterator[Dumped]:

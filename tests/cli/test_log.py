@@ -49,7 +49,7 @@ def test_a_whole_log_is_called_ok(run: Run, data: Path) -> None:
     result = run("log", "verify", str(data))
 
     assert result.exit_code == 0, result.output
-    head, segment, verdict = [line.split() for line in result.output.splitlines()]
+    head, segment, *_, verdict = [line.split() for line in result.output.splitlines()]
     assert head == ["SEGMENT", "BASE", "BATCHES", "RECORDS", "SIZE", "TAIL", "STATE"]
     assert segment[2:4] == ["3", "4"]
     assert verdict == ["ok"]
@@ -62,6 +62,20 @@ def test_damage_is_told_with_code_1(run: Run, data: Path) -> None:
 
     assert result.exit_code == 1
     assert "no batch can be read from" in result.output
+    assert result.output.splitlines()[-1] == "damaged"
+
+
+def test_a_damaged_row_of_the_queue_store_is_told_with_code_1(run: Run, data: Path) -> None:
+    queues = data / "queues.sqlite"
+    open_store(data, node="a").close()  # Its start carries the messages into the queue store.
+    body = b"x" * 500
+    assert body in queues.read_bytes()
+    queues.write_bytes(queues.read_bytes().replace(body, b"y" + body[1:]))
+
+    result = run("log", "verify", str(data))
+
+    assert result.exit_code == 1
+    assert f"DAMAGED queues.sqlite: the row of {ORIGIN}:4 of /queue/jobs" in result.output
     assert result.output.splitlines()[-1] == "damaged"
 
 

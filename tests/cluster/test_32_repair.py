@@ -158,3 +158,96 @@ def test_readers_of_a_rotten_fanout_log_are_sent_elsewhere(mesh: Cluster) -> Non
     eventually(lambda: len(reader) >= 40, lambda: f"b has {len(reader)} of 40 messages")
     assert bodies(reader) == told
     eventually(lambda: "damage" in mesh.alarms("c"), "no alarm about the damage")
+
+
+def spoil_in_place(path: Path, old: bytes, new: bytes) -> None:
+    """Change what stands in the file of a node that is down, as a bad disk would."""
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+
+
+def waiting_on_c(mesh: Cluster, queue: str) -> list[bytes]:
+    """300 receipted messages of c, which no journal has any more, and c stopped in order."""
+    sent = [body + b" " * 100 for body in numbered(queue, 300)]
+    client = mesh.client("c")
+    client.publish(queue, *sent)
+    client.drop()
+    mesh.wait_until_same()
+    forget_the_past(mesh, "a", "b", "c")
+    mesh.wait_until_same()
+    assert mesh.stop("c") == 0
+    return sent
+
+
+def consumed(mesh: Cluster, name: str, queue: str, sent: list[bytes]) -> None:
+    """All of it comes, each once, as it was sent."""
+    got = mesh.client(name).consume(queue)
+    eventually(lambda: len(got) >= len(sent), lambda: f"{name} has {len(got)} of {len(sent)} jobs")
+    mesh.wait_until_same()
+    assert sorted(bodies(got)) == sorted(sent)
+
+
+def test_flipped_bits_in_the_queue_store_change_no_message(mesh: Cluster) -> None:
+    queue = "/queue/rotten.rows"
+    sent = waiting_on_c(mesh, queue)
+    store = mesh.fleet.nodes["c"].data / "queues.sqlite"
+    for body in (sent[7], sent[150], sent[299]):
+        spoil_in_place(store, body, bytes([body[0] ^ 4]) + body[1:])
+
+    mesh.start("c")
+    mesh.wait_for_links()
+    mesh.wait_until_same()
+
+    eventually(lambda: "damage" in mesh.alarms("c"), "no alarm about the damage")
+    consumed(mesh, "c", queue, sent)
+    assert "lost" not in mesh.alarms("c")
+
+
+def test_a_queue_store_that_is_malformed_is_made_anew(mesh: Cluster) -> None:
+    queue = "/queue/malformed"
+    sent = waiting_on_c(mesh, queue)
+    node = mesh.fleet.nodes["c"]
+    chance = random.Random("malformed")
+    flip_bits(node.data / "queues.sqlite", chance, 500)
+
+    mesh.start("c")
+    mesh.wait_for_links()
+    mesh.wait_until_same()
+
+    eventually(lambda: "damage" in mesh.alarms("c"), "no alarm about the damage")
+    consumed(mesh, "c", queue, sent)
+    assert "lost" not in mesh.alarms("c")
+    assert list((node.data / "quarantine").glob("queues-*.sqlite"))
+
+
+def test_a_queue_store_that_turns_out_to_be_malformed_under_load_is_made_anew_by_the_next_start(mesh: Cluster) -> None:
+    queue = "/queue/malformed.late"
+    sent = waiting_on_c(mesh, queue)
+    node = mesh.fleet.nodes["c"]
+    mesh.start("c")
+    mesh.wait_for_links()
+    mesh.wait_until_same()
+    store = node.data / "queues.sqlite"
+    page = 8192
+    with store.open("r+b") as file:
+        size = file.seek(0, 2)
+        for place in range(page, size, page):
+            file.seek(place)
+            file.write(b"\xff" * 16)
+
+    client = mesh.client("c")
+    got = client.consume(queue)
+    eventually(lambda: len(got) >= len(sent) or not node.is_alive, "the damaged file is not noticed")
+    if node.is_alive:
+        mesh.stop("c")  # It had all that it needed in memory.
+    mesh.start("c")
+    mesh.wait_for_links()
+    mesh.wait_until_same()
+
+    again = mesh.client("c").consume(queue)
+    eventually(
+        lambda: set(bodies(got)) | set(bodies(again)) >= set(sent),
+        lambda: f"{len(set(sent) - set(bodies(got)) - set(bodies(again)))} jobs are missing",
+    )
+    assert set(bodies(got)) | set(bodies(again)) == set(sent)

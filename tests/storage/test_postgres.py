@@ -68,6 +68,9 @@ def test_tables_that_counted_no_failures_keep_their_messages(postgres: Server) -
     store.close()
     with psycopg.connect(url) as connection:
         connection.execute("ALTER TABLE qmq_messages DROP COLUMN attempts")
+        for table in ("messages", "lanes", "tombstones", "progress"):
+            connection.execute(f"ALTER TABLE qmq_{table} DROP COLUMN checksum")
+        connection.execute("DROP TABLE qmq_lacks")
         connection.execute("UPDATE qmq_version SET version = 1")
 
     store = module.PostgresQueueStore(url, "a")

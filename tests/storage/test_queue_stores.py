@@ -17,6 +17,7 @@ from qmq.storage.queue_choice import FOREVER_US
 from qmq.storage.queue_plan import signed
 from qmq.storage.queue_sql import migrations
 from qmq.storage.queue_store import SqliteQueueStore
+from qmq.storage.row_checksum import checksum_of
 from qmq.storage.sqlite import open_database
 
 HUGE = Origin("a", 2**64 - 1)
@@ -506,16 +507,22 @@ def test_everything_read_at_once_is_of_one_moment(open_queues: OpenQueues) -> No
     assert len(pages(store)) == 2
 
 
-def test_a_failed_transaction_leaves_nothing_behind(open_queues: OpenQueues) -> None:
+def test_a_failed_transaction_leaves_nothing_behind(open_queues: OpenQueues, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_queues()
     if isinstance(store, MemoryQueueStore):
         pytest.skip("the twin in memory fails on demand only")
     put(store, row(HUGE, 1))
-    broken = row(OTHER, 2)._replace(headers=None)  # type: ignore[arg-type]
+    broken = row(OTHER, 2)
+    with monkeypatch.context() as patch:
+        # The database refuses a row without one.
+        sums = {row(OTHER, 1): checksum_of(1, row(OTHER, 1)), broken: None}
+        for module in ("queue_store", "postgres"):
+            patch.setattr(f"qmq.storage.{module}.checksum_of", lambda lane, row: sums[row])
 
-    with pytest.raises(LogBroken):
-        store.apply([row(OTHER, 1), broken], {Q: [Dot(HUGE, 1)]}, [], [], 2)
+        with pytest.raises(LogBroken):
+            store.apply([row(OTHER, 1), broken], {Q: [Dot(HUGE, 1)]}, [], [], 2)
 
+    store = open_queues()
     assert store.position() == 1
     assert store.listing(None, None, 9) == [(Q, 1, 4)]
     put(store, row(OTHER, 1))

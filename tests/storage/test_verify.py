@@ -41,6 +41,24 @@ def test_a_sound_directory_has_no_damage_also_while_its_node_runs(store: Store, 
     assert not verify(tmp_path).damaged
 
 
+def test_a_flipped_bit_in_a_waiting_message_is_found(store: Store, tmp_path: Path) -> None:
+    store.close()
+    queues, catalog = tmp_path / "queues.sqlite", tmp_path / "catalog.sqlite"
+    sound, body = queues.read_bytes(), b"3" * 300
+    assert [report.rows for report in verify(tmp_path).databases] == [0, 5]
+
+    queues.write_bytes(sound.replace(body, b"2" + body[1:], 1))
+    report = verify(tmp_path)
+
+    assert report.damaged
+    assert report.databases[1].damaged_rows == (f"{A}:4 of /queue/q",)
+    queues.write_bytes(sound)
+    assert not verify(tmp_path).damaged
+    catalog.write_bytes(catalog.read_bytes()[:-20_000])
+    assert verify(tmp_path).databases[0].error
+    assert verify(tmp_path).damaged
+
+
 def test_what_is_just_being_written_is_not_yet_there_and_no_damage(store: Store, tmp_path: Path) -> None:
     store.close()
     with journal_files(tmp_path)[-1].open("ab") as file:

@@ -1,0 +1,221 @@
+"""What a damaged queue store lacks is looked for: first in the journal of this node, then in what peers have left.
+
+The journal settles most of it: a message that it still has was settled by a record behind it, or is waiting. Of what it
+has dropped only peers know. What a peer has left may be settled here by a record that the peer has not got: those are
+passed over, too: the search remembers them, and looks at what the stores have taken since whenever rows are put back.
+
+Surprising: what the stores have not taken yet needs no search: the next checkpoint brings it, settles and all.
+"""
+
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+from qmq.dots import Dot
+from qmq.storage.batch import BatchHead, record_slices
+from qmq.storage.checkpoint import Checkpointer
+from qmq.storage.failure_records import unpack_attempts, unpack_dead
+from qmq.storage.journal import Journal
+from qmq.storage.ports import Lack, QueueRow, QueueStore, StorageSettings
+from qmq.storage.record import (
+    KIND_OFFSET,
+    TIMED,
+    Kind,
+    Record,
+    priority_of,
+    unpack_by_origin,
+    unpack_record,
+)
+from qmq.storage.rest import Rest
+
+_READ_BYTES: Final = 1024 * 1024
+_TELLS: Final = frozenset({Kind.SETTLE, Kind.DEAD, Kind.ATTEMPTS})
+"""Kinds that speak of messages of any origin."""
+
+
+class RowMender:
+    """Of one store. What it does is done one at a time; it may run beside appends, and waits for checkpoints."""
+
+    def __init__(
+        self, queues: QueueStore, journal: Journal, checkpointer: Checkpointer, settings: StorageSettings
+    ) -> None:
+        self._queues = queues
+        self._journal = journal
+        self._checkpointer = checkpointer
+        self._settings = settings
+        self._one = threading.Lock()
+        self._search: Search | None = None
+
+    def lacks(self) -> list[Lack]:
+        """Of what the stores should have by now. What is behind that comes by itself."""
+        vector = self._checkpointer.stored.vector
+        found: list[Lack] = []
+        for lack in self._queues.lacks():
+            through = min(lack.through, vector.get(lack.origin, 0))
+            if lack.after < through:
+                found.append(lack._replace(through=through))
+        return found
+
+    def look_in_journal(self, lack: Lack) -> Lack | None:
+        """Put back what the journal has of `lack`; what only others may have, None: nothing.
+
+        Raises LogBroken, and DiskFull.
+        """
+        with self._one:
+            search = self._search = Search(self._settings, lack)
+            search.read(self._journal, self._queues.position())
+            with self._checkpointer.working():
+                search.read(self._journal, self._queues.position())
+                left = search.left()
+                self._queues.mend(lack, self._wanted(search.rows()), left)
+            return left
+
+    def take(self, lack: Lack, rest: Rest) -> Lack | None:
+        """Put back what a peer has left of `lack`, which `look_in_journal` has left; returns what is still lacking.
+
+        Raises CorruptLog when there is no sense in the records; LogBroken, and DiskFull.
+        """
+        failed = {sequence: count for _, sequence, count in rest.attempts}
+        with self._one:
+            search = self._search
+            if search is None or search.lack.origin != lack.origin or not search.covers(lack):
+                search = self._search = Search(self._settings, lack)
+            search.read(self._journal, self._queues.position())
+            rows: list[QueueRow] = []
+            for packed in rest.records:
+                record = unpack_record(packed)
+                if record.kind == Kind.PUBLISH and lack.after < record.sequence <= rest.through:
+                    if record.destination.startswith(self._settings.queue_prefix):
+                        row = search.row(record)
+                        rows.append(row._replace(attempts=failed.get(record.sequence, 0)))
+            left = lack._replace(after=rest.through) if rest.through < lack.through else None
+            with self._checkpointer.working():
+                search.read(self._journal, self._queues.position())
+                self._queues.mend(lack, self._wanted(search.unsettled(rows)), left)
+            return left
+
+    def give_up(self, lack: Lack) -> None:
+        """Nobody has it."""
+        with self._one, self._checkpointer.working():
+            self._queues.mend(lack, [], None)
+
+    def _wanted(self, rows: list[QueueRow]) -> list[QueueRow]:
+        """Without those that were settled before they came."""
+        tombstones = self._checkpointer.tombstones
+        return [row for row in rows if row.dot not in tombstones]
+
+
+class Search:
+    """What the journal says of one `Lack`, read up to a position and then on from there."""
+
+    def __init__(self, settings: StorageSettings, lack: Lack) -> None:
+        self.lack = lack
+        self._settings = settings
+        self._place = -1
+        self._found: dict[int, QueueRow] = {}
+        self._settled: set[int] = set()
+        self._attempts: dict[int, int] = {}
+        # Up to where the journal, dropped part included, is known without a hole; and what holes there are.
+        self._have = 0
+        self._holes: list[tuple[int, int]] = []
+
+    def covers(self, lack: Lack) -> bool:
+        """Whether what was read says all that the journal knows of `lack`."""
+        return self.lack.after <= lack.after and lack.through <= self.lack.through
+
+    def read(self, journal: Journal, end: int) -> None:
+        """Go on up to the position `end`. Raises LogBroken."""
+        if self._place < 0:
+            self._place = journal.start
+            self._hole(0, journal.base().get(self.lack.origin, 0))
+        while self._place < end and (batches := journal.read(self._place, _READ_BYTES)):
+            for start, head, data in batches:
+                if start < end:
+                    self._take(head, data)
+                self._place = start + head.size
+
+    def left(self) -> Lack | None:
+        """What the journal cannot account for."""
+        holes = list(self._holes)
+        if self._have < self.lack.through:
+            holes.append((self._have, self.lack.through))
+        open_ = [hole for hole in holes if hole[0] < self.lack.through and hole[1] > self.lack.after]
+        if not open_:
+            return None
+        after, through = max(open_[0][0], self.lack.after), min(open_[-1][1], self.lack.through)
+        return self.lack._replace(after=after, through=through)
+
+    def rows(self) -> list[QueueRow]:
+        """Of the lack, what the journal has and nobody has settled."""
+        return self.unsettled(self._found.values())
+
+    def unsettled(self, rows: Iterable[QueueRow]) -> list[QueueRow]:
+        """Those of `rows` that no record of the journal settles, with their failures."""
+        found: list[QueueRow] = []
+        for row in rows:
+            sequence = row.dot.sequence
+            if sequence not in self._settled:
+                found.append(row._replace(attempts=max(row.attempts, self._attempts.get(sequence, 0))))
+        return found
+
+    def row(self, record: Record) -> QueueRow:
+        """A message as a row."""
+        due_us = expires_us = 0
+        if record.flags & TIMED:
+            due_us, expires_us = self._settings.times_of(record.headers, record.timestamp_us)
+        return QueueRow(
+            Dot(self.lack.origin, record.sequence),
+            record.destination,
+            record.timestamp_us,
+            record.flags,
+            priority_of(record.flags),
+            due_us,
+            expires_us,
+            record.headers,
+            record.body,
+        )
+
+    def _hole(self, after: int, through: int) -> None:
+        if after < through:
+            self._holes.append((after, through))
+        self._have = max(self._have, through)
+
+    def _take(self, head: BatchHead, data: bytes) -> None:
+        mine = head.origin == self.lack.origin
+        if mine:
+            self._hole(self._have, head.first - 1)
+            self._have = max(self._have, head.last)
+        is_near = mine and head.first <= self.lack.through and head.last > self.lack.after
+        for packed in record_slices(data):
+            kind = packed[KIND_OFFSET]
+            if kind in _TELLS or (is_near and kind == Kind.PUBLISH):
+                record = unpack_record(packed)
+                self._tell(record)
+                if is_near and self._is_lacking(record.sequence):
+                    self._publish(record)
+
+    def _is_lacking(self, sequence: int) -> bool:
+        return self.lack.after < sequence <= self.lack.through
+
+    def _publish(self, record: Record) -> None:
+        if record.kind == Kind.DEAD:
+            record.body = unpack_dead(record.body)[2]
+        elif record.kind != Kind.PUBLISH:
+            return
+        if record.destination.startswith(self._settings.queue_prefix):
+            self._found[record.sequence] = self.row(record)
+
+    def _tell(self, record: Record) -> None:
+        """Of the messages that this record speaks of, those of the lack."""
+        if record.kind == Kind.SETTLE:
+            for origin, sequences in unpack_by_origin(record.body):
+                if origin == self.lack.origin:
+                    self._settled.update(filter(self._is_lacking, sequences))
+        elif record.kind == Kind.DEAD:
+            dot = unpack_dead(record.body)[1]
+            if dot.origin == self.lack.origin and self._is_lacking(dot.sequence):
+                self._settled.add(dot.sequence)
+        elif record.kind == Kind.ATTEMPTS:
+            for dot, count in unpack_attempts(record.body).items():
+                if dot.origin == self.lack.origin and self._is_lacking(dot.sequence):
+                    self._attempts[dot.sequence] = max(count, self._attempts.get(dot.sequence, 0))

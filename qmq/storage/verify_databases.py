@@ -1,0 +1,91 @@
+"""Look at the databases of a data directory from outside, for `verify`: is the file whole, does each checksum fit.
+
+Opened for reading only. Surprising: a database without a log beside it belongs to no running node, and is read as a
+file that cannot change; SQLite would otherwise want to make that log.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from qmq.dots import Dot
+from qmq.storage.ports import QueueRow
+from qmq.storage.queue_plan import LaneRow, unsigned
+from qmq.storage.queue_walk import Raw, walk
+from qmq.storage.row_checksum import is_sound
+
+DAMAGED_SHOWN_MAX = 1000
+
+
+class DatabaseReport(NamedTuple):
+    """One database. `rows` is how many messages it has, where that was counted."""
+
+    path: str
+    rows: int
+    unchecked: int
+    """Rows of an earlier version, which have no checksum."""
+    damaged_rows: tuple[str, ...]
+    """Those whose checksum does not fit; of more than `DAMAGED_SHOWN_MAX` the first ones."""
+    error: str | None
+    """What is wrong with the file itself."""
+
+    @property
+    def damaged(self) -> bool:
+        return bool(self.damaged_rows or self.error)
+
+
+def verify_catalog(directory: Path, name: str) -> DatabaseReport | None:
+    """None: there is no such file."""
+    return _verify(directory / name, _integrity, lambda: DatabaseReport(name, 0, 0, (), None))
+
+
+def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:
+    """None: there is no such file."""
+    rows = unchecked = 0
+    damaged: list[str] = []
+
+    def look(lane: LaneRow, raw: Raw) -> bool:
+        nonlocal rows, unchecked
+        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        rows += 1
+        unchecked += not checksum
+        try:
+            dot = Dot(lane.origin, unsigned(sequence))
+            times = (unsigned(timestamp_us), flags, -lane.rank, due_us, expires_us)
+            sound = is_sound(lane.checksum, QueueRow(dot, lane.queue, *times, headers, body, attempts), checksum)
+        except TypeError:
+            sound = False
+        if not sound and len(damaged) < DAMAGED_SHOWN_MAX:
+            damaged.append(f"{lane.origin}:{sequence} of {lane.queue}")
+        return sound
+
+    def whole(reader: sqlite3.Connection) -> str | None:
+        if reader.execute("SELECT 1 FROM pragma_table_info('messages') WHERE name = 'checksum'").fetchone() is None:
+            return _integrity(reader)  # Of an earlier version.
+        return walk(reader, look)
+
+    return _verify(directory / name, whole, lambda: DatabaseReport(name, rows, unchecked, tuple(damaged), None))
+
+
+def _verify(
+    path: Path, look: Callable[[sqlite3.Connection], str | None], report: Callable[[], DatabaseReport]
+) -> DatabaseReport | None:
+    if not path.exists():
+        return None
+    fixed = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
+    try:
+        uri = f"file:{quote(str(path))}?mode=ro{fixed}"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            error = look(reader)
+    except (sqlite3.Error, TypeError, ValueError) as problem:
+        error = str(problem)
+    return report()._replace(error=error)
+
+
+def _integrity(reader: sqlite3.Connection) -> str | None:
+    found = str(reader.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    return None if found == "ok" else found

@@ -1,0 +1,272 @@
+"""Bits that flip in a queue store: a row that has changed is never answered as if it were sound, and always told."""
+
+import random
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from qmq.dots import Dot, Origin
+from qmq.errors import Malformed
+from qmq.storage.ports import Lack, QueueRow, QueueStore
+from qmq.storage.postgres import PostgresQueueStore
+from qmq.storage.queue_choice import open_queue_store, stored_rows
+from qmq.storage.queue_rescue import NOWHERE
+from qmq.storage.queue_store import SqliteQueueStore
+from qmq.storage.row_checksum import checksum_of, lane_checksum
+from tests.support.postgres import Server
+
+A = Origin("a", 2**63 + 5)
+B = Origin("b", 7)
+JOBS = "/queue/jobs"
+NOW = 1 << 60
+FLAGS = 5 << 20 | 3
+
+
+def row(origin: Origin, sequence: int, queue: str = JOBS, due_us: int = 0, expires_us: int = 0) -> QueueRow:
+    body = b"body %d " % sequence * (1 + sequence % 7)
+    return QueueRow(Dot(origin, sequence), queue, 1000 + sequence, FLAGS, 4, due_us, expires_us, b"k:v\n", body)
+
+
+ROWS = [
+    *[row(A, sequence) for sequence in range(1, 60)],
+    *[row(A, sequence, "/queue/other") for sequence in range(60, 70)],
+    *[row(A, sequence, due_us=sequence, expires_us=5000 + sequence) for sequence in range(70, 80)],
+    *[row(B, sequence, "/queue/other") for sequence in range(1, 20)],
+    row(B, 50)._replace(body=random.Random(1).randbytes(40_000)),
+]
+
+
+def filled(directory: Path) -> Path:
+    """A store's file as an orderly stop leaves it."""
+    store = open_queue_store(directory, "sqlite", "a")
+    store.apply(ROWS, {}, [Dot(B, 99)], [], 77)
+    store.apply([], {}, [], [], 78, {JOBS: {Dot(A, 3): 2}})
+    store.close()
+    return directory / "queues.sqlite"
+
+
+def sound_rows() -> set[QueueRow]:
+    return {one._replace(attempts=2) if one.dot == Dot(A, 3) else one for one in ROWS}
+
+
+def answers(store: QueueStore) -> Iterator[QueueRow]:
+    """Whatever it gives when it is asked in every way."""
+    for node in ("a", "b"):
+        yield from stored_rows(store, node)
+        yield from store.expired(node, NOW, 1000, 1 << 30)
+        for queue in (JOBS, "/queue/other"):
+            yield from store.due(node, queue, 0, NOW, 1000)
+    for origin in (A, B):
+        yield from store.standing_rows(origin, 0, 1000, 1 << 30)
+
+
+def covered(dot: Dot, lacks: list[Lack]) -> bool:
+    return any(lack.origin == dot.origin and lack.after < dot.sequence <= lack.through for lack in lacks)
+
+
+def flip(path: Path, place: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return filled(tmp_path_factory.mktemp("made")).read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_flipped_bit_anywhere_in_the_file_changes_no_answer_and_hides_no_row(
+    tmp_path: Path, made: bytes, seed: int
+) -> None:
+    chance = random.Random(f"rot {seed}")
+    used = [place for place in range(len(made)) if made[place]]
+    for number in range(60):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        path = directory / "queues.sqlite"
+        path.write_bytes(made)
+        place, bit = chance.choice(used), chance.randrange(8)
+        flip(path, place, bit)
+
+        store = open_queue_store(directory, "sqlite", "a")
+        found = set(answers(store))
+        lacks = store.lacks()
+
+        where = f"bit {bit} of byte {place}"
+        assert found <= sound_rows(), where
+        if store.position() != NOWHERE:
+            missing = {one.dot for one in sound_rows() - found}
+            assert all(covered(dot, lacks) for dot in missing), where
+            assert store.position() == 78, where
+            assert store.tombstones() == {Dot(B, 99)}, where
+            assert bool(missing) <= bool(store.damage), where
+        else:
+            assert "put aside" in store.damage[0]
+            assert (directory / "quarantine" / "queues-1.sqlite").exists()
+        store.close()
+
+
+COLUMNS = ("sequence", "timestamp_us", "flags", "due_us", "expires_us", "headers", "body", "attempts", "checksum")
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_row_that_has_changed_in_one_column_is_left_out_and_named(tmp_path: Path, column: str) -> None:
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        value = f"{column} || 'x'" if column in ("headers", "body") else f"{column} + 1000"
+        cast = f"CAST({value} AS BLOB)" if column in ("headers", "body") else value
+        lane = "(SELECT id FROM lanes WHERE queue = '/queue/jobs' AND delayed = 0 AND origin = 1)"
+        database.execute(f"UPDATE messages SET {column} = {cast} WHERE lane = {lane} AND sequence = 59")
+    database.close()
+
+    store = open_queue_store(tmp_path, "sqlite", "a")
+
+    missing = sound_rows() - set(answers(store))
+    assert {one.dot for one in missing} == {Dot(A, 59)}
+    (lack,) = store.lacks()
+    assert (lack.origin, lack.after, lack.queue) == (A, 58, JOBS)
+    assert len(store.page("a", JOBS, 4, None, 0, 50)) == 50
+    store.close()
+
+
+def test_a_damaged_row_gives_way_to_the_sound_one(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE messages SET body = x'ff' WHERE sequence = 20")
+    database.close()
+    store = SqliteQueueStore(path)
+    assert {one.dot for one in sound_rows() - set(answers(store))} == {Dot(A, 20)}
+    (lack,) = store.lacks()
+
+    store.mend(lack, [row(A, 20)], None)
+
+    assert store.lacks() == []
+    assert set(answers(store)) == sound_rows()
+    assert store.check() is None
+    store.close()
+
+
+def test_what_is_left_of_a_lack_is_remembered(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    store = SqliteQueueStore(path)
+    store.lack([Lack(B, 0, 1000)], 78)
+
+    store.mend(Lack(B, 0, 1000), [row(B, 300)], Lack(B, 400, 1000))
+    store.close()
+
+    store = SqliteQueueStore(path)
+    assert store.lacks() == [Lack(B, 400, 1000)]
+    assert set(answers(store)) == sound_rows() | {row(B, 300)}
+    store.mend(Lack(B, 400, 1000), [], None)
+    assert store.lacks() == []
+    store.close()
+
+
+def test_a_file_that_is_met_malformed_is_put_aside_by_the_next_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qmq.storage.queue_rescue.CHECKED_BYTES_MAX", 0)
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE lanes SET queue = '/queue/jobz' WHERE queue = '/queue/jobs' AND delayed = 0")
+    database.close()
+    store = open_queue_store(tmp_path, "sqlite", "a")
+    with pytest.raises(Malformed, match="next start"):
+        store.page("a", "/queue/jobz", 4, None, NOW, 10)
+    store.close()
+
+    store = open_queue_store(tmp_path, "sqlite", "a")
+
+    assert store.position() == NOWHERE
+    assert set(answers(store)) < sound_rows()
+    assert "queues-1.sqlite" in store.damage[0]
+    store.close()
+    store = open_queue_store(tmp_path, "sqlite", "a")
+    assert not store.damage
+    store.close()
+
+
+@pytest.mark.parametrize("cut", ["no rename yet", "renamed", "half filled"])
+def test_putting_a_file_aside_is_finished_by_the_next_opening(tmp_path: Path, cut: str) -> None:
+    path = filled(tmp_path)
+    whole = path.read_bytes()
+    aside = tmp_path / "quarantine" / "queues-1.sqlite"
+    aside.parent.mkdir()
+    path.with_name("queues.sqlite.damaged").write_text("put aside as quarantine/queues-1.sqlite")
+    if cut != "no rename yet":
+        path.rename(aside)
+    if cut == "half filled":
+        store = SqliteQueueStore(path)
+        store.apply([row(A, 1)], {}, [], [], NOWHERE)
+        store.close()
+
+    store = open_queue_store(tmp_path, "sqlite", "a")
+
+    assert (store.position(), set(answers(store))) == (NOWHERE, sound_rows())
+    assert aside.read_bytes() == whole
+    store.close()
+
+
+def test_a_mark_on_a_file_that_is_sound_goes(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    mark = path.with_name("queues.sqlite.damaged")
+    mark.write_text("who knows")
+
+    store = open_queue_store(tmp_path, "sqlite", "a")
+
+    assert (store.position(), set(answers(store)), mark.exists()) == (78, sound_rows(), False)
+    store.close()
+
+
+def test_a_file_without_checksums_is_believed_and_what_comes_then_has_one(tmp_path: Path) -> None:
+    old = (Path(__file__).parent / "queues_1" / "queues.sqlite").read_bytes()
+    (tmp_path / "queues.sqlite").write_bytes(old)
+
+    store = open_queue_store(tmp_path, "sqlite", "a")
+    before = set(stored_rows(store, "a"))
+    store.apply([row(A, 1000)], {}, [], [], 300)
+    store.close()
+
+    with sqlite3.connect(tmp_path / "queues.sqlite") as database:
+        sums = dict(database.execute("SELECT sequence, checksum FROM messages").fetchall())
+    database.close()
+    assert len(before) == 4
+    assert sums.pop(1000) == checksum_of(lane_checksum(JOBS, -4, False, A), row(A, 1000))
+    assert set(sums.values()) == {0}
+
+
+def test_the_checksum_is_the_crc_that_the_format_page_describes() -> None:
+    one = row(B, 3)._replace(attempts=2)
+
+    lane = zlib.crc32(b"b" + JOBS.encode(), zlib.crc32(bytes(7) + b"\x07" + b"\xff" * 7 + b"\xfc" + b"\0" + b"\0\x01"))
+    numbers = b"".join(number.to_bytes(size, "big") for number, size in ((3, 8), (1003, 8), (FLAGS, 4), (0, 8), (0, 8)))
+    crc = zlib.crc32(one.body, zlib.crc32(one.headers, zlib.crc32(numbers + b"\0\0\0\x04", lane)))
+
+    assert checksum_of(lane_checksum(JOBS, -4, False, B), one) == crc | 2 << 32
+
+
+def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
+    url = postgres.fresh_schema()
+    store = PostgresQueueStore(url, "a")
+    store.apply(ROWS, {}, [Dot(B, 99)], [], 77)
+    store.apply([], {}, [], [], 78, {JOBS: {Dot(A, 3): 2}})
+    assert set(answers(store)) == sound_rows()
+    with psycopg.connect(url) as connection:
+        connection.execute("UPDATE qmq_messages SET body = 'x' WHERE sequence = 20")
+        of_a = "origin = (SELECT id FROM qmq_origins WHERE node = 'a')"
+        connection.execute(f"UPDATE qmq_messages SET attempts = 9 WHERE sequence = 3 AND {of_a}")
+
+    found = set(answers(store))
+
+    assert {one.dot for one in sound_rows() - found} == {Dot(A, 20), Dot(A, 3)}
+    assert found < sound_rows()
+    assert len(store.damage) == 2
+    for lack in store.lacks():
+        store.mend(lack, [one for one in sound_rows() if covered(one.dot, [lack])], None)
+    assert (set(answers(store)), store.lacks()) == (sound_rows(), [])
+    store.close()
