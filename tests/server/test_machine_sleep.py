@@ -96,3 +96,18 @@ async def test_a_node_whose_machine_slept_hands_out_nothing_before_it_was_echoed
         rig.heal("a", "c")
         if slept:
             assert (await worker.next("MESSAGE")).body == b"one"
+
+
+@pytest.mark.parametrize(("names", "is_told"), [("ab", False), ("abc", True)])
+async def test_only_where_others_may_take_over_a_node_says_that_it_was_away(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, names: str, is_told: bool
+) -> None:
+    async with MeshRig(*names).run() as rig:
+        await trio.sleep(AFTER)
+        assert "was away" not in caplog.text
+
+        rig.sleep_machine("a", ASLEEP)
+        rig.cut("a", "b")  # a node looks around when its links change
+        await trio.sleep(AFTER)
+
+        assert ("was away" in caplog.text) == is_told
