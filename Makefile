@@ -21,6 +21,7 @@ KILLS ?= 1
 COMPILED_SEEDS ?= 20
 START ?= 0
 MINUTES ?= 30
+NODES ?= 3
 PAGE ?= nemesis.html
 # Parts of the benchmarks; none means all. `python -m benchmarks.run --list` names them.
 PART ?=
@@ -86,8 +87,8 @@ plants: venv ## Look for every bug planted into the product, for the night too
 	@$(BIN)/python -m tests.simulation --plants --seeds 500
 
 .PHONY: nemesis
-nemesis: venv ## Fire at real nodes and write a page about it (MINUTES=30 PAGE=nemesis.html)
-	@$(BIN)/python -m tests.nemesis --minutes $(MINUTES) --page $(PAGE)
+nemesis: venv ## Fire at real nodes and write a page about it (MINUTES=30 NODES=3 PAGE=nemesis.html)
+	@$(BIN)/python -m tests.nemesis --minutes $(MINUTES) --nodes $(NODES) --page $(PAGE)
 
 .PHONY: bench
 bench: venv ## Measure on this machine, write docs/benchmarks.md and growth.md (PART="topic queue"; all: an hour)

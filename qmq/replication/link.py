@@ -256,7 +256,8 @@ class Link:
                     if trio.current_time() - began >= self._settings.suspicion_seconds:
                         wait = self._settings.redial_seconds_min
                     with trio.CancelScope() as self._pause:
-                        await trio.sleep(self._host.world.chance.uniform(0, wait))
+                        # From the dial's beginning: one that hangs where nothing answers has been waiting already.
+                        await trio.sleep_until(began + self._host.world.chance.uniform(0, wait))
                 wait = min(2 * wait, self._settings.redial_seconds_max)
                 if self._attempt.cancelled_caught or self._pause.cancelled_caught:
                     wait = self._settings.redial_seconds_min

@@ -163,10 +163,10 @@ class Takeover:
         now = self._boot()
         node, rules = self._node, self.rules
         out = Outcome(now_us=node.world.now_us())
-        if now - self._looked > self._after / 2:
-            log.warning(
-                "! this node was away for %.1f s: it hands out nothing before it has asked around", now - self._looked
-            )
+        away = now - self._looked
+        if away > self._after / 2:
+            if self.is_active:  # else nobody looks unless something happens
+                log.warning("! this node was away for %.1f s: it hands out nothing before it has asked around", away)
             rules.was_away(now)
         self._looked = now
         rules.enrol(node.membership.members)

@@ -78,7 +78,7 @@ def test_a_node_that_is_started_with_few_descriptors_keeps_what_it_needs_and_ref
     # A limit is inherited; ours is put back at once, the node's own cannot be raised again.
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, mine[1]))
     try:
-        mesh._start("a")
+        mesh.start_soon("a")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, mine)
     resource.prlimit(pid_of(mesh, "a"), resource.RLIMIT_NOFILE, (few, few))

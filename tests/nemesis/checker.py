@@ -1,19 +1,26 @@
-"""The verdict on a history: of every message, was it lost, doubled, or told although nobody sent it?
+"""The verdict on a history: of every message, was it lost, doubled, told and never sent, or given after its ACK?
 
-    lost        it was receipted, and a reader that had to be told it was not
-    doubled     a follower was told it twice. Not counted when its sender sent it twice without naming its attempts; nor
-                when it had no answer while something was done to nodes: an attempt that names itself is appended twice
-                if the first one lies on a node that nobody reaches
+    lost        it was receipted, and a reader that had to be told it was not. Excused when the receipt said that it
+                was on one disk only, and that disk was lost before others had what it had: `lost_with_disk`
+    doubled     a follower was told more copies of it than its sender handed over without naming its attempts; a named
+                one more than once. Excused when something was done, while the message had no receipt, to a node that
+                accepted one of the copies, and they lie at different nodes or one of them lost its disk: an attempt
+                that names itself is appended twice if the first one lies where nobody reaches: `around_faults`
     unexpected  it was told and nobody ever sent it
+    again       a queue's message was handed out after an ACK was receipted at `quorum`, by anybody; or at `edge` by
+                the node that had receipted it, in the same life. Other cases after an `edge` receipt are a number,
+                `after_edge`; so is what may have been handed out before the receipt, `on_the_way`, and what was given
+                again and had no receipted ACK, `given_again`
 
-A queue's message may be given again, to another consumer or to the same: `given_again` is a number, not a fault.
+Beside the messages: a node that ended and was not meant to, and whatever the run itself found wrong in the end.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from tests.nemesis.history import History, Stream
+from tests.nemesis.history import UNKNOWN, Again, History, Stream, accepted_by
 
 SHOWN = 5
 """Bodies of one kind in a sentence."""
@@ -31,16 +38,29 @@ class Row:
     """Different bodies."""
     sent_again: int
     around_faults: int
-    """Named, open while something was done to nodes, and twice there."""
+    lost_with_disk: int
     given_again: int
+    acked_edge: int
+    """Messages with a receipted ACK that was not one for good."""
+    acked_for_good: int
+    after_edge: int
+    on_the_way: int
     lost: tuple[bytes, ...]
     doubled: tuple[bytes, ...]
     unexpected: tuple[bytes, ...]
+    again: tuple[Again, ...]
+    blamed: dict[str, Counter[str]]
+    """Node → what of the above is its: it receipted what is lost, told what is doubled or unexpected, gave it again."""
     repeats: int
 
     @property
     def is_good(self) -> bool:
-        return not (self.lost or self.doubled or self.unexpected or self.repeats)
+        return not (self.lost or self.doubled or self.unexpected or self.repeats or self.again)
+
+    @property
+    def after_edge_percent(self) -> float:
+        """Of the messages with a receipted `edge` ACK."""
+        return 100 * self.after_edge / self.acked_edge if self.acked_edge else 0.0
 
 
 def judge(history: History) -> list[Row]:
@@ -52,11 +72,14 @@ def missing(history: History, destination: str, readers: Iterable[str]) -> int:
     """How much of what is receipted one of `readers` has not been told yet, the most of them all."""
     receipted = history.receipted.get(destination, {})
     told = (history.streams[reader].times if reader in history.streams else {} for reader in readers)
-    return max(sum(body not in times for body in list(receipted)) for times in told)
+    return max(
+        sum(body not in times and not _was_on_lost_disk(history, destination, body) for body in list(receipted))
+        for times in told
+    )
 
 
-def wrongs(rows: Iterable[Row]) -> list[str]:
-    """What is wrong, one sentence each."""
+def wrongs(history: History, rows: Iterable[Row], others: Sequence[str] = ()) -> list[str]:
+    """What is wrong, one sentence each; `others` is what was found beside the messages."""
     found: list[str] = []
     for row in rows:
         for what, bodies in (("lost", row.lost), ("doubled", row.doubled), ("unexpected", row.unexpected)):
@@ -65,34 +88,79 @@ def wrongs(rows: Iterable[Row]) -> list[str]:
                 found.append(f"{row.reader} of {row.destination}: {len(bodies)} {what}: {some}")
         if row.repeats:
             found.append(f"{row.reader} of {row.destination}: {row.repeats} message-ids came twice")
-    return found
+        if row.again:
+            some = "; ".join(str(again) for again in row.again[:SHOWN])
+            found.append(f"{row.reader} of {row.destination}: {len(row.again)} given after their ACK: {some}")
+    found += [f"node {node} ended by itself at {at:.1f} s: {how}" for at, node, how in history.deaths]
+    return [*found, *others]
 
 
 def _row(history: History, stream: Stream) -> Row:
     sent = history.sent.get(stream.destination, {})
-    again = history.again.get(stream.destination, set())
+    attempts = history.attempts.get(stream.destination, Counter())
     receipted = history.receipted.get(stream.destination, {})
+    unseen = receipted.keys() - stream.times.keys()
+    lost = {body for body in unseen if not _was_on_lost_disk(history, stream.destination, body)}
     is_queue = stream.destination.startswith("/queue/")
-    twice = [] if is_queue else [body for body, times in stream.times.items() if times > 1 and body not in again]
-    doubled = [body for body in twice if not _was_open_in_harm(history, stream.destination, body)]
+    twice = [] if is_queue else [body for body, times in stream.times.items() if times > max(attempts[body], 1)]
+    twice = [body for body in twice if body in sent]
+    doubled = [body for body in twice if not _is_excused(history, stream, body)]
+    unexpected = stream.times.keys() - sent.keys()
+    # A copy that was sent again without a name may be there beside the one that was acknowledged.
+    late = [again for again in stream.again if again.is_same_copy or attempts[again.body] <= 1]
+    wrong = [again for again in late if again.ack.for_good or _is_same_life(again)]
+    blamed: dict[str, Counter[str]] = {}
+    for what, nodes in (
+        ("lost", [receipted[body].node for body in lost]),
+        ("doubled", [stream.told[body][-1][1] for body in doubled] + [node for _, node in stream.repeats]),
+        ("unexpected", [node for body in unexpected for _, node in stream.told[body]]),
+        ("given after their ACK", [again.node for again in wrong]),
+    ):
+        for node in nodes:
+            blamed.setdefault(node, Counter())[what] += 1
     return Row(
         destination=stream.destination,
         reader=stream.reader,
         sent=len(sent),
         receipted=len(receipted),
         received=len(stream.times),
-        sent_again=len(again),
+        sent_again=sum(times > 1 for times in attempts.values()),
         around_faults=len(twice) - len(doubled),
+        lost_with_disk=len(unseen) - len(lost),
         given_again=sum(stream.times.values()) - len(stream.times),
-        lost=tuple(sorted(receipted.keys() - stream.times.keys())),
+        acked_edge=sum(not acks[0].for_good for acks in stream.acks.values()),
+        acked_for_good=sum(acks[-1].for_good for acks in stream.acks.values()),
+        after_edge=len({again.body for again in late if not again.ack.for_good}),
+        on_the_way=stream.on_the_way,
+        lost=tuple(sorted(lost)),
         doubled=tuple(sorted(doubled)),
-        unexpected=tuple(sorted(stream.times.keys() - sent.keys())),
-        repeats=stream.repeats,
+        unexpected=tuple(sorted(unexpected)),
+        again=tuple(wrong),
+        blamed=blamed,
+        repeats=len(stream.repeats),
     )
 
 
-def _was_open_in_harm(history: History, destination: str, body: bytes) -> bool:
-    """Whether something was done to nodes between a message's first attempt and its receipt."""
-    begin = history.sent[destination].get(body, 0.0)
-    end = history.receipted.get(destination, {}).get(body, inf)
-    return any(harm.begin <= end and begin <= harm.end for harm in history.harms)
+def _is_same_life(again: Again) -> bool:
+    """Whether the node that gave it is the one that had receipted the ACK, and has not been started since."""
+    return again.node == again.ack.node and again.life == again.ack.life and again.is_same_copy
+
+
+def _was_on_lost_disk(history: History, destination: str, body: bytes) -> bool:
+    """Whether the receipt promised one disk only, and that one was lost before others had what it had."""
+    receipt = history.receipted[destination][body]
+    return receipt.copies <= 1 and any(
+        receipt.node in (*harm.nodes, UNKNOWN) and harm.alone_since <= receipt.at <= harm.end for harm in history.harms
+    )
+
+
+def _is_excused(history: History, stream: Stream, body: bytes) -> bool:
+    """Whether a named message may be there twice: see above."""
+    begin = history.sent[stream.destination][body]
+    receipt = history.receipted.get(stream.destination, {}).get(body)
+    end = receipt.at if receipt is not None else inf
+    nodes = {accepted_by(message_id) for message_id, _ in stream.told[body]}
+    harms = [
+        harm for harm in history.harms if harm.begin <= end and begin <= harm.end and nodes.intersection(harm.nodes)
+    ]
+    return bool(harms) and (len(nodes) > 1 or any(harm.alone_since < inf for harm in harms))

@@ -1,201 +1,138 @@
-"""What is done to real nodes: each fault does its harm, waits, and undoes it. Drawn by a seed, one after the other.
-
-A disk is taken away only when publishers stand still and all nodes hold the same, because a receipt that came while
-peers were away promises one disk, and says so.
-"""
+"""What is done to the processes and lines of real nodes. See `fire.py`; the number is a weight."""
 
 import contextlib
-import os
 import random
-import resource
-import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator
 
-from tests.nemesis.history import History
-from tests.support.cluster_mesh import NODE_FILE, Cluster
-from tests.support.cluster_wait import eventually
+from tests.nemesis.fire import Fire, Steps, fault
 
-FULL = '\n[storage]\ndisk_reserve_bytes = "900TiB"\n'
-"""A node of which so much must stay free has no room for messages."""
+SLOW_BYTES = (2_000, 20_000)
+"""A second, on a slow line."""
 
 
-class Sender(Protocol):
-    """What a fault asks of a publisher."""
-
-    is_idle: bool
+# Processes
 
 
-class Fire:
-    """The mesh under fire. `hold` lets publishers pause until all that they have begun is receipted."""
-
-    def __init__(self, mesh: Cluster, history: History, chance: random.Random, hold: Callable[[bool], None]) -> None:
-        self.mesh = mesh
-        self.history = history
-        self.chance = chance
-        self.hold = hold
-
-    def one(self) -> None:
-        """Draw a fault and do it."""
-        fault = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        fault(self)
-
-    def node(self) -> str:
-        return self.chance.choice(self.mesh.names)
-
-    def last(self, seconds_min: float, seconds_max: float) -> None:
-        time.sleep(self.chance.uniform(seconds_min, seconds_max))
-
-
-def kill(fire: Fire) -> None:
-    """kill -9, and a new life a moment later."""
-    name = fire.node()
-    with fire.history.harm("kill -9", name):
+@fault(6)
+def kill(fire: Fire, chance: random.Random) -> Steps:
+    """kill -9, and a new life later: a takeover if that is late enough."""
+    with fire.node(chance) as name, fire.history.harm("kill -9", name):
         fire.mesh.kill(name)
-        fire.last(0.2, 4)
-        fire.mesh.start(name)
+        yield fire.long(chance)
+        yield from fire.start(name)
 
 
-def kill_all(fire: Fire) -> None:
+@fault(1)
+def kill_all(fire: Fire, chance: random.Random) -> Steps:
     """kill -9 of every node at once."""
-    with fire.history.harm("kill -9 of all", *fire.mesh.names):
-        fire.mesh.kill(*fire.mesh.names)
-        fire.last(0.2, 1)
-        fire.mesh.start(*fire.mesh.names)
+    names = list(fire.mesh.names)
+    with fire.claim(*names), fire.history.harm("kill -9 of all", *names):
+        fire.mesh.kill(*names)
+        yield chance.uniform(0.2, 1)
+        yield from fire.start(*names)
 
 
-def pause(fire: Fire) -> None:
-    """SIGSTOP, and SIGCONT before or after the others have noticed."""
-    name = fire.node()
-    with fire.history.harm("SIGSTOP", name):
+@fault(1)
+def stop(fire: Fire, chance: random.Random) -> Steps:
+    """A node ends in order and starts again."""
+    with fire.node(chance) as name, fire.history.harm("stopped", name):
+        fire.mesh.fleet.ask_to_stop(name)
+        yield lambda: not fire.mesh.fleet.nodes[name].is_alive
+        yield fire.long(chance)
+        yield from fire.start(name)
+
+
+@fault(5)
+def pause(fire: Fire, chance: random.Random) -> Steps:
+    """SIGSTOP, and SIGCONT before or after the others have noticed, or have taken over."""
+    with fire.node(chance) as name, fire.history.harm("SIGSTOP", name):
         fire.mesh.pause(name)
-        fire.last(0.3, 6)
+        yield fire.long(chance)
         fire.mesh.resume(name)
 
 
-def cut(fire: Fire) -> None:
-    """Nothing passes between two nodes; clients reach both."""
-    one, other = fire.chance.sample(fire.mesh.names, 2)
-    with fire.history.harm("cut", one, other):
-        fire.mesh.cut(one, other)
-        fire.last(0.3, 6)
-        fire.mesh.heal(one, other)
+@fault(1)
+def stutter(fire: Fire, chance: random.Random) -> Steps:
+    """A node is stopped again and again, for as long as it is then allowed to run."""
+    with fire.node(chance) as name, fire.history.harm("stutter", name):
+        for _ in range(chance.randint(3, 8)):
+            fire.mesh.pause(name)
+            yield chance.uniform(0.1, 2.5)
+            fire.mesh.resume(name)
+            yield chance.uniform(0.05, 1)
 
 
-def isolate(fire: Fire) -> None:
-    """One node reaches no other; clients reach it."""
-    name = fire.node()
-    others = [other for other in fire.mesh.names if other != name]
-    with fire.history.harm("cut off", name):
-        for other in others:
-            fire.mesh.cut(name, other)
-        fire.last(0.3, 6)
-        for other in others:
-            fire.mesh.heal(name, other)
-
-
-def full_disk(fire: Fire) -> None:
-    """A node comes back to a disk that has only its reserve left, and later has room again."""
-    name = fire.node()
-    with fire.history.harm("full disk", name):
-        _restart(fire.mesh, name, NODE_FILE + FULL)
-        fire.last(1, 4)
-        _restart(fire.mesh, name, NODE_FILE)
-
-
-def lose_disk(fire: Fire) -> None:
-    """A node is killed and comes back without its data."""
-    name = fire.node()
-    fire.hold(True)
-    fire.mesh.make_healthy()
-    fire.mesh.wait_until_same()
-    with fire.history.harm("disk lost", name):
-        fire.mesh.kill(name)
-        fire.mesh.wipe(name)
-        fire.hold(False)
-        fire.last(0.2, 3)
-        fire.mesh.start(name)
-    # Until it has everything again, the loss of another disk would be the loss of two.
-    eventually(lambda: all("up" in states for states in fire.mesh.links(name).values()), f"{name} finds nobody")
-
-
-def old_disk(fire: Fire) -> None:
-    """A node is killed and comes back with a copy of its disk that was made some seconds before."""
-    name = fire.node()
-    data = fire.mesh.fleet.nodes[name].data
-    image = data.with_name(f"{name}.image")
-    fire.mesh.pause(name)
-    shutil.copytree(data, image)
-    fire.mesh.resume(name)
-    fire.last(0.5, 3)
-    fire.hold(True)
-    fire.mesh.make_healthy()
-    fire.mesh.wait_until_same()
-    with fire.history.harm("old disk", name):
-        fire.mesh.kill(name)
-        fire.mesh.wipe(name)
-        image.rename(data)
-        fire.hold(False)
-        fire.last(0.2, 3)
-        fire.mesh.start(name)
-    eventually(lambda: all("up" in states for states in fire.mesh.links(name).values()), f"{name} finds nobody")
-
-
-def no_descriptors(fire: Fire) -> None:
-    """A node can open nothing for a while: neither connections nor files."""
-    name = fire.node()
-    most = len(os.listdir(f"/proc/{_pid(fire.mesh, name)}/fd"))
-    with fire.history.harm("no descriptors", name), _limited(fire.mesh, name, resource.RLIMIT_NOFILE, most):
-        fire.last(0.5, 4)
-
-
-def no_memory(fire: Fire) -> None:
-    """A node gets little more memory for a while. If it dies of that, it has a new life afterwards."""
-    name = fire.node()
-    with open(f"/proc/{_pid(fire.mesh, name)}/statm") as file:
-        size = int(file.read().split()[0]) * resource.getpagesize()
-    with fire.history.harm("no memory", name):
-        with _limited(fire.mesh, name, resource.RLIMIT_AS, size + (1 << 20)):
-            fire.last(0.5, 4)
-        if not fire.mesh.fleet.nodes[name].is_alive:
-            fire.mesh.start(name)
-
-
-WEIGHTS: Mapping[Callable[[Fire], None], int] = {
-    kill: 6,
-    kill_all: 1,
-    pause: 4,
-    cut: 4,
-    isolate: 3,
-    full_disk: 1,
-    lose_disk: 2,
-    old_disk: 1,
-    no_descriptors: 1,
-    no_memory: 1,
-}
-
-
-def _pid(mesh: Cluster, name: str) -> int:
-    process = mesh.fleet.nodes[name].process
-    assert process is not None
-    return process.pid
+# Lines
 
 
 @contextlib.contextmanager
-def _limited(mesh: Cluster, name: str, what: int, most: int) -> Iterator[None]:
-    """The running process may have no more than that of something."""
-    pid = _pid(mesh, name)
-    before = resource.prlimit(pid, what)
-    resource.prlimit(pid, what, (most, before[1]))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(pid, what, before)
+def _lines(fire: Fire, chance: random.Random, ends: int) -> Iterator[list[str]]:
+    """So many nodes, and for this fault alone the lines between the first and each of the others."""
+    nodes = chance.sample(fire.mesh.names, min(ends, len(fire.mesh.names)))
+    lines = [frozenset((nodes[0], other)) for other in nodes[1:]]
+    with fire.claim(*lines):
+        try:
+            yield nodes
+        finally:
+            for other in nodes[1:]:
+                fire.mesh.heal(nodes[0], other)
 
 
-def _restart(mesh: Cluster, name: str, node_file: str) -> None:
-    mesh.stop(name)
-    mesh.node_files[name] = node_file
-    mesh.start(name)
+@fault(3)
+def cut(fire: Fire, chance: random.Random) -> Steps:
+    """Nothing passes between two nodes; clients reach both."""
+    with _lines(fire, chance, 2) as (one, other), fire.history.harm("cut", one, other):
+        fire.mesh.cut(one, other)
+        yield fire.long(chance)
+
+
+@fault(4)
+def isolate(fire: Fire, chance: random.Random) -> Steps:
+    """One node reaches no other; clients reach it."""
+    with _lines(fire, chance, len(fire.mesh.names)) as (name, *others), fire.history.harm("cut off", name):
+        for other in others:
+            fire.mesh.cut(name, other)
+        yield fire.long(chance)
+
+
+@fault(4)
+def one_way(fire: Fire, chance: random.Random) -> Steps:
+    """What one node sends reaches no other, or what the others send does not reach it; or that between two nodes."""
+    with _lines(fire, chance, chance.choice((2, len(fire.mesh.names)))) as (name, *others):
+        is_deaf = chance.random() < 0.5
+        with fire.history.harm("cut one way", name, *others[: len(others) == 1]):
+            for other in others:
+                fire.mesh.cut_one_way(*((other, name) if is_deaf else (name, other)))
+            yield fire.long(chance)
+
+
+@fault(4)
+def hold(fire: Fire, chance: random.Random) -> Steps:
+    """What nodes send to each other arrives late, all at once: of one node, or between two."""
+    with _lines(fire, chance, chance.choice((2, len(fire.mesh.names)))) as (name, *others):
+        with fire.history.harm("held up", name, *others[: len(others) == 1]):
+            for other in others:
+                fire.mesh.hold(name, other)
+            yield fire.long(chance)
+
+
+@fault(2)
+def slow_lines(fire: Fire, chance: random.Random) -> Steps:
+    """Little passes between one node and the others, in small pieces."""
+    with _lines(fire, chance, len(fire.mesh.names)) as (name, *others), fire.history.harm("slow lines", name):
+        for other in others:
+            fire.mesh.slow(name, other, chance.uniform(*SLOW_BYTES))
+        yield fire.long(chance)
+
+
+@fault(2)
+def flap(fire: Fire, chance: random.Random) -> Steps:
+    """Lines of one node come and go."""
+    with _lines(fire, chance, len(fire.mesh.names)) as (name, *others), fire.history.harm("flapping", name):
+        for _ in range(chance.randint(3, 10)):
+            for other in others:
+                fire.mesh.cut(name, other)
+            yield chance.uniform(0.1, 1)
+            for other in others:
+                fire.mesh.heal(name, other)
+            yield chance.uniform(0.1, 1)

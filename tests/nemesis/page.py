@@ -1,9 +1,10 @@
 """The report of a run: one HTML page without anything from elsewhere, to be opened, mailed or kept."""
 
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from tests.nemesis.checker import Row, wrongs
+from tests.nemesis.checker import Row
 from tests.nemesis.history import History
 from tests.nemesis.picture import HARM_COLOURS, OTHER_COLOUR, draw
 
@@ -17,15 +18,26 @@ th:first-child, td:first-child, td.text, th.text { text-align: left }
 """
 
 
-def page(history: History, rows: Sequence[Row], nodes: Sequence[str], seconds: float, command: str) -> str:
-    """The whole page. `command` runs the same again."""
-    wrong = wrongs(rows)
-    verdict = "nothing lost, doubled or unexpected" if not wrong else f"{len(wrong)} promises broken"
+def page(
+    history: History,
+    rows: Sequence[Row],
+    wrong: Sequence[str],
+    nodes: Sequence[str],
+    seconds: float,
+    command: str,
+    without: str = "",
+) -> str:
+    """The whole page. `wrong` is the checker's verdict, `command` runs the same again, `without` says what was not
+    tried."""
+    verdict = "every promise was kept" if not wrong else f"{len(wrong)} promises broken"
+    takeovers = sum(history.takeovers.values())
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>QMQ under fire</title>',
         f"<style>{STYLE}</style></head><body><h1>QMQ under fire</h1>",
         f'<p class="{"bad" if wrong else "good"}"><strong>{verdict}</strong> in {seconds:.0f} s with '
-        f"{len(history.harms)} faults on {len(nodes)} nodes. Again: <code>{escape(command)}</code></p>",
+        f"{len(history.harms)} faults and {takeovers} takeovers on {len(nodes)} nodes. "
+        f"Again: <code>{escape(command)}</code></p>",
+        f"<p>{escape(without)}</p>" if without else "",
         "".join(f'<p class="bad">{escape(sentence)}</p>' for sentence in wrong),
         draw(history.rates, history.harms, nodes, seconds),
         _key({harm.what for harm in history.harms}),
@@ -42,7 +54,7 @@ def page(history: History, rows: Sequence[Row], nodes: Sequence[str], seconds: f
                 "unexpected",
                 "sent again",
                 "twice around faults",
-                "given again",
+                "gone with the only disk",
             ),
             [
                 (
@@ -56,13 +68,40 @@ def page(history: History, rows: Sequence[Row], nodes: Sequence[str], seconds: f
                     len(row.unexpected),
                     row.sent_again,
                     row.around_faults,
-                    row.given_again,
+                    row.lost_with_disk,
                 )
                 for row in rows
             ],
         ),
+        "<h2>Queues</h2>",
+        _table(
+            (
+                "",
+                "given again",
+                "ACKs at edge",
+                "given after them",
+                "",
+                "ACKs at quorum",
+                "against the promise",
+                "on the way",
+            ),
+            [
+                (
+                    row.destination,
+                    row.given_again,
+                    row.acked_edge,
+                    row.after_edge,
+                    f"{row.after_edge_percent:.3f} %",
+                    row.acked_for_good,
+                    len(row.again),
+                    row.on_the_way,
+                )
+                for row in rows
+                if row.acked_edge or row.acked_for_good
+            ],
+        ),
         "<h2>Nodes</h2>",
-        _table(("", "receipted", "told"), _by_node(history)),
+        _table(("", "receipted", "told", "took over", "lives", "to blame for"), _by_node(history, rows)),
         "<h2>Faults</h2>",
         _table(
             ("fault", "of", "from", "to"),
@@ -73,12 +112,27 @@ def page(history: History, rows: Sequence[Row], nodes: Sequence[str], seconds: f
     return "\n".join(parts)
 
 
-def _by_node(history: History) -> list[tuple[object, ...]]:
-    told = {name: 0 for name in history.receipted_by}
+def _by_node(history: History, rows: Sequence[Row]) -> list[tuple[object, ...]]:
+    told: Counter[str] = Counter()
     for stream in history.streams.values():
-        for node, count in stream.by_node.items():
-            told[node] = told.get(node, 0) + count
-    return [(node, history.receipted_by[node], count) for node, count in sorted(told.items())]
+        told.update(stream.by_node)
+    blamed: dict[str, Counter[str]] = {}
+    for row in rows:
+        for node, counts in row.blamed.items():
+            blamed.setdefault(node, Counter()).update(counts)
+    for _, node, _ in history.deaths:
+        blamed.setdefault(node, Counter())["ended by itself"] += 1
+    return [
+        (
+            node,
+            history.receipted_by[node],
+            told[node],
+            history.takeovers[node],
+            history.lives[node],
+            ", ".join(f"{count} {what}" for what, count in sorted(blamed.get(node, Counter()).items())) or "nothing",
+        )
+        for node in sorted({*history.receipted_by, *told, *history.lives, *blamed})
+    ]
 
 
 def _key(names: set[str]) -> str:

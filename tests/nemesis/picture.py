@@ -17,14 +17,24 @@ COLOURS = {"sent": "#4477aa", "receipted": "#228833", "received": "#cc6677"}
 HARM_COLOURS = {
     "kill -9": "#332288",
     "kill -9 of all": "#000000",
+    "stopped": "#6666bb",
     "SIGSTOP": "#ddaa33",
+    "stutter": "#eecc88",
     "cut": "#88ccee",
     "cut off": "#44aa99",
+    "cut one way": "#4499cc",
+    "held up": "#117733",
+    "slow lines": "#aaccaa",
+    "flapping": "#66ccbb",
     "full disk": "#999933",
+    "no longer files": "#bbbb55",
     "disk lost": "#882255",
     "old disk": "#cc3311",
+    "rotten bits": "#cc6677",
     "no descriptors": "#ee7733",
     "no memory": "#aa4499",
+    "joins": "#228833",
+    "retires": "#aaaaaa",
 }
 OTHER_COLOUR = "#777777"
 

@@ -1,28 +1,48 @@
-"""One run: the mesh starts, clients work, faults come one after the other, all is healed, and the history is judged."""
+"""One run: the mesh starts, clients work, faults come and go, all is healed, and the history is judged."""
 
 import random
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+from tests.nemesis import faults, losses, members
 from tests.nemesis.checker import Row, judge, missing, wrongs
-from tests.nemesis.faults import Fire
+from tests.nemesis.fire import FAULTS, Fire
 from tests.nemesis.history import History
+from tests.nemesis.hostile import Hostile
 from tests.nemesis.page import page
 from tests.nemesis.workers import Names, PythonClient, StompConsumer, StompFollower, StompPublisher
+from tests.support.cluster_disks import SmallDisks, why_no_disks
 from tests.support.cluster_mesh import Cluster
 from tests.support.cluster_wait import eventually
 
-FANOUT, QUEUE, NAMED = "/fanout/nemesis", "/queue/nemesis", "/fanout/named"
-"""The last is the Python client's: what is in it stands there once."""
+FANOUT, THREEFOLD, NAMED = "/fanout/nemesis", "/fanout/threefold", "/fanout/named"
+"""The second is receipted when it is on three disks; the third is the Python client's: it stands there once."""
+EDGE, GOOD = "/queue/nemesis", "/queue/good"
+"""ACKs of the second are receipted at `quorum`."""
 
-QUIET_SECONDS_MAX = 2.5
-"""Between two faults, at most."""
+LETTERS = "abcdefgh"
+SPARES = 2
+"""Nodes that may join."""
 
+TAKEOVER_AFTER_SECONDS = 3.0
+"""More than a machine of two cores, busy with all this, lets a node stand still by itself."""
+TAKEOVER_SECONDS = TAKEOVER_AFTER_SECONDS + 1.5
+"""A node that is silent for so long is taken over, most likely."""
+
+STAY_SECONDS = (1.0, 8.0)
+"""Of consumers that go from node to node."""
+
+IDLE_SECONDS = 120.0
+"""After the last fault, until everything that was begun is receipted."""
 DRAIN_SECONDS = 120.0
-"""After the last fault, until everything that is receipted has been told."""
+"""After that, until everything that is receipted has been told, and nothing waits in queues."""
+
+assert faults and losses and members  # they have put theirs into FAULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,89 +52,149 @@ class Result:
     history: History
     rows: list[Row]
     wrongs: list[str]
+    without: str
+    """What could not be tried on this machine, and why; "" when everything was."""
     html: str
 
 
-def run(folder: Path, *, seconds: float, seed: int, rate: float = 60.0) -> Result:
-    """Fire at three nodes for `seconds`, with `rate` messages a second of each of four publishers."""
+Sender = StompPublisher | PythonClient
+Reader = StompConsumer | StompFollower
+
+
+def run(
+    folder: Path, *, seconds: float, seed: int, rate: float = 60.0, nodes: int = 3, longest: float | None = None
+) -> Result:
+    """Fire at so many nodes for `seconds`, with `rate` messages a second of each of five publishers.
+
+    `longest` is how many seconds one fault may last.
+    """
     history = History()
     chance = random.Random(seed)
-    with Cluster(folder, cuttable=combinations("abc", 2)) as mesh:
+    names = LETTERS[: nodes + SPARES]
+    longest = longest if longest is not None else min(60.0, max(2 * TAKEOVER_SECONDS, seconds / 6))
+    without = why_no_disks()
+    with _mesh(folder, names, names[:nodes], has_disks=not without) as (mesh, disks):
         mesh.make_healthy()
-        publishers, readers = _workers(mesh, history, chance, rate)
-        for worker in (*publishers, *readers):
+        publishers, readers, let_in = _workers(mesh, history, chance, rate)
+        hostile = Hostile(mesh, random.Random(f"{seed}/hostile"), EDGE, FANOUT)
+        workers = [*publishers, *readers, hostile]
+        for worker in workers:
             worker.start()
-        began = time.monotonic()
+        fire = Fire(
+            mesh,
+            history,
+            FAULTS,
+            seed,
+            longest=longest,
+            spares=names[nodes:],
+            takeover_seconds=TAKEOVER_SECONDS,
+            disks=disks,
+        )
+        fire.on_change.append(let_in)
         try:
-            fire = Fire(mesh, history, chance, lambda held: _hold(publishers, held))
-            while time.monotonic() - began < seconds:
-                time.sleep(chance.uniform(0.3, QUIET_SECONDS_MAX))
-                fire.one()
+            fire.burn(seconds)
             mesh.make_healthy()
-            for publisher in publishers:
-                publisher.enough.set()
-            _wait_until_idle(publishers)
-            followers = ["follower 1", "follower 2"]
-            _wait_until_told(history, {FANOUT: followers, QUEUE: [f"consumers of {QUEUE}"], NAMED: [PYTHON]})
+            hostile.finish()
+            others = _settle(mesh, history, publishers)
             lasted = history.now
         finally:
-            for worker in (*publishers, *readers):
+            for worker in workers:
                 worker.stopping.set()
-        for worker in (*publishers, *readers):
+        for worker in workers:
             worker.finish()
-        names = mesh.names
+        for name in names:
+            history.takeovers[name] = len(re.findall("! ALARM takeover:", _log(mesh, name)))
     rows = judge(history)
-    command = f"python -m tests.nemesis --minutes {seconds / 60:g} --seed {seed}"
-    return Result(history, rows, wrongs(rows), page(history, rows, names, lasted, command))
+    wrong = wrongs(history, rows, others)
+    command = f"python -m tests.nemesis --minutes {seconds / 60:g} --nodes {nodes} --seed {seed}"
+    return Result(history, rows, wrong, without, page(history, rows, wrong, names, lasted, command, without))
 
 
-PYTHON = "the Python client"
-
-Sender = StompPublisher | PythonClient
+@contextmanager
+def _mesh(folder: Path, names: str, members: str, *, has_disks: bool) -> Iterator[tuple[Cluster, SmallDisks | None]]:
+    mesh = Cluster(folder, "eight.toml", members=list(members), cuttable=combinations(names, 2))
+    more = f"takeover_after_seconds = {TAKEOVER_AFTER_SECONDS}\n"
+    mesh.node_files = {name: text + more for name, text in mesh.node_files.items()}
+    with mesh:
+        if not has_disks:
+            yield mesh, None
+            return
+        disks = SmallDisks(mesh, names)
+        with disks:
+            try:
+                yield mesh, disks
+            finally:
+                mesh.fleet.stop_all()  # before their disks go
 
 
 def _workers(
     mesh: Cluster, history: History, chance: random.Random, rate: float
-) -> tuple[list[Sender], list[StompConsumer | StompFollower]]:
-    names = Names({mesh.address(name): name for name in mesh.names})
+) -> tuple[list[Sender], list[Reader], Callable[[], None]]:
+    """Who sends, who reads, and what lets stock publishers know that nodes have joined or left."""
+    names = Names({mesh.address(name): name for name in mesh.fleet.nodes})
 
     def anywhere() -> list[tuple[str, int]]:
         return [mesh.address(name) for name in chance.sample(mesh.names, len(mesh.names))]
 
-    publishers: list[Sender] = [
+    stock = [
         StompPublisher(history, names, anywhere(), FANOUT, "fanout-1", rate),
-        StompPublisher(history, names, anywhere(), QUEUE, "queue-1", rate),
-        StompPublisher(history, names, anywhere(), QUEUE, "queue-2", rate),
-        PythonClient(history, anywhere(), NAMED, "named-1", rate),
+        StompPublisher(history, names, anywhere(), THREEFOLD, "three-1", rate / 2, replicas=2),
+        StompPublisher(history, names, anywhere(), EDGE, "edge-1", rate),
+        StompPublisher(history, names, anywhere(), GOOD, "good-1", rate),
     ]
-    readers: list[StompConsumer | StompFollower] = [
-        StompFollower(history, names, anywhere(), FANOUT, f"follower {number}") for number in (1, 2)
+    python = PythonClient(history, names, anywhere(), NAMED, "named-1", rate)
+    readers: list[Reader] = [
+        StompFollower(history, names, anywhere(), fanout, reader) for fanout, reader in _followers()
     ]
-    readers += [StompConsumer(history, names, mesh.address(name), QUEUE) for name in mesh.names]
-    return publishers, readers
+    readers += [StompConsumer(history, names, [mesh.address(name)], EDGE, "edge") for name in mesh.names]
+    for queue, level in ((EDGE, "edge"), (GOOD, "quorum"), (GOOD, "quorum")):
+        stay = random.Random(chance.random())
+        readers.append(StompConsumer(history, names, anywhere(), queue, level, lambda c=stay: c.uniform(*STAY_SECONDS)))
+
+    def let_in() -> None:
+        for publisher in stock:
+            publisher.addresses = anywhere()
+
+    return [*stock, python], readers, let_in
 
 
-def _hold(publishers: Sequence[Sender], held: bool) -> None:
-    """Let publishers begin nothing, and wait until all that they have begun is receipted; or let them go on."""
+def _followers() -> list[tuple[str, str]]:
+    return [(FANOUT, "follower 1"), (FANOUT, "follower 2"), (THREEFOLD, "follower of three")]
+
+
+def _settle(mesh: Cluster, history: History, publishers: Sequence[Sender]) -> list[str]:
+    """Until all is receipted, told and equal, or for as long as there is hope; what never became so."""
     for publisher in publishers:
-        if held:
-            publisher.may_begin.clear()
-        else:
-            publisher.may_begin.set()
-    if held:
-        _wait_until_idle(publishers)
-
-
-def _wait_until_idle(publishers: Sequence[Sender]) -> None:
+        publisher.enough.set()
     eventually(
         lambda: all(publisher.is_idle or publisher.failure for publisher in publishers),
         "publishers wait for receipts in vain",
-        DRAIN_SECONDS,
+        IDLE_SECONDS,
     )
-
-
-def _wait_until_told(history: History, readers: dict[str, list[str]]) -> None:
-    """Until everything receipted is told, or for as long as there is hope; the checker says what is missing then."""
+    readers: dict[str, list[str]] = {}
+    for destination, reader in (*_followers(), *((queue, f"consumers of {queue}") for queue in (EDGE, GOOD))):
+        readers.setdefault(destination, []).append(reader)
+    readers[NAMED] = [PythonClient.READER]
     deadline = time.monotonic() + DRAIN_SECONDS
     while time.monotonic() < deadline and any(missing(history, name, who) for name, who in readers.items()):
-        time.sleep(0.2)
+        time.sleep(0.2)  # the checker says what is missing then
+    found: list[str] = []
+    try:
+        eventually(lambda: not _waiting(mesh), lambda: f"waits in queues for ever: {_waiting(mesh)}", DRAIN_SECONDS)
+        mesh.wait_until_same()
+    except AssertionError as error:
+        found.append(str(error))
+    return found
+
+
+def _waiting(mesh: Cluster) -> dict[tuple[str, str], int]:
+    """Node and queue → how many unsettled messages; -1 for a node that does not answer."""
+    depths = {(name, queue): mesh.depth(name, queue) for name in mesh.names for queue in (EDGE, GOOD)}
+    return {place: depth for place, depth in depths.items() if depth}
+
+
+def _log(mesh: Cluster, name: str) -> str:
+    try:
+        return mesh.fleet.nodes[name].log.read_text("utf-8", "replace")
+    except FileNotFoundError:  # it never joined
+        return ""

@@ -4,36 +4,49 @@ stomp.py's publishers send again what had no answer and do not name their attemp
 Python client names them, and resumes by itself.
 """
 
+import math
 import threading
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
 import qmq.client
 from qmq.errors import Refused
-from tests.nemesis.history import History
-from tests.support.cluster_client import Client, Message
+from tests.nemesis.history import UNKNOWN, History
+from tests.support.cluster_client import Client, LostError, Message
 from tests.support.cluster_work import RETRY_SECONDS, Consumer, Follower, Worker
 
 BEATS_MS = (1000, 1000)
 UNANSWERED_MAX = 200
 """Messages out without a receipt; then a publisher waits."""
+COPIES = 2
+"""Disks that a receipt of the default level stands for, in a mesh of three or more."""
+IN_HAND = 10
+"""Messages of one consumer; few, so that it is known of most when they were handed out."""
 
 
 class Names:
     """The nodes by the addresses that clients know."""
 
-    def __init__(self, nodes: dict[tuple[str, int], str]) -> None:
+    def __init__(self, nodes: Mapping[tuple[str, int], str]) -> None:
         self._nodes = nodes
 
     def of(self, client: Client) -> str:
         return self._nodes[client.address]
 
+    def at(self, address: str | None) -> str:
+        """By `host:port`; UNKNOWN where there is none."""
+        host, _, port = (address or "").rpartition(":")
+        return self._nodes.get((host, int(port or 0)), UNKNOWN)
+
 
 class StompPublisher(Worker):
-    """Sends numbered bodies, `rate` a second, until `enough`; then until each has its receipt."""
+    """Sends numbered bodies, `rate` a second, until `enough`; then until each has its receipt.
+
+    `replicas` asks for a level of its own: so many disks beside the one of the node.
+    """
 
     def __init__(
         self,
@@ -43,12 +56,13 @@ class StompPublisher(Worker):
         destination: str,
         name: str,
         rate: float,
+        replicas: int | None = None,
     ) -> None:
         super().__init__(addresses, BEATS_MS)
         self.destination = destination
         self.enough = threading.Event()
-        self.may_begin = threading.Event()
-        self.may_begin.set()
+        self._level = {"receipt-level": f"replicas={replicas}"} if replicas else {}
+        self._copies = replicas + 1 if replicas else COPIES
         self._history = history
         self._names = names
         self._name = name
@@ -76,7 +90,7 @@ class StompPublisher(Worker):
                     continue
                 self._out.append(("", body))  # should the connection end in `send`, it has no receipt
                 self._history.send(self.destination, body)
-                self._out[-1] = (client.send(self.destination, body, receipt=True), body)
+                self._out[-1] = (client.send(self.destination, body, receipt=True, **self._level), body)
                 self.stopping.wait(self._pause_seconds)
         finally:
             self._harvest(client)
@@ -88,7 +102,7 @@ class StompPublisher(Worker):
             return None
         if self._again:
             return self._again.popleft()
-        if self.enough.is_set() or not self.may_begin.is_set():
+        if self.enough.is_set():
             return None
         self._begun += 1
         return f"{self._name} {self._begun}".encode()
@@ -96,23 +110,73 @@ class StompPublisher(Worker):
     def _harvest(self, client: Client) -> None:
         """Note the receipts that have come; those of one connection come in order."""
         while self._out and self._out[0][0] in client.receipts:
-            _, body = self._out.popleft()
-            self._history.receipt(self.destination, body, self._names.of(client))
+            receipt, body = self._out.popleft()
+            copies = int(client.receipts[receipt].get("copies", self._copies))
+            self._history.receipt(self.destination, body, self._names.of(client), copies)
 
 
 class StompConsumer(Consumer):
-    """Takes messages of a queue at one node."""
+    """Takes messages of a queue at one node after the other and asks for a receipt of each ACK, at `level`.
 
-    def __init__(self, history: History, names: Names, address: tuple[str, int], destination: str) -> None:
-        super().__init__([address], destination, BEATS_MS)
+    A message was handed out after the consumer had subscribed, and after room for it was made: the n-th one after the
+    ACK of the one IN_HAND before it was sent.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        names: Names,
+        addresses: Sequence[tuple[str, int]],
+        destination: str,
+        level: str,
+        stay: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        """`stay` says how many seconds it is at a node before it goes to the next one without a word."""
+        super().__init__(addresses, destination, BEATS_MS)
+        self._stay = stay
+        self._level = level
         self._history = history
         self._names = names
+        self._since: deque[float] = deque()
+        self._asked: dict[str, Message] = {}
+
+    @property
+    def reader(self) -> str:
+        return f"consumers of {self.destination}"
+
+    def serve(self, client: Client) -> None:
+        self._since = deque([self._history.now] * IN_HAND)
+        self._asked = {}
+        client.on_answer = lambda headers: self._hear(client, headers)
+        headers = {"prefetch-count": str(IN_HAND)}
+        client.subscribe(self.destination, ack="client-individual", on_message=self._take, headers=headers)
+        until = self._history.now + self._stay()
+        while not (client.ended.is_set() or self.stopping.is_set()) and self._history.now < until:
+            client.ended.wait(RETRY_SECONDS)
 
     def _take(self, client: Client, message: Message) -> None:
-        self._history.receive(
-            self.destination, f"consumers of {self.destination}", message.body, self._names.of(client)
-        )
-        client.acknowledge(message)
+        try:
+            self._take_one(client, message)
+        except LostError:
+            raise
+        except Exception:  # stomp.py, whose thread this is, would keep it to itself
+            self.failure = traceback.format_exc()
+
+    def _take_one(self, client: Client, message: Message) -> None:
+        node = self._names.of(client)
+        since = self._since.popleft()
+        self._history.receive(self.destination, self.reader, message.body, node, message.id, since=since)
+        self._since.append(self._history.now)
+        # Nothing else is heard before this call returns, its receipt neither.
+        receipt = client.acknowledge(message, receipt=True, ack_level=self._level)
+        self._asked[receipt] = message
+
+    def _hear(self, client: Client, headers: Mapping[str, str]) -> None:
+        message = self._asked.pop(headers["receipt-id"], None)
+        if message is not None:
+            for_good = self._level == "quorum" and "ack-level" not in headers
+            node = self._names.of(client)
+            self._history.receipt_of_ack(self.reader, message.body, node, message.id, for_good=for_good)
 
 
 class StompFollower(Follower):
@@ -132,22 +196,29 @@ class StompFollower(Follower):
         is_repeat = message.id in self._seen
         self._seen.add(message.id)
         node = self._names.of(client)
-        self._history.receive(self.destination, self._reader, message.body, node, is_repeat=is_repeat)
+        self._history.receive(self.destination, self._reader, message.body, node, message.id, is_repeat=is_repeat)
 
 
 class PythonClient(threading.Thread):
     """The project's client: publishes to a fanout and follows it, over whatever happens to nodes."""
 
+    READER = "the Python client"
+
     def __init__(
-        self, history: History, addresses: Sequence[tuple[str, int]], destination: str, name: str, rate: float
+        self,
+        history: History,
+        names: Names,
+        addresses: Sequence[tuple[str, int]],
+        destination: str,
+        name: str,
+        rate: float,
     ) -> None:
         super().__init__(daemon=True)
         self.destination = destination
         self.enough = threading.Event()
-        self.may_begin = threading.Event()
-        self.may_begin.set()
         self.stopping = threading.Event()
         self.failure = ""
+        self._names = names
         self._nodes = [f"{host}:{port}" for host, port in addresses]
         self._history = history
         self._name = name
@@ -185,7 +256,7 @@ class PythonClient(threading.Thread):
         number = 0
         while not self.enough.is_set():
             await trio.sleep(self._pause_seconds)
-            if self.may_begin.is_set() and self._unanswered < UNANSWERED_MAX:
+            if self._unanswered < UNANSWERED_MAX:
                 number += 1
                 self._unanswered += 1
                 nursery.start_soon(self._send, client, f"{self._name} {number}".encode())
@@ -194,14 +265,21 @@ class PythonClient(threading.Thread):
         self._history.send(self.destination, body, is_named=True)
         while True:
             try:
-                await client.send(self.destination, body)
+                receipt = await client.send(self.destination, body)
                 break
             except Refused:  # a full disk; another node, or this one later, has room
                 await trio.sleep(RETRY_SECONDS)
-        self._history.receipt(self.destination, body, "the Python client")
+        copies = COPIES if receipt.copies is None else receipt.copies
+        self._history.receipt(self.destination, body, self._node(client), copies)
         self._unanswered -= 1
 
     async def _follow(self, client: qmq.client.Client) -> None:
         async with client.subscribe(self.destination) as messages:
             async for message in messages:
-                self._history.receive(self.destination, "the Python client", message.body, "the Python client")
+                if not message.gap:
+                    node = self._node(client)
+                    self._history.receive(self.destination, self.READER, message.body, node, message.id)
+
+    def _node(self, client: qmq.client.Client) -> str:
+        """Where it is logged in: whence the message or receipt came that was taken just now, but for a lost moment."""
+        return self._names.at(client.statistics().node)

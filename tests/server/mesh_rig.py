@@ -112,6 +112,10 @@ class MeshRig:
         self.skews_us[name] = self.skews_us.get(name, 0) + microseconds
         self._worlds[name].skew_us = self.skews_us[name]
 
+    def sleep_machine(self, name: str, seconds: float) -> None:
+        """A node's machine wakes up after so long: its boot clock has gone on, trio's has stood still."""
+        self._worlds[name].slept_seconds += seconds
+
     async def reload(self, name: str, peers: PeersFile) -> bool:
         """This node is told to read its files again, and finds this one."""
         settings = self.settings(name)

@@ -55,6 +55,7 @@ class Message:
 
 
 OnMessage = Callable[["Client", Message], None]
+OnReceipt = Callable[[Mapping[str, str]], None]
 
 
 class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no types
@@ -81,6 +82,8 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         self.messages: dict[str, list[Message]] = {}
         self.receipts: dict[str, Mapping[str, str]] = {}
         self.errors: list[Message] = []
+        self.on_answer: OnReceipt | None = None
+        """Called with each receipt's headers, on stomp.py's thread."""
         self.ended = threading.Event()
         self._connected = threading.Event()
         self._heard = threading.Condition()
@@ -130,6 +133,8 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         with self._heard:
             self.receipts[frame.headers["receipt-id"]] = frame.headers
             self._heard.notify_all()
+        if self.on_answer is not None:
+            self.on_answer(frame.headers)
 
     def on_error(self, frame: Any) -> None:
         with self._heard:
@@ -190,9 +195,12 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         self._say(self._connection.unsubscribe, subscription, headers={"receipt": receipt})
         self.wait_receipts([receipt])
 
-    def acknowledge(self, message: Message, *, receipt: bool = False, transaction: str | None = None) -> str:
-        """ACK; returns the receipt id to wait for, "" without one."""
-        return self._settle(self._connection.ack, message, receipt, transaction)
+    def acknowledge(
+        self, message: Message, *, receipt: bool = False, transaction: str | None = None, **headers: str
+    ) -> str:
+        """ACK; returns the receipt id to wait for, "" without one. `headers`, of 1.2 only, have `_` for `-`."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._settle(self._ack_with if given else self._connection.ack, message, receipt, transaction, given)
 
     def refuse(self, message: Message, *, receipt: bool = False, transaction: str | None = None, **headers: str) -> str:
         """NACK, as `acknowledge`."""
@@ -284,6 +292,11 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
             names = (message.id,)
         self._say(call, *names, transaction=transaction, receipt=receipt_id or None, **(headers or {}))
         return receipt_id
+
+    def _ack_with(self, id: str, transaction: str | None, receipt: str | None, **headers: str) -> None:
+        """stomp.py's own takes no headers."""
+        known = {"id": id, "transaction": transaction, "receipt": receipt}
+        self._connection.send_frame("ACK", {name: value for name, value in known.items() if value} | headers)
 
     def _new_receipt(self) -> str:
         return f"r{next(self._numbers)}"

@@ -20,7 +20,7 @@ from typing import Any
 from qmq.cli.launch import Mesh, tail
 
 from .cluster_client import Client, LostError
-from .cluster_proxy import Proxy
+from .cluster_proxy import BACK, FORTH, Proxy
 from .cluster_wait import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -69,13 +69,15 @@ class Cluster:
         folder: Path,
         template: str = "three.toml",
         *,
+        members: Sequence[str] | None = None,
         cuttable: Iterable[tuple[str, str]] = (),
         secret: bool = True,
         node_files: Mapping[str, str] | None = None,
     ) -> None:
         """`cuttable` are pairs of nodes whose links, both ways, go through proxies that can cut, and count.
 
-        Without `secret` the peers file has none. `node_files` gives text to add to the node file of single nodes.
+        With `members` only these nodes of the file belong to the mesh, until `change_peers` says otherwise. Without
+        `secret` the peers file has none. `node_files` gives text to add to the node file of single nodes.
         """
         self.folder = folder
         text = (ROOT / "cluster" / template).read_text("utf-8")
@@ -90,10 +92,15 @@ class Cluster:
         self.node_files = {name: NODE_FILE for name in self.fleet.nodes}
         for name, more in (node_files or {}).items():
             self.node_files[name] += more
+        self.names = list(members or self.fleet.nodes)
+        """The nodes that belong to the mesh."""
+        self.peers_version = 1
         self.proxies: dict[tuple[str, str], Proxy] = {}
         for one, other in cuttable:
             self._put_proxy(one, other)
             self._put_proxy(other, one)
+        if members is not None:
+            self.change_peers(self.names, version=1)
         self._clients: list[Client] = []
         self._probes: dict[str, Client] = {}
 
@@ -107,10 +114,6 @@ class Cluster:
         self.fleet.stop_all()
         for proxy in self.proxies.values():
             proxy.close()
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.fleet.nodes)
 
     def address(self, name: str) -> tuple[str, int]:
         """Where clients of that node go."""
@@ -145,9 +148,14 @@ class Cluster:
 
     def start(self, *names: str) -> None:
         """Start nodes and wait until they answer."""
-        for name in names:
-            self._start(name)
+        self.start_soon(*names)
         self.fleet.wait_until_ready(names, READY_SECONDS)
+
+    def start_soon(self, *names: str) -> None:
+        """Start nodes without waiting for them."""
+        for name in names:
+            self.fleet.config_file = self.write_node_file(name)
+            self.fleet.start(name)
 
     def kill(self, *names: str) -> None:
         """`kill -9`."""
@@ -174,6 +182,21 @@ class Cluster:
         self.proxies[one, other].cut()
         self.proxies[other, one].cut()
 
+    def cut_one_way(self, source: str, target: str) -> None:
+        """Nothing that `source` sends reaches `target`, whoever of them has dialled."""
+        self.proxies[source, target].cut(FORTH)
+        self.proxies[target, source].cut(BACK)
+
+    def hold(self, one: str, other: str) -> None:
+        """What the two send to each other waits, and arrives when it heals."""
+        self.proxies[one, other].hold()
+        self.proxies[other, one].hold()
+
+    def slow(self, one: str, other: str, bytes_per_second: float) -> None:
+        """Each connection between the two passes on no more than that in each direction."""
+        self.proxies[one, other].slow(bytes_per_second)
+        self.proxies[other, one].slow(bytes_per_second)
+
     def heal(self, one: str, other: str) -> None:
         self.proxies[one, other].heal()
         self.proxies[other, one].heal()
@@ -186,12 +209,12 @@ class Cluster:
         """Every node runs, every line is whole, every link is up."""
         for proxy in self.proxies.values():
             proxy.heal()
-        for name, node in self.fleet.nodes.items():
-            if node.is_alive:
+        for name in self.names:
+            if self.fleet.nodes[name].is_alive:
                 self.fleet.resume(name)
             else:
-                self._start(name)
-        self.fleet.wait_until_ready()
+                self.start_soon(name)
+        self.fleet.wait_until_ready(self.names, READY_SECONDS)
         self.wait_for_links()
 
     # What nodes say
@@ -269,17 +292,28 @@ class Cluster:
         """Put what `node_files` says into the file of the node."""
         return self._write(f"node-{name}.toml", self.node_files[name])
 
-    def _start(self, name: str) -> None:
-        self.fleet.config_file = self.write_node_file(name)
-        self.fleet.start(name)
+    def change_peers(self, names: Sequence[str], *, version: int | None = None) -> None:
+        """From now on these belong to the mesh: a peers file for each, of the next version. Nobody is told of it."""
+        self.names = list(names)
+        self.peers_version = self.peers_version + 1 if version is None else version
+        head, *nodes = self.peers_text.split("[[nodes]]")
+        head = head.replace("version = 1", f"version = {self.peers_version}")
+        chosen = [text for name, text in zip(self.fleet.nodes, nodes, strict=True) if name in names]
+        for name in names:
+            self._write_peers(name, "[[nodes]]".join([head, *chosen]))
 
     def _put_proxy(self, caller: str, callee: str) -> None:
         """Let `caller` reach `callee` through a proxy: its peers file gives the proxy's address for it."""
         (port,) = free_ports(1)
         self.proxies[caller, callee] = Proxy(port, self.mesh_address(callee))
-        path = self.fleet.peers_files.get(caller, self.peers_path)
-        host, real = self.mesh_address(callee)
-        text = path.read_text("utf-8").replace(f'mesh = "{host}:{real}"', f'mesh = "{host}:{port}"')
+        self._write_peers(caller, self.peers_text)
+
+    def _write_peers(self, caller: str, text: str) -> None:
+        """The peers file of one node: the others behind its proxies, where it has some."""
+        for (one, callee), proxy in self.proxies.items():
+            if one == caller:
+                host, real = self.mesh_address(callee)
+                text = text.replace(f'mesh = "{host}:{real}"', f'mesh = "{host}:{proxy.address[1]}"')
         self.fleet.peers_files[caller] = self._write(f"peers-{caller}.toml", text)
 
     def _write(self, name: str, text: str) -> Path:

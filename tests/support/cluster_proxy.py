@@ -1,15 +1,35 @@
-"""A TCP proxy on loopback that can go dark, for cutting the line between two nodes.
+"""A TCP proxy on loopback whose two directions can go dark, be held up, or be slow: the line between two nodes.
 
-While cut, nothing comes through in either direction and nobody is told: what was connected stays connected, a new
-connection is accepted and never answered, as behind a firewall that drops. When it heals, every connection that
-lived through the cut is closed, because bytes of it are lost.
+Three things can happen to a direction, and each to one alone or to both:
+
+    cut     what comes is lost and nobody is told: what was connected stays connected, a new connection is accepted and
+            never answered, as behind a firewall that drops. When it heals, every connection that lived through the cut
+            is closed, because bytes of it are lost.
+    held    what comes waits, and arrives when it heals: as TCP does across a short break, where nothing is lost and
+            everything is late.
+    slow    so many bytes a second.
 """
 
 import contextlib
 import socket
 import threading
+import time
 
 READ_BYTES = 64 << 10
+SLICES = 20
+"""A slow direction passes on what it may in a second in so many pieces."""
+
+FORTH, BACK = 0, 1
+"""The directions: from who dialled to who was dialled, and back."""
+BOTH = (FORTH, BACK)
+
+
+class _Line:
+    """One connection: two sockets, and the directions in which bytes of it are lost."""
+
+    def __init__(self, caller: socket.socket) -> None:
+        self.sockets = [caller]
+        self.lost: set[int] = set()
 
 
 class Proxy:
@@ -18,35 +38,54 @@ class Proxy:
     def __init__(self, port: int, target: tuple[str, int]) -> None:
         self.address = ("127.0.0.1", port)
         self._target = target
-        self._lock = threading.Lock()
-        self._cut = False
-        self._sockets: set[socket.socket] = set()
-        self._broken: set[socket.socket] = set()
+        self._changed = threading.Condition()
+        self._dark: set[int] = set()
+        self._held: set[int] = set()
+        self._rate: float | None = None
+        self._lines: set[_Line] = set()
+        self._closed = False
         self.bytes_passed = 0
         self._listener = socket.create_server(self.address)
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut(self) -> None:
-        """From now on nothing passes."""
-        with self._lock:
-            self._cut = True
-            self._broken |= self._sockets
+    def cut(self, *ways: int) -> None:
+        """From now on nothing passes in these directions, both without any."""
+        with self._changed:
+            self._dark |= set(ways or BOTH)
+            for line in self._lines:
+                line.lost |= self._dark
+
+    def hold(self, *ways: int) -> None:
+        """From now on what comes in these directions, both without any, waits until `heal`."""
+        with self._changed:
+            self._held |= set(ways or BOTH)
+
+    def slow(self, bytes_per_second: float) -> None:
+        """From now on each direction of each connection passes on no more than that."""
+        with self._changed:
+            self._rate = bytes_per_second
 
     def heal(self) -> None:
-        """Let new connections through; end those that the cut has damaged."""
-        with self._lock:
-            self._cut = False
-            broken, self._broken = self._broken, set()
-        for one in broken:
-            _end(one)
+        """Let everything through as it comes; end the connections that a cut has damaged."""
+        with self._changed:
+            self._dark.clear()
+            self._held.clear()
+            self._rate = None
+            broken = [line for line in self._lines if line.lost]
+            self._changed.notify_all()
+        for line in broken:
+            _end(line)
 
     def close(self) -> None:
         """End everything."""
-        _end(self._listener)
-        with self._lock:
-            sockets = set(self._sockets)
-        for one in sockets:
-            _end(one)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            lines = list(self._lines)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        for line in lines:
+            _end(line)
 
     def _accept(self) -> None:
         while True:
@@ -55,56 +94,68 @@ class Proxy:
             except OSError:
                 self._listener.close()
                 return
-            with self._lock:
-                dark = self._cut
-                self._sockets.add(caller)
-                if dark:
-                    self._broken.add(caller)
-            threading.Thread(target=self._swallow if dark else self._connect, args=(caller,), daemon=True).start()
+            line = _Line(caller)
+            with self._changed:
+                self._lines.add(line)
+                line.lost |= self._dark
+            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
 
-    def _connect(self, caller: socket.socket) -> None:
+    def _serve(self, line: _Line) -> None:
+        """The life of one connection."""
+        (caller,) = line.sockets
+        if line.lost:  # connecting takes both directions
+            with contextlib.suppress(OSError):
+                while caller.recv(READ_BYTES):
+                    continue
+        else:
+            self._wait_while_held(*BOTH)
+            self._connect(line)
+        with self._changed:
+            self._lines.discard(line)
+        for one in line.sockets:
+            one.close()
+
+    def _connect(self, line: _Line) -> None:
         try:
             callee = socket.create_connection(self._target)
         except OSError:
-            self._forget(caller)
             return
-        with self._lock:
-            self._sockets.add(callee)
-            if self._cut:
-                self._broken |= {caller, callee}
-        back = threading.Thread(target=self._pump, args=(callee, caller), daemon=True)
+        with self._changed:
+            line.sockets.append(callee)
+        (caller, _) = line.sockets
+        back = threading.Thread(target=self._pump, args=(line, callee, caller, BACK), daemon=True)
         back.start()
-        self._pump(caller, callee)
+        self._pump(line, caller, callee, FORTH)
         back.join()
-        self._forget(caller)
-        self._forget(callee)
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, line: _Line, source: socket.socket, sink: socket.socket, way: int) -> None:
         """Pass bytes on until one side ends; take and lose them while dark."""
         with contextlib.suppress(OSError):
-            while data := source.recv(READ_BYTES):
-                if source not in self._broken:
-                    with self._lock:
-                        self.bytes_passed += len(data)
-                    sink.sendall(data)
-        if source not in self._broken:  # an end does not pass through a cut either
-            _end(sink)
-            _end(source)
+            while data := source.recv(self._piece()):
+                self._wait_while_held(way)
+                if way in line.lost:
+                    continue
+                with self._changed:
+                    self.bytes_passed += len(data)
+                    rate = self._rate
+                sink.sendall(data)
+                if rate:
+                    time.sleep(len(data) / rate)
+        self._wait_while_held(way)
+        if way not in line.lost:  # an end does not pass through a cut either
+            _end(line)
 
-    def _swallow(self, caller: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while caller.recv(READ_BYTES):
-                continue
-        self._forget(caller)
+    def _piece(self) -> int:
+        rate = self._rate
+        return READ_BYTES if rate is None else max(1, min(READ_BYTES, int(rate / SLICES)))
 
-    def _forget(self, one: socket.socket) -> None:
-        with self._lock:
-            self._sockets.discard(one)
-            self._broken.discard(one)
-        one.close()
+    def _wait_while_held(self, *ways: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._held.intersection(ways))
 
 
-def _end(one: socket.socket) -> None:
+def _end(line: _Line) -> None:
     """Wake whoever reads from it; that thread closes it."""
-    with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
+    for one in line.sockets:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)

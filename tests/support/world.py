@@ -46,6 +46,8 @@ class SimulatedWorld:
         # Apart from the node's own chance, so that what the node draws does not depend on how often it used the disk.
         self._times = random.Random(chance.getrandbits(64))
         self.disk_seconds = disk_seconds
+        self.slept_seconds = 0.0
+        """For how long its machine was asleep in this life: time that the boot clock counts and trio's does not."""
         self._pending: dict[int, Callable[[], object]] = {}
         self._calls = 0
         self._asked = trio.Event()
@@ -55,7 +57,7 @@ class SimulatedWorld:
             chance=chance,
             now_us=SteadyClock(self.wall_us, _passed_us),
             run_blocking=self.run_blocking,
-            boot_seconds=trio.current_time,
+            boot_seconds=lambda: trio.current_time() + self.slept_seconds,
         )
 
     def wall_us(self) -> int:
