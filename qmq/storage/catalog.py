@@ -5,19 +5,32 @@ durable on return (`sqlite`). The commit of `commit_checkpoint` is the commit po
 """
 
 import json
+import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
 from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector, parse_origin
+from qmq.errors import LogBroken
 from qmq.storage.ports import CheckpointState, FanoutExtent, Identity
 from qmq.storage.sqlite import medium, open_migrated, vector_from_json, vector_to_json
 from qmq.storage.term_record import TermNote
+
+Row = dict[str, Any]
+KEYS: Final[Mapping[str, str | tuple[str, ...]]] = {
+    "fanouts": "destination",
+    "durable_subscriptions": ("destination", "client", "name"),
+    "given_up": "origin",
+    "terms": ("owner", "is_vote"),
+    "facts": "name",
+}
+"""Of tables that are written many rows at a time."""
 
 CATALOG_FILE: Final = "catalog.sqlite"
 
@@ -87,8 +100,31 @@ def m005_holders(database: sqlite_utils.Database) -> None:
     database.table("durable_subscriptions").add_column("holder", str, not_null_default="null")
 
 
+TABLES: Final = (
+    "identity",
+    "positions",
+    "fanouts",
+    "peers",
+    "incarnations",
+    "given_up",
+    "durable_subscriptions",
+    "facts",
+    "terms",
+)
+
+
+@migrations()
+def m006_checksums(database: sqlite_utils.Database) -> None:
+    """Each row has a CRC-32 of itself; those that are there get theirs now."""
+    for table in TABLES:
+        database.table(table).add_column("checksum", int, not_null_default=0)
+        for row in list(database.query(f"SELECT rowid AS row_id, * FROM {table}")):
+            number = row.pop("row_id")
+            database.conn.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (row_checksum(row), number))
+
+
 KNOWN_MIGRATIONS: Final = frozenset(
-    {"m001_first", "m002_durable_subscriptions", "m003_facts", "m004_terms", "m005_holders"}
+    {"m001_first", "m002_durable_subscriptions", "m003_facts", "m004_terms", "m005_holders", "m006_checksums"}
 )
 
 
@@ -96,13 +132,23 @@ class SqliteCatalog:
     """See `ports.Catalog`. Calls from several threads wait for each other."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file, brought to this version. Raises FutureVersion, LogBroken."""
+        """Open or make the file, brought to this version, and look at all of it. Raises FutureVersion, LogBroken."""
         self._lock = threading.Lock()
-        self._database = open_migrated(path, migrations, KNOWN_MIGRATIONS)
+        try:
+            self._database = open_migrated(path, migrations, KNOWN_MIGRATIONS)
+            with medium():
+                found = self._database.conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise sqlite3.DatabaseError(found)
+                for table in TABLES:
+                    list(self._rows(table))
+        except (LogBroken, LookupError, TypeError, ValueError) as error:
+            what = f"{path.name} cannot be used (see docs/operations.md, A damaged database)"
+            raise LogBroken(f"{what}: {error}") from error
 
     def identity(self) -> Identity | None:
         with self._lock, medium():
-            for row in self._database.table("identity").rows:
+            for row in self._rows("identity"):
                 return Identity(row["node"], row["uuid"], row["format_version"])
             return None
 
@@ -114,22 +160,23 @@ class SqliteCatalog:
 
     def fanouts(self) -> dict[str, FanoutExtent]:
         with self._lock, medium():
-            return {row.pop("destination"): _extent(row) for row in map(dict, self._database.table("fanouts").rows)}
+            return {row.pop("destination"): _extent(row) for row in self._rows("fanouts")}
 
     def cursors(self) -> dict[Name, Cursor]:
         with self._lock, medium():
-            found = [_cursor(row) for row in self._database.table("durable_subscriptions").rows]
+            found = [_cursor(row) for row in self._rows("durable_subscriptions")]
             return {cursor.name: cursor for cursor in found}
 
     def given_up(self) -> Vector:
         with self._lock, medium():
-            rows = self._database.table("given_up").rows
-            return {parse_origin(row["origin"]): row["through"] for row in rows}
+            return {parse_origin(row["origin"]): row["through"] for row in self._rows("given_up")}
 
     def terms(self) -> list[TermNote]:
         with self._lock, medium():
-            rows = self._database.table("terms").rows
-            return [TermNote(row["owner"], row["number"], row["server"], bool(row["is_vote"])) for row in rows]
+            return [
+                TermNote(row["owner"], row["number"], row["server"], bool(row["is_vote"]))
+                for row in self._rows("terms")
+            ]
 
     def commit_checkpoint(
         self,
@@ -141,25 +188,16 @@ class SqliteCatalog:
     ) -> None:
         with self._lock, medium(), self._database.atomic():
             self._put_position("checkpoint", state)
-            self._database.table("fanouts").insert_all(
-                (_extent_row(destination, extent) for destination, extent in fanouts.items()),
-                replace=True,
-                pk="destination",
-            )
+            self._put("fanouts", [_extent_row(destination, extent) for destination, extent in fanouts.items()])
             durables = self._database.table("durable_subscriptions")
             kept = [cursor for cursor in cursors if cursor.created_us or cursor.deleted_us]
-            durables.insert_all(map(_cursor_row, kept), replace=True, pk=("destination", "client", "name"))
+            self._put("durable_subscriptions", [_cursor_row(cursor) for cursor in kept])
             for cursor in cursors:
                 if not (cursor.created_us or cursor.deleted_us):
                     durables.delete_where("destination = ? and client = ? and name = ?", list(cursor.name))
-            self._database.table("given_up").insert_all(
-                ({"origin": str(origin), "through": through} for origin, through in (given_up or {}).items()),
-                replace=True,
-                pk="origin",
-            )
-            self._database.table("terms").insert_all(
-                (note._asdict() for note in terms), replace=True, pk=("owner", "is_vote")
-            )
+            given = [{"origin": str(origin), "through": through} for origin, through in (given_up or {}).items()]
+            self._put("given_up", given)
+            self._put("terms", [{**note._asdict(), "is_vote": int(note.is_vote)} for note in terms])
 
     def base(self) -> CheckpointState:
         return self._position("base")
@@ -170,16 +208,14 @@ class SqliteCatalog:
 
     def peers(self) -> dict[str, Vector]:
         with self._lock, medium():
-            return {
-                row["node"]: vector_from_json(json.loads(row["vector"])) for row in self._database.table("peers").rows
-            }
+            return {row["node"]: vector_from_json(json.loads(row["vector"])) for row in self._rows("peers")}
 
     def set_peer(self, node: str, vector: Vector) -> None:
         self._replace("peers", {"node": node, "vector": json.dumps(vector_to_json(vector))})
 
     def incarnations(self) -> dict[Origin, int]:
         with self._lock, medium():
-            rows = self._database.table("incarnations").rows_where(order_by="rowid")
+            rows = self._rows("incarnations", order_by="rowid")
             return {parse_origin(row["origin"]): row["started_us"] for row in rows}
 
     def add_incarnation(self, origin: Origin, started_us: int) -> None:
@@ -187,13 +223,12 @@ class SqliteCatalog:
 
     def facts(self) -> dict[str, str]:
         with self._lock, medium():
-            return {row["name"]: row["value"] for row in self._database.table("facts").rows}
+            return {row["name"]: row["value"] for row in self._rows("facts")}
 
     def set_facts(self, facts: Mapping[str, str | None]) -> None:
         with self._lock, medium(), self._database.atomic():
             table = self._database.table("facts")
-            kept = [{"name": name, "value": value} for name, value in facts.items() if value is not None]
-            table.insert_all(kept, replace=True, pk="name")
+            self._put("facts", [{"name": name, "value": value} for name, value in facts.items() if value is not None])
             for name, value in facts.items():
                 if value is None:
                     table.delete_where("name = ?", [name])
@@ -204,17 +239,35 @@ class SqliteCatalog:
 
     def _replace(self, table: str, row: dict[str, str | int]) -> None:
         with self._lock, medium(), self._database.atomic():
-            self._database.table(table).insert(row, replace=True)
+            self._put(table, [row])
+
+    def _put(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put `rows` in the places of those with the same key."""
+        if rows:
+            marked = [{**row, "checksum": row_checksum(row)} for row in rows]
+            self._database.table(table).insert_all(marked, replace=True, pk=KEYS.get(table))
+
+    def _rows(self, table: str, where: str | None = None, *values: str, order_by: str | None = None) -> Iterator[Row]:
+        """Those of `table`. Raises sqlite3.DatabaseError when one is not what was written."""
+        for row in self._database.table(table).rows_where(where, values, order_by=order_by):
+            if row.pop("checksum") != row_checksum(row):
+                raise sqlite3.DatabaseError(f"a row of {table} is damaged")
+            yield row
 
     def _position(self, name: str) -> CheckpointState:
         with self._lock, medium():
-            for row in self._database.table("positions").rows_where("name = ?", [name]):
+            for row in self._rows("positions", "name = ?", name):
                 return CheckpointState(row["position"], vector_from_json(json.loads(row["vector"])))
             return CheckpointState(0, {})
 
     def _put_position(self, name: str, state: CheckpointState) -> None:
         row = {"name": name, "position": state.position, "vector": json.dumps(vector_to_json(state.vector))}
-        self._database.table("positions").insert(row, replace=True)
+        self._put("positions", [row])
+
+
+def row_checksum(row: Mapping[str, Any]) -> int:
+    """Of everything else in it; never 0."""
+    return crc32(json.dumps([[name, row[name]] for name in sorted(row) if name != "checksum"]).encode()) or 1
 
 
 def _extent_row(destination: str, extent: FanoutExtent) -> dict[str, str | int]:

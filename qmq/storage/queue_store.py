@@ -47,6 +47,7 @@ from qmq.storage.queue_walk import Raw, lane_of, read_position, read_tombstones,
 from qmq.storage.row_checksum import checksum_of, is_sound, lane_checksum, number_checksum
 from qmq.storage.sqlite import medium, open_migrated, open_reader
 
+_new: Final = tuple.__new__
 _CHUNKS: Final = (256, 32, 4, 1)
 """How many rows the statements carry. Few sizes, so that each is compiled once."""
 _WAL_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -347,12 +348,17 @@ class SqliteQueueStore:
     def _row(self, reader: sqlite3.Connection, lane: LaneRow, raw: Raw) -> QueueRow | None:
         """None: it is damaged, and one of the `lacks` from now on."""
         _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
-        dot = Dot(lane.origin, unsigned(sequence))
-        row = QueueRow(
-            dot, lane.queue, unsigned(timestamp_us), flags, -lane.rank, due_us, expires_us, headers, body, attempts
+        if sequence < 0 or timestamp_us < 0:
+            sequence, timestamp_us = unsigned(sequence), unsigned(timestamp_us)
+        # The classes' own constructors would take longer than the checksum.
+        dot = _new(Dot, (lane.origin, sequence))
+        row = _new(
+            QueueRow,
+            (dot, lane.queue, timestamp_us, flags, -lane.rank, due_us, expires_us, headers, body, attempts),
         )
         if is_sound(lane.checksum, row, checksum):
             return row
+        sequence = raw[1]
         if (lane.id, sequence) not in self._met:
             known = _lane(reader, lane.id)
             if known.checksum not in (0, lane.checksum):

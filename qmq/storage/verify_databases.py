@@ -12,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from qmq.dots import Dot
+from qmq.storage.catalog import TABLES, row_checksum
 from qmq.storage.ports import QueueRow
 from qmq.storage.queue_plan import LaneRow, unsigned
 from qmq.storage.queue_walk import Raw, walk
@@ -39,7 +40,19 @@ class DatabaseReport(NamedTuple):
 
 def verify_catalog(directory: Path, name: str) -> DatabaseReport | None:
     """None: there is no such file."""
-    return _verify(directory / name, _integrity, lambda: DatabaseReport(name, 0, 0, (), None))
+
+    def whole(reader: sqlite3.Connection) -> str | None:
+        error = _integrity(reader)
+        for table in () if error else TABLES:
+            found = reader.execute(f"SELECT * FROM {table}")
+            names = [column[0] for column in found.description]
+            for values in found:
+                row = dict(zip(names, values, strict=True))
+                if row.get("checksum", 0) not in (0, row_checksum(row)):
+                    return f"a row of {table} is damaged"
+        return error
+
+    return _verify(directory / name, whole, lambda: DatabaseReport(name, 0, 0, (), None))
 
 
 def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:

@@ -77,7 +77,7 @@ class Family(Enum):
     }
     """Everything there is. A minority of the disks may be lost, and in a part of the seeds nodes join and leave."""
     WIPES = {"wipe": 3, "crash": 3, "cut": 2, "slow disks": 3, "stop": 1, "disk": 1}
-    DAMAGE = {"damage": 3, "old image": 2, "crash": 3, "cut": 2, "clock": 1}
+    DAMAGE = {"damage": 3, "old image": 2, "rotten rows": 2, "lost rows": 1, "crash": 3, "cut": 2, "clock": 1}
     CRASHES = {"crash": 4, "power": 4, "power of all": 3, "isolate": 4}
     CUTS = {
         "cut": 4,

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 import sqlite_utils
 
 from qmq.dots import Origin
 from qmq.errors import FutureVersion, LogBroken
-from qmq.storage.catalog import SqliteCatalog
+from qmq.storage.catalog import SqliteCatalog, migrations
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.memory_stores import MemoryCatalog
 from qmq.storage.ports import Catalog, CheckpointState, FanoutExtent, Identity
 from qmq.storage.queue_store import SqliteQueueStore
+from qmq.storage.sqlite import open_database
 
 HUGE = Origin("a", 2**64 - 1)
 OLD = Origin("a", 2**63)
@@ -95,3 +97,47 @@ def test_facts_about_the_mesh_are_kept_replaced_and_forgotten(open_catalog: Open
 
     assert catalog.facts() == {"disk/b": "other", "disk/c": "two"}
     catalog.close()
+
+
+def test_a_flipped_bit_in_the_catalog_is_never_believed(tmp_path: Path) -> None:
+    """It begins as it was, or not at all."""
+    path = tmp_path / "catalog.sqlite"
+    catalog = SqliteCatalog(path)
+    catalog.set_identity(Identity("a", "u", 1))
+    catalog.commit_checkpoint(CheckpointState(70, {HUGE: 1234}), {}, given_up={OTHER: 5})
+    catalog.set_facts({"learner": "began empty"})
+    catalog.close()
+    sound = path.read_bytes()
+    used = [place for place in range(len(sound)) if sound[place]]
+    chance = Random("rot")
+    refused = 0
+    for _ in range(150):
+        data = bytearray(sound)
+        data[chance.choice(used)] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+
+        try:
+            catalog = SqliteCatalog(path)
+        except (LogBroken, FutureVersion):
+            refused += 1
+            continue
+        assert catalog.identity() == Identity("a", "u", 1)
+        assert catalog.checkpoint() == CheckpointState(70, {HUGE: 1234})
+        assert (catalog.given_up(), catalog.facts()) == ({OTHER: 5}, {"learner": "began empty"})
+        catalog.close()
+    assert refused
+
+
+def test_a_catalog_without_checksums_gets_them(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    database = open_database(path)
+    migrations.apply(database, stop_before="m006_checksums")
+    database.conn.execute("INSERT INTO identity VALUES ('a', 'u', 1)")
+    database.conn.execute("INSERT INTO positions VALUES ('checkpoint', 7, '{}')")
+    database.close()
+
+    for _ in range(2):
+        catalog = SqliteCatalog(path)
+        assert catalog.identity() == Identity("a", "u", 1)
+        assert catalog.checkpoint() == CheckpointState(7, {})
+        catalog.close()

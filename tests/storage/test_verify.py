@@ -54,6 +54,10 @@ def test_a_flipped_bit_in_a_waiting_message_is_found(store: Store, tmp_path: Pat
     assert report.databases[1].damaged_rows == (f"{A}:4 of /queue/q",)
     queues.write_bytes(sound)
     assert not verify(tmp_path).damaged
+    whole = catalog.read_bytes()
+    catalog.write_bytes(whole.replace(f'{{"{A}"'.encode(), f'{{"c{str(A)[1:]}"'.encode()))
+    assert verify(tmp_path).databases[0].error == "a row of positions is damaged"
+    catalog.write_bytes(whole)
     catalog.write_bytes(catalog.read_bytes()[:-20_000])
     assert verify(tmp_path).databases[0].error
     assert verify(tmp_path).damaged
