@@ -85,9 +85,10 @@ def old_disk(fire: Fire, chance: random.Random) -> Steps:
     with fire.node(chance) as name:
         data = fire.mesh.fleet.nodes[name].data
         image = data.with_name(f"{name}.image")
-        fire.mesh.pause(name)
-        shutil.copytree(data, image)
-        fire.mesh.resume(name)
+        with fire.history.harm("SIGSTOP", name):
+            fire.mesh.pause(name)
+            shutil.copytree(data, image)
+            fire.mesh.resume(name)
         yield chance.uniform(0.5, 5)
         since = fire.until_covered()
         with fire.history.harm("old disk", name, alone_since=since):

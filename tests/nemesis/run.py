@@ -168,7 +168,7 @@ def _settle(mesh: Cluster, history: History, publishers: Sequence[Sender]) -> li
         publisher.enough.set()
     eventually(
         lambda: all(publisher.is_idle or publisher.failure for publisher in publishers),
-        "publishers wait for receipts in vain",
+        lambda: f"publishers wait for receipts in vain: {[publisher.state for publisher in publishers]}",
         IDLE_SECONDS,
     )
     readers: dict[str, list[str]] = {}

@@ -68,6 +68,7 @@ class StompPublisher(Worker):
         self._name = name
         self._pause_seconds = 1 / rate
         self._begun = 0
+        self._client: Client | None = None
         self._out: deque[tuple[str, bytes]] = deque()
         self._again: deque[bytes] = deque()
 
@@ -76,7 +77,16 @@ class StompPublisher(Worker):
         """Whether all that was begun is receipted."""
         return not self._out and not self._again
 
+    @property
+    def state(self) -> str:
+        """For a failure: what it waits for, and where."""
+        place = "no connection" if self._client is None else f"{self._names.of(self._client)} {self._client.said_last}"
+        return (
+            f"{self._name} at {place}: {len(self._out)} without a receipt, {list(self._out)[:3]}, {self._again} again"
+        )
+
     def serve(self, client: Client) -> None:
+        self._client = client
         try:
             while not self.stopping.is_set():
                 self._harvest(client)
@@ -96,6 +106,7 @@ class StompPublisher(Worker):
             self._harvest(client)
             self._again.extendleft(body for _, body in reversed(self._out))
             self._out.clear()
+            self._client = None
 
     def _next(self) -> bytes | None:
         if len(self._out) >= UNANSWERED_MAX:
@@ -224,10 +235,17 @@ class PythonClient(threading.Thread):
         self._name = name
         self._pause_seconds = 1 / rate
         self._unanswered = 0
+        self._client: qmq.client.Client | None = None
 
     @property
     def is_idle(self) -> bool:
         return self._unanswered == 0
+
+    @property
+    def state(self) -> str:
+        """For a failure: what it waits for, and where."""
+        told = "not begun" if self._client is None else str(self._client.statistics())
+        return f"{self._name}: {self._unanswered} without a receipt; {told}"
 
     def run(self) -> None:
         try:
@@ -245,6 +263,7 @@ class PythonClient(threading.Thread):
     async def _work(self) -> None:
         beat_seconds = BEATS_MS[0] / 1000
         async with qmq.client.connect(self._nodes, beat_seconds=beat_seconds, redial_seconds_max=1.0) as client:
+            self._client = client
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow, client)
                 nursery.start_soon(self._publish, client, nursery)
@@ -270,7 +289,8 @@ class PythonClient(threading.Thread):
             except Refused:  # a full disk; another node, or this one later, has room
                 await trio.sleep(RETRY_SECONDS)
         copies = COPIES if receipt.copies is None else receipt.copies
-        self._history.receipt(self.destination, body, self._node(client), copies)
+        again = receipt.is_duplicate
+        self._history.receipt(self.destination, body, self._node(client), copies, is_duplicate=again)
         self._unanswered -= 1
 
     async def _follow(self, client: qmq.client.Client) -> None:
