@@ -1,5 +1,6 @@
 """One run: the mesh starts, clients work, faults come and go, all is healed, and the history is judged."""
 
+import math
 import random
 import re
 import time
@@ -33,6 +34,9 @@ TAKEOVER_AFTER_SECONDS = 3.0
 """More than a machine of two cores, busy with all this, lets a node stand still by itself."""
 TAKEOVER_SECONDS = TAKEOVER_AFTER_SECONDS + 1.5
 """A node that is silent for so long is taken over, most likely."""
+
+WORK_SECONDS_MAX = 0.25
+"""Of a consumer on one message."""
 
 STAY_SECONDS = (1.0, 8.0)
 """Of consumers that go from node to node."""
@@ -146,10 +150,22 @@ def _workers(
     readers: list[Reader] = [
         StompFollower(history, names, anywhere(), fanout, reader) for fanout, reader in _followers()
     ]
-    readers += [StompConsumer(history, names, [mesh.address(name)], EDGE, "edge") for name in mesh.names]
-    for queue, level in ((EDGE, "edge"), (GOOD, "quorum"), (GOOD, "quorum")):
-        stay = random.Random(chance.random())
-        readers.append(StompConsumer(history, names, anywhere(), queue, level, lambda c=stay: c.uniform(*STAY_SECONDS)))
+
+    def consumer(queue: str, level: str, addresses: list[tuple[str, int]], *, stays: bool) -> StompConsumer:
+        own = random.Random(chance.random())
+        return StompConsumer(
+            history,
+            names,
+            addresses,
+            queue,
+            level,
+            work=lambda: own.uniform(0, WORK_SECONDS_MAX),
+            stay=lambda: math.inf if stays else own.uniform(*STAY_SECONDS),
+        )
+
+    readers += [consumer(EDGE, "edge", [mesh.address(name)], stays=True) for name in mesh.names]
+    readers += [consumer(EDGE, "edge", anywhere(), stays=False)]
+    readers += [consumer(GOOD, "quorum", anywhere(), stays=False) for _ in range(3)]
 
     def let_in() -> None:
         for publisher in stock:
