@@ -66,11 +66,18 @@ Reader = StompConsumer | StompFollower
 
 
 def run(
-    folder: Path, *, seconds: float, seed: int, rate: float = 60.0, nodes: int = 3, longest: float | None = None
+    folder: Path,
+    *,
+    seconds: float,
+    seed: int,
+    rate: float = 60.0,
+    nodes: int = 3,
+    longest: float | None = None,
+    only: Sequence[str] = (),
 ) -> Result:
     """Fire at so many nodes for `seconds`, with `rate` messages a second of each of five publishers.
 
-    `longest` is how many seconds one fault may last.
+    `longest` is how many seconds one fault may last, `only` names the faults that are drawn from.
     """
     history = History()
     chance = random.Random(seed)
@@ -87,7 +94,7 @@ def run(
         fire = Fire(
             mesh,
             history,
-            FAULTS,
+            [fault for fault in FAULTS if not only or fault.name in only],
             seed,
             longest=longest,
             spares=names[nodes:],
