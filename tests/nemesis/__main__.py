@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from qmq.cli import launch
+from tests.nemesis.fire import FAULTS
 from tests.nemesis.run import run
 from tests.support.cluster_mesh import LEASHED
 
@@ -19,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.nemesis")
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--nodes", type=int, default=3, choices=range(3, 7), help="that the mesh begins with")
+    parser.add_argument("--only", nargs="+", default=[], choices=[fault.name for fault in FAULTS], help="these faults")
     parser.add_argument("--seed", type=int, help="of the faults; drawn and printed by default")
     parser.add_argument("--rate", type=float, default=60.0, help="messages a second of each of five publishers")
     parser.add_argument("--page", type=Path, default=Path("nemesis.html"), help="where the report goes")
@@ -31,7 +33,14 @@ def main() -> int:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         seconds = arguments.minutes * 60
-        result = run(folder.resolve(), seconds=seconds, seed=seed, rate=arguments.rate, nodes=arguments.nodes)
+        result = run(
+            folder.resolve(),
+            seconds=seconds,
+            seed=seed,
+            rate=arguments.rate,
+            nodes=arguments.nodes,
+            only=arguments.only,
+        )
     arguments.page.write_text(result.html, "utf-8")
     for row in result.rows:
         counts = f"{row.receipted} receipted, {row.received} received, {len(row.lost)} lost"

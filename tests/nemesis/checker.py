@@ -150,7 +150,7 @@ def _was_on_lost_disk(history: History, destination: str, body: bytes) -> bool:
     """Whether the receipt promised one disk only, and that one was lost before others had what it had."""
     receipt = history.receipted[destination][body]
     return receipt.copies <= 1 and any(
-        receipt.node in (*harm.nodes, UNKNOWN) and harm.alone_since <= receipt.at <= harm.end for harm in history.harms
+        receipt.disk in (*harm.nodes, UNKNOWN) and harm.alone_since <= receipt.at <= harm.end for harm in history.harms
     )
 
 

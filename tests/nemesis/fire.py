@@ -25,6 +25,9 @@ Steps = Generator[float | Callable[[], bool], None, None]
 QUIET_SECONDS_MAX = 2.5
 """Between the beginnings of two faults, at most."""
 
+FRAIL_SECONDS = 15.0
+"""For which a node may still end of a shortage that is over."""
+
 PATIENCE_SECONDS = 90.0
 """For what must come true while nothing burns, on a machine that is busy with other things."""
 
@@ -93,6 +96,7 @@ class Fire:
         self.spares = list(spares)
         self.on_change: list[Callable[[], None]] = []
         """Called when nodes have joined or left."""
+        self._frail: dict[str, float] = {}
         self._faults = faults
         self._seed = seed
         self._longest = longest
@@ -180,6 +184,12 @@ class Fire:
 
         yield all_ready
 
+    def revive(self, name: str) -> Steps:
+        """A new life for a node that has ended of what was done to it, or does so in a moment."""
+        self._frail[name] = time.monotonic() + FRAIL_SECONDS
+        if not self.mesh.fleet.nodes[name].is_alive:
+            yield from self.start(name)
+
     def until_covered(self) -> float:
         """Wait, while nothing burns, until every node has what any of them had; that moment of the history.
 
@@ -241,6 +251,7 @@ class Fire:
         for name in self.mesh.names:
             code = self.mesh.fleet.nodes[name].exit_code
             if name not in self._claimed and code is not None:
-                self.history.death(name, f"{exit_text(code)}; {self.mesh.fleet.log_tail(name)}")
+                if time.monotonic() > self._frail.get(name, 0.0):
+                    self.history.death(name, f"{exit_text(code)}; {self.mesh.fleet.log_tail(name)}")
                 self.history.begin_life(name)
                 self.mesh.start(name)

@@ -41,6 +41,9 @@ class Receipt:
     at: float
     node: str
     copies: int
+    disk: str
+    """One of the nodes whose disks those are; UNKNOWN when an earlier attempt is there, and the receipt not from its
+    node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +135,11 @@ class History:
                 self.attempts.setdefault(destination, Counter())[body] += 1
             self._count("sent")
 
-    def receipt(self, destination: str, body: bytes, node: str, copies: int = 2) -> None:
+    def receipt(self, destination: str, body: bytes, node: str, copies: int = 2, *, is_duplicate: bool = False) -> None:
+        """A node says that it has the message, or, with `is_duplicate`, that it or another has an earlier attempt."""
         with self._lock:
             receipted = self.receipted.setdefault(destination, {})
-            receipted.setdefault(body, Receipt(self.now, node, copies))
+            receipted.setdefault(body, Receipt(self.now, node, copies, UNKNOWN if is_duplicate else node))
             self.receipted_by[node] += 1
             self._count("receipted")
 

@@ -30,7 +30,7 @@ def full_disk(fire: Fire, chance: random.Random) -> Steps:
         fire.disks.fill(name, chance.choice((0, chance.randrange(1 << 17), chance.randrange(1 << 24))))
         yield fire.long(chance)
         fire.disks.empty(name)
-        yield from _revive(fire, name)
+        yield from fire.revive(name)
 
 
 @fault(1)
@@ -40,7 +40,7 @@ def no_longer_files(fire: Fire, chance: random.Random) -> Steps:
         most = _longest_file(fire.mesh.fleet.nodes[name].data) + chance.randrange(1 << 15)
         with _limited(fire.mesh, name, resource.RLIMIT_FSIZE, most):
             yield fire.long(chance)
-        yield from _revive(fire, name)
+        yield from fire.revive(name)
 
 
 @fault(1)
@@ -60,7 +60,7 @@ def no_memory(fire: Fire, chance: random.Random) -> Steps:
             size = int(file.read().split()[0]) * resource.getpagesize()
         with _limited(fire.mesh, name, resource.RLIMIT_AS, size + (1 << 20)):
             yield fire.long(chance)
-        yield from _revive(fire, name)
+        yield from fire.revive(name)
 
 
 # Disks: one at a time
@@ -85,9 +85,10 @@ def old_disk(fire: Fire, chance: random.Random) -> Steps:
     with fire.node(chance) as name:
         data = fire.mesh.fleet.nodes[name].data
         image = data.with_name(f"{name}.image")
-        fire.mesh.pause(name)
-        shutil.copytree(data, image)
-        fire.mesh.resume(name)
+        with fire.history.harm("SIGSTOP", name):
+            fire.mesh.pause(name)
+            shutil.copytree(data, image)
+            fire.mesh.resume(name)
         yield chance.uniform(0.5, 5)
         since = fire.until_covered()
         with fire.history.harm("old disk", name, alone_since=since):
@@ -137,12 +138,6 @@ def _longest_file(folder: Path) -> int:
         with contextlib.suppress(FileNotFoundError):  # the node goes on meanwhile
             longest = max(longest, path.stat().st_size)
     return longest
-
-
-def _revive(fire: Fire, name: str) -> Steps:
-    """A new life for a node that ended of what was done to it."""
-    if not fire.mesh.fleet.nodes[name].is_alive:
-        yield from fire.start(name)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """One run: the mesh starts, clients work, faults come and go, all is healed, and the history is judged."""
 
+import math
 import random
 import re
 import time
@@ -34,6 +35,9 @@ TAKEOVER_AFTER_SECONDS = 3.0
 TAKEOVER_SECONDS = TAKEOVER_AFTER_SECONDS + 1.5
 """A node that is silent for so long is taken over, most likely."""
 
+WORK_SECONDS_MAX = 0.25
+"""Of a consumer on one message."""
+
 STAY_SECONDS = (1.0, 8.0)
 """Of consumers that go from node to node."""
 
@@ -62,11 +66,18 @@ Reader = StompConsumer | StompFollower
 
 
 def run(
-    folder: Path, *, seconds: float, seed: int, rate: float = 60.0, nodes: int = 3, longest: float | None = None
+    folder: Path,
+    *,
+    seconds: float,
+    seed: int,
+    rate: float = 60.0,
+    nodes: int = 3,
+    longest: float | None = None,
+    only: Sequence[str] = (),
 ) -> Result:
     """Fire at so many nodes for `seconds`, with `rate` messages a second of each of five publishers.
 
-    `longest` is how many seconds one fault may last.
+    `longest` is how many seconds one fault may last, `only` names the faults that are drawn from.
     """
     history = History()
     chance = random.Random(seed)
@@ -83,7 +94,7 @@ def run(
         fire = Fire(
             mesh,
             history,
-            FAULTS,
+            [fault for fault in FAULTS if not only or fault.name in only],
             seed,
             longest=longest,
             spares=names[nodes:],
@@ -146,10 +157,22 @@ def _workers(
     readers: list[Reader] = [
         StompFollower(history, names, anywhere(), fanout, reader) for fanout, reader in _followers()
     ]
-    readers += [StompConsumer(history, names, [mesh.address(name)], EDGE, "edge") for name in mesh.names]
-    for queue, level in ((EDGE, "edge"), (GOOD, "quorum"), (GOOD, "quorum")):
-        stay = random.Random(chance.random())
-        readers.append(StompConsumer(history, names, anywhere(), queue, level, lambda c=stay: c.uniform(*STAY_SECONDS)))
+
+    def consumer(queue: str, level: str, addresses: list[tuple[str, int]], *, stays: bool) -> StompConsumer:
+        own = random.Random(chance.random())
+        return StompConsumer(
+            history,
+            names,
+            addresses,
+            queue,
+            level,
+            work=lambda: own.uniform(0, WORK_SECONDS_MAX),
+            stay=lambda: math.inf if stays else own.uniform(*STAY_SECONDS),
+        )
+
+    readers += [consumer(EDGE, "edge", [mesh.address(name)], stays=True) for name in mesh.names]
+    readers += [consumer(EDGE, "edge", anywhere(), stays=False)]
+    readers += [consumer(GOOD, "quorum", anywhere(), stays=False) for _ in range(3)]
 
     def let_in() -> None:
         for publisher in stock:
@@ -168,7 +191,7 @@ def _settle(mesh: Cluster, history: History, publishers: Sequence[Sender]) -> li
         publisher.enough.set()
     eventually(
         lambda: all(publisher.is_idle or publisher.failure for publisher in publishers),
-        "publishers wait for receipts in vain",
+        lambda: f"publishers wait for receipts in vain: {[publisher.state for publisher in publishers]}",
         IDLE_SECONDS,
     )
     readers: dict[str, list[str]] = {}

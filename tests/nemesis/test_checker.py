@@ -86,6 +86,16 @@ def test_only_what_was_receipted_for_one_disk_may_be_lost_with_that_disk(
     assert missing(history, FANOUT, ["r"]) == int(not is_excused)
 
 
+def test_whose_disk_has_an_earlier_attempt_is_not_known() -> None:
+    history = history_of(FANOUT, b"p 1")
+    history.send(FANOUT, b"p 2", is_named=True)
+    history.receipt(FANOUT, b"p 2", "c", 1, is_duplicate=True)
+
+    history.harms.append(Harm("disk lost", ("a",), 0.0, 2000.0, 0.0))
+
+    assert row_of(history).is_good
+
+
 def test_a_message_that_a_follower_was_told_twice_is_doubled_by_the_node_that_told_it_again() -> None:
     history = history_of(FANOUT, b"p 1")
 

@@ -124,3 +124,19 @@ def test_faults_last_shorter_and_longer_than_a_takeover_takes_and_never_longer_t
     lasts = [fire.long(random.Random(seed)) for seed in range(200)]
 
     assert min(lasts) < 4.5 < max(lasts) <= 10.0
+
+
+def test_a_node_that_ends_of_a_shortage_a_moment_after_it_is_only_started_again() -> None:
+    mesh = MeshTwin("a")
+    mesh.fleet.nodes["a"].is_alive = True
+
+    def harm(fire: Fire, chance: random.Random) -> Steps:
+        with fire.claim("a"):
+            yield from fire.revive("a")
+            mesh.fleet.nodes["a"].exit_code = 1
+
+    fire = fire_of(mesh, Fault("harm", harm, 1, False), most=1)
+    fire.burn(1)
+
+    assert fire.history.deaths == []
+    assert "a" in mesh.started

@@ -15,7 +15,7 @@ import trio
 import qmq.client
 from qmq.errors import Refused
 from tests.nemesis.history import UNKNOWN, History
-from tests.support.cluster_client import Client, LostError, Message
+from tests.support.cluster_client import Client, Message
 from tests.support.cluster_work import RETRY_SECONDS, Consumer, Follower, Worker
 
 BEATS_MS = (1000, 1000)
@@ -23,6 +23,7 @@ UNANSWERED_MAX = 200
 """Messages out without a receipt; then a publisher waits."""
 COPIES = 2
 """Disks that a receipt of the default level stands for, in a mesh of three or more."""
+TICK_SECONDS = 0.01
 IN_HAND = 10
 """Messages of one consumer; few, so that it is known of most when they were handed out."""
 
@@ -68,6 +69,7 @@ class StompPublisher(Worker):
         self._name = name
         self._pause_seconds = 1 / rate
         self._begun = 0
+        self._client: Client | None = None
         self._out: deque[tuple[str, bytes]] = deque()
         self._again: deque[bytes] = deque()
 
@@ -76,7 +78,16 @@ class StompPublisher(Worker):
         """Whether all that was begun is receipted."""
         return not self._out and not self._again
 
+    @property
+    def state(self) -> str:
+        """For a failure: what it waits for, and where."""
+        place = "no connection" if self._client is None else f"{self._names.of(self._client)} {self._client.said_last}"
+        return (
+            f"{self._name} at {place}: {len(self._out)} without a receipt, {list(self._out)[:3]}, {self._again} again"
+        )
+
     def serve(self, client: Client) -> None:
+        self._client = client
         try:
             while not self.stopping.is_set():
                 self._harvest(client)
@@ -96,6 +107,7 @@ class StompPublisher(Worker):
             self._harvest(client)
             self._again.extendleft(body for _, body in reversed(self._out))
             self._out.clear()
+            self._client = None
 
     def _next(self) -> bytes | None:
         if len(self._out) >= UNANSWERED_MAX:
@@ -116,7 +128,8 @@ class StompPublisher(Worker):
 
 
 class StompConsumer(Consumer):
-    """Takes messages of a queue at one node after the other and asks for a receipt of each ACK, at `level`.
+    """Takes messages of a queue at one node after the other, works on each for a moment, and asks for a receipt of its
+    ACK, at `level`. So a node that goes away finds consumers with messages in hand.
 
     A message was handed out after the consumer had subscribed, and after room for it was made: the n-th one after the
     ACK of the one IN_HAND before it was sent.
@@ -129,16 +142,22 @@ class StompConsumer(Consumer):
         addresses: Sequence[tuple[str, int]],
         destination: str,
         level: str,
+        work: Callable[[], float],
         stay: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """`stay` says how many seconds it is at a node before it goes to the next one without a word."""
+        """`work` says how many seconds a message takes, `stay` how many it is at a node before it goes to the next one
+        without a word."""
         super().__init__(addresses, destination, BEATS_MS)
+        self._work = work
         self._stay = stay
         self._level = level
         self._history = history
         self._names = names
+        # From when on the next messages can have been handed out, and those in hand with when they are done.
         self._since: deque[float] = deque()
+        self._in_hand: deque[tuple[float, Message]] = deque()
         self._asked: dict[str, Message] = {}
+        self._lock = threading.Lock()
 
     @property
     def reader(self) -> str:
@@ -146,33 +165,35 @@ class StompConsumer(Consumer):
 
     def serve(self, client: Client) -> None:
         self._since = deque([self._history.now] * IN_HAND)
+        self._in_hand.clear()
         self._asked = {}
         client.on_answer = lambda headers: self._hear(client, headers)
         headers = {"prefetch-count": str(IN_HAND)}
         client.subscribe(self.destination, ack="client-individual", on_message=self._take, headers=headers)
         until = self._history.now + self._stay()
         while not (client.ended.is_set() or self.stopping.is_set()) and self._history.now < until:
-            client.ended.wait(RETRY_SECONDS)
+            while self._in_hand and self._in_hand[0][0] <= self._history.now:
+                self._acknowledge(client, self._in_hand.popleft()[1])
+            client.ended.wait(TICK_SECONDS)
 
     def _take(self, client: Client, message: Message) -> None:
         try:
-            self._take_one(client, message)
-        except LostError:
-            raise
+            since = self._since.popleft()
+            node = self._names.of(client)
+            self._history.receive(self.destination, self.reader, message.body, node, message.id, since=since)
+            self._in_hand.append((self._history.now + self._work(), message))
         except Exception:  # stomp.py, whose thread this is, would keep it to itself
             self.failure = traceback.format_exc()
 
-    def _take_one(self, client: Client, message: Message) -> None:
-        node = self._names.of(client)
-        since = self._since.popleft()
-        self._history.receive(self.destination, self.reader, message.body, node, message.id, since=since)
+    def _acknowledge(self, client: Client, message: Message) -> None:
         self._since.append(self._history.now)
-        # Nothing else is heard before this call returns, its receipt neither.
-        receipt = client.acknowledge(message, receipt=True, ack_level=self._level)
-        self._asked[receipt] = message
+        with self._lock:  # its receipt may come at once
+            receipt = client.acknowledge(message, receipt=True, ack_level=self._level)
+            self._asked[receipt] = message
 
     def _hear(self, client: Client, headers: Mapping[str, str]) -> None:
-        message = self._asked.pop(headers["receipt-id"], None)
+        with self._lock:
+            message = self._asked.pop(headers["receipt-id"], None)
         if message is not None:
             for_good = self._level == "quorum" and "ack-level" not in headers
             node = self._names.of(client)
@@ -224,10 +245,17 @@ class PythonClient(threading.Thread):
         self._name = name
         self._pause_seconds = 1 / rate
         self._unanswered = 0
+        self._client: qmq.client.Client | None = None
 
     @property
     def is_idle(self) -> bool:
         return self._unanswered == 0
+
+    @property
+    def state(self) -> str:
+        """For a failure: what it waits for, and where."""
+        told = "not begun" if self._client is None else str(self._client.statistics())
+        return f"{self._name}: {self._unanswered} without a receipt; {told}"
 
     def run(self) -> None:
         try:
@@ -245,6 +273,7 @@ class PythonClient(threading.Thread):
     async def _work(self) -> None:
         beat_seconds = BEATS_MS[0] / 1000
         async with qmq.client.connect(self._nodes, beat_seconds=beat_seconds, redial_seconds_max=1.0) as client:
+            self._client = client
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow, client)
                 nursery.start_soon(self._publish, client, nursery)
@@ -270,7 +299,8 @@ class PythonClient(threading.Thread):
             except Refused:  # a full disk; another node, or this one later, has room
                 await trio.sleep(RETRY_SECONDS)
         copies = COPIES if receipt.copies is None else receipt.copies
-        self._history.receipt(self.destination, body, self._node(client), copies)
+        again = receipt.is_duplicate
+        self._history.receipt(self.destination, body, self._node(client), copies, is_duplicate=again)
         self._unanswered -= 1
 
     async def _follow(self, client: qmq.client.Client) -> None:
