@@ -83,6 +83,7 @@ def status_of(node: "Node") -> dict[str, Any]:
             "bytes": broker.retained.bytes,
             "left_out": broker.retained.left_out,
         },
+        "rows": {"mended": node.row_repairs.mended, "lost": node.row_repairs.lost},
         "dedup": {"ids": len(broker.dedup), "asked": node.retries.asked},
         "peers": peers_of(node),
         "topics": topics_of(node),

@@ -65,8 +65,8 @@ def lack_of(node: str, incarnation: int, after: int, through: int, sequence: int
     return Lack(Origin(node, unsigned(incarnation)), after, through, unsigned(sequence), queue)
 
 
-DAMAGE_TOLD_MAX: Final = 100
-"""Damaged rows that are told one by one."""
+DAMAGE_TOLD_MAX: Final = 20
+"""Damaged rows that are told one by one: fewer than there are alarms to be seen."""
 
 
 def note_damage(told: list[str], lack: Lack) -> None:

@@ -8,6 +8,7 @@ from trio.testing import MockClock
 from qmq.config import StorageSettings
 from qmq.dots import Dot
 from qmq.server.node import Node
+from qmq.server.status import status_of
 from qmq.storage.memory_stores import MemoryQueueStore
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import eventually, subscribe
@@ -71,6 +72,7 @@ async def test_what_nobody_has_is_told_as_lost_and_the_queue_goes_on(autojump_cl
         (lost,) = [alarm for alarm in a.alarms.list() if alarm["code"] == "lost"]
         assert str(dot) in str(lost["message"])
         assert JOBS in str(lost["message"])
+        assert status_of(a)["rows"] == {"mended": 0, "lost": 1}
         await a.checkpoints.checkpoint()
         await a.look_around()
         assert JOBS not in a.stored_counts
