@@ -123,6 +123,8 @@ class Ledger:
     """Poison → ids of the dead letters that were read of it."""
     ages: dict[str, float] = field(default_factory=dict)
     """Timed message → seconds after its receipt when it was given."""
+    expired: dict[str, float] = field(default_factory=dict)
+    """Timed message → seconds after it was sent when its dead letter was read; of meshes of first lives."""
     wrongs: list[str] = field(default_factory=list)
 
     def send(self, publisher: str, number: int, node: str, destination: str, chance: random.Random) -> Sent:

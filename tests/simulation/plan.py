@@ -77,7 +77,16 @@ class Family(Enum):
     }
     """Everything there is. A minority of the disks may be lost, and in a part of the seeds nodes join and leave."""
     WIPES = {"wipe": 3, "crash": 3, "cut": 2, "slow disks": 3, "stop": 1, "disk": 1}
-    DAMAGE = {"damage": 3, "old image": 2, "rotten rows": 2, "lost rows": 1, "crash": 3, "cut": 2, "clock": 1}
+    DAMAGE = {
+        "damage": 3,
+        "old image": 2,
+        "rotten rows": 2,
+        "lost rows": 1,
+        "crash": 3,
+        "cut": 2,
+        "isolate": 3,
+        "clock": 1,
+    }
     CRASHES = {"crash": 4, "power": 4, "power of all": 3, "isolate": 4}
     CUTS = {
         "cut": 4,
@@ -115,18 +124,21 @@ class Family(Enum):
         "break": 1,
     }
     """Few faults, long enough for another node to serve the one that they meet, and perhaps for its return."""
+    AWAY = {"crash": 3, "power": 3, "isolate": 3, "isolate one way": 1, "pause": 1, "cut": 2, "stop": 1}
+    """Few and long ones, and journals too short for whoever is away."""
     NONE = dict[str, int]()
 
 
 SHARES = {
     Family.ALL: 10,
-    Family.WIPES: 3,
+    Family.WIPES: 2,
     Family.DAMAGE: 2,
     Family.CRASHES: 2,
     Family.CUTS: 2,
     Family.SLOW: 1,
     Family.CHANGES: 1,
     Family.TAKEOVERS: 3,
+    Family.AWAY: 1,
     Family.NONE: 6,
 }
 """How many of thirty seeds draw from each."""
@@ -222,7 +234,7 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
     seconds = chance.uniform(4, 6.5)
     drawn = chance.choices(list(SHARES), list(SHARES.values()))[0]
     family = family or drawn
-    is_long = family is Family.TAKEOVERS or (family is Family.ALL and chance.random() < LONG_SHARE)
+    is_long = family in (Family.TAKEOVERS, Family.AWAY) or (family is Family.ALL and chance.random() < LONG_SHARE)
     changes = family is Family.CHANGES or (family is Family.ALL and chance.random() < CHANGE_SHARE)
     nodes = tuple(f"n{number}" for number in range(1, (size or drawn_size) + 1))
     if changes and len(nodes) == 3:
@@ -257,7 +269,7 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
         prefetch=chance.choice((1, 2, 5, 20)),
         core=_draw_core(chance, nodes) if faults and not changes else (),
     )
-    if faults and random.Random(f"short/{seed}").random() < SHORT_SHARE:
+    if family is Family.AWAY or (faults and random.Random(f"short/{seed}").random() < SHORT_SHARE):
         plan = replace(
             plan, segment_bytes=4096, checkpoint_bytes=3000, journal_keep_bytes=4096, journal_bytes_max=12288
         )

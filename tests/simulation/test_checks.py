@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Origin
 from qmq.storage.batch import BatchHead, encode_batch, read_head
 from qmq.storage.record import Kind, pack_envelope, pack_record
-from tests.simulation.checks import can_decide, fanouts, members, moves, queues, records, topics
+from tests.simulation.checks import can_decide, fanouts, members, moves, queues, records, toil, topics
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 
@@ -376,3 +376,16 @@ def test_what_comes_again_after_an_ack_for_good_is_found_unless_its_consumer_was
     trio.run(live, clock=MockClock(autojump_threshold=0))
 
     assert len(queues.given_again_for_good(ledger)) == 1
+
+
+def test_logs_of_which_one_lacks_what_another_holds_are_found_unless_only_a_lost_disk_had_it() -> None:
+    rows = {"n1": {FANOUT: [(Dot(N1, 1), "p0.1")]}, "n2": {FANOUT: [(Dot(N1, 1), "p0.1"), (Dot(N2, 1), "p0.2")]}}
+
+    assert [wrong.split(":")[0] for wrong in fanouts.unlike(rows, Excuses())] == ["I13 log"]
+    assert fanouts.unlike(rows, Excuses(dots={Dot(N2, 1)})) == []
+    assert fanouts.unlike({"n1": rows["n1"], "n2": rows["n1"]}, Excuses()) == []
+
+
+def test_what_expires_long_before_its_time_is_found() -> None:
+    assert toil.early(Ledger(expired={"t0.1": 3.9, "t0.2": 3.1})) == []
+    assert len(toil.early(Ledger(expired={"t0.1": 2.9}))) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation.find import find
 from tests.simulation.plants import PLANTS, Planted
+from tests.simulation.plants.in_tests import is_found
 from tests.simulation.run import simulate
 
 SEEDS = 60
@@ -34,3 +35,10 @@ def test_a_plant_leaves_nothing_behind() -> None:
             pass
 
     assert simulate(0).digest == before
+
+
+@pytest.mark.parametrize("planted", [p for p in PLANTS.values() if p.found_by], ids=lambda p: p.name)
+def test_what_no_seed_finds_is_found_by_the_test_that_is_named(planted: Planted) -> None:
+    assert planted.seed is None
+
+    assert is_found(planted), f"with {planted.name}, {planted.found_by} passes"

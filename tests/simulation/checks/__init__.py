@@ -108,6 +108,8 @@ def broken(stage: Stage) -> list[str]:
         kept = {origin: log for origin, log in logs[member.name].items() if origin not in member.forgotten()}
         wrongs += records.holes(member.name, kept, member.vector(), member.damaged)
         wrongs += fanouts.lost_in_logs(member.name, fanout_logs(member, FANOUTS), ledger, excuses)
+    rows = {member.name: fanout_logs(member, [*FANOUTS, INSISTED]) for member in members}
+    wrongs += fanouts.unlike(rows, excuses)
     wrongs += records.differences(logs)
     logged = published(logs.values())
     adopted = {} if stage.leaving is None else left_for_good.adopted(logged, ledger, stage.leaving.name)
@@ -126,6 +128,7 @@ def broken(stage: Stage) -> list[str]:
     if stage.leaving is None:  # what a node that was away had settled may have been adopted meanwhile
         wrongs += queues.given_again_where_settled(ledger, forgetful)
     wrongs += toil.late(plan, ledger)
+    wrongs += toil.early(ledger)
     wrongs += toil.tried_too_often(plan, ledger, sum(member.lives for member in members))
     wrongs += toil.rejuvenated(plan, ledger, stage.lookout.taken_over)
     if not forgetful:

@@ -3,9 +3,12 @@
 I1   what was receipted is in the log of every node, and was told to every subscriber
 I4   a log has the records of one incarnation in their order
 I5   a subscriber that resumes by vector is told exactly what the logs hold, once
+I13  in the end the logs of all nodes hold the same
 """
 
-from qmq.dots import Vector
+from collections.abc import Mapping
+
+from qmq.dots import Dot, Vector
 from tests.simulation.evidence import Excuses, Rows
 from tests.simulation.ledger import Ledger
 
@@ -27,6 +30,19 @@ def lost_in_logs(name: str, logs: Rows, ledger: Ledger, excuses: Excuses) -> lis
         for message in ledger.receipted:
             if message.destination == destination and message.id not in ids and message.id not in excuses.ids:
                 wrong.append(f"I1 log: {message.id}, receipted by {message.receipted_by}, is not in the log of {name}")
+    return wrong
+
+
+def unlike(rows: Mapping[str, Rows], excuses: Excuses) -> list[str]:
+    """I13 for the logs of all nodes, by name: what one of them holds, all hold."""
+    wrong: list[str] = []
+    for destination in next(iter(rows.values())):
+        held = {name: {dot for dot, _ in logs[destination]} - excuses.dots for name, logs in rows.items()}
+        every = set[Dot]().union(*held.values())
+        for name, dots in held.items():
+            if dots != every:
+                lacks = sorted(every - dots)[:3]
+                wrong.append(f"I13 log: {name} lacks {', '.join(map(str, lacks))} of {destination}, which others hold")
     return wrong
 
 

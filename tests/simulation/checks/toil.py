@@ -1,7 +1,7 @@
 """Messages that fail or expire.
 
-I22  nothing is given later than its ttl and what a jump of the clock may add to it; where nothing goes wrong, all is
-     given in time
+I22  nothing is given later than its ttl and what a jump of the clock may add to it, and nothing expires before; where
+     nothing goes wrong, all is given in time
 cap  poison ends as one dead letter, after no more deliveries than its limit and the deaths of nodes explain
 
 What an owner counted and buried while nobody heard it, the node does not know that serves it by then.
@@ -48,6 +48,12 @@ def late(plan: Plan, ledger: Ledger) -> list[str]:
         return []
     most = TTL_SECONDS * (1 + 1 / FOLLOWS_PARTS) + ON_THE_WAY_SECONDS
     return [f"I22: {id} was given {age:.1f} s after its receipt" for id, age in ledger.ages.items() if age > most]
+
+
+def early(ledger: Ledger) -> list[str]:
+    """I22, while every node lived its first life: what has expired was not young, by whosever clock."""
+    least = TTL_SECONDS * (1 - 2 / FOLLOWS_PARTS)  # its owner's clock may be too slow while its server's is too fast
+    return [f"I22 early: {id} had expired at {age:.1f} s" for id, age in ledger.expired.items() if age < least]
 
 
 def tried_too_often(plan: Plan, ledger: Ledger, lives: int) -> list[str]:

@@ -1,6 +1,6 @@
 """Bugs to put into the product; importing this registers them all in `registry.PLANTS`."""
 
-from tests.simulation.plants import clients, commits, links, queues, takeover, toil
+from tests.simulation.plants import clients, commits, links, queues, recovery, takeover, toil
 from tests.simulation.plants.registry import PLANTS, SEEDS_MAX, Planted
 
-__all__ = ["PLANTS", "SEEDS_MAX", "Planted", "clients", "commits", "links", "queues", "takeover", "toil"]
+__all__ = ["PLANTS", "SEEDS_MAX", "Planted", "clients", "commits", "links", "queues", "recovery", "takeover", "toil"]

@@ -4,13 +4,17 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from unittest.mock import patch
 
+import msgpack
+
 from qmq.broker.broker import Broker
-from qmq.broker.dedup import Dedup
+from qmq.broker.dedup import Dedup, dedup_key
 from qmq.broker.durables import Durables
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
 from qmq.cursors import Move
 from qmq.server.retries import Retries
+from qmq.storage.batch import BatchHead
+from qmq.storage.reduce import Reduction
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
@@ -47,6 +51,27 @@ def ids_of_peers_are_not_learned() -> Iterator[None]:
 def ids_are_forgotten_at_a_restart() -> Iterator[None]:
     """Nothing is learned from the journal when a node starts."""
     with patch("qmq.server.node.replay_ids", lambda *_: None):
+        yield
+
+
+@plant(Family.CRASHES, "I13", seed=30)
+def doubles_dropped_at_the_merge() -> Iterator[None]:
+    """Of two messages with one dedup id a node keeps the one that it hears of first, which is another one elsewhere."""
+    take = Reduction.take
+
+    def take_first(reduction: Reduction, position: int, head: BatchHead, data: bytes) -> None:
+        take(reduction, position, head, data)
+        for name, entries in reduction.fanouts.items():
+            known: set[bytes] = set()
+            for entry in list(entries):
+                _, _, _, _, headers, _ = msgpack.unpackb(entry.packed)
+                key = dedup_key(name, headers)
+                if key is not None and key in known:
+                    entries.remove(entry)
+                elif key is not None:
+                    known.add(key)
+
+    with patch.object(Reduction, "take", take_first):
         yield
 
 

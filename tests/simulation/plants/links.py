@@ -14,12 +14,14 @@ from qmq.dots import Origin, Vector
 from qmq.errors import MeshError
 from qmq.replication.acceptance import NOT_HERE, Acceptance
 from qmq.replication.feed import Feed, Read
+from qmq.replication.frames import Batches, Gap, Hole
 from qmq.replication.hub import Hub
 from qmq.replication.routes import Neighbour, Routes
 from qmq.server.followers import Followers
 from qmq.server.node import Node
-from qmq.storage.batch import BatchHead, read_head
+from qmq.storage.batch import BatchHead, batch_records, read_head
 from qmq.storage.journal import Journal
+from qmq.storage.record import Kind
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
@@ -86,6 +88,21 @@ def relay_refused_for_ever() -> Iterator[None]:
         return tuple(sorted(origin for origin in known if origin.node != peer))
 
     with patch.object(Hub, "direct_for", direct_for_ever):
+        yield
+
+
+@plant(Family.ALL, "I13", "I21", seed=0)
+def unknown_records_not_passed_on() -> Iterator[None]:
+    """A node keeps from its peers what it does not understand: here, how often messages have failed."""
+    select = Feed.select
+
+    def select_known(
+        feed: Feed, read: Read, durable_end: int, base: Vector
+    ) -> tuple[list[Gap | Hole | Batches], int | None]:
+        known = [one for one in read if all(record.kind != Kind.ATTEMPTS for record in batch_records(one[2]))]
+        return select(feed, known, durable_end, base)
+
+    with patch.object(Feed, "select", select_known):
         yield
 
 

@@ -63,9 +63,17 @@ def no_barrier_after_a_restart() -> Iterator[None]:
         yield
 
 
-@plant(Family.TAKEOVERS, "I7", "I13", "I9")
+@plant(
+    Family.TAKEOVERS,
+    "I7",
+    "I13",
+    "I9",
+    found_by="tests/server/test_takeover.py::"
+    "test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_new_term_comes_once",
+)
 def no_fence() -> Iterator[None]:
-    """What another node lends is taken, however old it is and whoever serves meanwhile."""
+    """What another node lends is taken, however old it is and whoever serves meanwhile. What keeps an old loan out is
+    mostly something else: links end with the term, and what was lent comes back."""
 
     def may_borrow(
         takeover: Takeover, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]

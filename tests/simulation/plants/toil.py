@@ -1,15 +1,22 @@
 """Mistakes with messages that fail."""
 
 from collections.abc import Iterator
+from types import MethodType
+from typing import Any
 from unittest.mock import patch
 
-from qmq.broker.message import Message
-from qmq.dots import Dot
+from qmq import journal
+from qmq.broker.broker import Broker
+from qmq.broker.clocks import PeerClocks
+from qmq.broker.message import Envelope, Message
+from qmq.broker.outcome import Outcome
+from qmq.broker.rules import DEAD_LETTERS
+from qmq.dots import Dot, Origin
 from qmq.journal import Replay
 from qmq.storage.failure_records import unpack_dead
 from qmq.storage.ports import QueueRow
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import ANY_CALL, plant
 
 
 @plant(Family.CRASHES, "cap", seed=40)
@@ -33,4 +40,48 @@ def buried_and_kept() -> Iterator[None]:
         return "/queue/nowhere", dot, letter
 
     with patch("qmq.storage.reduce.unpack_dead", only_the_letter):
+        yield
+
+
+@plant(Family.CRASHES, "burial", found_by=ANY_CALL)
+def letter_and_settle_apart() -> Iterator[None]:
+    """A letter is accepted and its message settled by two records in two batches, and a crash comes between."""
+
+    def accept_letter(
+        broker: Broker, envelope: Envelope, body: bytes, out: Outcome, queue: str, dot: Dot | None
+    ) -> int:
+        broker.send(envelope, body, out.now_us, out)
+        return 0
+
+    encode = journal.encode_records
+
+    def encode_apart(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
+        records = [record for out in outcomes for record in out.records]
+        if not any(isinstance(one, Message) and one.envelope.destination == DEAD_LETTERS for one in records):
+            return encode(origin, outcomes)
+        with patch.object(journal, "OUTCOME_BYTES_MAX", 0), patch.object(journal, "BATCH_BYTES_TARGET", 1):
+            return encode(origin, outcomes)
+
+    begin = Broker.__init__
+
+    def begin_in_two(broker: Broker, *arguments: Any, **settings: Any) -> None:
+        begin(broker, *arguments, **settings)
+        broker.queues._dead_letters._publish = MethodType(accept_letter, broker)  # type: ignore[method-assign]
+
+    with patch.object(Broker, "__init__", begin_in_two), patch.object(journal, "encode_records", encode_apart):
+        yield
+
+
+@plant(
+    Family.TAKEOVERS,
+    "I22",
+    found_by="tests/server/test_takeover.py::test_times_of_messages_mean_the_same_when_another_serves_them",
+)
+def times_by_ones_own_clock() -> Iterator[None]:
+    """When a message of another node expires is read from the clock of the node that hands it out."""
+
+    def apart_us(clocks: PeerClocks, node: str) -> int | None:
+        return 0
+
+    with patch.object(PeerClocks, "apart_us", apart_us):
         yield

@@ -8,6 +8,7 @@ import random
 
 import trio
 
+from qmq.broker.dead_letters import EXPIRED
 from qmq.wire.stomp import Frame, encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import dot_of, id_of
@@ -104,6 +105,9 @@ async def _toil_at(stage: Stage, member: Member, client: Client, chance: random.
                 continue
             if destination == DEAD:
                 ledger.letters.setdefault(message_id, set()).add(frame.head.headers["message-id"])
+                is_late = frame.head.headers.get("dead-letter-reason") == EXPIRED
+                if is_late and all(node.lives == 1 for node in stage.members):
+                    ledger.expired.setdefault(message_id, trio.current_time() - sent.at)
             else:
                 _note_age(stage, frame, message_id)
             await client.send(encode_frame("ACK", [("id", frame.head.headers["ack"])]))

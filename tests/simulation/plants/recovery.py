@@ -1,0 +1,78 @@
+"""Mistakes with what a disk still has when a node comes back, and with what left the others meanwhile."""
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import msgpack
+
+from qmq.dots import Dot, Origin
+from qmq.replication.values import pack_dot_groups
+from qmq.server.repairs import Repairs
+from qmq.storage.failure_records import pack_attempts
+from qmq.storage.reduce import Reduction
+from qmq.storage.segment import Found, scan
+from qmq.storage.store import Store
+from tests.simulation.plan import Family
+from tests.simulation.plants.registry import plant
+
+
+@plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=30)
+def incarnations_counted() -> Iterator[None]:
+    """A life is called by the number after the last one that its disk knows; an old copy of that gives it out again."""
+    begin_anew = Store.begin_incarnation
+
+    def begin_incarnation(store: Store, incarnation: int, timestamp_us: int) -> Origin:
+        own = store.recovered.identity.node
+        lives = [origin.incarnation for origin in store.journal.vector() if origin.node == own]
+        return begin_anew(store, max(lives, default=0) + 1, timestamp_us)
+
+    with patch.object(Store, "begin_incarnation", begin_incarnation):
+        yield
+
+
+@plant(Family.DAMAGE, "I1", found_by="tests/storage/test_recovery.py")
+def cut_at_the_first_damage() -> Iterator[None]:
+    """Whatever stands behind bytes that cannot be read is taken for a torn tail."""
+
+    def scan_until_damage(data: bytes) -> Iterator[Found]:
+        for found in scan(data):
+            if found.head is None:
+                yield Found(found.start, len(data), None)
+                return
+            yield found
+
+    with patch("qmq.storage.recovery.scan", scan_until_damage):
+        yield
+
+
+@plant(Family.AWAY, "I8", found_by="tests/server/test_repairs.py")
+def stale_and_not_held_back() -> Iterator[None]:
+    """A node that was away for longer than journals last hands out what it held, and asks nobody whether it is done."""
+
+    async def check(repairs: Repairs, peer: str) -> bool:
+        return True
+
+    with patch.object(Repairs, "_check", check):
+        yield
+
+
+@plant(Family.AWAY, "I8", found_by="tests/server/test_repairs.py")
+def done_and_forgotten() -> Iterator[None]:
+    """Of what was settled a node knows nothing any more when its journal has dropped the settle."""
+
+    async def answer_settled(repairs: Repairs, dots: list[Dot]) -> bytes:
+        return msgpack.packb([pack_dot_groups([]), pack_attempts([])])  # type: ignore[no-any-return]
+
+    with patch.object(Repairs, "_answer_settled", answer_settled):
+        yield
+
+
+@plant(Family.ALL, "I8", found_by="tests/storage/test_checkpoint.py")
+def settles_do_not_wait() -> Iterator[None]:
+    """A settle that comes before its message is forgotten by the next checkpoint: a tombstone collected too early."""
+
+    def tombstones(reduction: Reduction) -> set[Dot]:
+        return set()
+
+    with patch.object(Reduction, "tombstones", tombstones):
+        yield
