@@ -72,6 +72,8 @@ class Family(Enum):
         "wipe": 3,
         "damage": 2,
         "old image": 2,
+        "rotten rows": 1,
+        "lost rows": 1,
         "join": 3,
         "retire": 3,
     }

@@ -2,6 +2,8 @@
 
 from qmq.dots import Dot
 from qmq.storage.memory_stores import MemoryQueueStore
+from tests.simulation.cluster import Member
+from tests.simulation.evidence import Held, batches_of, held_by, records_of
 from tests.simulation.faults import Fault, nemesis
 from tests.simulation.stage import Stage
 
@@ -14,16 +16,15 @@ async def rotten_rows(stage: Stage, fault: Fault) -> None:
     """A crash, and while the node is down bits flip in some rows of its queue store."""
     member = stage.by_name[fault.node]
     if member.is_alive:
-        stage.excuses.losing(member, stage.members)
+        only_stored = _only_stored(stage, member)
         await member.crash(silently=True)
         store = MemoryQueueStore(member.disk)
-        standing = [
-            Dot(origin, row[0]) for origin in store.origins() for row in store.standing(origin, 0, SEQUENCE_MAX, 1000)
-        ]
+        standing = _standing(store)
         chance = stage.chance_of(fault)
         dots = chance.sample(standing, min(len(standing), chance.randint(1, ROTTEN_ROWS_MAX)))
         store.spoil(dots)
         stage.trace.note(f"{member.name}: {len(dots)} rows are damaged")
+        _lost(stage, member, {dot: only_stored[dot] for dot in dots if dot in only_stored})
         await stage.start_after(member, fault.seconds)
 
 
@@ -32,8 +33,26 @@ async def lost_rows(stage: Stage, fault: Fault) -> None:
     """A crash, and the next start finds a queue store of which nothing can be read."""
     member = stage.by_name[fault.node]
     if member.is_alive:
-        stage.excuses.losing(member, stage.members)
+        only_stored = _only_stored(stage, member)
         await member.crash(silently=True)
-        MemoryQueueStore(member.disk).begin_anew()
+        store = MemoryQueueStore(member.disk)
+        standing = _standing(store)
+        store.begin_anew()
         stage.trace.note(f"{member.name}: its queue store is lost")
+        _lost(stage, member, {dot: only_stored[dot] for dot in standing if dot in only_stored})
         await stage.start_after(member, fault.seconds)
+
+
+def _standing(store: MemoryQueueStore) -> list[Dot]:
+    return [Dot(origin, row[0]) for origin in store.origins() for row in store.standing(origin, 0, SEQUENCE_MAX, 1000)]
+
+
+def _only_stored(stage: Stage, member: Member) -> Held:
+    """What its stores have and its journal has dropped."""
+    journal = {dot for _, batch in batches_of(member) for dot, _ in records_of(batch)}
+    return {dot: id for dot, id in held_by(member, stage.members).items() if dot not in journal}
+
+
+def _lost(stage: Stage, member: Member, records: Held) -> None:
+    stage.excuses.lost(member, stage.members, records)
+    member.lose(records)
