@@ -87,7 +87,8 @@ class Members:
             if self.membership.has_learnt:
                 await self._become_whole()
 
-    def _remember(self, facts: dict[str, str | None]) -> None:
+    def remember(self, facts: dict[str, str | None]) -> None:
+        """Write these facts to the catalog soon."""
         self._facts.update(facts)
         self._stirred.set()
 
@@ -112,7 +113,7 @@ class Members:
                     "it has what a majority of the others has",
                 )
             self._disks[peer] = standing.disk
-            self._remember({DISK + peer: standing.disk})
+            self.remember({DISK + peer: standing.disk})
         for retirement in news:
             self.retired(retirement)
         if counted != membership.counts(peer):
@@ -145,7 +146,7 @@ class Members:
             "or the disk lost what it had synced. It is a learner until it has what a majority of the others has",
         )
         self.membership.forgets()
-        self._remember({LEARNER: "an old copy"})
+        self.remember({LEARNER: "an old copy"})
         self._tell()
 
     def _has_forgotten(self, origin: Origin, last: int) -> bool:
@@ -192,7 +193,7 @@ class Members:
         for peer, is_aware in aware.items():
             if is_aware == (peer in self._heedless):
                 self._heedless ^= {peer}
-                self._remember({HEEDLESS + peer: None if is_aware else "yes"})
+                self.remember({HEEDLESS + peer: None if is_aware else "yes"})
         return self._heedless
 
     # Changes of the mesh
@@ -211,7 +212,7 @@ class Members:
             if kept.node == self.membership.node:
                 self._leave(f"{kept.adopter} has adopted its messages")
             log.warning("= %s is retired; %s serves what it left", kept.node, kept.adopter)
-            self._remember(retirement_fact(kept))
+            self.remember(retirement_fact(kept))
             self._mind_learning()
             self._node.spawn(self._obey_soon)
 
@@ -228,7 +229,7 @@ class Members:
             self._node.alarm(
                 "retired", f"this node was retired from the mesh ({why}): it stops, and its disk must not come back"
             )
-            self._remember({SELF_RETIRED: why})
+            self.remember({SELF_RETIRED: why})
 
     async def _obey_soon(self) -> None:
         """Who has left does not count from now on, and hears of it before the links with it end."""

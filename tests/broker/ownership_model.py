@@ -2,8 +2,9 @@
 
 Three nodes, `a`, `b` and `c`; the owner is `a`; two messages; one cut (a node alone, both ways or one way, or a pair)
 that heals at any moment, and one crash with an immediate restart. Time goes in ticks: `after_seconds` is three of them,
-and with each tick the nodes that reach each other exchange beats. Everything else (bids, votes, handing out, settling,
-telling settles, confirming them, receipts, releases) happens in any order between them. What a node confirms is
+or six on some nodes where that differs, which a crash may then change in either direction; and with each tick the nodes
+that reach each other exchange beats. Everything else (bids, votes, handing out, settling, telling settles, confirming
+them, receipts, releases) happens in any order between them. What a node confirms is
 known where it was settled from then on, as old as it may get; what the node had promised came before it on the link.
 
 A breadth-first search goes so far as memory and patience allow, from the beginning and from the middle of a takeover;
@@ -17,7 +18,7 @@ these.
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
 from typing import Final
 
@@ -27,10 +28,11 @@ from qmq.broker.quorum import settled_through
 NODES: Final = ("a", "b", "c")
 OWNER: Final = "a"
 AFTER: Final = 3.0
+LONGER: Final = 6.0
 MESSAGES: Final = ("m", "n")
 MAJORITY: Final = 2
 TERM_MAX: Final = 3
-AGE_MAX: Final = 5.0
+AGE_FACTOR: Final = 5 / 3
 """Nothing depends on what is older: `after_seconds`, and the turns of two candidates."""
 WEIGHTS: Final = {
     "tick": 3.0,
@@ -70,6 +72,8 @@ class Member:
 
     def __init__(self, rules: Ownership) -> None:
         self.rules = rules
+        self.told_after = rules.after
+        """On its disk: the longest `after_seconds` that somebody may lean on."""
         self.settled: frozenset[str] = frozenset()
         self.out: frozenset[str] = frozenset()
         """Handed out by this node as the server, not known to be settled."""
@@ -95,23 +99,26 @@ class Member:
     def can_serve(self, now: float) -> bool:
         return self.needs is not None and self.needs <= self.settled and self.rules.leads(OWNER, now)
 
-    def key(self, now: float) -> tuple[object, ...]:
+    def key(self, now: float, longest: float) -> tuple[object, ...]:
         state = (self.settled, self.out, self.held, self.needs, self.bid, self.votes, self.learned, self.released)
-        return state, self.acked, self.confirmed, key_of(self.rules, now)
+        return state, self.acked, self.confirmed, self.told_after, key_of(self.rules, now, longest)
 
 
 class World:
     """The three nodes, what is lost between them, and the receipts that were given."""
 
-    def __init__(self, make: Make = Ownership) -> None:
+    def __init__(self, make: Make = Ownership, after: Mapping[str, float] | None = None) -> None:
+        """`after`: `after_seconds` of each node, when a crash may also change it."""
         self.now = 0.0
+        self.may_change = after is not None
         self.cut: frozenset[tuple[str, str]] = frozenset()
         self.cuts_left = 1
         self.crashes_left = 1
         self.receipted: frozenset[str] = frozenset()
-        self.members = {name: Member(make(name, NODES, AFTER, 0.0)) for name in NODES}
+        self.members = {name: Member(make(name, NODES, (after or {}).get(name, AFTER), 0.0)) for name in NODES}
+        self.longest = LONGER if self.may_change else AFTER
         self.members[OWNER].needs = frozenset()
-        for _ in range(int(AFTER)):
+        for _ in range(int(self.longest)):
             self.tick()
 
     def copy(self, *touched: str) -> "World":
@@ -121,7 +128,7 @@ class World:
         return new
 
     def key(self) -> tuple[object, ...]:
-        members = tuple([member.key(self.now) for member in self.members.values()])
+        members = tuple([member.key(self.now, self.longest) for member in self.members.values()])
         return self.cut, self.cuts_left, self.crashes_left, self.receipted, members
 
     # Steps. Each changes this world, which is a copy of the one before.
@@ -144,6 +151,8 @@ class World:
         """What a node does by itself."""
         member = self.members[name]
         member.rules.claim_own(self.now)
+        if self.now >= member.rules.bound_until:
+            member.told_after = member.rules.after
         if member.rules.term_of(OWNER).server != name:
             member.needs = None
         elif name == OWNER and member.needs is None and OWNER in member.rules.claims:
@@ -159,11 +168,15 @@ class World:
         if (there, here) not in self.cut:
             one.hear(there, other.beat(self.now, echo_us=beat.stamp_us, wants_echo=False), self.now)
 
-    def crash(self, name: str, make: Make) -> None:
-        """The process ends and starts again: what it had only in memory is gone, its consumers too."""
+    def crash(self, name: str, make: Make, after: float | None = None) -> None:
+        """The process ends and starts again, perhaps with another `after_seconds`: what it had only in memory is gone,
+        its consumers too."""
         member = self.members[name]
         old = member.rules
-        member.rules = make(name, NODES, AFTER, self.now, promised=old.promised, terms=old.terms)
+        after = after or old.after
+        known = {"promised": old.promised, "terms": old.terms, "told_after": member.told_after}
+        member.rules = make(name, NODES, after, self.now, **known)
+        member.told_after = max(after, member.told_after)
         member.rules._stamp_us = old._stamp_us  # its clock went on
         member.bid = member.released = None
         member.votes = member.learned = member.out = member.held = member.acked = frozenset()
@@ -249,10 +262,11 @@ def steps(world: World, make: Make = Ownership) -> Iterator[Step]:
         yield "heal", new
     if world.crashes_left:
         for name in NODES:
-            new = world.copy(name)
-            new.crashes_left = 0
-            new.crash(name, make)
-            yield "crash", new
+            for after in (AFTER, LONGER) if world.may_change else (None,):
+                new = world.copy(name)
+                new.crashes_left -= 1
+                new.crash(name, make, after)
+                yield "crash", new
     for name, member in world.members.items():
         rules = member.rules
         if member.bid is None:
@@ -329,7 +343,7 @@ def calm_down(world: World) -> None:
     """Without faults everything is settled by and by. Raises Broken when it is not."""
     world = world.copy(*NODES)
     world.cut = frozenset()
-    for _ in range(CALM_TICKS):
+    for _ in range(CALM_TICKS * round(world.longest / AFTER)):
         world.tick()
         known = frozenset[str]().union(*[member.settled for member in world.members.values()])
         for member in world.members.values():
@@ -379,10 +393,10 @@ def check(world: World) -> None:
         raise Broken("two nodes may hand out")
 
 
-def walk(seed: int, make: Make = Ownership, *, steps_max: int = 60) -> None:
+def walk(seed: int, make: Make = Ownership, *, first: World | None = None, steps_max: int = 60) -> None:
     """One long history, drawn. What breadth first finds only after millions of states lies that deep. Raises Broken."""
     chance = random.Random(seed)
-    world = World(make)
+    world = first or World(make)
     for _ in range(steps_max):
         found = list(steps(world, make))
         weights = [WEIGHTS.get(what, 1.0) for what, _ in found]
@@ -405,25 +419,29 @@ def copy_rules(rules: Ownership) -> Ownership:
 
 def _copy_heard(heard: Heard) -> Heard:
     new = Heard()
-    new.at, new.well_at, new.echo_us = heard.at, heard.well_at, heard.echo_us
+    new.at, new.well_at, new.after = heard.at, heard.well_at, heard.after
+    new.echo_us, new.echo_after = heard.echo_us, heard.echo_after
     new.claims, new.promises = dict(heard.claims), dict(heard.promises)
     return new
 
 
-def _age(now: float, at: float) -> float:
-    """Beyond some ticks nothing depends on it any more."""
-    return min(now - at, AGE_MAX)
+def key_of(rules: Ownership, now: float, longest: float) -> tuple[object, ...]:
+    """All that `rules` decides by; `longest` is the longest `after_seconds` in this world."""
 
+    def _age(at: float) -> float:
+        """Beyond some ticks nothing depends on it any more."""
+        return min(now - at, longest * AGE_FACTOR)
 
-def key_of(rules: Ownership, now: float) -> tuple[object, ...]:
     claim: Claim | None = rules.claims.get(OWNER)
     peers = tuple(
         [
             (
-                _age(now, heard.well_at),
-                _age(now, heard.claims[OWNER][1]) if OWNER in heard.claims else None,
+                _age(heard.well_at),
+                _age(heard.claims[OWNER][1]) if OWNER in heard.claims else None,
                 heard.claims[OWNER][0] if OWNER in heard.claims else None,
-                min(round(now - heard.echo_us / 1e6), AFTER),
+                min(round(now - heard.echo_us / 1e6), longest),
+                heard.echo_after,
+                heard.after,
                 claim is not None and heard.echo_us > claim.stamp_us,
                 heard.promises.get(OWNER, 0),
             )
@@ -431,5 +449,6 @@ def key_of(rules: Ownership, now: float) -> tuple[object, ...]:
         ]
     )
     own = (rules.promised.get(OWNER), rules.terms.get(OWNER), None if claim is None else claim.term)
-    since = (_age(now, rules.awake_since), max(0.0, _age(now, rules.contact_since)))
-    return since, None if claim is None else min(now - claim.since, AFTER), own, peers
+    since = (_age(rules.awake_since), max(0.0, _age(rules.contact_since)))
+    bound = (rules.after, max(0.0, rules.bound_until - now))
+    return since, bound, None if claim is None else min(now - claim.since, longest), own, peers

@@ -68,7 +68,7 @@ FRAMES: list[MeshFrame] = [
     Gap([(A, 3), (B, 1)]),
     Hole((A, B)),
     Question(7, b"what?"),
-    Beats(Beat(5, 0, True, False, {"a": 0, "b": 3}, {"b": 4}), 10_000),
+    Beats(Beat(5, 0, True, False, {"a": 0, "b": 3}, {"b": 4}, 10_000, 7_500)),
     Ask(Bid("a", 4, "b", Term(3, "c"))),
     Ask(Bid("a", 1, "b")),
     Vote("a", 4, {A: 7}),
@@ -253,6 +253,15 @@ def test_the_clock_of_the_sender_rides_along_and_may_be_missing() -> None:
         assert isinstance(older, (Ack, Welcome, Lend)) and older.sent_us == 0
         with pytest.raises(MeshError, match="a number"):
             decode(table, destination, msgpack.packb([*fields[:-1], -1]), Sender("a"))
+
+
+def test_a_beat_of_an_older_node_leans_on_echoes_by_the_time_that_it_tells() -> None:
+    destination, body = pack(Beats(Beat(5, 0, True, False, {}, {}, 10_000, 7_500)))
+    older = msgpack.packb(msgpack.unpackb(body)[:-1])
+
+    assert decode(FROM_FOLLOWER, destination, older, Sender("a")) == Beats(
+        Beat(5, 0, True, False, {}, {}, 10_000, 10_000)
+    )
 
 
 def test_each_direction_has_its_own_frames() -> None:

@@ -36,6 +36,8 @@ class MeshRig:
         self.nodes: dict[str, Node] = {}
         self._limits = LimitSettings(**{"farewell_seconds": 1.0, **settings.pop("limits", {})})
         self._mesh = MeshSettings(**{"redial_seconds_min": 0.05, **settings.pop("mesh", {})})
+        self.mesh_changes: dict[str, dict[str, Any]] = {}
+        """What of `[mesh]` is otherwise on one node, from its next life on."""
         self._stored = StoreSettings(
             **{"segment_bytes_max": 1 << 20, "times_of": times_of, **settings.pop("stored", {})}
         )
@@ -141,7 +143,7 @@ class MeshRig:
             name=name,
             stomp=(ListenerSettings(address=Address(host_of(self.names.index(name)), CLIENT_PORT), anonymous=True),),
             limits=self._limits,
-            mesh=self._mesh,
+            mesh=self._mesh.model_copy(update=self.mesh_changes.get(name, {})),
             **self._settings,
         )
 
