@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from qmq.config import PeersFile
+from qmq.config import PeersFile, prints_of
 from qmq.dots import Origin, Vector
 from qmq.errors import StorageError
 from qmq.members import Listing, Membership, Retirement, Standing, majority
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 FAREWELL_SECONDS = 1.0
 """That a retired node has to hear that it is, before its links end. It stops by itself then."""
+
+DIFFER = "destinations-differ"
+"""Code of the alarm."""
+
+NAMES_TOLD = 3
+"""Of destinations that differ, in an alarm; the status has more."""
 
 log = logging.getLogger("qmq.members")
 
@@ -65,6 +71,9 @@ class Members:
             is_learner=LEARNER in facts,
             retired=retirements_of(facts),
         )
+        self.membership.destinations = prints_of(node.settings.destinations)
+        self._differing: dict[str, str] = {}
+        """Peer → the alarm that its destinations are configured otherwise."""
         self._disks = disks_of(facts)
         self._heedless = heedless_of(facts)
         self._lives = frozenset(catalog.incarnations())
@@ -116,6 +125,7 @@ class Members:
             self.remember({DISK + peer: standing.disk})
         for retirement in news:
             self.retired(retirement)
+        self._mind_destinations()
         if counted != membership.counts(peer):
             log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
             self._node.count_copies_of(peer)
@@ -124,6 +134,26 @@ class Members:
         if self._node.mesh is not None:
             self._node.mesh.membership_changed()
         self._mind_meeting(peer)
+
+    def destinations_changed(self) -> None:
+        """The node file was read again."""
+        self.membership.destinations = prints_of(self._node.settings.destinations)
+        self._mind_destinations()
+        self._tell()
+
+    def _mind_destinations(self) -> None:
+        """Alarms while policies differ: what becomes of a message would depend on the node that it met."""
+        differing: dict[str, str] = {}
+        for peer, names in self.membership.destinations_that_differ().items():
+            more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+            differing[peer] = f"{peer} has other policies than this node for {', '.join(names[:NAMES_TOLD])}{more}"
+        before, self._differing = self._differing, differing
+        for peer, message in before.items():
+            if differing.get(peer) != message:
+                self._node.alarms.clear(DIFFER, message)
+        for peer, message in differing.items():
+            if before.get(peer) != message:
+                self._node.alarm(DIFFER, message)
 
     def knows(self, peer: str, vector: Vector) -> None:
         """`peer` had this when the link to it began."""
@@ -242,6 +272,7 @@ class Members:
 
     def _obey(self) -> None:
         node = self._node
+        self._mind_destinations()
         node.members_changed()
         if node.mesh is not None and self._peers is not None:
             node.mesh.take_up(self._peers)
