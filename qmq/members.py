@@ -15,7 +15,7 @@ Surprising: a learner says so itself and is believed, for no other node can know
 peer has told last counts also while no link to it is up. Pure: whoever changes something here makes it durable.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ class Standing:
     """The uuid of its data directory, drawn when that was empty."""
     is_learner: bool
     retired: tuple[Retirement, ...] = ()
+    destinations: Mapping[str, str] | None = None
+    """Pattern → print of the policy of these destinations; None: it does not tell."""
 
 
 def majority(voters: Collection[str], lists: Iterable[Collection[str]]) -> bool:
@@ -75,6 +77,8 @@ class Membership:
         self.members = listing.names.difference(self.retired)
         """The nodes of our own peers file that are not retired."""
         self.is_learner = is_learner
+        self.destinations: Mapping[str, str] = {}
+        """As in `Standing`."""
         self._told: dict[str, Standing] = {}
         self.lists: list[frozenset[str]] = []
         """Every different list of members that a member goes by; our own is the first."""
@@ -135,8 +139,23 @@ class Membership:
     def standing(self) -> Standing:
         """What the peers are told of this node."""
         return Standing(
-            listing=self.listing, disk=self.disk, is_learner=self.is_learner, retired=tuple(self.retired.values())
+            listing=self.listing,
+            disk=self.disk,
+            is_learner=self.is_learner,
+            retired=tuple(self.retired.values()),
+            destinations=self.destinations,
         )
+
+    def destinations_that_differ(self) -> dict[str, list[str]]:
+        """Peer → patterns whose policies it has otherwise than this node, or only one of both has; members only."""
+        found: dict[str, list[str]] = {}
+        own = self.destinations
+        for peer in self.peers:
+            standing = self._told.get(peer)
+            if standing is not None and standing.destinations is not None and standing.destinations != own:
+                theirs = standing.destinations
+                found[peer] = sorted(name for name in {*own, *theirs} if own.get(name) != theirs.get(name))
+        return found
 
     # What changes
 

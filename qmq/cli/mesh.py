@@ -48,7 +48,7 @@ class NodeState:
     """Links to and from peers; None when the node does not tell."""
     links: int | None
     notes: str = ""
-    """That it is a learner, or goes by another version of the peers file."""
+    """That it is a learner, goes by another version of the peers file, or has other policies than its peers."""
 
 
 @click.group
@@ -310,6 +310,9 @@ def _notes(membership: object, version: int) -> str:
     notes = ["learner"] if membership.get("learner") else []
     if version and membership.get("peers_version") != version:
         notes.append(f"peers file {membership.get('peers_version')}")
+    differing = membership.get("destinations_differ")
+    if isinstance(differing, dict) and differing:
+        notes.append(f"other policies than {', '.join(map(str, sorted(differing)))}")
     return ", ".join(notes)
 
 

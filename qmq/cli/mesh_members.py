@@ -41,27 +41,47 @@ def check(peers: Path, was: Path | None) -> None:
 
 
 @click.command
-@click.argument("node")
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
 @client_options
 @click.option("--force", is_flag=True, help="Also while another node can reach it; it stops as soon as it hears of it.")
+@click.option(
+    "--majority-lost",
+    is_flag=True,
+    help="Too few nodes are left to decide: NODE... names all that are gone, and none of them comes back.",
+)
 @json_option
 def retire(
-    node: str, at: Address, login: str | None, passcode: str | None, patience: float, force: bool, as_json: bool
+    nodes: tuple[str, ...],
+    at: Address,
+    login: str | None,
+    passcode: str | None,
+    patience: float,
+    force: bool,
+    majority_lost: bool,
+    as_json: bool,
 ) -> None:
-    """Let NODE leave the mesh for good.
+    """Let NODE leave the mesh for good; several only with --majority-lost.
 
     Stop it first. The node that --at names adopts the queue messages that it left and serves them from now on; the
     others count it no more. Its name and its disk must not come back: a later return is refused. Then take it out of
     the peers file. Exit code 1 when it is refused: the node can still be reached, or too few of the others can.
     """
+    if majority_lost and force:
+        raise click.UsageError("--majority-lost is for nodes that nobody can reach: --force has no meaning with it")
+    if len(nodes) > 1 and not majority_lost:
+        raise click.UsageError("one node after the other, unless a majority is gone for good (--majority-lost)")
     with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
-        headers = [("destination", f"/control/retire/{node}"), *([("force", "true")] if force else ())]
+        headers = [("destination", f"/control/retire/{','.join(nodes)}")]
+        headers += [(name, "true") for name, is_set in (("force", force), ("majority-lost", majority_lost)) if is_set]
         said = client.request("SEND", headers).head.headers
     facts = {name: said.get(name, "") for name in ("retired", "adopter")}
     vectors = {name: json.loads(said.get(name, "{}")) for name in ("sealed", "still-on-the-way")}
     if as_json:
         print_json({**facts, **vectors})
         return
-    click.echo(printable(f"{facts['retired']} is retired; {facts['adopter']} adopts the queue messages that it left"))
+    gone = facts["retired"].split(",")
+    whose = f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} retired"
+    left = "it left" if len(gone) == 1 else "they left"
+    click.echo(printable(f"{whose}; {facts['adopter']} adopts the queue messages that {left}"))
     for origin, last in vectors["still-on-the-way"].items():
         click.echo(printable(f"records of {origin} up to {last} are still on their way to {facts['adopter']}"))

@@ -11,6 +11,7 @@
     load         files in, settings out
     show         settings out, as TOML
     peers_change whether one peers file may follow another
+    prints       short hashes of the policies, by which nodes compare theirs
     difference   what differs between two, and what of it needs a restart
 
 Nothing else in the package reads a file of settings, an environment variable or a default of its own.
@@ -37,4 +38,5 @@ from .node import User as User
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers_change import check_change as check_change
+from .prints import prints_of as prints_of
 from .show import effective as effective

@@ -69,6 +69,7 @@ class Following:
         self._told_durable: Vector = {}
         self._told_direct: tuple[Origin, ...] = ()
         self._echo_us = 0
+        self._least_ms = 0
 
     def begin(self, direct: tuple[Origin, ...]) -> None:
         """Open the link: tell all that the peer must know, in the order it expects. Credit follows by the node."""
@@ -125,6 +126,7 @@ class Following:
             case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
                 if isinstance(frame, Beats):
                     self._echo_us = max(self._echo_us, frame.beat.echo_us)
+                    self._least_ms = frame.beat.least_ms
                 take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)
             case Retained(values):
                 left_out = broker.retained.left_out
@@ -156,7 +158,7 @@ class Following:
         may: Mapping[str, bool | None] = {}
         if TERMS in self.partner.features:
             owners = {message.origin.node for message in messages if message.sequence > 0}
-            may = self._host.may_borrow(self.peer, terms, self._echo_us, owners)
+            may = self._host.may_borrow(self.peer, terms, self._echo_us, self._least_ms, owners)
         for message in messages:
             verdict = message.sequence < 0 or may.get(message.origin.node, True)
             if verdict:

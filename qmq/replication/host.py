@@ -122,12 +122,13 @@ class Host(Protocol):
         """A link begins: the first beat, before anything that is borrowed over it."""
 
     def may_borrow(
-        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
         """Of which `owners` what `peer` lends in these terms may be handed to consumers.
 
-        `echo_us` is the newest stamp of this node that came back on the same link before. False: not now, the peer may
-        have it back. None: never, for another serves that owner in a later term; the peer is about to learn it.
+        `echo_us` is the newest stamp of this node that came back on the same link before, and `least_ms` what the last
+        beat there told (`Beat.least_ms`). False: not now, the peer may have it back. None: never, for another serves
+        that owner in a later term; the peer is about to learn it.
         """
 
     def links_changed(self) -> None:

@@ -19,6 +19,11 @@ NAMES_MAX: Final = 1000
 
 DISK_CHARACTERS_MAX: Final = 100
 
+PRINTS_MAX: Final = 1001
+"""Of destinations; a node that has more policies tells one for all."""
+
+PRINT_CHARACTERS_MAX: Final = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Members:
@@ -28,12 +33,13 @@ class Members:
 
 
 def pack_standing(standing: Standing) -> list[object]:
-    """version, names, disk, learner, [retired node, adopter, vector of its incarnations, …]"""
+    """version, names, disk, learner, [retired node, adopter, vector of its incarnations, …], prints of destinations"""
     retired: list[object] = []
     for retirement in standing.retired:
         retired += (retirement.node, retirement.adopter, pack_vector(retirement.sealed))
     names = sorted(standing.listing.names)
-    return [standing.listing.version, names, standing.disk, standing.is_learner, retired]
+    prints = None if standing.destinations is None else dict(standing.destinations)
+    return [standing.listing.version, names, standing.disk, standing.is_learner, retired, prints]
 
 
 def check_standing(fields: list[object]) -> Members:
@@ -49,8 +55,16 @@ def check_standing(fields: list[object]) -> Members:
             disk=disk,
             is_learner=truth(fields[3]),
             retired=tuple(_retirement(*retired[index : index + 3]) for index in range(0, len(retired), 3)),
+            destinations=_prints(fields[5]) if len(fields) > 5 and fields[5] is not None else None,
         )
     )
+
+
+def _prints(value: object) -> dict[str, str]:
+    prints = {name: text(found) for name, found in mapping(value).items()}
+    if len(prints) > PRINTS_MAX or any(len(found) > PRINT_CHARACTERS_MAX for found in prints.values()):
+        raise MeshError("bad-frame", "more about destinations than a node tells")
+    return {text(name): found for name, found in prints.items()}
 
 
 def _retirement(node: object, adopter: object, sealed: object) -> Retirement:

@@ -27,10 +27,9 @@ TERMS: Final = "terms"
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """A beat, and after how much silence its sender takes over, in ms: nodes that differ in that cannot be sure."""
+    """A beat."""
 
     beat: Beat
-    after_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ Terms = Beats | Ask | Vote | Release | Holds
 def pack_terms(frame: Terms) -> tuple[str, list[object]]:
     """(destination, fields) of `frame`."""
     match frame:
-        case Beats(beat, after_ms):
+        case Beats(beat):
             return "/mesh/beat", [
                 beat.stamp_us,
                 beat.echo_us,
@@ -83,7 +82,8 @@ def pack_terms(frame: Terms) -> tuple[str, list[object]]:
                 beat.in_contact,
                 dict(beat.claims),
                 dict(beat.promises),
-                after_ms,
+                beat.after_ms,
+                beat.least_ms,
             ]
         case Ask(bid):
             released = None if bid.released is None else [bid.released.number, bid.released.server]
@@ -103,6 +103,7 @@ def numbers_of(value: object) -> Mapping[str, int]:
 
 
 def beats_of(fields: list[object]) -> Beats:
+    after_ms = number(fields[6])
     return Beats(
         Beat(
             number(fields[0]),
@@ -111,8 +112,10 @@ def beats_of(fields: list[object]) -> Beats:
             truth(fields[3]),
             numbers_of(fields[4]),
             numbers_of(fields[5]),
-        ),
-        number(fields[6]),
+            after_ms,
+            # Older nodes lean on every echo by their own time.
+            number(fields[7]) if len(fields) > 7 else after_ms,
+        )
     )
 
 

@@ -120,8 +120,7 @@ class Adopting:
         """Whatever may be adopted of one node now."""
         node, owner = self._node, retirement.node
         since = self._since.setdefault(owner, trio.current_time())
-        settings = node.settings.mesh
-        patience = max(settings.redeliver_after_seconds, settings.takeover_after_seconds)
+        patience = max(node.settings.mesh.redeliver_after_seconds, node.takeover.rules.longest_after())
         is_patient = trio.current_time() < since + patience
         if not node.takeover.has_let_go(owner):
             return

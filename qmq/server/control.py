@@ -89,7 +89,10 @@ async def control_answer(node: "Node", headers: Mapping[str, str], *, may_ask: b
         raise Refused("not-allowed", "This user may not ask what is in the broker: control is false in [[users]].")
     if destination.startswith(RETIRE):
         name = destination.removeprefix(RETIRE)
-        done = await node.retiring.retire(name, force=headers.get("force") == "true")
+        if headers.get("majority-lost") == "true":
+            done = await node.retiring.retire_lost({one for one in name.split(",") if one})
+        else:
+            done = await node.retiring.retire(name, force=headers.get("force") == "true")
         lines = {key.replace("_", "-"): fact if type(fact) is str else json.dumps(fact) for key, fact in done.items()}
         return Answer(lines, json.dumps(done).encode())
     question = parse_question(destination, headers)

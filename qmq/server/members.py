@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from qmq.config import PeersFile
+from qmq.config import PeersFile, prints_of
 from qmq.dots import Origin, Vector
 from qmq.errors import StorageError
 from qmq.members import Listing, Membership, Retirement, Standing, majority
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 FAREWELL_SECONDS = 1.0
 """That a retired node has to hear that it is, before its links end. It stops by itself then."""
+
+DIFFER = "destinations-differ"
+"""Code of the alarm."""
+
+NAMES_TOLD = 3
+"""Of destinations that differ, in an alarm; the status has more."""
 
 log = logging.getLogger("qmq.members")
 
@@ -65,6 +71,9 @@ class Members:
             is_learner=LEARNER in facts,
             retired=retirements_of(facts),
         )
+        self.membership.destinations = prints_of(node.settings.destinations)
+        self._differing: dict[str, str] = {}
+        """Peer → the alarm that its destinations are configured otherwise."""
         self._disks = disks_of(facts)
         self._heedless = heedless_of(facts)
         self._lives = frozenset(catalog.incarnations())
@@ -87,7 +96,8 @@ class Members:
             if self.membership.has_learnt:
                 await self._become_whole()
 
-    def _remember(self, facts: dict[str, str | None]) -> None:
+    def remember(self, facts: dict[str, str | None]) -> None:
+        """Write these facts to the catalog soon."""
         self._facts.update(facts)
         self._stirred.set()
 
@@ -112,9 +122,10 @@ class Members:
                     "it has what a majority of the others has",
                 )
             self._disks[peer] = standing.disk
-            self._remember({DISK + peer: standing.disk})
+            self.remember({DISK + peer: standing.disk})
         for retirement in news:
             self.retired(retirement)
+        self._mind_destinations()
         if counted != membership.counts(peer):
             log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
             self._node.count_copies_of(peer)
@@ -123,6 +134,26 @@ class Members:
         if self._node.mesh is not None:
             self._node.mesh.membership_changed()
         self._mind_meeting(peer)
+
+    def destinations_changed(self) -> None:
+        """The node file was read again."""
+        self.membership.destinations = prints_of(self._node.settings.destinations)
+        self._mind_destinations()
+        self._tell()
+
+    def _mind_destinations(self) -> None:
+        """Alarms while policies differ: what becomes of a message would depend on the node that it met."""
+        differing: dict[str, str] = {}
+        for peer, names in self.membership.destinations_that_differ().items():
+            more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+            differing[peer] = f"{peer} has other policies than this node for {', '.join(names[:NAMES_TOLD])}{more}"
+        before, self._differing = self._differing, differing
+        for peer, message in before.items():
+            if differing.get(peer) != message:
+                self._node.alarms.clear(DIFFER, message)
+        for peer, message in differing.items():
+            if before.get(peer) != message:
+                self._node.alarm(DIFFER, message)
 
     def knows(self, peer: str, vector: Vector) -> None:
         """`peer` had this when the link to it began."""
@@ -145,7 +176,7 @@ class Members:
             "or the disk lost what it had synced. It is a learner until it has what a majority of the others has",
         )
         self.membership.forgets()
-        self._remember({LEARNER: "an old copy"})
+        self.remember({LEARNER: "an old copy"})
         self._tell()
 
     def _has_forgotten(self, origin: Origin, last: int) -> bool:
@@ -192,7 +223,7 @@ class Members:
         for peer, is_aware in aware.items():
             if is_aware == (peer in self._heedless):
                 self._heedless ^= {peer}
-                self._remember({HEEDLESS + peer: None if is_aware else "yes"})
+                self.remember({HEEDLESS + peer: None if is_aware else "yes"})
         return self._heedless
 
     # Changes of the mesh
@@ -211,7 +242,7 @@ class Members:
             if kept.node == self.membership.node:
                 self._leave(f"{kept.adopter} has adopted its messages")
             log.warning("= %s is retired; %s serves what it left", kept.node, kept.adopter)
-            self._remember(retirement_fact(kept))
+            self.remember(retirement_fact(kept))
             self._mind_learning()
             self._node.spawn(self._obey_soon)
 
@@ -228,7 +259,7 @@ class Members:
             self._node.alarm(
                 "retired", f"this node was retired from the mesh ({why}): it stops, and its disk must not come back"
             )
-            self._remember({SELF_RETIRED: why})
+            self.remember({SELF_RETIRED: why})
 
     async def _obey_soon(self) -> None:
         """Who has left does not count from now on, and hears of it before the links with it end."""
@@ -241,6 +272,7 @@ class Members:
 
     def _obey(self) -> None:
         node = self._node
+        self._mind_destinations()
         node.members_changed()
         if node.mesh is not None and self._peers is not None:
             node.mesh.take_up(self._peers)

@@ -505,9 +505,9 @@ class Node:
         self.takeover.greet(way)
 
     def may_borrow(
-        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
-        return self.takeover.may_borrow(peer, terms, echo_us, owners)
+        return self.takeover.may_borrow(peer, terms, echo_us, least_ms, owners)
 
     def has_synced_with_majority(self) -> bool:
         """Whether what a majority had when this node met them is here."""

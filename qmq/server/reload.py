@@ -111,6 +111,7 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     node.rules.generation += 1
     node.broker.limit(broker_limits(limits))
     node.checkpoints.soon()
+    node.members.destinations_changed()
     node.logins.change(settings.users, limits)
     known = {user.name for user in settings.users}
     for session in list(node.sessions.values()):

@@ -1,4 +1,4 @@
-"""`/control/retire/NODE`: a member leaves for good, by the word of an operator.
+"""`/control/retire/NODE`: members leave for good, by the word of an operator.
 
 The node that is asked writes a RETIRE record and becomes the adopter: the retired node's unsettled queue messages are
 served here from now on. Everything that must hold is looked at before anything is written: a majority of those who stay
@@ -6,9 +6,15 @@ can be reached, all of them go by one peers file, and nobody of them hears the n
 
 `force` retires a node that is still heard. It stops by itself as soon as it learns of it; until then its consumers and
 the adopter's may be handed the same messages.
+
+When so many are gone that no majority of the rest can be reached, nobody could ever decide anything again. Then the
+operator's word that all who cannot be reached are gone for good (`majority-lost`) takes the place of the votes: they
+are retired together, in one batch. No node can check that word. If it was wrong, the others are another mesh from then
+on, which is refused here and refuses nobody.
 """
 
 import json
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -58,27 +64,67 @@ class Retiring:
         """Retire `name`; returns what to tell the operator. Raises Refused, and nothing has changed then."""
         async with self._one:
             await self._check(name, force)
-            return await self._write(name)
+            return await self._write([name])
+
+    async def retire_lost(self, names: Collection[str]) -> dict[str, Any]:
+        """Retire `names`, all who cannot be reached: a majority is among them, and they are gone for good. Returns what
+        to tell the operator. Raises Refused, and nothing has changed then."""
+        async with self._one:
+            await self._check_lost(names)
+            return await self._write(sorted(names))
 
     async def _check(self, name: str, force: bool) -> None:
         node = self._node
         membership = node.membership
-        if membership.is_retired(name):
-            raise Refused("already-retired", f"{name} is retired; {membership.retired[name].adopter} has adopted it.")
-        if name == node.origin.node:
-            raise Refused("bad-node", "A node does not retire itself: stop it, and ask another one.")
-        if name not in membership.members:
-            raise Refused("bad-node", f"{name} is no member; those are {', '.join(sorted(membership.members))}.")
+        self._check_name(name)
         if len(membership.lists) > 1:
             raise Refused("change-under-way", "Not all nodes go by the same peers file yet: one change at a time.")
         reached = {node.origin.node} | linked(node) - {name}
         if not majority(reached, [names - {name} for names in membership.lists]):
-            raise Refused("no-majority", f"Only {', '.join(sorted(reached))} can be reached of those who would stay.")
+            away = " ".join(sorted(membership.members - reached))
+            raise Refused(
+                "no-majority",
+                f"Only {', '.join(sorted(reached))} can be reached of those who would stay. If all others are gone for "
+                f"good, and only then: `qmq mesh retire {away} --majority-lost` (docs/operations.md).",
+            )
         hearing = await self._who_hears(name)
         if hearing and not force:
             raise Refused(
                 "still-reachable", f"{', '.join(hearing)} can reach {name}: stop it first, or force it (`--force`)."
             )
+
+    async def _check_lost(self, names: Collection[str]) -> None:
+        node = self._node
+        membership = node.membership
+        for name in names:
+            self._check_name(name)
+        if membership.is_learner:
+            raise Refused("bad-node", "The disk of this node began empty: ask a node that has the messages.")
+        stay = membership.members.difference(names)
+        reached = {node.origin.node} | linked(node) & stay
+        if any(majority(reached, [membership.members - {name}]) for name in names):
+            raise Refused("majority-left", f"{', '.join(sorted(reached))} may decide: retire the others one by one.")
+        if stay - reached:
+            away = " ".join(sorted(membership.members - reached))
+            silent = ", ".join(sorted(stay - reached))
+            raise Refused("not-all-named", f"Nor can {silent} be reached: name all who are gone, {away}.")
+        for peer in stay - {node.origin.node}:
+            standing = membership.standing_of(peer)
+            if standing is None or standing.listing.names - membership.retired.keys() != membership.members:
+                raise Refused("change-under-way", f"{peer} goes by another peers file: let it take up this one first.")
+        for name in sorted(names):
+            hearing = await self._who_hears(name)
+            if hearing:
+                raise Refused("still-reachable", f"{', '.join(hearing)} can reach {name}: it is not gone.")
+
+    def _check_name(self, name: str) -> None:
+        membership = self._node.membership
+        if membership.is_retired(name):
+            raise Refused("already-retired", f"{name} is retired; {membership.retired[name].adopter} has adopted it.")
+        if name == self._node.origin.node:
+            raise Refused("bad-node", "A node does not retire itself: stop it, and ask another one.")
+        if name not in membership.members:
+            raise Refused("bad-node", f"{name} is no member; those are {', '.join(sorted(membership.members))}.")
 
     async def _who_hears(self, name: str) -> list[str]:
         node = self._node
@@ -88,23 +134,28 @@ class Retiring:
             hearing.add(node.origin.node)
         return sorted(hearing)
 
-    async def _write(self, name: str) -> dict[str, Any]:
+    async def _write(self, names: Collection[str]) -> dict[str, Any]:
         node = self._node
         await node.slot()
-        sealed: Vector = {}
-        for vector in (node.durable_vector(), *node.checkpoints.members.values()):
-            merge(sealed, {origin: last for origin, last in vector.items() if origin.node == name})
-        retirement = Retirement(node=name, adopter=node.origin.node, sealed=sealed)
         now_us = node.world.now_us()
         out = Outcome(now_us=now_us)
-        node.broker.note_fact(Kind.RETIRE, pack_retirement(retirement), now_us, out)
+        retirements: list[Retirement] = []
+        sealed: Vector = {}
+        for name in names:
+            known: Vector = {}
+            for vector in (node.durable_vector(), *node.checkpoints.members.values()):
+                merge(known, {origin: last for origin, last in vector.items() if origin.node == name})
+            retirements.append(Retirement(node=name, adopter=node.origin.node, sealed=known))
+            node.broker.note_fact(Kind.RETIRE, pack_retirement(retirements[-1]), now_us, out)
+            sealed.update(known)
         node.submit(out)
-        node.members.retired(retirement)
+        for retirement in retirements:
+            node.members.retired(retirement)
         await node.all_told()
         missing = {origin: last for origin, last in sealed.items() if node.durable_vector().get(origin, 0) < last}
         return {
-            "retired": name,
-            "adopter": retirement.adopter,
+            "retired": ",".join(names),
+            "adopter": node.origin.node,
             "sealed": {str(origin): last for origin, last in sealed.items()},
             "still_on_the_way": {str(origin): last for origin, last in missing.items()},
         }

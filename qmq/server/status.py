@@ -36,13 +36,20 @@ class Alarms:
     def raise_alarm(self, code: str, message: str, now_us: int) -> bool:
         """Whether it is new, so that it should be told; the last ones are kept."""
         for alarm in self._alarms:
-            if alarm["code"] == code and alarm["message"] == message:
+            if alarm["code"] == code and alarm["message"] == message[:300]:
                 alarm["count"] += 1
                 alarm["last_us"] = now_us
                 return False
         log.error("! ALARM %s: %s", code, message)
         self._alarms.append({"code": code, "message": message[:300], "count": 1, "last_us": now_us})
         return True
+
+    def clear(self, code: str, message: str) -> None:
+        """What this one was about is over."""
+        for alarm in list(self._alarms):
+            if alarm["code"] == code and alarm["message"] == message[:300]:
+                self._alarms.remove(alarm)
+                log.info("= alarm %s is over: %s", code, message)
 
     def list(self) -> list[dict[str, Any]]:
         return list(self._alarms)
@@ -142,6 +149,9 @@ def membership_of(node: "Node") -> dict[str, Any]:
         "members": sorted(membership.members),
         "learner": membership.is_learner,
         "lists": len(membership.lists),
+        "destinations_differ": {
+            peer: names[:DESTINATIONS_SHOWN] for peer, names in membership.destinations_that_differ().items()
+        },
         "retired": [{"node": gone.node, "adopter": gone.adopter} for gone in membership.retired.values()],
     }
 

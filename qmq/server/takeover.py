@@ -24,6 +24,7 @@ from qmq.dots import Dot, Origin, Vector, merge
 from qmq.replication.outbox import Outbox
 from qmq.replication.terms import Ask, Beats, Holds, Release, Terms, Vote
 from qmq.server.arrivals import Arrivals
+from qmq.storage.mesh_facts import TOLD_AFTER
 from qmq.storage.record import Kind
 from qmq.storage.term_record import TermNote, pack_term
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from qmq.server.node import Node
 
 LOOKS: Final = 10
-"""In `takeover_after_seconds`: beats and looks at what is due."""
+"""In `takeover_after_seconds`, the shortest that is known: beats and looks at what is due."""
 
 NODES_MIN: Final = 3
 """Of a mesh in which a majority can do without one node."""
@@ -74,6 +75,7 @@ class Takeover:
         self.is_wanted = settings.takeover
         self._boot = node.world.boot_seconds
         notes = node.store.recovered.terms
+        self._told_after_ms = self._told_before()
         self.rules = Ownership(
             node.settings.name,
             node.membership.members,
@@ -81,6 +83,7 @@ class Takeover:
             self._boot(),
             promised={note.owner: Term(note.number, note.server) for note in notes if note.is_vote},
             terms={note.owner: Term(note.number, note.server) for note in notes if not note.is_vote},
+            told_after=self._told_after_ms / 1000,
             is_majority=node.membership.is_majority,
         )
         self.served: dict[str, int] = {}
@@ -105,6 +108,16 @@ class Takeover:
         self._told: tuple[object, ...] = ()
         self._lease_until = float("inf")
         self._stirred = trio.Event()
+
+    def _told_before(self) -> int:
+        """The longest `takeover_after_seconds` that an earlier life may have told, in ms. What this one is going to
+        tell is on the disk before anybody hears it: whoever is told may lean on it also after the next restart."""
+        after_ms = round(self._after * 1000)
+        catalog = self._node.store.catalog
+        told_ms = int(catalog.facts().get(TOLD_AFTER, 0))
+        if told_ms < after_ms:
+            catalog.set_facts({TOLD_AFTER: str(after_ms)})
+        return told_ms
 
     @property
     def name(self) -> str:
@@ -133,7 +146,7 @@ class Takeover:
         """Until the next look that is due by itself; a lease must not outlast it unseen."""
         if not self.is_active:
             return float("inf")
-        return max(0.001, min(self._after / LOOKS, self._lease_until - self._boot()))
+        return max(0.001, min(self.rules.least_after() / LOOKS, self._lease_until - self._boot()))
 
     def stir(self) -> None:
         """Look around soon."""
@@ -171,6 +184,7 @@ class Takeover:
         self._looked = now
         rules.enrol(node.membership.members)
         self._mind_learning(now)
+        self._mind_told(now)
         if self.is_active:
             self._mind_unaware()
             self._claim_own(now)
@@ -207,7 +221,14 @@ class Takeover:
             own = self._node.store.catalog.incarnations()
             known = self._node.received_vector()
             self._forgot = any(o.node == self.name and o not in own for o in known)
-        self.rules.learner = self._forgot and now - self.rules.awake_since < self._after
+        self.rules.learner = self._forgot and now - self.rules.awake_since < self.rules.longest_after()
+
+    def _mind_told(self, now: float) -> None:
+        """Nobody leans any more on what an earlier life has told: the next one need not wait for it."""
+        after_ms = round(self._after * 1000)
+        if self._told_after_ms > after_ms and now >= self.rules.bound_until:
+            self._told_after_ms = after_ms
+            self._node.members.remember({TOLD_AFTER: str(after_ms)})
 
     def _mind_unaware(self) -> None:
         """Peers that obey no terms bear every lease, and are never taken over."""
@@ -219,8 +240,10 @@ class Takeover:
 
     def _tell_if_due(self, now: float) -> None:
         rules = self.rules
-        news = (rules.in_contact(now), dict(rules.claims), dict(rules.promised))
-        if now - self._told_at >= self._after / LOOKS or news != self._told:
+        least = rules.least_after()
+        # The last of them before anything more is lent that leans on it (`may_borrow`).
+        news = (rules.in_contact(now), dict(rules.claims), dict(rules.promised), least)
+        if now - self._told_at >= least / LOOKS or news != self._told:
             self._told_at, self._told = now, news
             self.tell_all(now)
 
@@ -233,7 +256,7 @@ class Takeover:
                 mesh.tell_terms(peer, self._beats(now, stamps.get(peer, 0)))
 
     def _beats(self, now: float, echo_us: int = 0, *, wants_echo: bool = True) -> Beats:
-        return Beats(self.rules.beat(now, echo_us=echo_us, wants_echo=wants_echo), round(self._after * 1000))
+        return Beats(self.rules.beat(now, echo_us=echo_us, wants_echo=wants_echo))
 
     # What is heard
 
@@ -245,11 +268,12 @@ class Takeover:
         """See `Host.terms_came`."""
         now = self._boot()
         match frame:
-            case Beats(beat, after_ms):
-                if after_ms != round(self._after * 1000):
+            case Beats(beat):
+                if beat.after_ms != round(self._after * 1000):
                     self._node.alarm(
                         "takeover-differs",
-                        f"takeover_after_seconds is {after_ms / 1000:g} on {peer.node}: it must be the same",
+                        f"takeover_after_seconds is {beat.after_ms / 1000:g} on {peer.node} and {self._after:g} here: "
+                        "until they are the same, others take over after the longer one",
                     )
                 self._stamps = {o: s for o, s in self._stamps.items() if o.node != peer.node or o == peer}
                 self._stamps[peer] = max(beat.stamp_us, self._stamps.get(peer, 0))
@@ -292,14 +316,15 @@ class Takeover:
             self.stir()
 
     def may_borrow(
-        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
         """See `Host.may_borrow`."""
         if not self.is_active:
             return dict.fromkeys(owners, True)
         may: dict[str, bool | None] = {}
         now = self._boot()
-        is_fresh = now - echo_us / 1e6 <= self._after * (1 - LEASE)
+        # Every voter that the lease of the lender leaned on when it lent keeps still for so long at least.
+        is_fresh = now - echo_us / 1e6 <= min(self._after, least_ms / 1000) * (1 - LEASE)
         for owner in owners:
             known, told = self.rules.term_of(owner), Term(terms.get(owner, 0), peer)
             is_stale = told.number < known.number or (told.number == known.number and known.server != peer)
@@ -340,7 +365,7 @@ class Takeover:
             if now >= campaign.until:
                 del self._campaigns[owner]
                 self._bid_again_at = now + node.world.chance.uniform(0, PATIENCE * self._after)
-            elif now - campaign.asked_at >= self._after / LOOKS:
+            elif now - campaign.asked_at >= rules.least_after() / LOOKS:
                 self._ask_for_votes(campaign, now)
         if not self._may_serve_more():
             return
@@ -363,7 +388,7 @@ class Takeover:
     def _campaign(self, bid: Bid, now: float, released: Released | None, out: Outcome) -> None:
         log.info("= asks for votes to serve %s in term %d", bid.owner, bid.term)
         is_served = bid.owner in self._node.broker.queues.handover.serves and self.rules.leads(bid.owner, now)
-        until = now + PATIENCE * self._after
+        until = now + PATIENCE * self.rules.least_after()
         campaign = self._campaigns[bid.owner] = Campaign(bid, until, confirms=is_served, released=released)
         if released is not None:
             merge(campaign.has, released.has)
@@ -495,7 +520,7 @@ class Takeover:
         if (
             heard is None
             or (released is not None and released.term == heard)
-            or now - self._asked_at < self._after / LOOKS
+            or now - self._asked_at < rules.least_after() / LOOKS
         ):
             return
         self._asked_at = now

@@ -6,6 +6,7 @@ retired/NODE   it is retired: `retire_record`
 unchecked      there is such a fact: the queue store may hold what is done long ago (`qmq.server.repairs`)
 sealed/ORIGIN, forgotten/ORIGIN   a dead incarnation: `seals`
 self-retired   this node has learnt that it is retired itself: the directory is not used again
+told-after     the longest `takeover_after_seconds`, in ms, that peers may lean on (`qmq.broker.ownership`)
 heedless/NODE  when we met it last, it obeyed no terms: it must not be taken over
 """
 
@@ -21,6 +22,7 @@ SELF_RETIRED: Final = "self-retired"
 RETIRED: Final = "retired/"
 HEEDLESS: Final = "heedless/"
 UNCHECKED: Final = "unchecked"
+TOLD_AFTER: Final = "told-after"
 
 
 def disks_of(facts: Mapping[str, str]) -> dict[str, str]:

@@ -37,3 +37,12 @@ def test_a_step_that_nodes_can_take_is_ok(run: Run, tmp_path: Path) -> None:
 
     assert result.exit_code == 0
     assert "version: 1 → 2" in result.output
+
+
+def test_several_nodes_are_retired_only_by_the_word_that_a_majority_is_lost(run: Run) -> None:
+    one_by_one = run("mesh", "retire", "b", "c", "--at", "127.0.0.1:1")
+    forced = run("mesh", "retire", "b", "c", "--majority-lost", "--force", "--at", "127.0.0.1:1")
+
+    assert (one_by_one.exit_code, forced.exit_code) == (2, 2)
+    assert "--majority-lost" in one_by_one.stderr
+    assert "--force has no meaning" in forced.stderr

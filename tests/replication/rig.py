@@ -466,7 +466,7 @@ class Node:
         raise AssertionError("nobody was told that this node understands terms")
 
     def may_borrow(
-        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
         raise AssertionError("nobody was told that this node understands terms")
 

@@ -152,7 +152,7 @@ async def test_a_stale_loan_of_one_owner_takes_nothing_away_from_those_of_others
     link.node.broker.subscribe(worker, Outcome())
     link.following.begin(())
     monkeypatch.setattr(
-        link.node, "may_borrow", lambda peer, terms, echo_us, owners: {"a": True, "b": None, "c": False}
+        link.node, "may_borrow", lambda peer, terms, echo_us, least_ms, owners: {"a": True, "b": None, "c": False}
     )
     lent = [Message(Envelope(JOBS, Kind.QUEUE, b"", True), b"", origin, 7, 0) for origin in (A, B, C)]
     for message in lent:

@@ -1,5 +1,7 @@
 """The frames table: what is packed comes back, and nothing else gets through."""
 
+from dataclasses import replace
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -68,7 +70,7 @@ FRAMES: list[MeshFrame] = [
     Gap([(A, 3), (B, 1)]),
     Hole((A, B)),
     Question(7, b"what?"),
-    Beats(Beat(5, 0, True, False, {"a": 0, "b": 3}, {"b": 4}), 10_000),
+    Beats(Beat(5, 0, True, False, {"a": 0, "b": 3}, {"b": 4}, 10_000, 7_500)),
     Ask(Bid("a", 4, "b", Term(3, "c"))),
     Ask(Bid("a", 1, "b")),
     Vote("a", 4, {A: 7}),
@@ -84,6 +86,7 @@ FRAMES: list[MeshFrame] = [
         )
     ),
     Members(Standing(listing=Listing(0, frozenset()), disk="", is_learner=False)),
+    Members(Standing(listing=Listing(0, frozenset()), disk="", is_learner=False, destinations={"/queue/a": "0a1b"})),
     Answer(7, b""),
     Reach(3, frozenset({A, B})),
     Reach(0, frozenset()),
@@ -253,6 +256,28 @@ def test_the_clock_of_the_sender_rides_along_and_may_be_missing() -> None:
         assert isinstance(older, (Ack, Welcome, Lend)) and older.sent_us == 0
         with pytest.raises(MeshError, match="a number"):
             decode(table, destination, msgpack.packb([*fields[:-1], -1]), Sender("a"))
+
+
+def test_a_beat_of_an_older_node_leans_on_echoes_by_the_time_that_it_tells() -> None:
+    destination, body = pack(Beats(Beat(5, 0, True, False, {}, {}, 10_000, 7_500)))
+    older = msgpack.packb(msgpack.unpackb(body)[:-1])
+
+    assert decode(FROM_FOLLOWER, destination, older, Sender("a")) == Beats(
+        Beat(5, 0, True, False, {}, {}, 10_000, 10_000)
+    )
+
+
+def test_a_standing_of_an_older_node_says_nothing_of_destinations() -> None:
+    standing = Standing(listing=Listing(0, frozenset()), disk="", is_learner=False, destinations={"/queue/a": "0a1b"})
+    destination, body = pack(Members(standing))
+    fields = msgpack.unpackb(body)
+
+    assert decode(FROM_FOLLOWER, destination, msgpack.packb(fields[:5]), Sender("a")) == Members(
+        replace(standing, destinations=None)
+    )
+    for wrong in (3, {"/queue/a": 3}, {3: "0a1b"}, {"/queue/a": "x" * 65}, dict.fromkeys(map(str, range(1002)), "0")):
+        with pytest.raises(MeshError):
+            decode(FROM_FOLLOWER, destination, msgpack.packb([*fields[:5], wrong]), Sender("a"))
 
 
 def test_each_direction_has_its_own_frames() -> None:

@@ -8,7 +8,16 @@ from typing import Any
 import trio
 
 from qmq.broker.terms import times_of
-from qmq.config import Address, LimitSettings, ListenerSettings, MeshSettings, NodeSettings, Peer, PeersFile
+from qmq.config import (
+    Address,
+    DestinationSettings,
+    LimitSettings,
+    ListenerSettings,
+    MeshSettings,
+    NodeSettings,
+    Peer,
+    PeersFile,
+)
 from qmq.server.node import Node
 from qmq.server.reload import Reloader
 from qmq.storage.memory import MemoryDisk
@@ -36,6 +45,10 @@ class MeshRig:
         self.nodes: dict[str, Node] = {}
         self._limits = LimitSettings(**{"farewell_seconds": 1.0, **settings.pop("limits", {})})
         self._mesh = MeshSettings(**{"redial_seconds_min": 0.05, **settings.pop("mesh", {})})
+        self.destinations: dict[str, DestinationSettings] = {}
+        """Those of one node, from its next life or reload on."""
+        self.mesh_changes: dict[str, dict[str, Any]] = {}
+        """What of `[mesh]` is otherwise on one node, from its next life on."""
         self._stored = StoreSettings(
             **{"segment_bytes_max": 1 << 20, "times_of": times_of, **settings.pop("stored", {})}
         )
@@ -119,7 +132,8 @@ class MeshRig:
     async def reload(self, name: str, peers: PeersFile) -> bool:
         """This node is told to read its files again, and finds this one."""
         settings = self.settings(name)
-        reloader = Reloader(self.nodes[name], settings, self._read.get(name, self.peers), lambda: (settings, peers))
+        before = self.nodes[name].settings
+        reloader = Reloader(self.nodes[name], before, self._read.get(name, self.peers), lambda: (settings, peers))
         is_taken = await reloader.reload()
         if is_taken:
             self._read[name] = peers
@@ -145,8 +159,11 @@ class MeshRig:
             name=name,
             stomp=(ListenerSettings(address=Address(host_of(self.names.index(name)), CLIENT_PORT), anonymous=True),),
             limits=self._limits,
-            mesh=self._mesh,
-            **self._settings,
+            mesh=self._mesh.model_copy(update=self.mesh_changes.get(name, {})),
+            **{
+                **self._settings,
+                **({"destinations": self.destinations[name]} if name in self.destinations else {}),
+            },
         )
 
     def _make(self, name: str, peers: PeersFile) -> Node:

@@ -14,7 +14,7 @@ from qmq.server.retiring import linked
 from qmq.server.status import status_of
 from qmq.storage.mesh_facts import RETIRED
 from tests.server.mesh_rig import MeshRig
-from tests.server.rig import Client, eventually, send
+from tests.server.rig import Client, eventually, send, subscribe
 from tests.server.test_members import all_count, codes
 
 
@@ -242,3 +242,115 @@ async def test_the_answer_says_how_far_the_retired_nodes_records_are_known(autoj
 
         assert json.loads(str(said["sealed"])) == {str(origin): last}
         assert json.loads(str(said["still-on-the-way"])) == {}
+
+
+async def lost_majority(mesh: MeshRig, *bodies: str) -> Client:
+    """Nodes b and c are gone for ever, with messages that a has too; a client of a."""
+    await eventually(lambda: all_count(mesh))
+    sender = await mesh.connect("b")
+    for number, body in enumerate(bodies):
+        await sender.send(send("/queue/jobs", body, f"r{number}"))
+        await sender.receipt()
+    a = mesh.nodes["a"].broker.received
+    await eventually(lambda: all(node.durable_vector() == a() for node in mesh.nodes.values()))
+    for name in "bc":
+        await mesh.kill(name)
+        del mesh.nodes[name]
+    await eventually(lambda: not linked(mesh.nodes["a"]))
+    return await mesh.connect("a")
+
+
+async def test_a_lone_survivor_says_how_to_go_on_when_the_majority_is_gone(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await lost_majority(mesh)
+
+        said = await retire(client, "b", force="true")
+
+        assert said["error-code"] == "no-majority"
+        assert "qmq mesh retire b c --majority-lost" in str(said["message"])
+
+
+async def test_a_lone_survivor_serves_everything_once_the_lost_majority_is_retired(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await lost_majority(mesh, "one", "two")
+        await trio.sleep(30)
+        assert mesh.nodes["a"].broker.queues.held
+
+        said = await retire(client, "b,c", **{"majority-lost": "true"})
+
+        assert (said["retired"], said["adopter"]) == ("b,c", "a")
+        worker = await mesh.connect("a")
+        await worker.send(subscribe("/queue/jobs", ack="client-individual"))
+        await worker.receipt()
+        bodies = []
+        for _ in range(2):
+            message = await worker.next("MESSAGE")
+            bodies.append(message.body.decode())
+            await worker.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:s\n\n")
+            await worker.receipt()
+        assert sorted(bodies) == ["one", "two"]
+        assert await mesh.reload("a", mesh.peers_file("a", version=3))
+        await mesh.stop("a")
+        a = await mesh.start("a", mesh.peers_file("a", version=3))
+        await eventually(lambda: not a.broker.queues.held)
+
+
+async def test_a_node_that_was_taken_for_lost_is_refused_when_it_comes_back(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await lost_majority(mesh)
+        await retire(client, "b,c", **{"majority-lost": "true"})
+
+        b = await mesh.start("b")
+
+        await eventually(lambda: "refused-retired-node" in codes(b) and "retired-node" in codes(mesh.nodes["a"]))
+        await trio.sleep(30)
+        assert b.broker.queues.held
+        assert not linked(mesh.nodes["a"])
+
+
+async def test_two_survivors_of_five_go_on_once_the_lost_majority_is_retired(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c", "d", "e").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        for name in "cde":
+            await mesh.kill(name)
+            del mesh.nodes[name]
+        await eventually(lambda: linked(mesh.nodes["a"]) == {"b"})
+
+        said = await retire(await mesh.connect("a"), "c,d,e", **{"majority-lost": "true"})
+
+        assert said["retired"] == "c,d,e"
+        await eventually(lambda: all(knows_retired(mesh.nodes["b"], name, "a") for name in "cde"))
+        await eventually(lambda: not any(node.broker.queues.held for node in mesh.nodes.values()))
+
+
+async def test_the_word_that_a_majority_is_lost_is_not_taken_while_that_is_not_so(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+
+        async def word(names: str) -> object:
+            said = await retire(await mesh.connect("a"), names, **{"majority-lost": "true"})
+            return said.get("error-code") or said["retired"]
+
+        await eventually(lambda: all_count(mesh))
+        assert await word("b,c") == "still-reachable"
+
+        await mesh.stop("c")
+        assert await word("c") == "majority-left"
+        await mesh.stop("b")
+        assert await word("b") == "not-all-named"
+        assert await word("a,b") == "bad-node"
+
+        assert await word("b,c") == "b,c"
+        assert await word("b,c") == "already-retired"
+
+
+async def test_the_word_that_a_majority_is_lost_is_kept_whole_or_not_at_all(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await retire(await lost_majority(mesh), "b,c", **{"majority-lost": "true"})
+
+        await mesh.kill("a")
+        a = await mesh.start("a")
+
+        assert a.membership.members == {"a"}
+        await eventually(lambda: not a.broker.queues.held)

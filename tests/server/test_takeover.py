@@ -130,6 +130,102 @@ async def test_who_has_heard_the_owner_a_moment_longer_votes_a_moment_later(
         assert rig.nodes["b"].takeover.rules.term_of("a").number == early[0].term
 
 
+def hand_out(rig: MeshRig, owner: str) -> set[str]:
+    """The nodes that may hand out messages of `owner` at this moment."""
+    found: set[str] = set()
+    for name, node in rig.nodes.items():
+        rules, queues = node.takeover.rules, node.broker.queues
+        if owner in queues.handover.serves and not queues.held and rules.leads(owner, node.world.boot_seconds()):
+            found.add(name)
+    return found
+
+
+async def watch_until_served(rig: MeshRig, owner: str, *servers: str) -> None:
+    """Look at every moment until one of `servers` hands out the messages of `owner`, and never two nodes at once."""
+    while True:
+        found = hand_out(rig, owner)
+        assert len(found) <= 1, found
+        if found.intersection(servers):
+            return
+        await trio.sleep(0.1)
+
+
+@pytest.mark.parametrize("longer", ["a", "bc", "c"])
+async def test_while_the_time_of_takeovers_differs_no_two_nodes_serve_one_owner(
+    autojump_clock: MockClock, longer: str
+) -> None:
+    rig = three()
+    rig.mesh_changes = {name: {"takeover_after_seconds": 6 * AFTER} for name in longer}
+    async with rig.run():
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        assert hand_out(rig, "a") == {"a"}
+        isolate(rig, "a")
+
+        with trio.fail_after(10 * AFTER):
+            await watch_until_served(rig, "a", "b")
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+async def test_while_the_time_of_takeovers_differs_an_owner_hands_out_without_a_break(
+    autojump_clock: MockClock, name: str
+) -> None:
+    rig = three()
+    rig.mesh_changes = {name: {"takeover_after_seconds": 12 * AFTER}}
+    async with rig.run():
+        await everywhere(rig)
+
+        for _ in range(round(4 * AFTER / 0.1)):
+            assert [hand_out(rig, owner) for owner in rig.names] == [{"a"}, {"b"}, {"c"}]
+            await trio.sleep(0.1)
+
+
+async def test_a_time_of_takeovers_that_is_shortened_while_the_owner_is_cut_off_begins_when_the_longer_one_is_over(
+    autojump_clock: MockClock,
+) -> None:
+    async with three(mesh={"takeover_after_seconds": 6 * AFTER}).run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        rig.mesh_changes = dict.fromkeys("bc", {"takeover_after_seconds": AFTER})
+        for name in "bc":
+            await rig.kill(name)
+            await rig.start(name)
+        # A second restart has to know it as well.
+        await rig.kill("c")
+        await rig.start("c")
+
+        with trio.fail_after(10 * AFTER):
+            await watch_until_served(rig, "a", "b", "c")
+
+
+async def test_a_shortened_time_of_takeovers_holds_once_the_longer_one_is_over(autojump_clock: MockClock) -> None:
+    async with three(mesh={"takeover_after_seconds": 6 * AFTER}).run() as rig:
+        rig.mesh_changes = dict.fromkeys("abc", {"takeover_after_seconds": AFTER})
+        for name in "abc":
+            await rig.stop(name)
+            await rig.start(name)
+        await trio.sleep(7 * AFTER)
+        for name in "bc":
+            await rig.stop(name)
+            await rig.start(name)
+        await rig.until_linked()
+        await trio.sleep(AFTER)
+        isolate(rig, "a")
+
+        with trio.fail_after(AFTER + SPARE):
+            await watch_until_served(rig, "a", "b")
+
+
+async def test_what_is_lent_is_handed_out_by_the_shortest_time_that_its_server_knows(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        takeover = rig.nodes["c"].takeover
+        echo_us = round((rig.nodes["c"].world.boot_seconds() - 1.0) * 1e6)
+
+        assert takeover.may_borrow("a", {}, echo_us, 10_000, {"a"}) == {"a": True}
+        assert takeover.may_borrow("a", {}, echo_us, 2_000, {"a"}) == {"a": False}
+
+
 async def test_nothing_is_taken_over_from_a_node_that_a_majority_hears(autojump_clock: MockClock) -> None:
     async with three().run() as rig:
         await publish(rig, "a", "one")

@@ -32,10 +32,11 @@ EXPECTED_ALARMS = (
     "takeover",
     "taken-over",
     "returned",
+    "takeover-differs",
 )
 """What an operator is told and what faults explain: writes that reached the disk out of order, rotten bytes, a full, a
 new or an old disk, a node that is back before its peers know that it was away, peers files that differ for a while, and
-a node whose messages another one serves while it is silent."""
+a node whose messages another one serves while it is silent, nodes whose operator changes how long that takes."""
 
 VIRTUAL_SECONDS_MAX = 200.0
 """After this a run is ended, whatever it waits for."""
