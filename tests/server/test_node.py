@@ -51,16 +51,16 @@ async def test_a_receipted_message_survives_a_crash_right_after_the_receipt(auto
 
 
 async def test_a_failed_sync_stops_the_node_before_anything_is_told(autojump_clock: MockClock) -> None:
-    rig = Rig()
+    rig, told = Rig(), []
     with pytest.raises(ExceptionGroup) as failed:
         async with rig.run():
             writer = await rig.connect()
             rig.disk.fail_at(1)
             await writer.send(send("/queue/q", "job", "1"))
-            frames = await writer.until_closed()
+            told += await writer.until_closed()  # the end of the node may end this first
 
     assert failed.group_contains(LogBroken)
-    assert not frames
+    assert not told + writer.frames
 
 
 async def test_queue_messages_come_back_after_an_orderly_restart_in_their_order(autojump_clock: MockClock) -> None:
