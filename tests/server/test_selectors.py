@@ -150,6 +150,7 @@ async def test_a_selector_is_asked_on_the_node_of_the_subscriber(autojump_clock:
         publisher = await mesh.connect("a")
         await picky.send(subscribe("/topic/quotes", selector="symbol = 'A' OR \"x y\" = 'a:b'"))
         await everything.send(subscribe("/topic/quotes"))
+        assert [await picky.receipt(), await everything.receipt()] == ["sub-0", "sub-0"]
         await mesh.until_wanted("a", "/topic/quotes")
 
         await publisher.send(
