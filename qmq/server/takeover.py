@@ -293,7 +293,12 @@ class Takeover:
             case Release(owner, number, has, lent):
                 assert has is not None
                 if owner == self.name:
-                    self._released[owner] = Released(Term(number, peer.node), has, lent)
+                    released = self._released[owner] = Released(Term(number, peer.node), has, lent)
+                    campaign = self._campaigns.get(owner)
+                    if campaign is not None:
+                        # It began before, and may be won now that the claim has ended.
+                        campaign.released = released
+                        merge(campaign.has, has)
             case Holds(owner, number, dots):
                 if self._obeyed.get(owner) == Term(number, self.name):
                     self._arrivals.peer_holds(peer.node, owner, number, dots, out)

@@ -15,8 +15,9 @@ from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused
 from qmq.replication.outbox import Outbox, encode_send
-from qmq.replication.terms import Holds, Release
+from qmq.replication.terms import Holds, Release, Vote
 from qmq.server.node import Node
+from qmq.server.takeover import Campaign
 from qmq.storage.mesh_facts import UNCHECKED
 from tests.server.mesh_rig import MeshRig, host_of
 from tests.server.rig import Client, eventually, send, subscribe
@@ -354,6 +355,27 @@ async def test_what_a_consumer_holds_is_not_handed_out_again_by_the_new_server(a
         await holder.send(f"ACK\nid:{held.head.headers['ack']}\nreceipt:s\n\n")
         await holder.receipt()
         await silence(worker, QUIET_SECONDS)
+
+
+async def test_what_is_released_in_the_midst_of_a_campaign_is_not_handed_out_again_when_it_is_won(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        a, b, c = (rig.nodes[name] for name in "abc")
+        lent = Dot(a.origin, 1)
+        begun = Campaign(Bid("a", 7, "a"), trio.current_time() + AFTER, confirms=False, released=None)
+        a.takeover._campaigns["a"] = begun
+
+        out = Outcome(now_us=a.world.now_us())
+        way = Outbox(encode_send, bool)
+        a.takeover.came(b.origin, Release("a", 6, {}, {"c": [lent]}), way, out)
+        for voter in (b, c):
+            a.takeover.came(voter.origin, Vote("a", 7, {}), way, out)
+        a.submit(out)
+
+        lent_elsewhere = a.broker.queues.handover.with_peers("a")
+        await eventually(lambda: "a" not in a.takeover._arrivals)
+        assert lent_elsewhere == {"c": [lent]}
 
 
 async def test_who_serves_again_waits_for_an_absent_holder_as_long_as_for_one_that_has_just_gone(
