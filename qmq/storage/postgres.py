@@ -30,6 +30,7 @@ from qmq.storage.queue_plan import (
     between,
     by_lane,
     expired_within,
+    first_sound,
     lack_columns,
     lack_of,
     note_damage,
@@ -378,13 +379,11 @@ class PostgresQueueStore:
         self, reader: _Connection, lane: LaneRow, statement: str, parameters: tuple[object, ...], limit: int
     ) -> list[QueueRow]:
         """The first `limit` rows that `statement` finds in `lane`, without the damaged ones among them."""
-        wanted = limit
-        while True:
-            raws = _rows(reader, statement, (*parameters, wanted))
-            rows = [row for raw in raws if (row := self._row(reader, lane, raw)) is not None]
-            if len(rows) >= limit or len(raws) < wanted:
-                return rows[:limit]
-            wanted = limit + len(raws) - len(rows)
+        return first_sound(
+            lambda wanted: _rows(reader, statement, (*parameters, wanted)),
+            lambda raw: self._row(reader, lane, raw),
+            limit,
+        )
 
     def _row(self, reader: _Connection, lane: LaneRow, raw: _Raw) -> QueueRow | None:
         """None: it is damaged, and one of the `lacks` from now on."""

@@ -9,7 +9,7 @@ origin; there is seldom more than one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from qmq.dots import Dot, Origin
 from qmq.storage.ports import Lack, QueueRow
@@ -165,6 +165,23 @@ def expired_within(
     """What `QueueStore.expired` answers when `rows` are known."""
     rows = sorted(rows, key=expiry)[:limit]
     return rows[: within((len(row.headers) + len(row.body) for row in rows), bytes_max)]
+
+
+Raw = TypeVar("Raw")
+
+
+def first_sound(
+    read: Callable[[int], list[Raw]], row_of: Callable[[Raw], QueueRow | None], limit: int
+) -> list[QueueRow]:
+    """The first `limit` rows without the damaged ones among them: `read` gives the first so many of a statement,
+    `row_of` one of them, or None where it is damaged."""
+    wanted = limit
+    while True:
+        raws = read(wanted)
+        rows = [row for raw in raws if (row := row_of(raw)) is not None]
+        if len(rows) >= limit or len(raws) < wanted:
+            return rows[:limit]
+        wanted = limit + len(raws) - len(rows)
 
 
 def signed(value: int) -> int:

@@ -33,6 +33,7 @@ from qmq.storage.queue_plan import (
     between,
     by_lane,
     expired_within,
+    first_sound,
     lack_columns,
     lack_of,
     note_damage,
@@ -337,13 +338,11 @@ class SqliteQueueStore:
         self, reader: sqlite3.Connection, lane: LaneRow, statement: str, parameters: tuple[Value, ...], limit: int
     ) -> list[QueueRow]:
         """The first `limit` rows that `statement` finds in `lane`, without the damaged ones among them."""
-        wanted = limit
-        while True:
-            raws = _rows(reader, statement, (*parameters, wanted))
-            rows = [row for raw in raws if (row := self._row(reader, lane, raw)) is not None]
-            if len(rows) >= limit or len(raws) < wanted:
-                return rows[:limit]
-            wanted = limit + len(raws) - len(rows)
+        return first_sound(
+            lambda wanted: _rows(reader, statement, (*parameters, wanted)),
+            lambda raw: self._row(reader, lane, raw),
+            limit,
+        )
 
     def _row(self, reader: sqlite3.Connection, lane: LaneRow, raw: Raw) -> QueueRow | None:
         """None: it is damaged, and one of the `lacks` from now on."""
