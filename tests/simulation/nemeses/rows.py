@@ -1,5 +1,7 @@
 """Harm to queue stores: rows whose bits have flipped, and a file that was damaged beyond rescue."""
 
+from collections.abc import Callable
+
 from qmq.dots import Dot
 from qmq.storage.memory_stores import MemoryQueueStore
 from tests.simulation.cluster import Member
@@ -14,32 +16,40 @@ SEQUENCE_MAX = 1 << 62
 @nemesis("rotten rows", loses_disk=True, minority=True)
 async def rotten_rows(stage: Stage, fault: Fault) -> None:
     """A crash, and while the node is down bits flip in some rows of its queue store."""
-    member = stage.by_name[fault.node]
-    if member.is_alive:
-        only_stored = _only_stored(stage, member)
-        await member.crash(silently=True)
-        store = MemoryQueueStore(member.disk)
-        standing = _standing(store)
+
+    def spoil(store: MemoryQueueStore, standing: list[Dot]) -> list[Dot]:
         chance = stage.chance_of(fault)
         dots = chance.sample(standing, min(len(standing), chance.randint(1, ROTTEN_ROWS_MAX)))
         store.spoil(dots)
-        stage.trace.note(f"{member.name}: {len(dots)} rows are damaged")
-        _lost(stage, member, {dot: only_stored[dot] for dot in dots if dot in only_stored})
-        await stage.start_after(member, fault.seconds)
+        stage.trace.note(f"{fault.node}: {len(dots)} rows are damaged")
+        return dots
+
+    await _crash_and(stage, fault, spoil)
 
 
 @nemesis("lost rows", loses_disk=True, minority=True)
 async def lost_rows(stage: Stage, fault: Fault) -> None:
     """A crash, and the next start finds a queue store of which nothing can be read."""
+
+    def lose(store: MemoryQueueStore, standing: list[Dot]) -> list[Dot]:
+        store.begin_anew()
+        stage.trace.note(f"{fault.node}: its queue store is lost")
+        return standing
+
+    await _crash_and(stage, fault, lose)
+
+
+async def _crash_and(stage: Stage, fault: Fault, harm: Callable[[MemoryQueueStore, list[Dot]], list[Dot]]) -> None:
+    """`harm` gets the store of a node that is down and its rows, and returns which of them are gone."""
     member = stage.by_name[fault.node]
     if member.is_alive:
         only_stored = _only_stored(stage, member)
         await member.crash(silently=True)
         store = MemoryQueueStore(member.disk)
-        standing = _standing(store)
-        store.begin_anew()
-        stage.trace.note(f"{member.name}: its queue store is lost")
-        _lost(stage, member, {dot: only_stored[dot] for dot in standing if dot in only_stored})
+        gone = harm(store, _standing(store))
+        records = {dot: only_stored[dot] for dot in gone if dot in only_stored}
+        stage.excuses.lost(member, stage.members, records)
+        member.lose(records)
         await stage.start_after(member, fault.seconds)
 
 
@@ -51,8 +61,3 @@ def _only_stored(stage: Stage, member: Member) -> Held:
     """What its stores have and its journal has dropped."""
     journal = {dot for _, batch in batches_of(member) for dot, _ in records_of(batch)}
     return {dot: id for dot, id in held_by(member, stage.members).items() if dot not in journal}
-
-
-def _lost(stage: Stage, member: Member, records: Held) -> None:
-    stage.excuses.lost(member, stage.members, records)
-    member.lose(records)
