@@ -222,3 +222,17 @@ class MeshRig:
     async def until_wanted(self, name: str, destination: str, peers: int = 1) -> None:
         """The node `name` knows that so many peers have a topic subscriber for `destination`."""
         await eventually(lambda: len(self.nodes[name].broker.interest.match(destination)) >= peers)
+
+
+def isolate(rig: MeshRig, name: str) -> None:
+    """Cut every link of one node."""
+    for other in rig.names:
+        if other != name:
+            rig.cut(name, other)
+
+
+def rejoin(rig: MeshRig, name: str) -> None:
+    """Heal them."""
+    for other in rig.names:
+        if other != name:
+            rig.heal(name, other)

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import MeshSettings
-from tests.server.mesh_rig import MeshRig, host_of
+from tests.server.mesh_rig import MeshRig, host_of, isolate, rejoin
 from tests.server.rig import Client, eventually, send, subscribe
 
 DEFAULTS = MeshSettings()
@@ -20,18 +20,6 @@ BACKLOG = 60
 
 def mesh_of(names: str) -> MeshRig:
     return MeshRig(*names, mesh={"redial_seconds_min": DEFAULTS.redial_seconds_min})
-
-
-def isolate(rig: MeshRig, name: str) -> None:
-    for other in rig.names:
-        if other != name:
-            rig.cut(name, other)
-
-
-def rejoin(rig: MeshRig, name: str) -> None:
-    for other in rig.names:
-        if other != name:
-            rig.heal(name, other)
 
 
 async def publish(rig: MeshRig, name: str, destination: str, number: int, **headers: str) -> Client:

@@ -8,7 +8,7 @@ import trio
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.replication.terms import Ask, Beats, Terms
 from qmq.wire.stomp import Frame
-from tests.server.mesh_rig import MeshRig
+from tests.server.mesh_rig import MeshRig, isolate
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 from tests.server.stuck_rig import SECOND, SOON, marks, nothing_comes, receipt_of, three
 
@@ -47,12 +47,6 @@ async def is_quiet(rig: MeshRig, name: str) -> None:
     await client.send(subscribe(JOBS, ack="client-individual"))
     await client.receipt()
     await nothing_comes(client, QUIET_SECONDS)
-
-
-def isolate(rig: MeshRig, name: str) -> None:
-    for other in rig.names:
-        if other != name:
-            rig.cut(name, other)
 
 
 def serves(rig: MeshRig, name: str) -> set[str]:

@@ -19,7 +19,7 @@ from qmq.replication.terms import Holds, Release, Vote
 from qmq.server.node import Node
 from qmq.server.takeover import Campaign
 from qmq.storage.mesh_facts import UNCHECKED
-from tests.server.mesh_rig import MeshRig, host_of
+from tests.server.mesh_rig import MeshRig, host_of, isolate, rejoin
 from tests.server.rig import Client, eventually, send, subscribe
 from tests.support.depths import depths
 
@@ -59,18 +59,6 @@ async def silence(client: Client, seconds: float) -> None:
     with trio.move_on_after(seconds):
         message = await client.next("MESSAGE")
         raise AssertionError(f"{message.body!r} was delivered")
-
-
-def isolate(rig: MeshRig, name: str) -> None:
-    for other in rig.names:
-        if other != name:
-            rig.cut(name, other)
-
-
-def rejoin(rig: MeshRig, name: str) -> None:
-    for other in rig.names:
-        if other != name:
-            rig.heal(name, other)
 
 
 def serves(rig: MeshRig, name: str) -> set[str]:
