@@ -8,7 +8,7 @@ import os
 import random
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.nemesis.fire import Fire, Steps, fault
@@ -70,13 +70,7 @@ def no_memory(fire: Fire, chance: random.Random) -> Steps:
 def lose_disk(fire: Fire, chance: random.Random) -> Steps:
     """A node is killed under load and comes back without its data."""
     with fire.node(chance) as name:
-        since = fire.until_covered()
-        with fire.history.harm("disk lost", name, alone_since=since):
-            fire.mesh.kill(name)
-            fire.mesh.wipe(name)
-            fire.open()
-            yield fire.long(chance)
-            yield from fire.start(name)
+        yield from _dead(fire, chance, name, "disk lost", lambda: fire.mesh.wipe(name))
 
 
 @fault(2, is_alone=True)
@@ -90,30 +84,37 @@ def old_disk(fire: Fire, chance: random.Random) -> Steps:
             shutil.copytree(data, image)
             fire.mesh.resume(name)
         yield chance.uniform(0.5, 5)
-        since = fire.until_covered()
-        with fire.history.harm("old disk", name, alone_since=since):
-            fire.mesh.kill(name)
+
+        def put_back() -> None:
             fire.mesh.wipe(name)
             image.rename(data)
-            fire.open()
-            yield fire.long(chance)
-            yield from fire.start(name)
+
+        yield from _dead(fire, chance, name, "old disk", put_back)
 
 
 @fault(2, is_alone=True)
 def rot(fire: Fire, chance: random.Random) -> Steps:
     """A node is killed, and bits flip in its journal before it comes back."""
     with fire.node(chance) as name:
-        since = fire.until_covered()
-        with fire.history.harm("rotten bits", name, alone_since=since):
-            fire.mesh.kill(name)
+
+        def spoil() -> None:
             files = [
                 path for path in (fire.mesh.fleet.nodes[name].data / "journal").glob("*.qmq") if path.stat().st_size
             ]
             _flip_bits(chance.choice(sorted(files)), chance)
-            fire.open()
-            yield fire.long(chance)
-            yield from fire.start(name)
+
+        yield from _dead(fire, chance, name, "rotten bits", spoil)
+
+
+def _dead(fire: Fire, chance: random.Random, name: str, what: str, harm: Callable[[], None]) -> Steps:
+    """Kill a node, do `harm` to its disk, and start it again after a while."""
+    since = fire.until_covered()
+    with fire.history.harm(what, name, alone_since=since):
+        fire.mesh.kill(name)
+        harm()
+        fire.open()
+        yield fire.long(chance)
+        yield from fire.start(name)
 
 
 def _flip_bits(path: Path, chance: random.Random) -> None:
