@@ -7,6 +7,9 @@ Callers make the calls of one chunk without an await between them, then `finish`
 Sequences are given here, at the decision; the commit path appends records in exactly the order of decisions, so
 journal and broker agree without a second look. What a queue, a lent message and a transaction mean is in their own
 modules; this one knows sessions and subscriptions, and is where each kind of destination gets its part.
+
+Long for one module: it is the one door to the rules, a method for each question, most of them a few lines to the
+module that answers.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -4,6 +4,9 @@ Who owns what: a durable message accepted here (by this or an earlier incarnatio
 until a settle for its dot is seen, from whichever node. It stands in `owned` while it is in memory; the rest is in the
 queue store (`paging`). A settle may arrive before its message when this node lost its disk and gets both back from
 peers; such dots wait in `settled_early`.
+
+Long for one module: taking in, handing out, settling and taking back move a message between the same tables, and each
+must leave them so that the other three hold.
 """
 
 from collections.abc import Callable, Mapping

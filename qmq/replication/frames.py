@@ -6,6 +6,8 @@ may be longer than this version expects: what is beyond is ignored, so a later v
 
 A peer is trusted to be a member of the mesh, not to be free of bugs: every type and range is checked (`values`), and
 the only exception that leaves `decode` is MeshError.
+
+Long for one module: it is the protocol, a class, a row and two functions for each frame, and nothing else.
 """
 
 from collections.abc import Callable, Mapping

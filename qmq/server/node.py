@@ -4,6 +4,9 @@ Start: open and recover the store, draw an incarnation and make it durable, rest
 commit task, the mesh, and last the client listeners. Stop (SIGTERM): no new connections, read no more, tell everything
 decided, close clients and links, checkpoint, close the store. A failed append or fsync is not survived: the exception
 leaves `run` and the process ends, because what it decided is not what the disk holds (docs/guarantees.md).
+
+Long for one module: it is the list of the node's parts, and for each what it asks of the others; a part that has
+rules of its own has a module of its own.
 """
 
 import logging

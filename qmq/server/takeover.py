@@ -7,6 +7,9 @@ claims, whom it asks for a vote, and whether it may hand out at all (`Queues.hel
 
 Surprising: the clock that counts here goes on while the process is stopped. Before anything is decided it is looked at
 (`check`), so that a node which was away does not begin with what it was about to hand out.
+
+Long for one module: every step reads and writes the same few tables (campaigns, releases, obeyed terms, stamps), and
+their order within one look is what keeps two nodes from serving together.
 """
 
 import logging
