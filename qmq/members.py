@@ -211,7 +211,7 @@ class Membership:
                 self.lists.append(names)
 
     def must_meet_anew(self, peer: str) -> bool:
-        """Whether `peer` has learnt since we met it: what it has now a learner needs too."""
+        """Whether what `peer` had when we met it is not enough: it, or this node, had forgotten something then."""
         return self.is_learner and peer in self._met_before
 
     def meets(self, peer: str) -> None:
@@ -244,9 +244,13 @@ class Membership:
         return is_void and majority(self._met, others)
 
     def forgets(self) -> None:
-        """The disk turns out to have forgotten something: a learner from now on, until it has met the others anew."""
+        """The disk turns out to have forgotten something: a learner from now on, until it has met the others anew.
+
+        Those that it had met already tell nothing more over their links, so they are to be met anew.
+        """
         self.is_learner = True
-        for met in (self._met, self._learnt_from, self._turned, self._met_before):
+        self._met_before |= self._met
+        for met in (self._met, self._learnt_from, self._turned):
             met.clear()
 
     def learnt(self) -> None:

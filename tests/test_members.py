@@ -230,8 +230,11 @@ def test_a_disk_that_has_forgotten_something_learns_anew() -> None:
     membership.forgets()
 
     assert not membership.may_vote
+    assert membership.must_meet_anew("b")
     membership.caught_up_with("b", has_a_past=False)
     assert not membership.has_learnt
+    membership.meets("b")
+    membership.caught_up_with("b", has_a_past=False)
     membership.caught_up_with("c", has_a_past=False)
     assert membership.has_learnt
 

@@ -176,6 +176,9 @@ class Members:
             "or the disk lost what it had synced. It is a learner until it has what a majority of the others has",
         )
         self.membership.forgets()
+        self.membership.meets(peer)
+        for other in node.peer_names:
+            self._mind_meeting(other)
         self.remember({LEARNER: "an old copy"})
         self._tell()
 

@@ -17,7 +17,7 @@ from qmq.storage.mesh_facts import LEARNER
 from qmq.storage.ports import StorageSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.mesh_rig import CLIENT_PORT, MeshRig
-from tests.server.rig import eventually, send
+from tests.server.rig import eventually, send, subscribe
 from tests.support.world import SimulatedWorld
 
 
@@ -121,6 +121,38 @@ async def test_a_disk_that_was_put_back_from_an_old_copy_is_found_out_and_learns
         await eventually(lambda: all_count(mesh))
 
         assert LEARNER not in c.store.catalog.facts()
+
+
+async def test_an_old_copy_that_only_the_second_peer_finds_out_learns_from_the_first_too(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c")
+        old = copy_of(mesh.disks["c"])
+        mesh.cut("b", "c")
+        mesh.cut("b", "a")
+        await mesh.start("c")
+        client = await mesh.connect("c")
+        await client.send(send("/queue/jobs", "kept by a", "r"))
+        await client.receipt()
+        await eventually(lambda: mesh.nodes["a"].durable_vector().items() >= mesh.nodes["c"].durable_vector().items())
+        await mesh.kill("c")
+        mesh.cut("a", "c")
+        mesh.disks["c"] = old
+
+        c = await mesh.start("c")
+        mesh.heal("b", "c")
+        await eventually(lambda: mesh.link("c", "b") == "caught-up")
+        assert "old-disk" not in codes(c)
+        mesh.heal("a", "c")
+        await eventually(lambda: "old-disk" in codes(c))
+        mesh.heal("a", "b")
+
+        await eventually(lambda: all_count(mesh))
+        worker = await mesh.connect("b")
+        await worker.send(subscribe("/queue/jobs", id="w"))
+        assert await worker.messages(1) == [b"kept by a"]
 
 
 async def test_a_restart_on_its_own_disk_is_no_news(autojump_clock: MockClock) -> None:
