@@ -98,6 +98,8 @@ class Member:
         """What its journal may lack, because it was damaged after a checkpoint had it."""
         self.gone: set[Dot] = set()
         """What its disk has lost since it was up: `vector` counts it still."""
+        self.born_at = 0.0
+        """When the present or last life began."""
         self.escaped: list[Exception] = []
         """What left `Node.run` and is not what an injected fault explains."""
         self.disk_is_told_to_fail = False
@@ -182,6 +184,7 @@ class Member:
         self.is_stopping = False
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
+        self.born_at = trio.current_time()
         self._trace.note(f"{self.name} starts as {self.node.origin}")
         nursery.start_soon(self._live, self.node, self._world)
 

@@ -115,9 +115,10 @@ async def _toil_at(stage: Stage, member: Member, client: Client, chance: random.
 
 def _note_age(stage: Stage, frame: Frame, message_id: str) -> None:
     """How long after its acceptance a message with a `ttl` came, at least; of owners that still live their first life,
-    for another one has another clock."""
-    owner = dot_of(frame.head.headers["message-id"]).origin.node
+    for another one has another clock. So has a server that has never heard the owner, if that is dead."""
+    owner = stage.by_name[dot_of(frame.head.headers["message-id"]).origin.node]
     sent = stage.ledger.sent[message_id]
-    if stage.by_name[owner].lives == 1 and sent.receipted_at:
+    heard = owner.is_alive or all(member.born_at <= sent.receipted_at for member in stage.members if member.is_alive)
+    if owner.lives == 1 and heard and sent.receipted_at:
         age = trio.current_time() - sent.receipted_at
         stage.ledger.ages[message_id] = max(age, stage.ledger.ages.get(message_id, 0.0))
