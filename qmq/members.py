@@ -50,6 +50,8 @@ class Standing:
     retired: tuple[Retirement, ...] = ()
     destinations: Mapping[str, str] | None = None
     """Pattern → print of the policy of these destinations; None: it does not tell."""
+    heard_of: frozenset[str] = frozenset()
+    """Nodes of lists that others have told it: it takes their records, and sends them on."""
 
 
 def majority(voters: Collection[str], lists: Iterable[Collection[str]]) -> bool:
@@ -108,9 +110,10 @@ class Membership:
 
     @property
     def origins_known(self) -> frozenset[str]:
-        """Nodes whose records are taken: of any list, because a peer may have read the new file before us, and the
-        retired, because what they wrote stays."""
-        return self.listing.names.union(self.retired, *(standing.listing.names for standing in self._told.values()))
+        """Nodes whose records are taken: of any list, because another may have read the new file before us, also one
+        that only our peers reach; and the retired, because what they wrote stays."""
+        told = self._told.values()
+        return self.listing.names.union(self.retired, *(one.listing.names | one.heard_of for one in told))
 
     def is_retired(self, node: str) -> bool:
         return node in self.retired
@@ -144,6 +147,7 @@ class Membership:
             is_learner=self.is_learner,
             retired=tuple(self.retired.values()),
             destinations=self.destinations,
+            heard_of=self.origins_known - self.listing.names - self.retired.keys(),
         )
 
     def destinations_that_differ(self) -> dict[str, list[str]]:

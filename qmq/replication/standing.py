@@ -33,13 +33,15 @@ class Members:
 
 
 def pack_standing(standing: Standing) -> list[object]:
-    """version, names, disk, learner, [retired node, adopter, vector of its incarnations, …], prints of destinations"""
+    """version, names, disk, learner, [retired node, adopter, vector of its incarnations, …], prints of destinations,
+    other names heard of"""
     retired: list[object] = []
     for retirement in standing.retired:
         retired += (retirement.node, retirement.adopter, pack_vector(retirement.sealed))
     names = sorted(standing.listing.names)
     prints = None if standing.destinations is None else dict(standing.destinations)
-    return [standing.listing.version, names, standing.disk, standing.is_learner, retired, prints]
+    heard_of = sorted(standing.heard_of)
+    return [standing.listing.version, names, standing.disk, standing.is_learner, retired, prints, heard_of]
 
 
 def check_standing(fields: list[object]) -> Members:
@@ -47,7 +49,10 @@ def check_standing(fields: list[object]) -> Members:
     names = [node_name(name) for name in array(fields[1])]
     disk = text(fields[2])
     retired = array(fields[4])
-    if len(names) > NAMES_MAX or len(retired) > 3 * NAMES_MAX or len(retired) % 3 or len(disk) > DISK_CHARACTERS_MAX:
+    heard_of = [node_name(name) for name in array(fields[6])] if len(fields) > 6 else []
+    if len(names) > NAMES_MAX or len(heard_of) > NAMES_MAX:
+        raise MeshError("bad-frame", "more names than a mesh has")
+    if len(retired) > 3 * NAMES_MAX or len(retired) % 3 or len(disk) > DISK_CHARACTERS_MAX:
         raise MeshError("bad-frame", "more names than a mesh has, or half a retirement")
     return Members(
         Standing(
@@ -56,6 +61,7 @@ def check_standing(fields: list[object]) -> Members:
             is_learner=truth(fields[3]),
             retired=tuple(_retirement(*retired[index : index + 3]) for index in range(0, len(retired), 3)),
             destinations=_prints(fields[5]) if len(fields) > 5 and fields[5] is not None else None,
+            heard_of=frozenset(heard_of),
         )
     )
 

@@ -83,6 +83,7 @@ FRAMES: list[MeshFrame] = [
             disk="0123",
             is_learner=True,
             retired=(Retirement(node="c", adopter="a", sealed={Origin("c", (1 << 64) - 1): 5}),),
+            heard_of=frozenset({"d", "e"}),
         )
     ),
     Members(Standing(listing=Listing(0, frozenset()), disk="", is_learner=False)),
@@ -267,7 +268,7 @@ def test_a_beat_of_an_older_node_leans_on_echoes_by_the_time_that_it_tells() -> 
     )
 
 
-def test_a_standing_of_an_older_node_says_nothing_of_destinations() -> None:
+def test_a_standing_of_an_older_node_says_nothing_of_destinations_or_of_nodes_heard_of() -> None:
     standing = Standing(listing=Listing(0, frozenset()), disk="", is_learner=False, destinations={"/queue/a": "0a1b"})
     destination, body = pack(Members(standing))
     fields = msgpack.unpackb(body)
@@ -275,6 +276,11 @@ def test_a_standing_of_an_older_node_says_nothing_of_destinations() -> None:
     assert decode(FROM_FOLLOWER, destination, msgpack.packb(fields[:5]), Sender("a")) == Members(
         replace(standing, destinations=None)
     )
+    unheard = msgpack.packb(fields[:6])
+    assert decode(FROM_FOLLOWER, destination, unheard, Sender("a")) == Members(standing)
+    for wrong in (3, [3], [f"n{number}" for number in range(1001)]):
+        with pytest.raises(MeshError):
+            decode(FROM_FOLLOWER, destination, msgpack.packb([*fields[:6], wrong]), Sender("a"))
     for wrong in (3, {"/queue/a": 3}, {3: "0a1b"}, {"/queue/a": "x" * 65}, dict.fromkeys(map(str, range(1002)), "0")):
         with pytest.raises(MeshError):
             decode(FROM_FOLLOWER, destination, msgpack.packb([*fields[:5], wrong]), Sender("a"))

@@ -66,6 +66,27 @@ async def test_while_one_node_has_not_read_the_new_file_it_gets_the_newcomers_re
         await eventually(lambda: status_of(mesh.nodes["a"])["membership"]["lists"] == 1)
 
 
+async def test_a_newcomers_records_go_on_through_nodes_that_only_know_of_it_from_others(
+    autojump_clock: MockClock,
+) -> None:
+    """Only a and d have read the new file. c hears nothing of a, and e nothing but of c."""
+    async with MeshRig("a", "b", "c", "e").run() as mesh:
+        for one, other in ("ac", "ae", "be"):
+            mesh.cut(one, other)
+        larger = mesh.peers_file("a", "b", "c", "e", "d", version=2)
+        assert await mesh.reload("a", larger)
+        d = await mesh.start("d", larger)
+        await eventually(lambda: mesh.link("d", "a") == mesh.link("a", "d") == "caught-up")
+        client = await mesh.connect("d")
+
+        await client.send(send("/fanout/log", "news", "r1"))
+        await client.receipt()
+
+        e = mesh.nodes["e"]
+        await eventually(lambda: e.durable_vector().get(d.origin, 0) >= 2)
+        assert all("unknown-origin" not in codes(node) for node in mesh.nodes.values())
+
+
 async def test_a_peer_with_another_address_is_dialled_there(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as mesh:
         moved = _with_address(mesh.peers_file("a", "b", version=2), "b", "127.0.1.77")
