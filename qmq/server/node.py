@@ -236,8 +236,8 @@ class Node:
         if self.peer_names:
             self.takeover.begin()
         replay_ids(self.store.journal, self.broker.dedup, self.world.now_us())
-        for damaged in recovered.quarantined:
-            self.alarm("quarantine", f"damaged journal set aside: {damaged}")
+        for entry in recovered.quarantined:
+            self.alarm("quarantine", str(entry))
         self.look_at_damage()
         if recovered.lost_positions:
             self.alarm("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")

@@ -46,6 +46,12 @@ class Quarantined(NamedTuple):
     first: int
     last: int
 
+    def __str__(self) -> str:
+        where = f"put aside: the journal from {self.start} to {self.end}"
+        if self.origin is None:
+            return f"{where} cannot be read"
+        return f"{where}, records {self.first} to {self.last} of {self.origin}, whole but behind such a place"
+
 
 class JournalRecovery(NamedTuple):
     """What opening the journal found."""
