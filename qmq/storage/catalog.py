@@ -143,7 +143,7 @@ class SqliteCatalog:
                 for table in TABLES:
                     list(self._rows(table))
         except (LogBroken, LookupError, TypeError, ValueError) as error:
-            what = f"{path.name} cannot be used (see docs/operations.md, A damaged database)"
+            what = f"{path.name} cannot be used (see docs/operations.md, A damaged disk)"
             raise LogBroken(f"{what}: {error}") from error
 
     def identity(self) -> Identity | None:
