@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.spark.jobs.report import number, report, seconds
-from qmq.spark.jobs.stats import Statistics, Total, Window, read_records, stats
+from qmq.spark.jobs.stats import Statistics, Total, follow, read_records, stats
+from qmq.spark.jobs.windows import Window
 from qmq.storage.failure_records import pack_attempts, pack_dead
 from qmq.storage.record import Kind, pack_dots
 
@@ -53,6 +55,68 @@ def test_what_went_through_and_what_waits_is_counted(spark: Any, tmp_path: Path)
         "/queue/jobs",
         3,
     )
+
+
+def test_each_window_says_what_was_done_in_it_and_what_waited_at_its_end(spark: Any, tmp_path: Path) -> None:
+    """Minute 0: three jobs come, and one is done. 1: nothing. 2: one fails twice. 3: it is dead, another is done, and
+    one of long ago, which is not in the log any more. 4: one more comes."""
+    jobs = [record(n, b"x" * n, at_us=at(0.25 * n)) for n in (1, 2, 3)]
+    done = [
+        record(1, pack_dots([Dot(A, 1)]), at_us=at(0.75), kind=Kind.SETTLE),
+        record(2, pack_dots([Dot(A, 2), Dot(Origin("c", 0xC1), 9)]), at_us=at(3.5), kind=Kind.SETTLE),
+    ]
+    failed = [record(4 + n, pack_attempts([(Dot(A, 3), 1 + n)]), at_us=at(2.5), kind=Kind.ATTEMPTS) for n in (0, 1)]
+    headers = b"dead-letter-reason:delivery-limit\ndead-letter-from:/queue/jobs\n"
+    letter = pack_dead("/queue/jobs", Dot(A, 3), b"poison")
+    dead = record(6, letter, "/queue/dead-letters", headers=headers, at_us=at(3.25), kind=Kind.DEAD)
+    late = record(7, b"x" * 7, at_us=at(4.5))
+    node(tmp_path, "a").segment([batch(A, 1, [*jobs, *failed, dead, late]), batch(B, 1, done)])
+
+    found = stats(read_records(spark, {"path": f"{tmp_path}/a", "subscribe": "/queue/jobs"}))
+
+    said = {
+        round((one.start.timestamp() * 1e6 - at(0)) / MINUTE_US): {
+            name: value
+            for name, value in asdict(one).items()
+            if value and name not in ("start", "destination", "size_p50", "size_p99", "ack_p50")
+        }
+        for one in found.windows
+    }
+    assert said == {
+        0: {"messages": 3, "bytes": 6, "size_max": 3, "settled": 1, "ack_p99": 30.0, "consumers": 1}
+        | {"waiting": 2, "oldest_seconds": 30.0},
+        2: {"failures": 2, "waiting": 2, "oldest_seconds": 150.0},
+        3: {"settled": 3, "ack_p99": 180.0, "consumers": 2, "dead_letters": 1},
+        4: {"messages": 1, "bytes": 7, "size_max": 7, "waiting": 1, "oldest_seconds": 30.0},
+    }
+    assert not found.is_cut
+
+
+def test_a_stream_appends_each_window_once_it_has_ended(spark: Any, tmp_path: Path) -> None:
+    jobs = [record(n, b"x" * n, at_us=at(0)) for n in (1, 2, 3)]
+    failed = record(4, pack_attempts([(Dot(A, 3), 1)]), at_us=at(0.5), kind=Kind.ATTEMPTS)
+    headers = b"dead-letter-reason:delivery-limit\ndead-letter-from:/queue/jobs\n"
+    letter = pack_dead("/queue/jobs", Dot(A, 3), b"poison")
+    dead = record(5, letter, "/queue/dead-letters", headers=headers, at_us=at(0.5), kind=Kind.DEAD)
+    done = record(1, pack_dots([Dot(A, 1), Dot(A, 2)]), at_us=at(0.5), kind=Kind.SETTLE)
+    log = node(tmp_path, "a")
+    log.segment([batch(A, 1, [*jobs, failed, dead]), batch(B, 1, [done])])
+    out, given = str(tmp_path / "out"), {"path": f"{tmp_path}/a", "subscribe": "/queue/jobs"}
+    times = {"window": "1 minute", "lateness": "1 minute", "every": "1 second"}
+
+    query = follow(spark, given, out, str(tmp_path / "checkpoint"), **times)
+    try:
+        query.processAllAvailable()
+        log.segment([batch(A, 6, [record(6, b"later", at_us=at(9))])])
+        query.processAllAvailable()
+        rows = spark.read.parquet(out).drop("start", "end").collect()
+    finally:
+        query.stop()
+
+    assert [row.asDict() for row in rows] == [
+        {"destination": "/queue/jobs", "messages": 3, "bytes": 6, "size_p50": 2, "size_p99": 3, "size_max": 3}
+        | {"settled": 3, "failures": 1, "dead_letters": 1, "consumers": 2}
+    ]
 
 
 @pytest.fixture
@@ -104,7 +168,7 @@ def test_dead_letters_in_another_queue_are_known_to_their_own(
 
     (queue,) = found.totals
     assert (queue.destination, queue.settled, queue.waiting, queue.dead_letters) == ("/queue/jobs", 1, 0, 1)
-    assert [window.messages for window in found.windows] == [1]
+    assert [(one.messages, one.settled, one.dead_letters) for one in found.windows] == [(1, 0, 0), (0, 1, 1)]
 
 
 @pytest.mark.parametrize("chosen", [{"subscribe": "/queue/jobs"}, {"subscribePattern": "/queue/j.*"}])

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
-from qmq.spark.jobs.stats import Statistics, Total, Window
+from qmq.spark.jobs.stats import Statistics, Total
+from qmq.spark.jobs.windows import Window
 
 Value = Callable[[Window], float | None]
 
