@@ -205,15 +205,32 @@ def test_the_page_is_whole_and_lets_no_name_break_out() -> None:
     assert "<script" not in page and "2 dead letters" in page
 
 
+def heights(page: str) -> list[list[float]]:
+    """Of every line on it; higher values are lower numbers."""
+    return [[float(point.partition(",")[2]) for point in line.split()] for line in re.findall('points="(.*?)"', page)]
+
+
+def test_where_nothing_happens_as_much_waits_as_before() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    windows = [
+        Window(start=start + timedelta(minutes=n), destination="/queue/a", waiting=waiting)
+        for n, waiting in ((0, 20), (1, 10), (61, 0))
+    ]
+
+    (line,) = heights(report(Statistics(windows, [total("/queue/a")])))
+
+    top, bottom = line[0], line[-1]
+    assert line == [top, (top + bottom) / 2, (top + bottom) / 2, (top + bottom) / 2, bottom] and bottom > top
+
+
 def test_where_nothing_passes_a_rate_is_drawn_as_none_and_a_time_not_at_all() -> None:
     """Two windows with messages, an hour without any, and two again."""
     start = datetime(2026, 1, 1, tzinfo=UTC)
     facts: dict[str, Any] = {"destination": "/queue/a", "messages": 60, "bytes": 60, "settled": 60, "ack_p50": 1.0}
     windows = [Window(start=start + timedelta(minutes=n), ack_p99=1.0, **facts) for n in (0, 1, 61, 62)]
 
-    page = report(Statistics(windows, [total("/queue/a")]))
+    lines = heights(report(Statistics(windows, [total("/queue/a")])))
 
-    lines = [[float(point.partition(",")[2]) for point in line.split()] for line in re.findall('points="(.*?)"', page)]
     rates, times = lines[:2], lines[2:]
     top, bottom = min(rates[0]), max(rates[0])
     assert rates == [[top, top, bottom, bottom, top, top]] * 2 and bottom > top

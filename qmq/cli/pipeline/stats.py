@@ -24,6 +24,7 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
     """Show what goes through destinations, how fast, and what waits.
 
     Messages, bytes, sizes, time to ack, what is not settled and how old it is, failed deliveries and dead letters.
+    --json and --html tell all of it for each window, too.
     """
     read_source(**source, view="records")  # mistakes are told before Spark starts
     given = given_source(**source)
@@ -40,6 +41,10 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
             return
         with progress("stats", quiet=as_json) as tell, watched(spark, tell):
             found = jobs.stats(jobs.read_records(spark, given), window=window)
+    if found.is_cut:
+        click.echo(
+            f"only the first {len(found.windows):,} windows: choose destinations, or a longer --window", err=True
+        )
     if page is not None:
         from ...spark.jobs.report import report
 

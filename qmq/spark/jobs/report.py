@@ -4,6 +4,7 @@ import html
 import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from enum import Enum
 from typing import Final
 
 from qmq.spark.jobs.stats import Statistics, Total
@@ -16,6 +17,15 @@ SHOWN_MAX: Final = 6
 COLOURS: Final = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2")
 WIDTH, HEIGHT = 900, 240
 LEFT, BOTTOM, TOP = 70, 30, 14
+
+
+class Idle(Enum):
+    """What a line does in windows of which nothing is told, for nothing happened in them."""
+
+    NONE = "zero"
+    UNKNOWN = "breaks off"
+    AS_BEFORE = "stays"
+
 
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 960px; margin: 2rem auto; padding: 0 1rem; color: #1c2733; }
@@ -37,9 +47,17 @@ def report(found: Statistics, *, title: str = "QMQ statistics") -> str:
     parts = [f"<h1>{html.escape(title)}</h1>", _opening(found)]
     if windows:
         parts += [
-            _plot("Messages per second", found, windows, shown, lambda w: w.messages / found.seconds, idle=0.0),
-            _plot("Bytes per second", found, windows, shown, lambda w: w.bytes / found.seconds, idle=0.0),
-            _plot("Time to ack, 99th percentile, seconds", found, windows, shown, lambda w: w.ack_p99, idle=None),
+            _plot("Messages per second", found, windows, shown, lambda w: w.messages / found.seconds, Idle.NONE),
+            _plot("Bytes per second", found, windows, shown, lambda w: w.bytes / found.seconds, Idle.NONE),
+            _plot("Size, 99th percentile, bytes", found, windows, shown, lambda w: w.size_p99, Idle.UNKNOWN),
+            _plot("Time to ack, 99th percentile, seconds", found, windows, shown, lambda w: w.ack_p99, Idle.UNKNOWN),
+            _plot("Waiting in queues", found, windows, shown, lambda w: float(w.waiting), Idle.AS_BEFORE),
+            _plot(
+                "Waiting time of the oldest, seconds", found, windows, shown, lambda w: w.oldest_seconds, Idle.UNKNOWN
+            ),
+            _plot(
+                "Failed deliveries per second", found, windows, shown, lambda w: w.failures / found.seconds, Idle.NONE
+            ),
         ]
     parts.append(_table(found.totals))
     body = "\n".join(parts)
@@ -66,9 +84,8 @@ def _opening(found: Statistics) -> str:
 
 
 def _plot(
-    title: str, found: Statistics, windows: Sequence[Window], shown: Sequence[str], value: Value, *, idle: float | None
+    title: str, found: Statistics, windows: Sequence[Window], shown: Sequence[str], value: Value, idle: Idle
 ) -> str:
-    """`idle`: the value of windows without messages, of which nothing is told; None where they have none."""
     starts = sorted({window.start for window in windows})
     series: dict[str, list[tuple[float, float]]] = {name: [] for name in shown}
     most = 0.0
@@ -106,17 +123,19 @@ def _plot(
     )
 
 
-def _runs(points: list[tuple[float, float]], seconds: float, idle: float | None) -> list[list[tuple[float, float]]]:
-    """Lines through `points` (seconds, value): between windows that do not follow each other a line lies at `idle`, or
-    another one begins.
+def _runs(points: list[tuple[float, float]], seconds: float, idle: Idle) -> list[list[tuple[float, float]]]:
+    """Lines through `points` (seconds, value): between windows that do not follow each other a line lies where `idle`
+    says, or another one begins.
     """
     runs: list[list[tuple[float, float]]] = []
     for x, y in sorted(points):
-        before = runs[-1][-1][0] if runs else None
-        if before is None or x - before > 1.5 * seconds and idle is None:
+        before, level = runs[-1][-1] if runs else (x, 0.0)
+        has_pause = x - before > 1.5 * seconds
+        if not runs or has_pause and idle is Idle.UNKNOWN:
             runs.append([])
-        elif x - before > 1.5 * seconds and idle is not None:
-            runs[-1] += [(before + seconds, idle), (x - seconds, idle)]
+        elif has_pause:
+            level = level if idle is Idle.AS_BEFORE else 0.0
+            runs[-1] += [(before + seconds, level), (x - seconds, level)]
         runs[-1].append((x, y))
     return runs
 

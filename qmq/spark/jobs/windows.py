@@ -157,9 +157,7 @@ def _tell_what_waited(known: dict[tuple[str, int], _Facts], unsettled: dict[str,
 def failures_of(records: DataFrame) -> DataFrame:
     """destination, timestamp, count: failed deliveries. ATTEMPTS records hold absolute counts per message, so what a
     record adds to the one before counts."""
-    noted = records.where("kind = 'ATTEMPTS'").select(
-        "destination", "timestamp", f.explode(_noted()).alias("noted")
-    )
+    noted = records.where("kind = 'ATTEMPTS'").select("destination", "timestamp", f.explode(_noted()).alias("noted"))
     highest = Over.partitionBy("destination", "noted.dot").orderBy("noted.count", "timestamp")
     before = f.coalesce(f.lag("noted.count").over(highest), f.lit(0))
     return noted.select("destination", "timestamp", (f.col("noted.count") - before).alias("count")).where("count > 0")
