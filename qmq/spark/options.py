@@ -41,6 +41,8 @@ KNOWN: Final = {
 }
 _MS_MAX: Final = 253_402_300_800_000
 """Ms since 1970 of the year 10000, which no clock of ours can show."""
+_SECONDS_DIGITS: Final = 10
+_DAY_DIGITS: Final = 8
 _LOWER: Final = {name.lower(): name for name in KNOWN}
 WRITING: Final = frozenset({"destination", "dedup", "rate"})
 BOTH: Final = frozenset({"servers", "login", "passcode", "cafile", "name"})
@@ -207,7 +209,10 @@ def _time(said: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     text = text.strip()
-    if text.isdecimal() and int(text) < _MS_MAX:
+    if text.isdecimal() and len(text) == _SECONDS_DIGITS:
+        raise BadOption(f"{name} is {text}, which looks like seconds since 1970; it takes ms: {text}000")
+    # So many digits are a day as ISO 8601 has it without hyphens; as ms they would be some hour of 1970.
+    if text.isdecimal() and len(text) != _DAY_DIGITS and int(text) < _MS_MAX:
         return int(text) * 1000
     try:
         time = datetime.fromisoformat(text)

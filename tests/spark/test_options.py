@@ -30,6 +30,8 @@ from .rig import A
         ({"path": "x", "startingTimestamp": "yesterday"}, "ms since 1970"),
         ({"path": "x", "startingTimestamp": "²"}, "ms since 1970"),
         ({"path": "x", "endingTimestamp": "9" * 19}, "ms since 1970"),
+        ({"path": "x", "endingTimestamp": "20261350"}, "ms since 1970"),
+        ({"path": "x", "endingTimestamp": "1767225600"}, "takes ms: 1767225600000"),
         ({"path": "x", "destination": "/queue/a"}, "destination is an option of writing; subscribe says"),
         ({"path": "x", "rate": "5"}, "rate is an option of writing"),
         ({"path": "x", "failOnDataLoss": "no"}, "true or false"),
@@ -41,6 +43,11 @@ from .rig import A
 def test_a_bad_option_is_answered_with_what_may_stand_there(said: dict[str, str], hint: str) -> None:
     with pytest.raises(BadOption, match=hint):
         read_options(said)
+
+
+@pytest.mark.parametrize("text", ["20260101", "2026-01-01", "1767225600000", "2026-01-01T01:00:00+01:00"])
+def test_a_time_may_be_a_day_ms_or_iso(text: str) -> None:
+    assert read_options({"path": "x", "startingTimestamp": text}).starting_us == 1_767_225_600_000_000
 
 
 def test_options_are_understood_in_any_case() -> None:
