@@ -62,7 +62,10 @@ class Files:
         return {**have, **begin}
 
     def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
-        return plan(self._directories, self._options, start, end, strict=strict, but_for=but_for)
+        if not strict and self._options.fail_on_data_loss:
+            # Whoever takes what there is does not miss what is missing for a reason; all else it would.
+            but_for = but_for.plus(RangeMap.between({}, self.base()))
+        return plan(self._directories, self._options, start, end, but_for=but_for)
 
     def plan_nodes(self) -> list[Part]:
         return plan_nodes(self._directories, self._options)

@@ -70,13 +70,12 @@ def plan(
     start: Vector,
     end: Vector,
     *,
-    strict: bool,
     but_for: RangeMap = NOTHING,
 ) -> list[Part]:
     """Parts that together bring every record above `start` up to `end` once.
 
-    `strict`: everything in between `but_for` what was nowhere before is expected, and what is nowhere now is an error
-    if `options` say so. Otherwise reading begins with the oldest record that is kept.
+    Everything in between is expected `but_for` what may be nowhere; what else is nowhere is an error if `options` say
+    so.
 
     Raises:
         DataLoss: names origin and range.
@@ -96,7 +95,7 @@ def plan(
         gone = left if not options.only_fanouts else left.minus(rests)
         left = gone.minus(_take_fanouts(directories, left.minus(rests), options, pieces))
     lost = left.minus(but_for)
-    if strict and lost and options.fail_on_data_loss:
+    if lost and options.fail_on_data_loss:
         raise DataLoss(loss_text(lost), lost)
     return _parts(pieces, options)
 

@@ -68,6 +68,17 @@ def test_what_no_node_has_is_named(tmp_path: Path) -> None:
     assert read(asked(tmp_path, failOnDataLoss="false"), {A: 10}, {A: 60}, strict=True) == list(range(41, 61))
 
 
+def test_who_reads_all_there_is_is_told_what_is_missing_for_no_reason(tmp_path: Path) -> None:
+    """Records 1 to 10 have left the journals; 21 to 30 no node has, and none says why."""
+    node(tmp_path, "a").segment([*split(A, 11, 20, 5), *split(A, 31, 40, 5)], {A: 10})
+    node(tmp_path, "b").segment(split(B, 1, 5, 5))
+
+    with pytest.raises(DataLoss, match=f"to be read: {A} from 21 to 30\\."):
+        read(asked(tmp_path))
+    allowed = read(asked(tmp_path, failOnDataLoss="false"))
+    assert sorted(allowed) == sorted([*range(1, 6), *range(11, 21), *range(31, 41)])
+
+
 def test_the_past_of_a_fanout_comes_from_its_log(tmp_path: Path) -> None:
     """The journal begins at 40; the fanout's log goes from 2 to 50, every second record, and overlaps."""
     even = [record(number, b"", "/fanout/f") for number in range(2, 51, 2)]

@@ -161,7 +161,9 @@ def _begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector:
 
 def _steps(place: Place, start: Vector, have: Vector) -> Iterator[tuple[Vector, list[Part]]]:
     """Parts of one commit at a time, and the vector after it."""
-    parts = place.plan(start, have, strict=bool(start))
+    # A first run takes what is left of the past, whatever that lacks; from then on nothing may.
+    anything = NOTHING if start else RangeMap.between({}, have)
+    parts = place.plan(start, have, strict=bool(start), but_for=anything)
     if len(parts) <= FILES_PER_COMMIT:
         if have != start:
             yield have, parts
