@@ -193,9 +193,7 @@ def test_what_was_dropped_long_ago_is_not_missing_when_the_first_head_cannot_tel
 
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_head_that_is_put_aside_is_a_finding_of_its_own_and_no_other(
-    tmp_path: Path, sealed: bool, number: int
-) -> None:
+def test_a_head_that_is_put_aside_lacks_nothing(tmp_path: Path, sealed: bool, number: int) -> None:
     journal = node(tmp_path, "a", base=4096)
     journal.segment(split(A, 11, 20, 5), {A: 10, B: 7}, sealed=sealed)
     journal.segment([*split(A, 21, 30, 5), *split(B, 8, 10, 5)], {A: 20, B: 7}, sealed=sealed)
@@ -207,7 +205,8 @@ def test_a_head_that_is_put_aside_is_a_finding_of_its_own_and_no_other(
     (tmp_path / "a" / "quarantine").mkdir()
     (tmp_path / "a" / "quarantine" / f"{base:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
 
-    assert {finding[1] for finding in found(tmp_path)} == {"put aside"}
+    seen = audit([DataDirectory(tmp_path / "a")])
+    assert (seen.findings, seen.healed) == ([], 1)
     listed = extents(DataDirectory(tmp_path / "a"))
     assert [finding for extent in listed for finding in verify_extent(extent)] == []
 
@@ -240,7 +239,7 @@ def test_a_new_segment_whose_head_is_not_written_yet_is_no_finding(tmp_path: Pat
 
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("number", [1, 2])
-def test_what_was_put_aside_and_sent_again_is_not_doubled(tmp_path: Path, sealed: bool, number: int) -> None:
+def test_what_was_put_aside_is_a_finding_until_it_was_sent_again(tmp_path: Path, sealed: bool, number: int) -> None:
     """An index that was made before still lists it; the last batch of a segment makes no lost file."""
     journal = node(tmp_path, "a")
     path = journal.segment(split(A, 1, 30, 10), sealed=sealed)
@@ -254,9 +253,33 @@ def test_what_was_put_aside_and_sent_again_is_not_doubled(tmp_path: Path, sealed
     if number == 1:  # What came behind it had to be sent again, too.
         noted.append([end, end + end - start, list(A), 21, 30])
     (tmp_path / "a" / "quarantine" / f"{start:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
+    before = audit([DataDirectory(tmp_path / "a")])
     journal.segment([batch(A, first, messages(first, last))], {A: first - 1})
+    after = audit([DataDirectory(tmp_path / "a")])
 
-    assert {finding[1] for finding in found(tmp_path)} == {"put aside"}
+    assert [finding.kind for finding in before.findings] == ["put aside"] * len(noted)
+    assert (after.findings, after.healed) == ([], len(noted))
+
+
+def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Path) -> None:
+    """Records 11 to 20 stood there, and a GAP record gives them up."""
+    journal = node(tmp_path, "b")
+    path = journal.segment(split(A, 1, 30, 10), sealed=False)
+    data = path.read_bytes()
+    starts = [place for place in range(len(data)) if data.startswith(BATCH_MAGIC, place)]
+    flip(path, starts[1] + 200)
+    (tmp_path / "b" / "quarantine").mkdir()
+    noted = [[starts[1], starts[2], None, 0, 0], [starts[2], len(data), list(A), 21, 30]]
+    (tmp_path / "b" / "quarantine" / f"{starts[1]:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
+    gap = encode_batch(B, [record(1, pack_gap(A, 20), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    journal.segment([gap, batch(A, 21, messages(21, 30))], {A: 10})
+
+    seen = audit([DataDirectory(tmp_path / "b")])
+
+    assert [(finding.kind, finding.where) for finding in seen.findings] == [
+        ("put aside", f"journal {starts[1]}–{starts[2]}")
+    ]
+    assert seen.healed == 1
 
 
 def test_damage_that_indexes_and_heads_show_is_the_same_finding_when_everything_is_read(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **lo
             click.echo(f"FOUND {finding.text}")
         if len(found.findings) > FINDINGS_SHOWN:
             click.echo(f"and {len(found.findings) - FINDINGS_SHOWN} more findings (--json lists them)")
+        if found.healed:
+            click.echo(f"{found.healed} stretches were damaged or behind damage once, and nothing of them is missing")
         click.echo(
             f"{found.records} records in {found.segments} segments: {'clean' if found.clean else 'NOT clean'}"
             + (f", {found.bytes_verified} bytes verified" if found.bytes_verified else "")

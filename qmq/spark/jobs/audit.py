@@ -6,8 +6,8 @@ the sequences in the records, in Spark's workers.
 
 What a node does not have is a finding only if nothing explains it: records before its journal's base were dropped by
 retention, GAP records say what it gave up, its quarantine lists what was damaged and put aside (a finding of its own
-until peers have sent it again). What other nodes have beyond its newest record is lag, told but not a finding, because
-a mesh at work always has some.
+until all of it is here again; of a stretch that could not be read, until nothing at all is missing). What other nodes
+have beyond its newest record is lag, told but not a finding, because a mesh at work always has some.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +25,7 @@ from qmq.spark.remote import read_journal
 from qmq.storage.batch import GAPS, REST, BatchHead, unpack_records
 from qmq.storage.disk import ReadOnlyDisk
 from qmq.storage.record import Kind, unpack_gap
+from qmq.storage.recovery import Quarantined
 from qmq.storage.segment import read_summary, scan
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Audit:
     findings: list[Finding] = field(default_factory=list)
     segments: int = 0
     records: int = 0
+    healed: int = 0
+    """Stretches that were put aside once, of which nothing is missing any more."""
     bytes_verified: int = 0
 
     @property
@@ -128,6 +131,15 @@ class _Walk:
         for after, through in ranges:
             self.note(Finding(self.node, kind, str(origin), after + 1, through, where))
 
+    def lacks(self, aside: Quarantined) -> bool:
+        """Whether something of what was put aside is not here, or may not be."""
+        if aside.origin is None:
+            return any(self.missing.values())
+        here = RangeMap({aside.origin: [(aside.first - 1, self.have.get(aside.origin, 0))]})
+        here = here.minus(RangeMap({aside.origin: self.missing.get(aside.origin, [])}))
+        wanted = RangeMap({aside.origin: [(aside.first - 1, aside.last)]})
+        return bool(wanted.minus(here))
+
     def note(self, finding: Finding) -> None:
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
@@ -167,8 +179,6 @@ def audit(directories: Sequence[DataDirectory], servers: Sequence[Options] = ())
 def _walk(directory: DataDirectory, found: Audit) -> _Walk:
     walk = _Walk(directory.node, {})
     for entry in directory.quarantined:
-        origin = str(entry.origin) if entry.origin is not None else ""
-        walk.note(Finding(walk.node, PUT_ASIDE, origin, entry.first, entry.last, f"journal {entry.start}–{entry.end}"))
         if entry.origin is not None:
             walk.given_up.add(entry.origin, entry.first - 1, entry.last)
     begins_here, expected = True, 0
@@ -194,6 +204,12 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
             begins_here = False  # Else it was the first one, and the next head says where the log begins.
         found.segments += 1
         expected = segment.base + end
+    for entry in directory.quarantined:
+        if walk.lacks(entry):
+            origin, where = str(entry.origin or ""), f"journal {entry.start}–{entry.end}"
+            walk.note(Finding(walk.node, PUT_ASIDE, origin, entry.first, entry.last, where))
+        else:
+            found.healed += 1
     walk.finish()
     return walk
 
