@@ -2,11 +2,10 @@
 
 The feed knows what the peer has (what it told, plus what was sent to it) and walks the journal. A batch that the peer
 has is passed over; one that continues what it has is sent; one beyond a hole is sent only after a gap notice, if
-retention made the hole or this node has given up what was there. A hole that damage made is told as such, once, and
-left to others to fill, because a damaged node says "unknown", never "no"; what comes after it is sent when the peer has
-got past it. A hole at the end of an origin has no batch behind it that would show it: the end of the walk does
-(`ended`). What stands in the journal for a stretch of which only a rest was left (`batch.REST`) is no record of the
-origin: it counts as dropped.
+retention made the hole. A hole that damage made is told as such, once, and left to others to fill, because a damaged
+node says "unknown", never "no"; what comes after it is sent when the peer has got past it. A hole at the end of an
+origin has no batch behind it that would show it: the end of the walk does (`ended`). What stands in the journal
+for a stretch of which only a rest was left (`batch.REST`) is no record of the origin: it counts as dropped.
 
 A peer with the feature `SNAPSHOT` may still get what the stores have of a gap (`gaps`): nothing of that origin is sent
 until it has got past it. For any other peer the gap is final, and the walk goes on behind it.
@@ -104,13 +103,8 @@ class Feed:
         """The peer has been told these gaps."""
         merge(self._awaited if self._fills else self.peer, dict(gaps))
 
-    def select(
-        self, read: Read, durable_end: int, base: Vector, given_up: Vector
-    ) -> tuple[list[Gap | Hole | Batches], int | None]:
-        """What of `read` is sent, in order, and the position to go on from (None: none of it was durable).
-
-        `base` is what retention has dropped, `given_up` what this node has given up: a hole there is a gap.
-        """
+    def select(self, read: Read, durable_end: int, base: Vector) -> tuple[list[Gap | Hole | Batches], int | None]:
+        """What of `read` is sent, in order, and the position to go on from (None: none of it was durable)."""
         frames: list[Gap | Hole | Batches] = []
         holes: list[Origin] = []
         chosen: list[bytes] = []
@@ -125,8 +119,7 @@ class Feed:
                 continue
             # What stores had left may end inside a batch, and stands in no journal as the origin wrote it.
             is_rest = head.attributes & REST != 0 or head.first <= known
-            explained = max(base.get(head.origin, 0), given_up.get(head.origin, 0))
-            if head.first != known + 1 and not is_rest and explained < head.first - 1:
+            if head.first != known + 1 and not is_rest and base.get(head.origin, 0) < head.first - 1:
                 holes.append(head.origin)
                 self._awaited[head.origin] = head.first - 1
                 continue

@@ -389,7 +389,7 @@ class MeshListener:
             if feed.seek_again:
                 continue
             feed.now = trio.current_time()
-            frames, after = feed.select(read, durable_end, base, host.broker.durables.given_up)
+            frames, after = feed.select(read, durable_end, base)
             for frame in frames:
                 serving.outbox.put_journal(frame)
             # Nothing durable lies between here and the end, so what comes next begins there.

@@ -49,7 +49,6 @@ from qmq.server.mending import Mending
 from qmq.server.policies import Policies, broker_limits, wire_limits
 from qmq.server.recalls import Recalls
 from qmq.server.receipts import Receipts
-from qmq.server.releasing import Releasing
 from qmq.server.repairs import Repairs, is_about_repairs
 from qmq.server.retiring import Retiring, answer_hearing, is_about_hearing
 from qmq.server.retries import Retries, is_about_retries, replay_ids
@@ -173,7 +172,6 @@ class Node:
         self.retiring = Retiring(self)
         self.adopting = Adopting(self)
         self.sealing = Sealing(self)
-        self.releasing = Releasing(self)
         self.broker.forgotten = self.sealing.seals.forgotten
         self.replay.on_seal = self.sealing.came
         self.asking = Asking(self.spawn, self._answer_peer)
@@ -200,7 +198,6 @@ class Node:
             self.mending.links = self.mesh
             self.row_repairs.links = self.mesh
             self.sealing.links = self.mesh
-            self.releasing.links = self.mesh
             self.mesh.never_again(self.sealing.seals.forgotten)
         self._received = journal.vector()
         self._caught_up: set[str] = set()
@@ -260,7 +257,6 @@ class Node:
                 nursery.start_soon(self.mending.run)
                 nursery.start_soon(self.row_repairs.run)
                 nursery.start_soon(self.sealing.run)
-                nursery.start_soon(self.releasing.run)
                 nursery.start_soon(self.adopting.run)
                 async with trio.open_nursery() as serving:
                     self.sealing.look()
@@ -442,9 +438,6 @@ class Node:
     def journal_durable_end(self) -> int:
         return self.commits.told_end
 
-    def awaits_aside(self, origin: Origin) -> bool:
-        return self.releasing.awaits(origin)
-
     async def all_told(self) -> None:
         await self.commits.all_told()
 
@@ -576,7 +569,6 @@ class Node:
             self.checkpoints.members[peer] = vector
             self.broker.lending.owner_has(peer, vector.get(self.origin, 0))
             self.count_copies_of(peer)
-            self.releasing.look()
 
     def peer_knows(self, peer: str, vector: Vector) -> None:
         self.members.knows(peer, vector)
@@ -594,7 +586,6 @@ class Node:
         self.takeover.stir()
         self.members.caught_up_with(peer)
         self.sealing.look()
-        self.releasing.look()
         self.system.links_changed()
         self._release_hold_when_caught_up()
 
@@ -631,7 +622,6 @@ class Node:
         self.broker.abilities.of_members(self.peer_names)
         self.rules_changed()
         self.adopting.look()
-        self.releasing.look()
         self._release_hold_when_caught_up()
         self.takeover.stir()
 

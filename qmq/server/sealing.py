@@ -50,9 +50,6 @@ class SealingDesk(Protocol):
     store: Store
     world: World
 
-    def awaits_aside(self, origin: Origin) -> bool:
-        """Whether valid records of `origin` are put aside here and may still come back."""
-
     @property
     def member_names(self) -> Collection[str]: ...
     @property
@@ -142,8 +139,6 @@ class Sealing:
         for origin, last in desk.received_vector().items():
             in_care = origin.node == own.node or is_first and origin.node not in others
             if not in_care or origin == own or origin in self.seals.last or len(found) >= SEALS_AT_ONCE:
-                continue
-            if desk.awaits_aside(origin):
                 continue
             if durable.get(origin, 0) == last and (links is None or links.all_have(desk.member_names, origin, last)):
                 found.append(Seal(origin, last, False))

@@ -1,15 +1,15 @@
-"""What a node put aside because of damage, and how it comes back.
+"""What a node put aside because of damage, for the operator of one that has no peers to fetch it from again.
 
 A damaged stretch of the journal is quarantined, and with it every later batch of an origin that no longer continues:
-valid, but of no use until the stretch is there again, or somebody says that it never will. Then a GAP record gives up
-what is damaged, and the valid batches behind it are appended anew. A node of a mesh says so itself, when no member has
-the stretch (`qmq.server.releasing`); for a node without peers its operator does, who may give up the rest, too
-(`release`, `drop`: on a store that nobody else has open).
+valid, but of no use until the stretch is there again. With peers it comes back by itself. Without them somebody has to
+say that it never will: then a GAP record gives up what is damaged, and the valid batches behind it are appended anew
+(`release`), or are given up too (`drop`).
 
-Nothing is removed: what was put aside stays in `quarantine/`. Repeated, it finds that everything is here already.
+Works on a store that nobody else has open. Nothing is removed: what was put aside stays in `quarantine/`. Repeated, it
+finds that everything is here already.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 from qmq.dots import Origin, Vector
@@ -32,20 +32,12 @@ class Aside(NamedTuple):
     batches: tuple[bytes, ...]
     records: int
 
-    @property
-    def first(self) -> int:
-        """The first sequence that is given up or comes back."""
-        return self.gone[0] if self.gone is not None else verify_batch(self.batches[0]).first
 
-
-def what_is_aside(disk: Disk, have: Vector, origins: Collection[Origin] | None = None) -> list[Aside]:
-    """The steps that bring back all that is valid, in order; none when it is here already, or cannot be read.
-
-    Only of these `origins`, if any are named.
-    """
+def what_is_aside(disk: Disk, have: Vector) -> list[Aside]:
+    """The steps that bring back all that is valid, in order; none when it is here already, or cannot be read."""
     valid: dict[Origin, dict[int, tuple[int, bytes]]] = {}
     for entry, data in quarantined_bytes(disk):
-        if entry.origin is None or origins is not None and entry.origin not in origins:
+        if entry.origin is None:
             continue
         try:
             head = verify_batch(data)

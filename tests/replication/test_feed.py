@@ -29,7 +29,7 @@ def journal_of(*batches: bytes) -> ListJournal:
 
 
 def select(feed: Feed, journal: ListJournal, position: int = 0) -> list[Gap | Hole | Batches]:
-    return feed.select(journal.read(position, 1 << 30), journal.end, journal.base, {})[0]
+    return feed.select(journal.read(position, 1 << 30), journal.end, journal.base)[0]
 
 
 def test_nothing_begins_before_the_first_ack() -> None:
@@ -54,10 +54,10 @@ def test_what_is_not_durable_is_not_sent() -> None:
     journal = journal_of(one, two)
     feed = feed_of()
 
-    frames, position = feed.select(journal.read(0, 1 << 30), len(one), {}, {})
+    frames, position = feed.select(journal.read(0, 1 << 30), len(one), {})
     assert (frames, position) == ([Batches(1, one)], len(one))
 
-    assert feed.select(journal.read(len(one), 1 << 30), len(one), {}, {}) == ([], None)
+    assert feed.select(journal.read(len(one), 1 << 30), len(one), {}) == ([], None)
 
 
 def test_what_was_sent_is_not_sent_again() -> None:
@@ -74,10 +74,10 @@ def test_the_window_fills_and_empties_by_acknowledged_frames() -> None:
     position = 0
     journal = journal_of(*big)
 
-    frames, after = feed.select(journal.read(position, 1), journal.end, {}, {})
+    frames, after = feed.select(journal.read(position, 1), journal.end, {})
     assert feed.has_room
     assert after is not None
-    feed.select(journal.read(after, 1), journal.end, {}, {})
+    feed.select(journal.read(after, 1), journal.end, {})
     assert not feed.has_room
 
     feed.acknowledged(Ack(1, {}, {}, None))
@@ -92,7 +92,7 @@ def test_the_window_grows_while_acknowledgements_are_quick_and_shrinks_while_the
     position = 0
     for number in range(1, 40):
         feed.now += 5.0
-        _, after = feed.select(journal.read(position, 1), journal.end, {}, {})
+        _, after = feed.select(journal.read(position, 1), journal.end, {})
         assert after is not None
         position = after
         feed.now += 0.1 if number <= 5 else 2.0
@@ -172,10 +172,10 @@ def test_what_retention_drops_during_a_walk_is_told_even_if_nothing_of_its_origi
     journal = journal_of(batch_of(A, 1, 1), batch_of(C, 1, 2), batch_of(A, 2, 2))
     feed = feed_of()
     first = journal.read(0, 1)
-    frames, position = feed.select(first, journal.end, {}, {})
+    frames, position = feed.select(first, journal.end, {})
     assert position is not None and len(frames) == 1
 
-    after = feed.select(journal.read(journal.end - 1, 1), journal.end, {A: 1, C: 2}, {})[0]
+    after = feed.select(journal.read(journal.end - 1, 1), journal.end, {A: 1, C: 2})[0]
 
     assert after[-1] == Gap([(C, 2)])
     assert feed.peer[C] == 2
@@ -255,7 +255,7 @@ def test_any_reading_sends_exactly_what_the_peer_lacks_in_order(
     sent = b""
 
     for size in [*reads, 1 << 30]:
-        frames, after = feed.select(journal.read(position, size), journal.end, {}, {})
+        frames, after = feed.select(journal.read(position, size), journal.end, {})
         position = journal.end if after is None else after
         for frame in frames:
             assert isinstance(frame, Batches)

@@ -106,11 +106,10 @@ def broken(stage: Stage) -> list[str]:
     logs = {member.name: log_of(member) for member in members}
     for member in members:
         kept = {origin: log for origin, log in logs[member.name].items() if origin not in member.forgotten()}
-        wrongs += records.holes(member.name, kept, member.vector(), member.damaged | excuses.dots)
+        wrongs += records.holes(member.name, kept, member.vector(), member.damaged)
         wrongs += fanouts.lost_in_logs(member.name, fanout_logs(member, FANOUTS), ledger, excuses)
     rows = {member.name: fanout_logs(member, [*FANOUTS, INSISTED]) for member in members}
     wrongs += fanouts.unlike(rows, excuses)
-    wrongs += fanouts.gaps_that_are_none(rows, ledger)
     wrongs += records.differences(logs)
     logged = published(logs.values())
     adopted = {} if stage.leaving is None else left_for_good.adopted(logged, ledger, stage.leaving.name)
