@@ -94,7 +94,9 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
         f.col("timestamp").alias("settled_at"),
         # The node: each of its lives is another origin.
         f.regexp_replace("origin", "-[0-9a-f]{16}$", "").alias("settled_by"),
-        f.when(f.col("chosen") & (f.col("kind") == "SETTLE"), f.col("destination")).alias("queue"),
+        f.when(f.col("kind") == "DEAD", f.col("letter_of"))
+        .otherwise(f.when(f.col("chosen"), f.col("destination")))
+        .alias("queue"),
     )
     # A message may be settled on two nodes, or by its own node once more: the first time counts.
     first = settles.groupBy("message_id").agg(
