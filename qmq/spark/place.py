@@ -24,7 +24,10 @@ class Place(Protocol):
         """What no journal holds any more."""
 
     def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
-        """Parts that together bring every record above `start` up to `end` once; see `plan.plan`."""
+        """Parts that together bring every record above `start` up to `end` once; see `plan.plan`.
+
+        `strict`: what is nowhere is missing, `but_for` that. Otherwise what is missing for a reason is not, either.
+        """
 
     def plan_nodes(self) -> list[Part]:
         """Parts that together bring every record of every node."""

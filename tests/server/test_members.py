@@ -16,7 +16,7 @@ from qmq.storage.memory import MemoryDisk
 from qmq.storage.mesh_facts import LEARNER
 from qmq.storage.ports import StorageSettings as StoreSettings
 from qmq.storage.store import open_memory_store
-from tests.server.mesh_rig import CLIENT_PORT, MeshRig
+from tests.server.mesh_rig import CLIENT_PORT, MeshRig, isolate
 from tests.server.rig import eventually, send, subscribe
 from tests.support.world import SimulatedWorld
 
@@ -130,8 +130,7 @@ async def test_an_old_copy_that_only_the_second_peer_finds_out_learns_from_the_f
         await eventually(lambda: all_count(mesh))
         await mesh.stop("c")
         old = copy_of(mesh.disks["c"])
-        mesh.cut("b", "c")
-        mesh.cut("b", "a")
+        isolate(mesh, "b")
         await mesh.start("c")
         client = await mesh.connect("c")
         await client.send(send("/queue/jobs", "kept by a", "r"))

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 from qmq.spark.jobs.messages import is_chosen
-from qmq.spark.jobs.windows import Window, failures_of, streamed, windows_of
+from qmq.spark.jobs.windows import Window, failures_of, median_and_p99, node_of, streamed, windows_of
 from qmq.spark.options import read_options
 
 WINDOW: Final = "1 minute"
@@ -92,8 +92,7 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
     settles = records.where("settled is not null").select(
         f.explode("settled").alias("message_id"),
         f.col("timestamp").alias("settled_at"),
-        # The node: each of its lives is another origin.
-        f.regexp_replace("origin", "-[0-9a-f]{16}$", "").alias("settled_by"),
+        node_of("origin").alias("settled_by"),
         f.when(f.col("kind") == "DEAD", f.col("letter_of"))
         .otherwise(f.when(f.col("chosen"), f.col("destination")))
         .alias("queue"),
@@ -136,10 +135,10 @@ def _totals(joined: DataFrame, letters: dict[str, int], failures: dict[str, int]
         .agg(
             f.count("*").alias("messages"),
             f.sum("size").alias("bytes"),
-            f.percentile_approx("size", f.array(f.lit(0.5), f.lit(0.99))).alias("sizes"),
+            median_and_p99("size").alias("sizes"),
             f.max("size").alias("size_max"),
             f.count("settled_at").alias("settled"),
-            f.percentile_approx("ack_seconds", f.array(f.lit(0.5), f.lit(0.99))).alias("ack"),
+            median_and_p99("ack_seconds").alias("ack"),
             f.sum(f.when(waits, 1).otherwise(0)).alias("waiting"),
             f.min(f.when(waits, f.unix_micros("timestamp"))).alias("oldest_us"),
             f.count_distinct("settled_by").alias("consumers"),

@@ -77,12 +77,11 @@ def windows_of(
     timestamp and ack_seconds (null where the message was not read). `letters`: destination, timestamp, one row each.
     `failures`: destination, timestamp, count. `window` as Spark writes intervals.
     """
-    halves = f.array(f.lit(0.5), f.lit(0.99))
     accepted = _collect(
         messages.groupBy(_in("timestamp", window), "destination").agg(
             f.count("*").alias("messages"),
             f.sum("size").alias("bytes"),
-            f.percentile_approx("size", halves).alias("size"),
+            median_and_p99("size").alias("size"),
             f.max("size").alias("size_max"),
         )
     )
@@ -93,7 +92,7 @@ def windows_of(
         .agg(
             f.count("*").alias("settled"),
             f.count("timestamp").alias("known"),
-            f.percentile_approx("ack_seconds", halves).alias("ack"),
+            median_and_p99("ack_seconds").alias("ack"),
             f.count_distinct("settled_by").alias("consumers"),
             f.unix_micros(f.min("timestamp")).alias("first_us"),
         )
@@ -125,6 +124,16 @@ def windows_of(
     rows.sort(key=lambda row: (row.start, -row.messages, row.destination))
     is_cut = any(len(part) > WINDOWS_MAX for part in (accepted, settled, dead, failed))
     return Windows(rows=rows[:WINDOWS_MAX], seconds=seconds, is_cut=is_cut or len(rows) > WINDOWS_MAX)
+
+
+def median_and_p99(column: str) -> Column:
+    """An array of both."""
+    return f.percentile_approx(column, f.array(f.lit(0.5), f.lit(0.99)))
+
+
+def node_of(origin: str) -> Column:
+    """The node of an origin: each of its lives is another one."""
+    return f.regexp_replace(origin, "-[0-9a-f]{16}$", "")
 
 
 def _in(column: str, window: str) -> Column:
@@ -189,7 +198,7 @@ def streamed(records: DataFrame, *, window: str, lateness: str, letter_of: str) 
     Without what takes a message and its settle together: times to ack, and what waits. A message that two nodes settled
     counts twice. `letter_of`: the header that says whose dead letter a message is.
     """
-    node = f.regexp_replace("origin", "-[0-9a-f]{16}$", "")
+    node = node_of("origin")
     kind, destination, settled = f.col("kind"), f.col("destination"), f.size("settled")
     source = f.when(kind == "DEAD", f.element_at("headers", letter_of))
     happened = f.array(
@@ -200,11 +209,10 @@ def streamed(records: DataFrame, *, window: str, lateness: str, letter_of: str) 
     )
     each = records.withWatermark("timestamp", lateness).select("timestamp", f.explode(happened).alias("one"))
     each = each.where("one is not null").select("timestamp", "one.*")
-    halves = f.array(f.lit(0.5), f.lit(0.99))
     counted = each.groupBy(_in("timestamp", window), "destination").agg(
         f.count("size").alias("messages"),
         f.coalesce(f.sum("size"), f.lit(0)).alias("bytes"),
-        f.percentile_approx("size", halves).alias("sizes"),
+        median_and_p99("size").alias("sizes"),
         f.max("size").alias("size_max"),
         f.coalesce(f.sum("settled"), f.lit(0)).alias("settled"),
         f.coalesce(f.sum("failures"), f.lit(0)).alias("failures"),
