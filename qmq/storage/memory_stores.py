@@ -13,7 +13,7 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.errors import LogBroken
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import NO_ATTEMPTS, CheckpointState, FanoutExtent, Identity, Lack, QueueHead, QueueRow
-from qmq.storage.queue_plan import LaneKey, by_lane, expired_within, note_damage
+from qmq.storage.queue_plan import LaneKey, by_lane, expired_within, note_damage, settled_lacks
 from qmq.storage.term_record import TermNote, Terms
 
 
@@ -213,6 +213,8 @@ class MemoryQueueStore:
                     self._fail(queue, dot, count)
             for queue, dots in deletes.items():
                 self._delete(queue, dots)
+            for lack in settled_lacks(state.lacks.values(), deletes):
+                state.lacks.pop((lack.origin, lack.after), None)
             state.tombstones.update(tombstones_add)
             state.tombstones.difference_update(tombstones_del)
             state.position = position
@@ -260,13 +262,16 @@ class MemoryQueueStore:
         before = {dot: self._met[dot].queue for dot in met}
         _commit(self._disk)
         with state.reading:
+            stood = state.lacks.pop((lack.origin, lack.after), None) is not None
             for dot, queue in before.items():
+                lanes = self._lanes(None, queue)
+                stood = stood or any(key.origin == dot.origin and dot.sequence in lane.rows for key, lane in lanes)
                 self._delete(queue, [dot])
                 self._met.pop(dot)
-            state.lacks.pop((lack.origin, lack.after), None)
-            if left is not None:
-                self._remember(left)
-            self._insert(rows)
+            if stood or not lack.sequence:
+                if left is not None:
+                    self._remember(left)
+                self._insert(rows)
 
     def _remember(self, lack: Lack) -> None:
         known = self._state.lacks.setdefault((lack.origin, lack.after), lack)

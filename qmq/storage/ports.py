@@ -200,8 +200,9 @@ class QueueStore(Protocol):
     def mend(self, lack: Lack, rows: Sequence[QueueRow], left: "Lack | None") -> None:
         """`rows` are missing no more, and of `lack` only `left` is. The damaged row goes.
 
-        A row that is there already stays as it is. By the caller of `apply`. All or nothing, durable on return. Raises
-        DiskFull; nothing has changed then.
+        A row that is there already stays as it is. Of a single message that a checkpoint has settled since it was
+        missed nothing comes back: that ended the lack, whatever others still know. By the caller of `apply`. All or
+        nothing, durable on return. Raises DiskFull; nothing has changed then.
         """
 
     def position(self) -> int:

@@ -36,6 +36,7 @@ from qmq.storage.queue_plan import (
     note_damage,
     origin_columns,
     runs,
+    settled_lacks,
     settles_by_origin,
     signed,
     unsigned,
@@ -161,6 +162,8 @@ class PostgresQueueStore:
             self._insert(by_lane(upserts), added)
             self._fail(attempts_by_origin(attempts), added)
             self._delete(settles_by_origin(deletes), added)
+            for lack in settled_lacks(self._lost(self._writer), deletes):
+                self._end_lack(lack)
             for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
                 numbers: list[int] = []
                 sequences: list[int] = []
@@ -189,14 +192,16 @@ class PostgresQueueStore:
         added: dict[Origin, int] = {}
         with self._medium(), self._writer.transaction():
             # First: where the damaged row stands there may be the place of the sound one.
+            stood = 0
             for key in met:
-                self._writer.execute(sql.DELETE_ONE, key)
+                stood += self._writer.execute(sql.DELETE_ONE, key).rowcount
                 self._writer.execute(sql.RECOUNT, ([key[0]],))
                 self._writer.execute(sql.CLOSE_LANES, ([key[0]],))
-            self._writer.execute(sql.END_LACK, (*origin_columns(lack.origin), signed(lack.after)))
-            if left is not None:
-                self._remember(left)
-            self._insert(by_lane(rows), added)
+            stood += self._end_lack(lack)
+            if stood or not lack.sequence:
+                if left is not None:
+                    self._remember(left)
+                self._insert(by_lane(rows), added)
         self._ids.update(added)
         for key in met:
             self._met.pop(key, None)
@@ -415,8 +420,14 @@ class PostgresQueueStore:
 
     def lacks(self) -> list[Lack]:
         with self._snapshot() as reader:
-            lost = reader.execute(sql.LACKS).fetchall()
-        return [lack_of(*found) for found in lost] + list(self._met.values())
+            return self._lost(reader) + list(self._met.values())
+
+    def _lost(self, connection: _Connection) -> list[Lack]:
+        return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]
+
+    def _end_lack(self, lack: Lack) -> int:
+        """How many there were."""
+        return self._writer.execute(sql.END_LACK, (*origin_columns(lack.origin), signed(lack.after))).rowcount
 
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:

@@ -110,6 +110,16 @@ def settles_by_origin(deletes: Mapping[str, Sequence[Dot]]) -> dict[tuple[str, O
     return {key: sorted(set(sequences)) for key, sequences in found.items()}
 
 
+def settled_lacks(lacks: Iterable[Lack], deletes: Mapping[str, Sequence[Dot]]) -> list[Lack]:
+    """The lacks of single messages that are among those settled: nothing is missing of these any more."""
+    single = {
+        Dot(lack.origin, lack.sequence): lack for lack in lacks if lack.sequence and lack.through == lack.after + 1
+    }
+    if not single:
+        return []
+    return [single[dot] for dots in deletes.values() for dot in set(dots) if dot in single]
+
+
 def attempts_by_origin(attempts: Mapping[str, Mapping[Dot, int]]) -> dict[tuple[str, Origin], list[tuple[int, int]]]:
     """(queue, origin) → sequences as databases hold them, each with its count."""
     found: dict[tuple[str, Origin], list[tuple[int, int]]] = {}

@@ -39,6 +39,7 @@ from qmq.storage.queue_plan import (
     note_damage,
     origin_columns,
     runs,
+    settled_lacks,
     settles_by_origin,
     signed,
     unsigned,
@@ -97,6 +98,9 @@ class SqliteQueueStore:
                 self._insert(by_lane(upserts), added)
                 self._fail(attempts_by_origin(attempts), added)
                 self._delete(settles_by_origin(deletes), added)
+                for lack in settled_lacks(self._lost(self._database.conn), deletes):
+                    ended = (*origin_columns(lack.origin), signed(lack.after))
+                    self._database.conn.execute(sql.END_LACK, ended)
                 for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
                     adding = statement == sql.ADD_TOMBSTONES
                     flat: list[Value] = []
@@ -125,14 +129,17 @@ class SqliteQueueStore:
             added: dict[Origin, int] = {}
             with self._database.atomic():
                 # First: where the damaged row stands there may be the place of the sound one.
+                stood = 0
                 for lane, sequence in met:
-                    self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence))
+                    stood += self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence)).rowcount
                     self._run(sql.RECOUNT, 1, [lane])
                     self._run(sql.CLOSE_LANES, 1, [lane])
-                self._database.conn.execute(sql.END_LACK, (*origin_columns(lack.origin), signed(lack.after)))
-                if left is not None:
-                    self._remember(left)
-                self._insert(by_lane(rows), added)
+                ended = (*origin_columns(lack.origin), signed(lack.after))
+                stood += self._database.conn.execute(sql.END_LACK, ended).rowcount
+                if stood or not lack.sequence:
+                    if left is not None:
+                        self._remember(left)
+                    self._insert(by_lane(rows), added)
             self._ids.update(added)
         for key in met:
             self._met.pop(key, None)
@@ -377,8 +384,10 @@ class SqliteQueueStore:
 
     def lacks(self) -> list[Lack]:
         with self._snapshot() as reader:
-            lost = [lack_of(*found) for found in reader.execute(sql.LACKS).fetchall()]
-        return lost + list(self._met.values())
+            return self._lost(reader) + list(self._met.values())
+
+    def _lost(self, connection: sqlite3.Connection) -> list[Lack]:
+        return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]
 
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:

@@ -151,6 +151,27 @@ def test_a_damaged_row_gives_way_to_the_sound_one(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("searched", [False, True])
+def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Path, searched: bool) -> None:
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE messages SET body = x'ff' WHERE sequence = 20")
+    database.close()
+    store = SqliteQueueStore(path)
+    list(answers(store))
+    (lack,) = store.lacks()
+    if searched:  # the journal has not got it: somebody else is asked
+        store.mend(lack, [], lack)
+
+    store.apply([], {JOBS: [Dot(A, 20)]}, [], [], 78)
+    store.mend(lack, [row(A, 20)], None)
+
+    assert store.lacks() == []
+    assert {one.dot for one in sound_rows() - set(answers(store))} == {Dot(A, 20)}
+    assert store.check() is None
+    store.close()
+
+
 def test_what_is_left_of_a_lack_is_remembered(tmp_path: Path) -> None:
     path = filled(tmp_path)
     store = SqliteQueueStore(path)
