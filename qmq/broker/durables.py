@@ -22,8 +22,9 @@ from qmq.broker.message import Envelope, Message, Moved
 from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import NOTHING_IN_FLIGHT, Delivery, StartAt, Subscription
 from qmq.cursors import DELETIONS_MAX, Cursor, Holder, Move, Name, Range, add_range, surplus_deletions
-from qmq.dots import Dot, Origin, Vector
+from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import Refused
+from qmq.gone import Gone
 
 FIRST_TAG = 1 << 56
 """Tags of queue deliveries count from 1 and never come so far."""
@@ -152,6 +153,8 @@ class Durables:
         """Cannot go on because of what another node did, and why."""
         self.given_up: Vector = {}
         """Per origin, up to where this node will never get records that it lacks."""
+        self.gone = Gone()
+        """That, and what is nowhere any more: what readers are told."""
         self._origin = origin
         self._deliveries = deliveries
         self.durables_max = durables_max
@@ -265,11 +268,18 @@ class Durables:
         elif cursor.holder is not None and cursor.holder > attachment.holder:
             self.ended.append((attachment.subscription, taken_over(move.name, f"node {cursor.holder[1].node}")))
 
-    def restore(self, cursors: dict[Name, Cursor], given_up: Vector) -> None:
+    def restore(self, cursors: dict[Name, Cursor], given_up: Vector, gone: Gone) -> None:
         """What the stores know at a start."""
         self.by_name.update(cursors)
         self._forget_deletions()
-        self.given_up.update(given_up)
+        self.gone = gone
+        for origin, through in given_up.items():
+            self.give_up(origin, through)
+
+    def give_up(self, origin: Origin, through: int) -> None:
+        """Nobody who can be reached has records of `origin` up to there that are not here."""
+        merge(self.given_up, {origin: through})
+        self.gone.add(origin, through)
 
     def forget_origins(self, forgotten: Collection[Origin]) -> None:
         """Nothing of these is left in the mesh, so nobody is done with anything of them."""
@@ -277,6 +287,7 @@ class Durables:
             cursor.forget_origins(forgotten)
         for origin in [origin for origin in self.given_up if origin in forgotten]:
             del self.given_up[origin]
+        self.gone.forget(forgotten)
 
     def _forget_deletions(self) -> None:
         if len(self.by_name) > DELETIONS_MAX:

@@ -253,6 +253,18 @@ class Mesh:
         hub = self._hub
         have = hub.host.received_vector()
         hub.acceptance.take_rest(want.origin, want.after, rest, have, out)
+        self._have_grown(out)
+
+    def take_aside(self, batches: bytes, out: Outcome) -> None:
+        """Take batches back that this node had put aside. Raises MeshError when they cannot be taken."""
+        try:
+            self._hub.acceptance.take(batches, self._hub.host.received_vector(), out)
+        finally:
+            self._have_grown(out)
+
+    def _have_grown(self, out: Outcome) -> None:
+        """Records have come, over no link."""
+        hub = self._hub
         hub.received_grew(out)
         for following in hub.followings.values():
             following.want_ack()

@@ -97,9 +97,10 @@ class DurableFeeds:
     def _offer(self, attachment: Attachment, message: Message, run: list[Handed]) -> None:
         """Hand out one message, if it is to be, and before it what is missing for good."""
         durables = self._desk.broker.durables
-        given_up = durables.given_up.get(message.origin, 0)
-        if attachment.reached(message.origin) < given_up < message.sequence:
-            self._offer_gaps(attachment, [Dot(message.origin, given_up)], run)
+        if message.origin in durables.gone.ends:
+            reached = attachment.reached(message.origin)
+            gone = durables.gone.before(message.origin, reached, message.sequence)
+            self._offer_gaps(attachment, gone, run)
         selector = attachment.subscription.selector
         if selector is not None and not selects(selector, message.envelope):
             attachment.skip(message)
@@ -220,9 +221,8 @@ class DurableFeeds:
             if message is not None:
                 self._offer(attachment, message, run)
         if whole and page.at_end:
-            # All that this node ever got of these origins is handed out: what it gave up is missing now.
-            given_up = self._desk.broker.durables.given_up.items()
-            self._offer_gaps(attachment, [Dot(o, last) for o, last in given_up if have.get(o, 0) >= last], run)
+            # All that this node ever got of these origins is handed out: what is gone is missing now.
+            self._offer_gaps(attachment, self._desk.broker.durables.gone.within(have), run)
         self._send(attachment, run)
         return whole
 

@@ -19,7 +19,7 @@ from qmq.broker.message import Message
 from qmq.broker.outcome import TOIL_MAX
 from qmq.broker.selectors import Selector, selected, selects
 from qmq.broker.subscription import StartAt, Subscription
-from qmq.dots import Dot, Origin, Vector
+from qmq.dots import Origin, Vector
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.gateways.gap_notice import Claim, gap_notices
@@ -284,7 +284,7 @@ class Followers:
         """Tell what was read, without its first `skip` rows. With `heard`, also what is missing."""
         tails: list[bytes] = []
         selector = subscription.selector
-        given_up = self._desk.broker.durables.given_up
+        gone = self._desk.broker.durables.gone
 
         def miss(missing: list[Claim]) -> None:
             for notice, _ in gap_notices(subscription.destination, missing):
@@ -294,7 +294,7 @@ class Followers:
         if heard is not None:
             miss(heard.missing(page.dropped))
         for origin, record in page.rows[skip:]:
-            if heard is not None and (missing := heard.before(origin, record.sequence, given_up)):
+            if heard is not None and (missing := heard.before(origin, record.sequence, gone)):
                 miss(missing)
             if not self._is_news(subscription, origin, record.sequence):
                 continue
@@ -302,8 +302,8 @@ class Followers:
             if message is not None and (selector is None or selects(selector, message.envelope)):
                 tails.append(tail_for(message, session.version))
         if heard is not None and page.at_end:
-            # All that this node ever got of these origins is told: what it gave up is missing now.
-            miss(heard.missing([Dot(o, last) for o, last in given_up.items() if have.get(o, 0) >= last]))
+            # All that this node ever got of these origins is told: what is gone is missing now.
+            miss(heard.missing(gone.within(have)))
         if tails and session.owns(subscription):
             session.outbox.put(encode_run(subscription.prefix, tails))
             session.outbox.flush()

@@ -1,9 +1,10 @@
 """What a subscriber that resumes with a vector has heard, so that it can be told exactly what it misses."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from qmq.dots import Dot, Origin, Vector
 from qmq.gateways.gap_notice import Claim
+from qmq.gone import Gone
 
 
 class Heard:
@@ -24,9 +25,8 @@ class Heard:
                 self._last[origin] = through
         return missing
 
-    def before(self, origin: Origin, sequence: int, given_up: Mapping[Origin, int]) -> list[Claim]:
-        """What was given up before the record `sequence`, which is heard now."""
-        through = given_up.get(origin, 0)
-        missing = self.missing([Dot(origin, through)]) if through < sequence else []
+    def before(self, origin: Origin, sequence: int, gone: Gone) -> list[Claim]:
+        """What is gone before the record `sequence`, which is heard now."""
+        missing = self.missing(gone.before(origin, self._last.get(origin, 0), sequence))
         self._last[origin] = max(sequence, self._last.get(origin, 0))
         return missing

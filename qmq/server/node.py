@@ -22,7 +22,7 @@ from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Delivery, Subscription
 from qmq.config import ListenerSettings, NodeSettings, PeersFile
-from qmq.dots import Origin, Vector, merge
+from qmq.dots import Origin, Vector
 from qmq.journal import Replay
 from qmq.members import Membership, Standing
 from qmq.replication.mesh import Mesh
@@ -49,6 +49,7 @@ from qmq.server.mending import Mending
 from qmq.server.policies import Policies, broker_limits, wire_limits
 from qmq.server.recalls import Recalls
 from qmq.server.receipts import Receipts
+from qmq.server.releasing import Releasing, is_about_aside
 from qmq.server.repairs import Repairs, is_about_repairs
 from qmq.server.retiring import Retiring, answer_hearing, is_about_hearing
 from qmq.server.retries import Retries, is_about_retries, replay_ids
@@ -61,7 +62,8 @@ from qmq.server.takeover import Takeover
 from qmq.server.teller import Teller
 from qmq.server.timekeeper import Timekeeper
 from qmq.storage.batch import BatchHead
-from qmq.storage.record import Record
+from qmq.storage.gone_record import Stretch, pack_gone
+from qmq.storage.record import Kind, Record
 from qmq.storage.served_rows import ServedRows
 from qmq.storage.store import Store
 from qmq.wire.stomp import HeadCaches
@@ -172,6 +174,7 @@ class Node:
         self.retiring = Retiring(self)
         self.adopting = Adopting(self)
         self.sealing = Sealing(self)
+        self.releasing = Releasing(self)
         self.broker.forgotten = self.sealing.seals.forgotten
         self.replay.on_seal = self.sealing.came
         self.asking = Asking(self.spawn, self._answer_peer)
@@ -198,6 +201,7 @@ class Node:
             self.mending.links = self.mesh
             self.row_repairs.links = self.mesh
             self.sealing.links = self.mesh
+            self.releasing.links = self.mesh
             self.mesh.never_again(self.sealing.seals.forgotten)
         self._received = journal.vector()
         self._caught_up: set[str] = set()
@@ -217,7 +221,7 @@ class Node:
         they settled meanwhile (HOLD_SECONDS_MAX)."""
         recovered = self.store.recovered
         self.broker.logged_fanouts.update(self.store.fanouts())
-        self.broker.durables.restore(recovered.cursors, recovered.given_up)
+        self.broker.durables.restore(recovered.cursors, recovered.given_up, recovered.gone)
         self.broker.received = self.received_vector
         self.broker.is_leaving = self._is_leaving
         own = {dot for dot in recovered.tombstones if dot.origin.node == self.origin.node}
@@ -257,6 +261,7 @@ class Node:
                 nursery.start_soon(self.mending.run)
                 nursery.start_soon(self.row_repairs.run)
                 nursery.start_soon(self.sealing.run)
+                nursery.start_soon(self.releasing.run)
                 nursery.start_soon(self.adopting.run)
                 async with trio.open_nursery() as serving:
                     self.sealing.look()
@@ -341,6 +346,8 @@ class Node:
     async def _answer_peer(self, question: bytes) -> bytes:
         if is_about_repairs(question):
             return await self.repairs.answer(question)
+        if is_about_aside(question):
+            return await self.releasing.answer(question)
         if is_about_retries(question):
             return await self.retries.answer(question)
         if is_about_hearing(question):
@@ -474,9 +481,17 @@ class Node:
         self.alarm("gap", f"records of {origin} up to {through} are no longer kept by any reachable peer")
         out = Outcome(now_us=self.world.now_us())
         self.broker.note_gap(origin, through, self.world.now_us(), out)
-        merge(self.broker.durables.given_up, {origin: through})
+        self.broker.durables.give_up(origin, through)
         self._received[origin] = max(through, self._received.get(origin, 0))
         self.submit(out)
+
+    def note_gone(self, stretch: Stretch, out: Outcome) -> None:
+        """It is nowhere any more, or not all of it. Fanout readers are told from now on, and by later lives once `out`
+        is durable."""
+        origin, first, last = stretch
+        self.alarm("gap", f"of the records {first} to {last} of {origin} no member has all any more")
+        self.broker.note_fact(Kind.GONE, pack_gone(stretch), out.now_us, out)
+        self.broker.durables.gone.add(origin, last)
 
     def question_came(self, peer: Origin, number: int, question: bytes) -> None:
         self.asking.question_came(peer, number, question)
@@ -535,6 +550,9 @@ class Node:
         await self.commits.all_told()
         await self.checkpoints.bring_up()
 
+    async def aside_anywhere(self, after: Vector) -> set[Origin] | None:
+        return await self.releasing.anywhere(after)
+
     def about_dead(self, origins: list[Origin]) -> bytes:
         return self.sealing.answer(origins)
 
@@ -569,6 +587,7 @@ class Node:
             self.checkpoints.members[peer] = vector
             self.broker.lending.owner_has(peer, vector.get(self.origin, 0))
             self.count_copies_of(peer)
+            self.releasing.look()
 
     def peer_knows(self, peer: str, vector: Vector) -> None:
         self.members.knows(peer, vector)
@@ -586,6 +605,7 @@ class Node:
         self.takeover.stir()
         self.members.caught_up_with(peer)
         self.sealing.look()
+        self.releasing.look()
         self.system.links_changed()
         self._release_hold_when_caught_up()
 
@@ -622,6 +642,7 @@ class Node:
         self.broker.abilities.of_members(self.peer_names)
         self.rules_changed()
         self.adopting.look()
+        self.releasing.look()
         self._release_hold_when_caught_up()
         self.takeover.stir()
 

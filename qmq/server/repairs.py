@@ -29,6 +29,7 @@ from qmq.replication.gaps import GiveUp, Want
 from qmq.replication.values import array, check_dots, check_move, name_of, number, octets, origin_of, pack_dot_groups
 from qmq.storage.cursor_record import pack_move, unpack_move
 from qmq.storage.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
+from qmq.storage.gone_record import Stretch
 from qmq.storage.mesh_facts import UNCHECKED
 from qmq.storage.rest import Rest
 from qmq.storage.store import Store
@@ -83,6 +84,7 @@ class RepairDesk(Protocol):
     async def commit_slot(self) -> None: ...
     def received_vector(self) -> Vector: ...
     def accept_gap(self, origin: Origin, through: int) -> None: ...
+    def note_gone(self, stretch: Stretch, out: Outcome) -> None: ...
     async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
     async def bring_up_stores(self) -> None: ...
     def hold_back(self) -> None:
@@ -113,7 +115,8 @@ class Repairs:
         # Whether one of them has answered: who is gone is not waited for then.
         self._has_answer = False
         self._is_marked = UNCHECKED in desk.store.catalog.facts()
-        self._dropped: Vector = {}
+        # Of what is being fetched: where stretches end of which messages are gone.
+        self._gone: dict[Origin, dict[int, Stretch]] = {}
         self._answering = trio.Lock()
 
     @property
@@ -214,12 +217,17 @@ class Repairs:
         if rest.attempts:
             await self._take_attempts(want.origin, rest)
         self.taken += len(rest.records)
-        dropped = self._dropped.setdefault(want.origin, 0)
-        self._dropped[want.origin] = max(dropped, rest.dropped)
-        if rest.through >= want.through and self._dropped.pop(want.origin):
-            # Retention of the fanouts was quicker than this node: their subscribers have to be told.
-            await desk.commit_slot()
-            desk.accept_gap(want.origin, max(dropped, rest.dropped))
+        gone = self._gone.setdefault(want.origin, {})
+        if rest.dropped:
+            gone.setdefault(rest.dropped, Stretch(want.origin, want.after + 1, rest.dropped))
+        if rest.through >= want.through:
+            del self._gone[want.origin]
+            # Retention of the fanouts was quicker than this node, or it was gone before: subscribers have to be told.
+            for _, stretch in sorted(gone.items()):
+                await desk.commit_slot()
+                out = Outcome(now_us=desk.world.now_us())
+                desk.note_gone(stretch, out)
+                desk.submit(out)
         return True
 
     async def _take_attempts(self, origin: Origin, rest: Rest) -> None:
@@ -335,8 +343,11 @@ class Repairs:
         desk = self._desk
         if origin in desk.broker.forgotten:
             return msgpack.packb(list(Rest(through, 0, 0, [])))  # type: ignore[no-any-return]
-        given_up = desk.broker.durables.given_up.get(origin, 0)
-        read: Callable[[], Rest] = partial(desk.store.read_rest, origin, after, through, given_up, fanout)
+        durables = desk.broker.durables
+        given_up = durables.given_up.get(origin, 0)
+        # Who mends a log wants what is in it, and has told its readers itself.
+        gone = [] if fanout else durables.gone.up_to(origin, through)
+        read: Callable[[], Rest] = partial(desk.store.read_rest, origin, after, through, given_up, fanout, gone)
         rest = await desk.world.run_blocking(read)
         if rest.through <= after and not rest.lost:
             await desk.bring_up_stores()

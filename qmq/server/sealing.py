@@ -1,9 +1,9 @@
 """When the mesh may forget a dead incarnation: the decisions of `storage.seals`, made by each node about itself.
 
 The node of an origin fixes its end, once it lives in another incarnation and every member tells it, over a link of
-now, to have exactly as much of it, received and durable. That cannot change any more: whoever had more would have said
-so, and what the dead process had sent went over links that have ended since. For a node that has left the mesh, the
-first of the members by name does so.
+now, to have exactly as much of it, received and durable, and on being asked that it has put nothing of it aside
+(`releasing`). That cannot change any more: whoever had more would have said so, and what the dead process had sent went
+over links that have ended since. For a node that has left the mesh, the first of the members by name does so.
 
 Every member says when it has nothing of a sealed origin left; the checkpoint finds that out, and forgets what all have
 released. What is decided here is recorded, so a node that stops in the midst goes on where it was.
@@ -60,6 +60,8 @@ class SealingDesk(Protocol):
     def checkpoint_soon(self) -> None: ...
     def received_vector(self) -> Vector: ...
     def durable_vector(self) -> Vector: ...
+    async def aside_anywhere(self, after: Vector) -> set[Origin] | None:
+        """Of which of these incarnations some member, or this node, has put more aside; None: not all have answered."""
 
 
 class Sealing:
@@ -69,6 +71,7 @@ class Sealing:
         self.links: Links | None = None
         self.seals = Seals.of(desk.store.catalog.facts())
         self._desk = desk
+        self._stirred = trio.Event()
 
     def came(self, writer: str, seals: list[Seal]) -> None:
         """A SEAL record of another node, or of an earlier life of this one."""
@@ -84,9 +87,34 @@ class Sealing:
             self.seals.forget(report.forgotten)
             desk.broker.durables.forget_origins(self.seals.forgotten)
             log.info("= %d dead incarnations are forgotten", len(report.forgotten))
-        self._say([*report.released, *self._ends()])
+        self._say(list(report.released))
+        self.look()
 
     async def run(self) -> None:
+        """Fix ends, and ask what others know of dead incarnations; for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._fix_ends)
+            nursery.start_soon(self._ask_others)
+
+    async def _fix_ends(self) -> None:
+        while True:
+            await self._stirred.wait()
+            self._stirred = trio.Event()
+            ends = {seal.origin: seal.last for seal in self._ends()}
+            if not ends:
+                continue
+            aside = await self._desk.aside_anywhere(ends)
+            if aside is None:
+                with trio.move_on_after(ASK_SECONDS):
+                    await self._stirred.wait()
+                self._stirred.set()
+                continue
+            await self._desk.commit_slot()
+            # Others had their turn meanwhile.
+            still = [seal for seal in self._ends() if ends.get(seal.origin) == seal.last]
+            self._say([seal for seal in still if seal.origin not in aside])
+
+    async def _ask_others(self) -> None:
         """Ask one peer after the other about the dead incarnations that are known here; for ever.
 
         What they have recorded may have left their journals while this node was away.
@@ -126,7 +154,7 @@ class Sealing:
 
     def look(self) -> None:
         """A peer has caught up: it may be the last one that an end waited for."""
-        self._say(self._ends())
+        self._stirred.set()
 
     def _ends(self) -> list[Seal]:
         """Dead incarnations in this node's care whose end is the same everywhere."""

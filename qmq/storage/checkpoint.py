@@ -23,6 +23,7 @@ from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.members import Listing, Membership, Retirement
 from qmq.storage.fanout import Arrival, FanoutLogs
+from qmq.storage.gone_record import gone_facts, gone_of
 from qmq.storage.journal import Journal
 from qmq.storage.mesh_facts import retirement_fact, retirements_of
 from qmq.storage.ports import (
@@ -120,7 +121,9 @@ class Checkpointer:
         self._broken = False
         self._cursors = catalog.cursors()
         self._terms = Terms.of(catalog.terms())
-        self._seals = Seals.of(catalog.facts())
+        facts = catalog.facts()
+        self._seals = Seals.of(facts)
+        self._gone = gone_of(facts)
         self._next_look_us = 0
         self._retention: Mapping[str, Retention] = {}
         # Until the first checkpoint of this life: what the last ones of the life before noted.
@@ -317,6 +320,9 @@ class Checkpointer:
         news = [origin for writer, seals in reduction.seals for origin in self._seals.take(writer, seals)]
         if news:
             self._catalog.set_facts(self._seals.facts(news))
+        gone = {stretch.origin for stretch in reduction.gone if self._gone.add(stretch.origin, stretch.last)}
+        if gone:
+            self._catalog.set_facts(gone_facts(self._gone, gone))
         cursors = self._moved(reduction.moves)
         terms = [note for note in reduction.terms.values() if self._terms.take(note)]
         self._catalog.commit_checkpoint(state, extents, cursors, reduction.given_up, terms)
@@ -362,7 +368,8 @@ class Checkpointer:
         """
         gone = self._dropped(self._seals.forgettable(members))
         if gone:
-            self._catalog.set_facts(self._seals.forget(gone))
+            self._gone.forget(gone)
+            self._catalog.set_facts(self._seals.forget(gone) | gone_facts(self._gone, gone))
             state = CheckpointState(self.state.position, self._seals.without(self.state.vector))
             changed = [cursor for cursor in self._cursors.values() if cursor.forget_origins(self._seals.forgotten)]
             self._catalog.commit_checkpoint(state, {}, changed)

@@ -9,8 +9,10 @@ from typing import Final
 
 from qmq.cursors import Cursor, Name
 from qmq.dots import Vector, merge
+from qmq.gone import Gone
 from qmq.storage.batch import GAPS, record_slices
 from qmq.storage.cursor_record import unpack_move
+from qmq.storage.gone_record import gone_of, unpack_gone
 from qmq.storage.journal import Journal
 from qmq.storage.ports import Catalog
 from qmq.storage.record import KIND_OFFSET, Kind, unpack_gap, unpack_record
@@ -21,13 +23,15 @@ _READ_BYTES: Final = 1024 * 1024
 
 def replay_cursors(
     journal: Journal, catalog: Catalog, position: int
-) -> tuple[dict[Name, Cursor], Vector, list[TermNote]]:
-    """The cursors by name, what this node has given up, and the terms and votes that count, at the end of the journal.
+) -> tuple[dict[Name, Cursor], Vector, Gone, list[TermNote]]:
+    """The cursors by name, what this node has given up, what is gone, and the terms and votes that count, at the end of
+    the journal.
 
     `position`: the checkpoint's.
     """
     cursors = catalog.cursors()
     given_up = catalog.given_up()
+    gone = gone_of(catalog.facts())
     terms = Terms.of(catalog.terms())
     while batches := journal.read(position, _READ_BYTES):
         for start, head, data in batches:
@@ -42,6 +46,9 @@ def replay_cursors(
                 elif kind == Kind.GAP and own_gaps:
                     origin, through = unpack_gap(unpack_record(packed).body)
                     merge(given_up, {origin: through})
+                elif kind == Kind.GONE and head.origin.node == journal.node:
+                    stretch = unpack_gone(unpack_record(packed).body)
+                    gone.add(stretch.origin, stretch.last)
                 elif is_term(kind, head.origin.node, journal.node):
                     terms.take(unpack_term(kind, unpack_record(packed).body))
-    return cursors, given_up, list(terms.values())
+    return cursors, given_up, gone, list(terms.values())

@@ -5,6 +5,7 @@ disk/NODE      the uuid of the directory that this node had when we met it last
 retired/NODE   it is retired: `retire_record`
 unchecked      there is such a fact: the queue store may hold what is done long ago (`qmq.server.repairs`)
 sealed/ORIGIN, forgotten/ORIGIN   a dead incarnation: `seals`
+gone/ORIGIN    where stretches of it end that are nowhere any more: `gone_record`
 self-retired   this node has learnt that it is retired itself: the directory is not used again
 told-after     the longest `takeover_after_seconds`, in ms, that peers may lean on (`qmq.broker.ownership`)
 heedless/NODE  when we met it last, it obeyed no terms: it must not be taken over

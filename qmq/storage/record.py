@@ -66,6 +66,8 @@ class Kind(IntEnum):
     """A dead letter was accepted for `destination`, and the message it is of is done; body: `failure_records`."""
     ATTEMPTS = 11
     """Messages of the queue `destination` have come back so often; body: `failure_records`."""
+    GONE = 12
+    """A stretch of an origin is nowhere any more, and readers of fanouts are told so; body: `gone_record`."""
 
 
 class Record:

@@ -17,6 +17,7 @@ from qmq.members import Retirement
 from qmq.storage.batch import GAPS, BatchHead, record_slices, unpack_records
 from qmq.storage.cursor_record import unpack_move
 from qmq.storage.failure_records import unpack_attempts, unpack_dead
+from qmq.storage.gone_record import Stretch, unpack_gone
 from qmq.storage.ports import QueueRow, StorageSettings
 from qmq.storage.record import FLAGS_MAX, TIMED, Kind, priority_of, unpack_by_origin, unpack_gap
 from qmq.storage.retire_record import unpack_retirement
@@ -57,6 +58,7 @@ class Reduction:
         "terms",
         "changes",
         "given_up",
+        "gone",
         "retired",
         "seals",
         "_forgotten",
@@ -98,6 +100,8 @@ class Reduction:
         """What this node gave up in the stretch."""
         self.seals: list[tuple[str, list[Seal]]] = []
         """What nodes said of dead incarnations."""
+        self.gone: list[Stretch] = []
+        """What this node said is nowhere any more."""
         self.retired: list[Retirement] = []
         """Nodes that left the mesh, in log order."""
         self._forgotten = forgotten
@@ -170,6 +174,8 @@ class Reduction:
                 self.retired.append(unpack_retirement(body))
             elif fanouts and is_term(kind, origin.node, self._node):
                 self.terms.take(unpack_term(kind, body))
+            elif kind == Kind.GONE and fanouts and origin.node == self._node:
+                self.gone.append(unpack_gone(body))
             elif kind == Kind.GAP and head.attributes & GAPS and origin.node == self._node:
                 self._give_up(*unpack_gap(body), queues)
         self.vector[origin] = head.last

@@ -1,28 +1,30 @@
-"""What a node put aside because of damage, for the operator of one that has no peers to fetch it from again.
+"""What a node put aside because of damage, and what has to be appended so that it counts again.
 
 A damaged stretch of the journal is quarantined, and with it every later batch of an origin that no longer continues:
-valid, but of no use until the stretch is there again. With peers it comes back by itself. Without them somebody has to
-say that it never will: then a GAP record gives up what is damaged, and the valid batches behind it are appended anew
-(`release`), or are given up too (`drop`).
+valid, but of no use until the stretch is there again. With peers it comes back by itself (`qmq.server.releasing`).
+Without them somebody has to say that it never will: then something else stands for what is damaged (`rest_batch`), a
+GONE record says so, and the valid batches behind it are appended anew (`release`), or go with it (`drop`).
 
-Works on a store that nobody else has open. Nothing is removed: what was put aside stays in `quarantine/`. Repeated, it
-finds that everything is here already.
+These two work on a store that nobody else has open. Nothing is removed: what was put aside stays in `quarantine/`.
+Repeated, they find that everything is here already.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog
-from qmq.storage.batch import GAPS, encode_batch, verify_batch
+from qmq.storage.batch import MEMORY, SPARSE, BatchHead, encode_batch, verify_batch
+from qmq.storage.gone_record import Stretch, pack_gone
 from qmq.storage.ports import Disk
-from qmq.storage.record import Kind, pack_envelope, pack_gap, pack_record
+from qmq.storage.record import Kind, pack_envelope, pack_record
 from qmq.storage.recovery import quarantined_bytes
+from qmq.storage.rest import nothing_left, rest_batch
 from qmq.storage.store import Store
 
 
 class Aside(NamedTuple):
-    """What is to become of one origin: records `gone` (first, last) are given up, `batches` come back behind them.
+    """What is to become of one origin: records `gone` (first, last) are nowhere, `batches` come back behind them.
 
     More than one step where damage hit the origin in several places.
     """
@@ -30,19 +32,31 @@ class Aside(NamedTuple):
     origin: Origin
     gone: tuple[int, int] | None
     batches: tuple[bytes, ...]
-    records: int
+    first: int
+    last: int
+    """Of `batches`."""
+
+    @property
+    def records(self) -> int:
+        """In `batches`."""
+        return self.last - self.first + 1
 
 
-def what_is_aside(disk: Disk, have: Vector) -> list[Aside]:
-    """The steps that bring back all that is valid, in order; none when it is here already, or cannot be read."""
+def valid_aside(disk: Disk, have: Vector) -> dict[Origin, list[tuple[int, int]]]:
+    """First and last sequences of the batches that are aside and not here, ascending. Reads and verifies all."""
+    found: dict[Origin, list[tuple[int, int]]] = {}
+    for head, _ in _valid(disk, have, None):
+        found.setdefault(head.origin, []).append((head.first, head.last))
+    return {origin: sorted(batches) for origin, batches in found.items()}
+
+
+def what_is_aside(disk: Disk, have: Vector, origins: Collection[Origin] | None = None) -> list[Aside]:
+    """The steps that bring back all that is valid, in order; none when it is here already, or cannot be read.
+
+    Only of these `origins`, if any are named.
+    """
     valid: dict[Origin, dict[int, tuple[int, bytes]]] = {}
-    for entry, data in quarantined_bytes(disk):
-        if entry.origin is None:
-            continue
-        try:
-            head = verify_batch(data)
-        except CorruptLog:
-            continue  # The quarantine itself has rotted.
+    for head, data in _valid(disk, have, origins):
         valid.setdefault(head.origin, {})[head.first] = (head.last, data)
     steps: list[Aside] = []
     for origin in sorted(valid):
@@ -50,41 +64,61 @@ def what_is_aside(disk: Disk, have: Vector) -> list[Aside]:
         for first, (last, data) in sorted(valid[origin].items()):
             if first <= known:
                 continue
-            count = last - first + 1
             if first == known + 1 and steps and steps[-1].origin == origin:
                 before = steps.pop()
-                steps.append(before._replace(batches=(*before.batches, data), records=before.records + count))
+                steps.append(before._replace(batches=(*before.batches, data), last=last))
             else:
                 gone = (known + 1, first - 1) if first > known + 1 else None
-                steps.append(Aside(origin, gone, (data,), count))
+                steps.append(Aside(origin, gone, (data,), first, last))
             known = last
     return steps
 
 
+def _valid(disk: Disk, have: Vector, origins: Collection[Origin] | None) -> Iterator[tuple[BatchHead, bytes]]:
+    """Batches as their origin wrote them. What stood for a stretch of which only a rest was left is not among them:
+    whoever told that rest has it still."""
+    for entry, data in quarantined_bytes(disk):
+        if entry.origin is None or entry.first <= have.get(entry.origin, 0):
+            continue
+        if origins is not None and entry.origin not in origins:
+            continue
+        try:
+            head = verify_batch(data)
+        except CorruptLog:
+            continue  # The quarantine itself has rotted.
+        if not head.attributes & (SPARSE | MEMORY):
+            yield head, data
+
+
 def release(store: Store, steps: list[Aside], draw: Callable[[], int], now_us: int) -> None:
-    """Give up what is gone and append the rest, durable on return; the next start takes it into the stores.
+    """Go on behind what is gone and append the rest, durable on return; the next start takes it into the stores.
 
     `draw` gives the number of an incarnation. Raises what `Journal.append` raises.
     """
-    _append(store, [(step, step.gone[1] if step.gone else 0, step.batches) for step in steps], draw, now_us)
+    _append(store, [(step.origin, step.gone, step.batches) for step in steps], draw, now_us)
 
 
 def drop(store: Store, steps: list[Aside], draw: Callable[[], int], now_us: int) -> None:
-    """Give up all of it, also what is valid; durable on return."""
-    _append(store, [(step, verify_batch(step.batches[-1]).last, ()) for step in steps], draw, now_us)
+    """Go on behind all of it, also what is valid; durable on return."""
+    gone = [(step.origin, (step.gone[0] if step.gone else step.first, step.last), ()) for step in steps]
+    _append(store, gone, draw, now_us)
 
 
 def _append(
-    store: Store, steps: list[tuple[Aside, int, tuple[bytes, ...]]], draw: Callable[[], int], now_us: int
+    store: Store,
+    steps: Collection[tuple[Origin, tuple[int, int] | None, tuple[bytes, ...]]],
+    draw: Callable[[], int],
+    now_us: int,
 ) -> None:
     writer = store.begin_incarnation(draw(), now_us)
     sequence = store.journal.vector()[writer]
-    for step, through, batches in steps:
+    for origin, gone, batches in steps:
         todo = list(batches)
-        if through:
+        if gone is not None:
             sequence += 1
-            envelope = pack_envelope("", b"")
-            record = pack_record(sequence, now_us, Kind.GAP, 0, envelope, pack_gap(step.origin, through))
-            todo.insert(0, encode_batch(writer, [record], sequence, sequence, now_us, now_us, GAPS))
+            body = pack_gone(Stretch(origin, *gone))
+            record = pack_record(sequence, now_us, Kind.GONE, 0, pack_envelope("", b""), body)
+            told = encode_batch(writer, [record], sequence, sequence, now_us, now_us, 0)
+            todo = [told, rest_batch(origin, gone[0] - 1, nothing_left(gone[1])), *todo]
         store.journal.append(todo, settle_only=True)
     store.journal.sync()

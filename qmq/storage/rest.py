@@ -42,6 +42,11 @@ class Rest(NamedTuple):
     """Of the queue messages among them those that have failed: queue, sequence, how often."""
 
 
+def nothing_left(through: int) -> Rest:
+    """All up to there is accounted for, by nothing."""
+    return Rest(through, 0, 0, [])
+
+
 class _Place(NamedTuple):
     first: int
     last: int
@@ -61,11 +66,14 @@ class RestReader:
         self._places: list[_Place] = []
         self._dropped = 0
 
-    def read(self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "") -> Rest:
+    def read(
+        self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "", gone: Sequence[int] = ()
+    ) -> Rest:
         """The next part of (`after`, `through`]; `given_up`: up to where this node gave up records of the origin.
 
-        With `fanout` only what is left of the messages of that one. Nothing new when the stores have not got beyond
-        `after`: another checkpoint must come first.
+        A part ends where a stretch does that is `gone` (their ends, ascending), and says so as if it were dropped. With
+        `fanout` only what is left of the messages of that one. Nothing new when the stores have not got beyond `after`:
+        another checkpoint must come first.
 
         Raises:
             CorruptLog: a fanout log is damaged there, so nobody can tell what is left.
@@ -77,6 +85,8 @@ class RestReader:
         through = min(through, self._logs.state.vector.get(origin, 0))
         if through <= after:
             return Rest(after, 0, 0, [])
+        end = next((end for end in gone if end > after), 0)
+        through = min(through, end) if end else through
         if self._of != (origin, fanout) or self._indexed < through:
             self._index(origin, fanout)
         dropped = min(self._dropped, wanted)
@@ -95,6 +105,7 @@ class RestReader:
             size += len(found[sequence])
         failed = [row for row in rows if row.attempts and row.dot.sequence <= cut]
         attempts = [(row.queue, row.dot.sequence, row.attempts) for row in failed]
+        dropped = max(dropped, end if cut == end else 0)
         return Rest(cut, 0, dropped if dropped > after else 0, records, attempts)
 
     def _waiting(self, origin: Origin, after: int, through: int) -> tuple[list[QueueRow], int]:

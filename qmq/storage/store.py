@@ -18,6 +18,7 @@ from typing import Final
 from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, DiskFull, StorageError
+from qmq.gone import Gone
 from qmq.storage.batch import BATCH_VERSION, encode_batch
 from qmq.storage.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.checkpoint import Checkpointer, CheckpointReport
@@ -87,6 +88,8 @@ class Recovered:
     """Who serves whose queue messages, and this node's votes, as far as they were written down."""
     given_up: Vector
     """Per origin, up to where this node gave up on records that no peer kept."""
+    gone: Gone
+    """What is nowhere any more, besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +208,19 @@ class Store:
             checkpointer.carry()
         except DiskFull:
             left = checkpointer.what_is_left()
-        cursors, given_up, terms = replay_cursors(journal, catalog, logs.state.position)
+        cursors, given_up, gone, terms = replay_cursors(journal, catalog, logs.state.position)
         recovered = _recovered(
-            identity, fresh, journal, found, quarantined_before, left, checkpointer.tombstones, cursors, terms, given_up
+            identity,
+            fresh,
+            journal,
+            found,
+            quarantined_before,
+            left,
+            checkpointer.tombstones,
+            cursors,
+            terms,
+            given_up,
+            gone,
         )
         return cls(
             disk=disk,
@@ -357,10 +370,12 @@ class Store:
         """Nobody has what is lacking there."""
         self._row_mender.give_up(lack)
 
-    def read_rest(self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "") -> Rest:
+    def read_rest(
+        self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "", gone: Sequence[int] = ()
+    ) -> Rest:
         """What the stores still hold of a stretch, for a peer that lacks it. See `RestReader.read`."""
         with self._resting:
-            rest = self._rest.read(origin, after, through, given_up, fanout)
+            rest = self._rest.read(origin, after, through, given_up, fanout, gone)
         if not fanout and not rest.lost:
             for lack in self.lacks():
                 if lack.origin == origin and lack.after < rest.through and after < lack.through:
@@ -471,6 +486,7 @@ def _recovered(
     cursors: dict[Name, Cursor],
     terms: list[TermNote],
     given_up: Vector,
+    gone: Gone,
 ) -> Recovered:
     """`left` is what could not be carried into the stores."""
     messages: list[tuple[Dot, Record]] = []
@@ -501,6 +517,7 @@ def _recovered(
         cursors=cursors,
         terms=terms,
         given_up=given_up,
+        gone=gone,
     )
 
 

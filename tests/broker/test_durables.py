@@ -12,6 +12,7 @@ from qmq.broker.subscription import Ack, StartAt, Subscription
 from qmq.cursors import DELETIONS_MAX, Cursor, Move, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
+from qmq.gone import Gone
 from tests.broker.rig import NOW_US, Node, check_accounts, message_of
 
 F = "/fanout/f"
@@ -110,7 +111,7 @@ def test_after_a_crash_as_many_of_each_origin_as_there_was_credit_may_have_been_
         if isinstance(record, Moved):
             cursor.apply(record.move)
     node = Node(incarnation=2)
-    node.broker.durables.restore({NAME: cursor}, {})
+    node.broker.durables.restore({NAME: cursor}, {}, Gone())
 
     handed = Reader(node).offer(B, 1, 2, 3, 4, 5)
 
@@ -255,7 +256,7 @@ def test_deletions_that_a_start_finds_are_bounded() -> None:
         found[Name(F, "", str(n))] = Cursor(Name(F, "", str(n)))
         found[Name(F, "", str(n))].apply(Move(Name(F, "", str(n)), 0, 5 + n))
 
-    durables.restore(found, {})
+    durables.restore(found, {}, Gone())
 
     assert len(durables.by_name) == DELETIONS_MAX and Name(F, "", "2") not in durables.by_name
 

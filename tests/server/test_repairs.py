@@ -175,6 +175,29 @@ async def test_what_a_fanouts_retention_has_dropped_is_told_to_those_who_resume(
         assert "gap" in {alarm["code"] for alarm in mesh.nodes["b"].alarms.list()}
 
 
+async def test_who_was_told_so_has_the_queue_messages_of_that_stretch_for_others(autojump_clock: MockClock) -> None:
+    """Only fanout messages are gone there: whoever asks later gets the rest of it."""
+    policy = DestinationSettings(policies=(DestinationPolicy(pattern=F, retention_bytes=2000),))
+    async with short_lived(destinations=policy).run() as mesh:
+        await mesh.stop("b")
+        await publish(mesh, "a", JOBS, "work")
+        await publish(mesh, "a", F, *["gone" + "x" * 1000] * 20)
+        await forget_the_past(mesh, "a")
+        await mesh.start("b")
+        await mesh.until_linked()
+        await eventually(lambda: mesh.nodes["b"].durable_vector() == mesh.nodes["a"].durable_vector())
+        assert "gap" in {alarm["code"] for alarm in mesh.nodes["b"].alarms.list()}
+        await forget_the_past(mesh, "b")
+
+        await mesh.stop("a", wipe=True)
+        await mesh.start("a")
+        await mesh.until_linked()
+
+        consumer = await mesh.connect("a")
+        await consumer.send(subscribe(JOBS, id="c"))
+        assert await consumer.messages(1) == [b"work"]
+
+
 async def test_durable_subscriptions_that_moved_meanwhile_are_known_again(autojump_clock: MockClock) -> None:
     async with short_lived().run() as mesh:
         client = await mesh.connect("a")

@@ -7,7 +7,8 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.storage.memory import MemoryDisk
-from qmq.storage.release import drop, release, what_is_aside
+from qmq.storage.release import drop, release, valid_aside, what_is_aside
+from qmq.storage.rest import nothing_left, rest_batch
 from qmq.storage.segment import segment_name
 from qmq.storage.store import Store
 
@@ -57,7 +58,8 @@ def test_what_is_behind_the_damage_comes_back_and_what_is_damaged_is_given_up(da
     again = open_small(damaged)
     assert sorted(bodies(again)) == [b"five", b"one"], "the third was settled"
     assert again.journal.vector()[A] == 5
-    assert again.recovered.given_up == {A: 2}
+    assert again.recovered.gone.ends == {A: [2]}
+    assert not again.recovered.given_up, "it is not unknown: it is nowhere"
     assert what_is_aside(damaged, again.journal.vector()) == []
 
 
@@ -70,7 +72,7 @@ def test_dropping_gives_all_of_it_up(damaged: MemoryDisk) -> None:
     again = open_small(damaged)
     assert bodies(again) == [b"one"]
     assert again.journal.vector()[A] == 5
-    assert again.recovered.given_up == {A: 5}
+    assert again.recovered.gone.ends == {A: [5]}
     assert what_is_aside(damaged, again.journal.vector()) == []
 
 
@@ -97,3 +99,30 @@ def test_damage_in_two_places_gives_up_exactly_these(damaged: MemoryDisk) -> Non
     release(store, steps, draw(), NOW)
     store.close()
     assert sorted(bodies(open_small(damaged))) == [b"one", b"six"]
+
+
+def test_a_peer_that_comes_later_gets_what_was_there_before_the_damage(damaged: MemoryDisk) -> None:
+    store = open_small(damaged)
+    release(store, what_is_aside(damaged, store.journal.vector()), draw(), NOW)
+    store.close()
+    again = open_small(damaged)
+    again.checkpoint(again.journal.end, NOW, {}, {})
+
+    gone = again.recovered.gone.up_to(A, 5)
+    first = again.read_rest(A, 0, 5, 0, gone=gone)
+    behind = again.read_rest(A, first.through, 5, 0, gone=gone)
+
+    assert (first.through, first.dropped, len(first.records)) == (2, 2, 1), "the part ends with what is gone"
+    assert (behind.through, behind.dropped, len(behind.records)) == (5, 0, 1)
+
+
+def test_what_was_the_rest_of_a_stretch_is_no_step(damaged: MemoryDisk) -> None:
+    """Only what stands as its origin wrote it comes back; of a rest, whoever told it has more to say."""
+    changed = bytearray(damaged.contents()[TAIL])
+    changed += rest_batch(A, 5, nothing_left(9))
+    damaged.put(TAIL, bytes(changed))
+    store = open_small(damaged)
+
+    assert valid_aside(damaged, store.journal.vector()) == {A: [(3, 3), (4, 4), (5, 5)]}
+    assert [step.last for step in what_is_aside(damaged, store.journal.vector())] == [5]
+    assert what_is_aside(damaged, store.journal.vector(), [B]) == []

@@ -1,0 +1,40 @@
+"""What of an origin is nowhere any more, and which reader is told it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qmq.dots import Dot, Origin
+from qmq.gone import ENDS_MAX, Gone
+
+A = Origin("a", 1)
+B = Origin("b", 1)
+ENDS = st.lists(st.integers(1, 50))
+
+
+@given(ENDS, st.integers(0, 60), st.integers(0, 60))
+def test_a_reader_is_told_what_ends_between_what_it_has_and_what_comes(ends: list[int], after: int, to: int) -> None:
+    gone = Gone()
+    for end in ends:
+        gone.add(A, end)
+
+    assert gone.before(A, after, to) == [Dot(A, end) for end in sorted(set(ends)) if after < end < to]
+    assert gone.within({A: to, B: 99}) == [Dot(A, end) for end in sorted(set(ends)) if end <= to]
+    assert gone.before(B, 0, 99) == []
+
+
+def test_what_is_known_is_no_news() -> None:
+    gone = Gone({A: [3, 1]})
+
+    assert not gone.add(A, 3)
+    assert gone.add(A, 2)
+    assert gone.ends == {A: [1, 2, 3]}
+
+
+def test_the_oldest_of_very_many_are_forgotten() -> None:
+    gone = Gone({B: [1]})
+    for end in range(1, ENDS_MAX + 2):
+        gone.add(A, end)
+
+    assert len(gone.ends[A]) == ENDS_MAX and gone.ends[A][0] == 2
+    gone.forget({A})
+    assert gone.ends == {B: [1]}
