@@ -19,6 +19,7 @@ from tests.support.world import WorldEndedError
 
 EXPECTED_ALARMS = (
     "quarantine",
+    "gap",
     "new-disk",
     "old-disk",
     "damage",
@@ -34,9 +35,10 @@ EXPECTED_ALARMS = (
     "returned",
     "takeover-differs",
 )
-"""What an operator is told and what faults explain: writes that reached the disk out of order, rotten bytes, a full, a
-new or an old disk, a node that is back before its peers know that it was away, peers files that differ for a while, and
-a node whose messages another one serves while it is silent, nodes whose operator changes how long that takes."""
+"""What an operator is told and what faults explain: writes that reached the disk out of order, rotten bytes and what
+nobody has in their place, a full, a new or an old disk, a node that is back before its peers know that it was away,
+peers files that differ for a while, and a node whose messages another one serves while it is silent, nodes whose
+operator changes how long that takes."""
 
 VIRTUAL_SECONDS_MAX = 200.0
 """After this a run is ended, whatever it waits for."""

@@ -6,9 +6,11 @@ header. It is sent once, and an outcome without an answer stays unknown, except 
 
 import random
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
+from qmq.client.vectors import parse_gap
 from qmq.dots import Dot, Origin, Vector, parse_origin
 
 
@@ -45,6 +47,16 @@ class Stream:
     destination: str
     seen: dict[Dot, str] = field(default_factory=dict)
     vector: Vector = field(default_factory=dict)
+
+
+class Gap(NamedTuple):
+    """What a subscriber was told to be missing of one origin: both sequences belong to it."""
+
+    subscriber: str
+    destination: str
+    origin: Origin
+    first: int
+    last: int
 
 
 MOMENT_SECONDS = 0.5
@@ -125,6 +137,8 @@ class Ledger:
     """Timed message → seconds after its receipt when it was given."""
     expired: dict[str, float] = field(default_factory=dict)
     """Timed message → seconds after it was sent when its dead letter was read; of meshes of first lives."""
+    gaps: list[Gap] = field(default_factory=list)
+    """What subscribers of fanouts were told to be missing."""
     wrongs: list[str] = field(default_factory=list)
 
     def send(self, publisher: str, number: int, node: str, destination: str, chance: random.Random) -> Sent:
@@ -147,6 +161,12 @@ class Ledger:
             self.wrongs.append(f"I2 changed: {where} got {message_id} with another body or destination")
             return None
         return message_id
+
+    def miss(self, subscriber: str, destination: str, header: str) -> Vector:
+        """A subscriber is told a gap; returns up to where it goes, by origin."""
+        spans = {parse_origin(origin): span for origin, span in parse_gap(header).items()}
+        self.gaps += [Gap(subscriber, destination, origin, *span) for origin, span in spans.items()]
+        return {origin: last for origin, (_, last) in spans.items()}
 
     def follow(self, stream: Stream, dot: Dot, message_id: str) -> None:
         """A fanout subscriber is told a message."""

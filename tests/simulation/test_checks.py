@@ -172,6 +172,17 @@ def test_a_subscriber_notices_repeats_and_the_wrong_order() -> None:
     assert stream.vector == {N1: 5}
 
 
+def test_what_a_log_has_is_not_missing() -> None:
+    ledger, (one, two) = ledger_with(FANOUT, FANOUT)
+    rows = {"n1": {FANOUT: [(Dot(N1, 1), one.id), (Dot(N1, 4), two.id)]}}
+
+    assert ledger.miss("s0", FANOUT, f"{N1}=2-3") == {N1: 3}
+    assert fanouts.gaps_that_are_none(rows, ledger) == []
+    ledger.miss("s0", FANOUT, f"{N1}=2-4,{N2}=1-1")
+
+    assert len(fanouts.gaps_that_are_none(rows, ledger)) == 1
+
+
 def test_a_receipt_for_two_disks_is_excused_only_by_the_loss_of_two_that_had_the_message() -> None:
     ledger, (one, two) = ledger_with(QUEUE, QUEUE)
     one.copies, two.copies = 1, 2

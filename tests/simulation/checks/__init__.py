@@ -110,6 +110,7 @@ def broken(stage: Stage) -> list[str]:
         wrongs += fanouts.lost_in_logs(member.name, fanout_logs(member, FANOUTS), ledger, excuses)
     rows = {member.name: fanout_logs(member, [*FANOUTS, INSISTED]) for member in members}
     wrongs += fanouts.unlike(rows, excuses)
+    wrongs += fanouts.gaps_that_are_none(rows, ledger)
     wrongs += records.differences(logs)
     logged = published(logs.values())
     adopted = {} if stage.leaving is None else left_for_good.adopted(logged, ledger, stage.leaving.name)

@@ -2,7 +2,7 @@
 
 I1   what was receipted is in the log of every node, and was told to every subscriber
 I4   a log has the records of one incarnation in their order
-I5   a subscriber that resumes by vector is told exactly what the logs hold, once
+I5   a subscriber that resumes by vector is told exactly what the logs hold, once, and what nobody has is missing
 I13  in the end the logs of all nodes hold the same
 """
 
@@ -44,6 +44,17 @@ def unlike(rows: Mapping[str, Rows], excuses: Excuses) -> list[str]:
                 lacks = sorted(every - dots)[:3]
                 wrong.append(f"I13 log: {name} lacks {', '.join(map(str, lacks))} of {destination}, which others hold")
     return wrong
+
+
+def gaps_that_are_none(rows: Mapping[str, Rows], ledger: Ledger) -> list[str]:
+    """I5: what a subscriber was told to be missing, no log has; of all nodes, by name."""
+    return [
+        f"I5 gap: {gap.subscriber} was told that {gap.origin} {gap.first}–{gap.last} are missing, but {name} has {dot}"
+        for gap in ledger.gaps
+        for name, logs in rows.items()
+        for dot, _ in logs[gap.destination]
+        if dot.origin == gap.origin and gap.first <= dot.sequence <= gap.last
+    ]
 
 
 def streams_against(logs: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:

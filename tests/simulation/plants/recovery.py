@@ -1,12 +1,14 @@
 """Mistakes with what a disk still has when a node comes back, and with what left the others meanwhile."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from unittest.mock import patch
 
 import msgpack
 
 from qmq.dots import Dot, Origin
+from qmq.replication.mesh import Mesh
 from qmq.replication.values import pack_dot_groups
+from qmq.server.releasing import Releasing
 from qmq.server.repairs import Repairs
 from qmq.storage.failure_records import pack_attempts
 from qmq.storage.reduce import Reduction
@@ -14,6 +16,8 @@ from qmq.storage.segment import Found, scan
 from qmq.storage.store import Store
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
+
+RELEASED = "tests/server/test_releasing.py"
 
 
 @plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=30)
@@ -42,6 +46,29 @@ def cut_at_the_first_damage() -> Iterator[None]:
             yield found
 
     with patch("qmq.storage.recovery.scan", scan_until_damage):
+        yield
+
+
+@plant(Family.ALL, "I1", found_by=RELEASED)
+def aside_for_good() -> Iterator[None]:
+    """What stands behind damage stays put aside, also when no member ever had it."""
+
+    async def run(releasing: Releasing) -> None:
+        pass
+
+    with patch.object(Releasing, "run", run):
+        yield
+
+
+@plant(Family.ALL, "I1", "I3", found_by=RELEASED)
+def given_up_unheard() -> Iterator[None]:
+    """A damaged stretch is given up although a member that is away may have it."""
+    all_have = Mesh.all_have
+
+    def those_in_reach_have(links: Mesh, peers: Collection[str], origin: Origin, last: int) -> bool:
+        return all_have(links, set(peers).intersection(links.reachable()), origin, last)
+
+    with patch.object(Mesh, "all_have", those_in_reach_have):
         yield
 
 

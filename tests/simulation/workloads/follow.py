@@ -4,6 +4,8 @@ import random
 
 import trio
 
+from qmq.client.feed import GAP_HEADER
+from qmq.dots import merge
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Stream, dot_of, resume_header
@@ -46,6 +48,9 @@ async def _follow_one(
             await trio.sleep(chance.uniform(0, 1))  # a client that does not read for a while
         for frame in await client.read():
             head = frame.head.headers
+            if GAP_HEADER in head:
+                merge(stream.vector, ledger.miss(name, stream.destination, head[GAP_HEADER]))
+                continue
             message_id = ledger.match(name, head["destination"], frame.body)
             if message_id is None:
                 continue

@@ -7,6 +7,7 @@ import random
 
 import trio
 
+from qmq.client.feed import GAP_HEADER
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Place
@@ -48,6 +49,10 @@ async def _read_one(
                 continue
             if frame.head.command != "MESSAGE":
                 raise GoneError("refused")
+            if GAP_HEADER in head:
+                stage.ledger.miss(name, place.destination, head[GAP_HEADER])
+                await client.send(encode_frame("ACK", [("id", head["ack"])]))
+                continue
             message_id = stage.ledger.match(name, place.destination, frame.body)
             if message_id is None:
                 continue
