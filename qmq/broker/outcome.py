@@ -78,6 +78,7 @@ class Outcome:
         "ending",
         "fanout_runs",
         "frames",
+        "gone",
         "has_gap",
         "is_first",
         "joined",
@@ -129,6 +130,8 @@ class Outcome:
         self.letters_left: int | None = None
         # What the selectors of those who are told topics and fanouts may cost.
         self.toil = 0
+        # What readers of fanouts miss, besides what is told here: origin, after, through. Told behind the fanout runs.
+        self.gone: list[tuple[Origin, int, int]] = []
         self.topic_runs: list[TopicRun] = []
         self.fanout_runs: list[FanoutRun] = []
         self.deliveries_now: dict[Subscription, list[Delivery]] = {}

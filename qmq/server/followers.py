@@ -16,10 +16,10 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.message import Message
-from qmq.broker.outcome import TOIL_MAX
+from qmq.broker.outcome import TOIL_MAX, FanoutRun
 from qmq.broker.selectors import Selector, selected, selects
 from qmq.broker.subscription import StartAt, Subscription
-from qmq.dots import Origin, Vector
+from qmq.dots import Origin, Vector, merge
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.gateways.gap_notice import Claim, gap_notices
@@ -180,6 +180,31 @@ class Followers:
                 data = encoded[key] = encode_run(subscription.prefix, tails)
             outbox.put(data)
 
+    def tell_gone(self, gone: list[Claim], told: list[FanoutRun]) -> None:
+        """Tell live followers that keep a vector what they will never get; `told` are messages of the same stretches.
+        Who reads the past finds it there."""
+        for destination, followers in self._live.items():
+            reached: Vector = {}
+            for run in told:
+                if run.destination == destination:
+                    merge(reached, {message.origin: message.sequence for message in run.messages})
+            for subscription in followers:
+                session = self._desk.sessions.get(subscription.session)
+                if session is None or not session.owns(subscription) or not isinstance(subscription.start, dict):
+                    continue
+                heard = {**reached, **self._ahead.get(subscription, {})}
+                missing = [(o, max(after, heard.get(o, 0)), last) for o, after, last in gone if last > heard.get(o, 0)]
+                if missing:
+                    session.outbox.put(encode_run(subscription.prefix, self._notices(destination, missing, session)))
+                    self.touched[session] = None
+
+    def _notices(self, destination: str, missing: list[Claim], session: Session) -> list[bytes]:
+        """That these are missing, as frames without their beginning."""
+        broker = self._desk.broker
+        notices = [notice for notice, _ in gap_notices(destination, missing)]
+        messages = [Message(one, b"", self._desk.origin, -broker.new_memory_sequence(), 0) for one in notices]
+        return [tail_for(message, session.version) for message in messages]
+
     def _tell_bounded(self, session: Session, subscription: Subscription, messages: list[Message]) -> None:
         """One that declared a buffer never goes back to reading: beyond its bound it misses records, or leaves."""
         if subscription in self._ahead:
@@ -287,9 +312,7 @@ class Followers:
         gone = self._desk.broker.durables.gone
 
         def miss(missing: list[Claim]) -> None:
-            for notice, _ in gap_notices(subscription.destination, missing):
-                message = Message(notice, b"", self._desk.origin, -self._desk.broker.new_memory_sequence(), 0)
-                tails.append(tail_for(message, session.version))
+            tails.extend(self._notices(subscription.destination, missing, session))
 
         if heard is not None:
             miss(heard.missing(page.dropped))

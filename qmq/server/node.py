@@ -492,6 +492,7 @@ class Node:
         self.alarm("gap", f"of the records {first} to {last} of {origin} no member has all any more")
         self.broker.note_fact(Kind.GONE, pack_gone(stretch), out.now_us, out)
         self.broker.durables.gone.add(origin, last)
+        out.gone.append((origin, first - 1, last))
 
     def question_came(self, peer: Origin, number: int, question: bytes) -> None:
         self.asking.question_came(peer, number, question)

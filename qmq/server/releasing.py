@@ -249,6 +249,9 @@ class Releasing:
                 if gone is not None:
                     links.take_rest(Want("", origin, known, gone[1]), nothing_left(gone[1]), out)
                     desk.note_gone(Stretch(origin, *gone), out)
+                    # Apart from what follows, so that readers hear of it in this order.
+                    desk.submit(out)
+                    out = Outcome(now_us=out.now_us)
                 links.take_aside(batches, out)
             except MeshError as error:
                 log.error("! what was put aside of %s cannot be taken back: %s", origin, error.message)

@@ -115,8 +115,6 @@ class Repairs:
         # Whether one of them has answered: who is gone is not waited for then.
         self._has_answer = False
         self._is_marked = UNCHECKED in desk.store.catalog.facts()
-        # Of what is being fetched: where stretches end of which messages are gone.
-        self._gone: dict[Origin, dict[int, Stretch]] = {}
         self._answering = trio.Lock()
 
     @property
@@ -209,6 +207,9 @@ class Repairs:
         out = Outcome(now_us=desk.world.now_us())
         try:
             links.take_rest(want, rest, out)
+            if want.after < rest.dropped <= rest.through == desk.received_vector().get(want.origin, 0):
+                # Retention of the fanouts was quicker than this node, or it is nowhere: subscribers have to be told.
+                desk.note_gone(Stretch(want.origin, want.after + 1, rest.dropped), out)
         except MeshError as error:
             log.error("! what %s has left of %s cannot be taken: %s", want.peer, want.origin, error.message)
             links.knows_nothing(want, want.through)
@@ -217,17 +218,6 @@ class Repairs:
         if rest.attempts:
             await self._take_attempts(want.origin, rest)
         self.taken += len(rest.records)
-        gone = self._gone.setdefault(want.origin, {})
-        if rest.dropped:
-            gone.setdefault(rest.dropped, Stretch(want.origin, want.after + 1, rest.dropped))
-        if rest.through >= want.through:
-            del self._gone[want.origin]
-            # Retention of the fanouts was quicker than this node, or it was gone before: subscribers have to be told.
-            for _, stretch in sorted(gone.items()):
-                await desk.commit_slot()
-                out = Outcome(now_us=desk.world.now_us())
-                desk.note_gone(stretch, out)
-                desk.submit(out)
         return True
 
     async def _take_attempts(self, origin: Origin, rest: Rest) -> None:

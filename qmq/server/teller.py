@@ -118,6 +118,8 @@ class Teller:
                     self.browse(browser)
             for run in out.fanout_runs:
                 self._followers.tell(run.destination, run.messages, begin)
+            if out.gone:
+                self._followers.tell_gone(out.gone, out.fanout_runs)
             for subscription, deliveries in out.deliveries_after.items():
                 self._tell_queue(subscription, deliveries)
             if out.has_answers:

@@ -307,6 +307,24 @@ async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock) ->
         await eventually(lambda: depths(a) == {JOBS: 2})
 
 
+@pytest.mark.parametrize("node", ["a", "b"])
+async def test_a_reader_that_follows_live_is_told_the_gap_where_it_is(autojump_clock: MockClock, node: str) -> None:
+    async with mesh_of("a", "b", "c").run() as mesh:
+        origin = await written_alone(mesh, "one", "two", "three", destination=F)
+        rot(mesh.disks["a"], b"two")
+        a = await mesh.start("a")
+        reader = await followed(mesh, node, **{"qmq-resume": ""})
+        follower = mesh.nodes[node].followers
+        await eventually(lambda: follower.live == 1)
+
+        rejoin(mesh, "a")
+
+        got = [await reader.next("MESSAGE") for _ in range(3)]
+        assert [frame.body for frame in got] == [b"one", b"", b"three"]
+        assert got[1].head.headers["qmq-gap"] == f"{origin}=3-3"
+        assert a.broker.durables.gone.ends == {origin: [3]}
+
+
 @pytest.mark.parametrize("wiped", ["a", "c"])
 async def test_a_disk_that_is_replaced_later_gets_all_but_what_is_gone(autojump_clock: MockClock, wiped: str) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
