@@ -13,7 +13,7 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.errors import LogBroken
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import NO_ATTEMPTS, CheckpointState, FanoutExtent, Identity, Lack, QueueHead, QueueRow
-from qmq.storage.queue_plan import LaneKey, by_lane, expired_within, note_damage, settled_lacks
+from qmq.storage.queue_plan import LaneKey, by_lane, expired_within, lack_key, note_damage, settled_lacks
 from qmq.storage.term_record import TermNote, Terms
 
 
@@ -94,7 +94,7 @@ class _QueueState:
         self.reading = threading.Lock()
         # Dots of rows whose checksum would not fit.
         self.rotten: set[Dot] = set()
-        self.lacks: dict[tuple[Origin, int], Lack] = {}
+        self.lacks: dict[tuple[str, int, int, int, str], Lack] = {}
 
 
 class MemoryCatalog:
@@ -214,7 +214,7 @@ class MemoryQueueStore:
             for queue, dots in deletes.items():
                 self._delete(queue, dots)
             for lack in settled_lacks(state.lacks.values(), deletes):
-                state.lacks.pop((lack.origin, lack.after), None)
+                state.lacks.pop(lack_key(lack), None)
             state.tombstones.update(tombstones_add)
             state.tombstones.difference_update(tombstones_del)
             state.position = position
@@ -258,11 +258,11 @@ class MemoryQueueStore:
 
     def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
         state = self._state
-        met = [dot for dot, one in list(self._met.items()) if one[:2] == lack[:2] and one.sequence == lack.sequence]
+        met = [dot for dot, one in list(self._met.items()) if lack_key(one) == lack_key(lack)]
         before = {dot: self._met[dot].queue for dot in met}
         _commit(self._disk)
         with state.reading:
-            stood = state.lacks.pop((lack.origin, lack.after), None) is not None
+            stood = state.lacks.pop(lack_key(lack), None) is not None
             for dot, queue in before.items():
                 lanes = self._lanes(None, queue)
                 stood = stood or any(key.origin == dot.origin and dot.sequence in lane.rows for key, lane in lanes)
@@ -274,8 +274,8 @@ class MemoryQueueStore:
                 self._insert(rows)
 
     def _remember(self, lack: Lack) -> None:
-        known = self._state.lacks.setdefault((lack.origin, lack.after), lack)
-        self._state.lacks[lack.origin, lack.after] = known._replace(through=max(known.through, lack.through))
+        known = self._state.lacks.setdefault(lack_key(lack), lack)
+        self._state.lacks[lack_key(lack)] = known._replace(through=max(known.through, lack.through))
 
     def lacks(self) -> list[Lack]:
         with self._state.reading:

@@ -32,6 +32,7 @@ from qmq.storage.queue_plan import (
     expired_within,
     first_sound,
     lack_columns,
+    lack_key,
     lack_of,
     note_damage,
     origin_columns,
@@ -188,7 +189,7 @@ class PostgresQueueStore:
             self._writer.execute(sql.MOVE, (position, number_checksum(position)))
 
     def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
-        met = [key for key, one in list(self._met.items()) if (one.origin, one.after, one.sequence) == _identity(lack)]
+        met = [key for key, one in list(self._met.items()) if lack_key(one) == lack_key(lack)]
         added: dict[Origin, int] = {}
         with self._medium(), self._writer.transaction():
             # First: where the damaged row stands there may be the place of the sound one.
@@ -427,7 +428,7 @@ class PostgresQueueStore:
 
     def _end_lack(self, lack: Lack) -> int:
         """How many there were."""
-        return self._writer.execute(sql.END_LACK, (*origin_columns(lack.origin), signed(lack.after))).rowcount
+        return self._writer.execute(sql.END_LACK, lack_key(lack)).rowcount
 
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:
@@ -567,10 +568,6 @@ def _shown(url: str) -> str:
 def _one_line(error: psycopg.Error) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
-
-
-def _identity(lack: Lack) -> tuple[Origin, int, int]:
-    return lack.origin, lack.after, lack.sequence
 
 
 def _sequence(row: QueueRow) -> int:

@@ -44,6 +44,10 @@ STEPS: Final = (
         PRIMARY KEY (node, incarnation, after)
     );
     """,
+    """
+    ALTER TABLE qmq_lacks DROP CONSTRAINT qmq_lacks_pkey;
+    ALTER TABLE qmq_lacks ADD PRIMARY KEY (node, incarnation, after, sequence, queue);
+    """,
 )
 
 OPEN_LANES: Final = """INSERT INTO qmq_lanes (queue, rank, delayed, origin, messages, bytes, checksum)
@@ -86,8 +90,9 @@ DELETE_TOMBSTONES: Final = """DELETE FROM qmq_tombstones t
     WHERE t.origin = gone.origin AND t.sequence = gone.sequence"""
 MOVE: Final = "UPDATE qmq_progress SET position = %s, checksum = %s"
 ADD_LACK: Final = """INSERT INTO qmq_lacks VALUES (%s, %s, %s, %s, %s, %s)
-    ON CONFLICT (node, incarnation, after) DO UPDATE SET through = greatest(qmq_lacks.through, excluded.through)"""
-END_LACK: Final = "DELETE FROM qmq_lacks WHERE node = %s AND incarnation = %s AND after = %s"
+    ON CONFLICT (node, incarnation, after, sequence, queue)
+    DO UPDATE SET through = greatest(qmq_lacks.through, excluded.through)"""
+END_LACK: Final = "DELETE FROM qmq_lacks WHERE (node, incarnation, after, sequence, queue) = (%s, %s, %s, %s, %s)"
 DELETE_ONE: Final = "DELETE FROM qmq_messages WHERE lane = %s AND sequence = %s"
 
 LANES: Final = """SELECT qmq_lanes.id, qmq_origins.id, node, incarnation, queue, rank, delayed, messages, bytes

@@ -61,6 +61,11 @@ def lack_columns(lack: Lack) -> tuple[str, int, int, int, int, str]:
     return (*origin_columns(lack.origin), signed(lack.after), through, signed(lack.sequence), lack.queue)
 
 
+def lack_key(lack: Lack) -> tuple[str, int, int, int, str]:
+    """What tells it from others in a database: it may become shorter at its end."""
+    return (*origin_columns(lack.origin), signed(lack.after), signed(lack.sequence), lack.queue)
+
+
 def lack_of(node: str, incarnation: int, after: int, through: int, sequence: int, queue: str) -> Lack:
     return Lack(Origin(node, unsigned(incarnation)), after, through, unsigned(sequence), queue)
 

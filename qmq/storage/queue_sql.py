@@ -87,7 +87,23 @@ def m004_checksums(database: sqlite_utils.Database) -> None:
     )
 
 
-KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_lanes", "m003_attempts", "m004_checksums"})
+@migrations()
+def m005_lacks_apart(database: sqlite_utils.Database) -> None:
+    """Damaged rows of two queues may come after the same one, or both after none, and are missing apart."""
+    for statement in (
+        "ALTER TABLE lacks RENAME TO old_lacks",
+        """CREATE TABLE lacks (
+            node TEXT NOT NULL, incarnation INTEGER NOT NULL, after INTEGER NOT NULL, through INTEGER NOT NULL,
+            sequence INTEGER NOT NULL, queue TEXT NOT NULL,
+            PRIMARY KEY (node, incarnation, after, sequence, queue)
+        ) STRICT""",
+        "INSERT INTO lacks SELECT * FROM old_lacks",
+        "DROP TABLE old_lacks",
+    ):
+        database.conn.execute(statement)
+
+
+KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_lanes", "m003_attempts", "m004_checksums", "m005_lacks_apart"})
 
 INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO NOTHING"
 OPEN_LANES: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes, checksum) VALUES {}
@@ -118,9 +134,9 @@ RECOUNT: Final = """UPDATE lanes SET (messages, bytes) = (
     SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE lane = lanes.id) WHERE id IN (VALUES {})"""
 ADD_TOMBSTONES: Final = "INSERT INTO tombstones VALUES {} ON CONFLICT (origin, sequence) DO NOTHING"
 MOVE: Final = "UPDATE progress SET position = ?, checksum = ?"
-ADD_LACK: Final = """INSERT INTO lacks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (node, incarnation, after)
+ADD_LACK: Final = """INSERT INTO lacks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (node, incarnation, after, sequence, queue)
     DO UPDATE SET through = max(through, excluded.through)"""
-END_LACK: Final = "DELETE FROM lacks WHERE node = ? AND incarnation = ? AND after = ?"
+END_LACK: Final = "DELETE FROM lacks WHERE (node, incarnation, after, sequence, queue) = (?, ?, ?, ?, ?)"
 DELETE_TOMBSTONES: Final = """WITH gone (origin, sequence) AS (VALUES {})
     DELETE FROM tombstones WHERE (origin, sequence) IN (SELECT origin, sequence FROM gone)"""
 

@@ -35,6 +35,7 @@ from qmq.storage.queue_plan import (
     expired_within,
     first_sound,
     lack_columns,
+    lack_key,
     lack_of,
     note_damage,
     origin_columns,
@@ -99,8 +100,7 @@ class SqliteQueueStore:
                 self._fail(attempts_by_origin(attempts), added)
                 self._delete(settles_by_origin(deletes), added)
                 for lack in settled_lacks(self._lost(self._database.conn), deletes):
-                    ended = (*origin_columns(lack.origin), signed(lack.after))
-                    self._database.conn.execute(sql.END_LACK, ended)
+                    self._database.conn.execute(sql.END_LACK, lack_key(lack))
                 for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
                     adding = statement == sql.ADD_TOMBSTONES
                     flat: list[Value] = []
@@ -124,7 +124,7 @@ class SqliteQueueStore:
             self._database.conn.execute(sql.MOVE, (position, number_checksum(position)))
 
     def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
-        met = [key for key, one in list(self._met.items()) if (one.origin, one.after, one.sequence) == _identity(lack)]
+        met = [key for key, one in list(self._met.items()) if lack_key(one) == lack_key(lack)]
         with self._medium(), _full():
             added: dict[Origin, int] = {}
             with self._database.atomic():
@@ -134,8 +134,7 @@ class SqliteQueueStore:
                     stood += self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence)).rowcount
                     self._run(sql.RECOUNT, 1, [lane])
                     self._run(sql.CLOSE_LANES, 1, [lane])
-                ended = (*origin_columns(lack.origin), signed(lack.after))
-                stood += self._database.conn.execute(sql.END_LACK, ended).rowcount
+                stood += self._database.conn.execute(sql.END_LACK, lack_key(lack)).rowcount
                 if stood or not lack.sequence:
                     if left is not None:
                         self._remember(left)
@@ -502,10 +501,6 @@ def is_damage(error: BaseException | None) -> bool:
         return False
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return code is None or code & 0xFF not in _NOT_THE_FILE
-
-
-def _identity(lack: Lack) -> tuple[Origin, int, int]:
-    return lack.origin, lack.after, lack.sequence
 
 
 @contextmanager

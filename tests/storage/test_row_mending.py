@@ -1,0 +1,80 @@
+"""What comes back for damaged rows: nothing that was settled meanwhile, and nothing that is missing is forgotten."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from qmq.dots import Dot
+from qmq.storage.batch import record_slices
+from qmq.storage.rest import Rest
+from qmq.storage.store import open_store
+from tests.storage.rig import NOW, SMALL, A, B, Writer
+
+JOBS = "/queue/jobs"
+OTHER = "/queue/other"
+
+
+class Filled:
+    """Node b's store: messages 1, 3, 5 of a in one queue, 2 and 4 in another; the journal has dropped them all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.a, self.b = Writer(A), Writer(B)
+        self.store = open_store(path, node="b", settings=SMALL)
+        for number in range(1, 6):
+            self.a.publish(JOBS if number % 2 else OTHER, b"body %d" % number)
+        self.take(self.a.batch())
+        self.forget_the_past()
+
+    def take(self, batch: bytes) -> None:
+        self.store.journal.append([batch])
+        self.store.checkpoint(self.store.journal.end, NOW, {})
+
+    def forget_the_past(self) -> None:
+        end = self.store.journal.end
+        while self.store.journal.start < end:
+            self.take(self.b.published("/topic/x", b"x" * 400))
+
+    def damage(self, *sequences: int) -> None:
+        """Flip bits, and meet the rows."""
+        self.store.close()
+        with sqlite3.connect(self._path / "queues.sqlite") as database:
+            for sequence in sequences:
+                database.execute("UPDATE messages SET body = x'ff' WHERE sequence = ?", (sequence,))
+        database.close()
+        self.store = open_store(self._path, node="b", settings=SMALL)
+        self.standing()
+
+    def standing(self) -> list[int]:
+        return [dot.sequence for _, dot, _ in self.store.standing(None, 100) if dot.origin == A]
+
+
+def answer(sequence: int, through: int) -> Rest:
+    """What a peer has left that knows of no settle."""
+    writer = Writer(A, sequence - 1)
+    writer.publish(OTHER if sequence == 2 else JOBS, b"body %d" % sequence)
+    return Rest(through, 0, 0, list(record_slices(writer.batch())))
+
+
+@pytest.mark.parametrize("widest_first", [False, True])
+def test_two_damaged_rows_with_the_same_neighbour_are_looked_for_apart(tmp_path: Path, widest_first: bool) -> None:
+    """The first of two queues each: both come after nothing."""
+    filled = Filled(tmp_path)
+    filled.b.settle(JOBS, [Dot(A, 1), Dot(A, 3)])
+    filled.take(filled.b.batch())
+    filled.forget_the_past()
+    filled.damage(2, 5)
+    lacks = sorted(filled.store.lacks(), key=lambda lack: lack.through, reverse=widest_first)
+    assert {(lack.after, lack.through) for lack in lacks} == {(0, 3), (0, 5)}
+
+    for lack in lacks:  # Nobody can be asked now.
+        filled.store.mend_by_journal(lack)
+
+    assert set(filled.store.lacks()) == set(lacks)
+    assert filled.store.known_of([Dot(A, 2), Dot(A, 5)], {}).done == []
+    for lack in lacks:
+        assert filled.store.mend_by_rest(lack, answer(lack.sequence, lack.through)) is None
+    assert filled.standing() == [2, 4, 5]
+    assert filled.store.lacks() == []
+    filled.store.close()
