@@ -36,6 +36,7 @@ from qmq.storage.ports import (
     Retention,
     StorageSettings,
 )
+from qmq.storage.queue_plan import missing_among
 from qmq.storage.reduce import NEVER, Reduction
 from qmq.storage.seals import Seal, Seals
 from qmq.storage.term_record import Terms
@@ -290,6 +291,7 @@ class Checkpointer:
         """Raises DiskFull; nothing has changed then."""
         tombstones = self.tombstones
         if position > self._queues.position():
+            self._note_settled(reduction)
             self._queues.apply(
                 reduction.rows(),
                 reduction.deletes,
@@ -300,6 +302,13 @@ class Checkpointer:
             )
             tombstones = reduction.tombstones()
         self.stored = Stored(reduction.vector, tombstones)
+
+    def _note_settled(self, reduction: Reduction) -> None:
+        """A message that is settled while it is missing must not come back with what a peer has left, who may not know
+        of it: until it is missing no more (`RowMender`) a tombstone stands for it."""
+        lacks = self._queues.lacks()
+        if lacks:
+            reduction.tombstones_add |= missing_among((d for dots in reduction.deletes.values() for d in dots), lacks)
 
     def _commit(self, reduction: Reduction, position: int) -> int:
         extents: dict[str, FanoutExtent] = {}

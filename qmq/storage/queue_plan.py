@@ -125,6 +125,18 @@ def settled_lacks(lacks: Iterable[Lack], deletes: Mapping[str, Sequence[Dot]]) -
     return [single[dot] for dots in deletes.values() for dot in set(dots) if dot in single]
 
 
+def missing_among(dots: Iterable[Dot], lacks: Iterable[Lack]) -> set[Dot]:
+    """Those of `dots` that may be what is missing."""
+    stretches: dict[Origin, set[tuple[int, int]]] = {}
+    for lack in lacks:
+        stretches.setdefault(lack.origin, set()).add((lack.after, lack.through))
+    return {
+        dot
+        for dot in dots
+        if dot.origin in stretches and any(after < dot.sequence <= through for after, through in stretches[dot.origin])
+    }
+
+
 def attempts_by_origin(attempts: Mapping[str, Mapping[Dot, int]]) -> dict[tuple[str, Origin], list[tuple[int, int]]]:
     """(queue, origin) → sequences as databases hold them, each with its count."""
     found: dict[tuple[str, Origin], list[tuple[int, int]]] = {}

@@ -13,10 +13,11 @@ from typing import Final
 
 from qmq.dots import Dot
 from qmq.storage.batch import BatchHead, record_slices
-from qmq.storage.checkpoint import Checkpointer
+from qmq.storage.checkpoint import Checkpointer, Stored
 from qmq.storage.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.journal import Journal
 from qmq.storage.ports import Lack, QueueRow, QueueStore, StorageSettings
+from qmq.storage.queue_plan import missing_among
 from qmq.storage.record import (
     KIND_OFFSET,
     TIMED,
@@ -67,7 +68,7 @@ class RowMender:
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
                 left = search.left()
-                self._queues.mend(lack, self._wanted(search.rows()), left)
+                self._mend(lack, self._wanted(search.rows()), left)
             return left
 
     def take(self, lack: Lack, rest: Rest) -> Lack | None:
@@ -91,13 +92,23 @@ class RowMender:
             left = lack._replace(after=rest.through) if rest.through < lack.through else None
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
-                self._queues.mend(lack, self._wanted(search.unsettled(rows)), left)
+                self._mend(lack, self._wanted(search.unsettled(rows)), left)
             return left
 
     def give_up(self, lack: Lack) -> None:
         """Nobody has it."""
         with self._one, self._checkpointer.working():
-            self._queues.mend(lack, [], None)
+            self._mend(lack, [], None)
+
+    def _mend(self, lack: Lack, rows: list[QueueRow], left: Lack | None) -> None:
+        """And tombstones go that stand for what is missing no more."""
+        self._queues.mend(lack, rows, left)
+        vector, tombstones = self._checkpointer.stored
+        passed = missing_among(tombstones, [lack._replace(through=vector.get(lack.origin, 0))])
+        passed -= missing_among(passed, self._queues.lacks())
+        if passed:
+            self._queues.apply([], {}, [], passed, self._queues.position())
+            self._checkpointer.stored = Stored(vector, tombstones - passed)
 
     def _wanted(self, rows: list[QueueRow]) -> list[QueueRow]:
         """Without those that were settled before they came."""

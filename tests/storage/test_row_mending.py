@@ -57,6 +57,29 @@ def answer(sequence: int, through: int) -> Rest:
     return Rest(through, 0, 0, list(record_slices(writer.batch())))
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Path, again: bool) -> None:
+    filled = Filled(tmp_path)
+    filled.damage(3)
+    (lack,) = filled.store.lacks()
+    assert (lack.after, lack.through) == (1, 4)
+    left = filled.store.mend_by_journal(lack)
+    assert left is not None
+    old = answer(3, left.through)
+
+    filled.b.settle(JOBS, [Dot(A, 3)])
+    filled.take(filled.b.batch())
+    filled.forget_the_past()
+    if again:
+        filled.damage()
+    assert filled.store.mend_by_rest(left, old) is None
+
+    assert filled.standing() == [1, 2, 4, 5]
+    assert filled.store.lacks() == []
+    assert filled.store.tombstones == set()
+    filled.store.close()
+
+
 @pytest.mark.parametrize("widest_first", [False, True])
 def test_two_damaged_rows_with_the_same_neighbour_are_looked_for_apart(tmp_path: Path, widest_first: bool) -> None:
     """The first of two queues each: both come after nothing."""
