@@ -268,7 +268,7 @@ class MemoryQueueStore:
                 stood = stood or any(key.origin == dot.origin and dot.sequence in lane.rows for key, lane in lanes)
                 self._delete(queue, [dot])
                 self._met.pop(dot)
-            if stood or not lack.sequence:
+            if stood or not lack.is_of_one:
                 if left is not None:
                     self._remember(left)
                 self._insert(rows)

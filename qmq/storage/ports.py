@@ -139,6 +139,11 @@ class Lack(NamedTuple):
     queue: str = ""
     """That of the damaged row."""
 
+    @property
+    def is_of_one(self) -> bool:
+        """Whether just the message is missing that the damaged row says it is."""
+        return self.after + 1 == self.through == self.sequence
+
 
 class QueueHead(NamedTuple):
     """What the store holds of one queue, of the messages that one node accepted."""

@@ -199,7 +199,7 @@ class PostgresQueueStore:
                 self._writer.execute(sql.RECOUNT, ([key[0]],))
                 self._writer.execute(sql.CLOSE_LANES, ([key[0]],))
             stood += self._end_lack(lack)
-            if stood or not lack.sequence:
+            if stood or not lack.is_of_one:
                 if left is not None:
                     self._remember(left)
                 self._insert(by_lane(rows), added)

@@ -117,9 +117,7 @@ def settles_by_origin(deletes: Mapping[str, Sequence[Dot]]) -> dict[tuple[str, O
 
 def settled_lacks(lacks: Iterable[Lack], deletes: Mapping[str, Sequence[Dot]]) -> list[Lack]:
     """The lacks of single messages that are among those settled: nothing is missing of these any more."""
-    single = {
-        Dot(lack.origin, lack.sequence): lack for lack in lacks if lack.sequence and lack.through == lack.after + 1
-    }
+    single = {Dot(lack.origin, lack.sequence): lack for lack in lacks if lack.is_of_one}
     if not single:
         return []
     return [single[dot] for dots in deletes.values() for dot in set(dots) if dot in single]

@@ -135,7 +135,7 @@ class SqliteQueueStore:
                     self._run(sql.RECOUNT, 1, [lane])
                     self._run(sql.CLOSE_LANES, 1, [lane])
                 stood += self._database.conn.execute(sql.END_LACK, lack_key(lack)).rowcount
-                if stood or not lack.sequence:
+                if stood or not lack.is_of_one:
                     if left is not None:
                         self._remember(left)
                     self._insert(by_lane(rows), added)

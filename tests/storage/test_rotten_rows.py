@@ -291,3 +291,44 @@ def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
         store.mend(lack, [one for one in sound_rows() if covered(one.dot, [lack])], None)
     assert (set(answers(store)), store.lacks()) == (sound_rows(), [])
     store.close()
+
+
+def with_a_wrong_sequence(tmp_path: Path) -> tuple[SqliteQueueStore, Lack]:
+    """The row of 11 says that it is 15, which is another message of the queue, with another priority."""
+    store = open_queue_store(tmp_path, "sqlite", "a")
+    other = row(A, 15)._replace(flags=7 << 20 | 3, priority=7)
+    store.apply([row(A, 10), row(A, 11), row(A, 17), other], {}, [], [], 77)
+    store.close()
+    with sqlite3.connect(tmp_path / "queues.sqlite") as database:
+        database.execute("UPDATE messages SET sequence = 15 WHERE sequence = 11")
+    database.close()
+    found = SqliteQueueStore(tmp_path / "queues.sqlite")
+    list(answers(found))
+    (lack,) = found.lacks()
+    assert (lack.after, lack.through, lack.sequence) == (10, 16, 15)
+    return found, lack
+
+
+def test_a_damaged_row_may_not_be_the_message_that_it_says(tmp_path: Path) -> None:
+    """That one is settled, and the damaged row goes with it: it was another one, which comes back."""
+    store, lack = with_a_wrong_sequence(tmp_path)
+
+    store.apply([], {JOBS: [Dot(A, 15)]}, [], [], 78)
+    store.mend(lack, [row(A, 11)], None)
+
+    assert {one.dot.sequence for one in answers(store)} == {10, 11, 17}
+    store.close()
+
+
+def test_a_settle_ends_only_what_is_missing_of_that_message(tmp_path: Path) -> None:
+    """The journal still knows of all but one of what the damaged row may have been, and that is not the one it says."""
+    store, lack = with_a_wrong_sequence(tmp_path)
+    left = lack._replace(through=11)
+    store.mend(lack, [], left)
+
+    store.apply([], {JOBS: [Dot(A, 15)]}, [], [], 78)
+    assert store.lacks() == [left]
+    store.mend(left, [row(A, 11)], None)
+
+    assert {one.dot.sequence for one in answers(store)} == {10, 11, 17}
+    store.close()
