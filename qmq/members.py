@@ -17,7 +17,7 @@ peer has told last counts also while no link to it is up. Pure: whoever changes 
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qmq.dots import Vector, merge
 
@@ -50,8 +50,14 @@ class Standing:
     retired: tuple[Retirement, ...] = ()
     destinations: Mapping[str, str] | None = None
     """Pattern → print of the policy of these destinations; None: it does not tell."""
-    heard_of: frozenset[str] = frozenset()
-    """Nodes of lists that others have told it: it takes their records, and sends them on."""
+    heard_of: Mapping[str, int] = field(default_factory=dict)
+    """Nodes of lists that others have told it, each with the number of nodes that it came by: it takes their records,
+    and sends them on."""
+
+
+HOPS_MAX: Final = 8
+"""Nodes that a name heard of comes by: as many as a mesh has. Nodes that go on telling each other one that no list has
+any more count up to that, and forget it."""
 
 
 def majority(voters: Collection[str], lists: Iterable[Collection[str]]) -> bool:
@@ -112,8 +118,18 @@ class Membership:
     def origins_known(self) -> frozenset[str]:
         """Nodes whose records are taken: of any list, because another may have read the new file before us, also one
         that only our peers reach; and the retired, because what they wrote stays."""
-        told = self._told.values()
-        return self.listing.names.union(self.retired, *(one.listing.names | one.heard_of for one in told))
+        return self.listing.names.union(self.retired, self.heard_of)
+
+    @property
+    def heard_of(self) -> dict[str, int]:
+        """As in `Standing`."""
+        found: dict[str, int] = {}
+        for one in self._told.values():
+            further = {name: hops + 1 for name, hops in one.heard_of.items()} | dict.fromkeys(one.listing.names, 1)
+            for name, hops in further.items():
+                if hops <= HOPS_MAX and name not in self.listing.names and name not in self.retired:
+                    found[name] = min(hops, found.get(name, hops))
+        return found
 
     def is_retired(self, node: str) -> bool:
         return node in self.retired
@@ -147,7 +163,7 @@ class Membership:
             is_learner=self.is_learner,
             retired=tuple(self.retired.values()),
             destinations=self.destinations,
-            heard_of=self.origins_known - self.listing.names - self.retired.keys(),
+            heard_of=self.heard_of,
         )
 
     def destinations_that_differ(self) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
 """Who counts in the mesh: majorities, learners, retired nodes, and peers files that differ."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -261,3 +261,36 @@ def test_a_retirement_survives_its_record_and_the_catalog() -> None:
 def test_what_is_no_retirement_is_refused(body: bytes) -> None:
     with pytest.raises(CorruptLog):
         unpack_retirement(body)
+
+
+def test_a_name_that_no_list_has_any_more_is_forgotten_though_two_have_told_it_each_other() -> None:
+    nodes = {name: Membership(name, listing("abc")) for name in "abc"}
+
+    def tell(who: str, to: str) -> bool:
+        before = nodes[to].standing
+        nodes[to].hear(who, nodes[who].standing)
+        return nodes[to].standing != before
+
+    def talk() -> None:
+        for _ in range(100):
+            if not any([tell(who, to) for who in "abc" for to in "abc" if who != to]):
+                return
+        raise AssertionError("they never end telling each other")
+
+    nodes["c"].take_up(listing("abcd", 2))
+    talk()
+    assert all("d" in node.origins_known for node in nodes.values())
+    nodes["c"].take_up(listing("abc", 3))
+    talk()
+    assert not any("d" in node.origins_known for node in nodes.values())
+
+
+def test_a_name_comes_through_a_whole_line_of_nodes() -> None:
+    names = "abcdefgh"
+    nodes = [Membership(name, listing(names)) for name in names]
+    nodes[0].take_up(listing(names + "x", 2))
+
+    for before, after in pairwise(nodes):
+        after.hear(before.node, before.standing)
+
+    assert "x" in nodes[-1].origins_known

@@ -34,13 +34,13 @@ class Members:
 
 def pack_standing(standing: Standing) -> list[object]:
     """version, names, disk, learner, [retired node, adopter, vector of its incarnations, …], prints of destinations,
-    other names heard of"""
+    other names heard of and how many nodes each came by"""
     retired: list[object] = []
     for retirement in standing.retired:
         retired += (retirement.node, retirement.adopter, pack_vector(retirement.sealed))
     names = sorted(standing.listing.names)
     prints = None if standing.destinations is None else dict(standing.destinations)
-    heard_of = sorted(standing.heard_of)
+    heard_of = dict(standing.heard_of)
     return [standing.listing.version, names, standing.disk, standing.is_learner, retired, prints, heard_of]
 
 
@@ -49,7 +49,8 @@ def check_standing(fields: list[object]) -> Members:
     names = [node_name(name) for name in array(fields[1])]
     disk = text(fields[2])
     retired = array(fields[4])
-    heard_of = [node_name(name) for name in array(fields[6])] if len(fields) > 6 else []
+    told = mapping(fields[6]) if len(fields) > 6 else {}
+    heard_of = {node_name(name): number(hops, 1) for name, hops in told.items()}
     if len(names) > NAMES_MAX or len(heard_of) > NAMES_MAX:
         raise MeshError("bad-frame", "more names than a mesh has")
     if len(retired) > 3 * NAMES_MAX or len(retired) % 3 or len(disk) > DISK_CHARACTERS_MAX:
@@ -61,7 +62,7 @@ def check_standing(fields: list[object]) -> Members:
             is_learner=truth(fields[3]),
             retired=tuple(_retirement(*retired[index : index + 3]) for index in range(0, len(retired), 3)),
             destinations=_prints(fields[5]) if len(fields) > 5 and fields[5] is not None else None,
-            heard_of=frozenset(heard_of),
+            heard_of=heard_of,
         )
     )
 

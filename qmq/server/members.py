@@ -111,7 +111,7 @@ class Members:
     def standing_came(self, peer: str, standing: Standing) -> None:
         """See `Host.standing_came`."""
         membership = self.membership
-        counted, heard_of = membership.counts(peer), membership.origins_known
+        counted, heard_of = membership.counts(peer), membership.heard_of
         news = membership.hear(peer, standing)
         known = self._disks.get(peer)
         if standing.disk and known != standing.disk:
@@ -133,7 +133,7 @@ class Members:
         self._node.rules_changed()
         if self._node.mesh is not None:
             self._node.mesh.membership_changed()
-        if membership.origins_known != heard_of:
+        if membership.heard_of != heard_of:
             self._tell()
         self._mind_meeting(peer)
 

@@ -83,7 +83,7 @@ FRAMES: list[MeshFrame] = [
             disk="0123",
             is_learner=True,
             retired=(Retirement(node="c", adopter="a", sealed={Origin("c", (1 << 64) - 1): 5}),),
-            heard_of=frozenset({"d", "e"}),
+            heard_of={"d": 1, "e": 3},
         )
     ),
     Members(Standing(listing=Listing(0, frozenset()), disk="", is_learner=False)),
@@ -278,7 +278,7 @@ def test_a_standing_of_an_older_node_says_nothing_of_destinations_or_of_nodes_he
     )
     unheard = msgpack.packb(fields[:6])
     assert decode(FROM_FOLLOWER, destination, unheard, Sender("a")) == Members(standing)
-    for wrong in (3, [3], [f"n{number}" for number in range(1001)]):
+    for wrong in (3, ["d"], {"d": 0}, {3: 1}, {f"n{number}": 1 for number in range(1001)}):
         with pytest.raises(MeshError):
             decode(FROM_FOLLOWER, destination, msgpack.packb([*fields[:6], wrong]), Sender("a"))
     for wrong in (3, {"/queue/a": 3}, {3: "0a1b"}, {"/queue/a": "x" * 65}, dict.fromkeys(map(str, range(1002)), "0")):
