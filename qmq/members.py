@@ -181,6 +181,9 @@ class Membership:
 
     def hear(self, peer: str, standing: Standing) -> list[Retirement]:
         """`peer` tells its standing; returns the retirements that are news, which the caller has to `retire`."""
+        if peer in self.retired:
+            # It says so before its links end, and nothing after that: its list would count for ever.
+            return [retirement for retirement in standing.retired if self._is_news(retirement)]
         before = self._told.get(peer)
         self._told[peer] = standing
         if before is not None and before.is_learner and not standing.is_learner:

@@ -354,3 +354,21 @@ async def test_the_word_that_a_majority_is_lost_is_kept_whole_or_not_at_all(auto
 
         assert a.membership.members == {"a"}
         await eventually(lambda: not a.broker.queues.held)
+
+
+async def test_the_list_of_a_node_that_left_counts_no_more(autojump_clock: MockClock) -> None:
+    """It hears that it was retired, and tells so, before it stops."""
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await retire(await mesh.connect("a"), "c", force="true")
+        await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
+        await trio.sleep(10)
+
+        larger = mesh.peers_file("a", "b", "c", "d", version=2)
+        for name in "ab":
+            assert await mesh.reload(name, larger)
+        await mesh.start("d", larger)
+        await trio.sleep(30)
+
+        assert [status_of(mesh.nodes[name])["membership"]["lists"] for name in "abd"] == [1, 1, 1]
+        assert all(mesh.nodes[name].membership.is_majority({"a", "d"}) for name in "abd")
