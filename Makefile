@@ -66,7 +66,7 @@ simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit
 
 .PHONY: cluster-test
 cluster-test: venv ## Real processes on loopback, stock clients, kills and cuts
-	@$(PYTEST) tests/cluster
+	@$(PYTEST) -n $(JOBS) tests/cluster
 
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
