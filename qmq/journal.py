@@ -28,6 +28,7 @@ from qmq.members import Retirement
 from qmq.storage.batch import GAPS, batch_records, encode_batch
 from qmq.storage.cursor_record import pack_move, unpack_move
 from qmq.storage.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
+from qmq.storage.gone_record import unpack_gone
 from qmq.storage.ports import QueueRow
 from qmq.storage.record import (
     TIMED,
@@ -272,6 +273,10 @@ class Replay:
                 self._retired(unpack_retirement(record.body))
             elif record.kind == Kind.SEAL:
                 self.on_seal(origin.node, unpack_seals(record.body))
+            elif record.kind == Kind.GONE and origin.node == self._broker.origin.node:
+                # Of an earlier life, which a peer brings back.
+                stretch = unpack_gone(record.body)
+                self._broker.durables.gone.add(stretch.origin, stretch.last)
             elif is_term(record.kind, origin.node, self._broker.origin.node):
                 self.on_term(unpack_term(record.kind, record.body))
 

@@ -142,7 +142,7 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
         settings = StorageSettings(times_of=times_of)
         store = open_store(directory, node=identity.node, settings=settings, queue_store=queue_store)
         try:
-            steps = what_is_aside(store.disk, store.journal.vector())
+            steps = what_is_aside(store.disk, store.journal.vector(), store.journal.start)
             for step in steps:
                 if step.gone is not None:
                     click.echo(f"{step.origin}: records {step.gone[0]} to {step.gone[1]} are given up")

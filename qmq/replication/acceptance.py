@@ -32,6 +32,7 @@ from qmq.replication.values import (
 from qmq.storage.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
 from qmq.storage.cursor_record import unpack_move
 from qmq.storage.failure_records import unpack_attempts, unpack_dead
+from qmq.storage.gone_record import unpack_gone
 from qmq.storage.record import Kind, Record
 from qmq.storage.rest import Rest, rest_batch
 from qmq.storage.retire_record import unpack_retirement
@@ -41,7 +42,7 @@ from qmq.storage.term_record import unpack_term
 CHECKED: Final = frozenset({Kind.PUBLISH, Kind.SETTLE, Kind.DEAD, Kind.ATTEMPTS, Kind.CURSOR})
 """Kinds of which this node obeys every record."""
 
-FACTS: Final = frozenset({Kind.TERM, Kind.VOTE, Kind.RETIRE, Kind.SEAL})
+FACTS: Final = frozenset({Kind.TERM, Kind.VOTE, Kind.RETIRE, Kind.SEAL, Kind.GONE})
 """Kinds of which only the body says something."""
 
 NOT_HERE: Final = "gap"
@@ -217,6 +218,9 @@ def _check_fact(kind: int, body: bytes) -> None:
         check_vector(retirement.sealed)
     elif kind == Kind.SEAL:
         check_vector({seal.origin: seal.last for seal in unpack_seals(body)})
+    elif kind == Kind.GONE:
+        stretch = unpack_gone(body)
+        check_vector({stretch.origin: stretch.last})
     else:
         term = unpack_term(kind, body)
         node_name(term.owner)

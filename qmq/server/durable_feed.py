@@ -94,6 +94,13 @@ class DurableFeeds:
         self._put(session, attachment, run)
         return True
 
+    def tell_gone(self, session: Session, attachment: Attachment, gone: Sequence[Dot]) -> None:
+        """Tell that these are missing; without credit, the next message tells it."""
+        if attachment.free > 0:
+            run: list[Handed] = []
+            self._offer_gaps(attachment, gone, run)
+            self._put(session, attachment, run)
+
     def _offer(self, attachment: Attachment, message: Message, run: list[Handed]) -> None:
         """Hand out one message, if it is to be, and before it what is missing for good."""
         durables = self._desk.broker.durables

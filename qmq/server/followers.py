@@ -19,7 +19,7 @@ from qmq.broker.message import Message
 from qmq.broker.outcome import TOIL_MAX, FanoutRun
 from qmq.broker.selectors import Selector, selected, selects
 from qmq.broker.subscription import StartAt, Subscription
-from qmq.dots import Origin, Vector, merge
+from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.gateways.gap_notice import Claim, gap_notices
@@ -181,8 +181,10 @@ class Followers:
             outbox.put(data)
 
     def tell_gone(self, gone: list[Claim], told: list[FanoutRun]) -> None:
-        """Tell live followers that keep a vector what they will never get; `told` are messages of the same stretches.
-        Who reads the past finds it there."""
+        """Tell live followers that keep a vector or a place what they will never get; who reads a log finds it there.
+
+        `told` are messages of the same stretches.
+        """
         for destination, followers in self._live.items():
             reached: Vector = {}
             for run in told:
@@ -190,7 +192,11 @@ class Followers:
                     merge(reached, {message.origin: message.sequence for message in run.messages})
             for subscription in followers:
                 session = self._desk.sessions.get(subscription.session)
-                if session is None or not session.owns(subscription) or not isinstance(subscription.start, dict):
+                if session is None or not session.owns(subscription):
+                    continue
+                if subscription.durable is not None:
+                    self.feeds.tell_gone(session, subscription.durable, [Dot(o, last) for o, _, last in gone])
+                if not isinstance(subscription.start, dict):
                     continue
                 heard = {**reached, **self._ahead.get(subscription, {})}
                 missing = [(o, max(after, heard.get(o, 0)), last) for o, after, last in gone if last > heard.get(o, 0)]

@@ -19,7 +19,7 @@ import json
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -30,10 +30,10 @@ from qmq.errors import MeshError, Refused
 from qmq.replication.gaps import Want
 from qmq.replication.values import array, number, origin_of
 from qmq.server.sealing import Sealing
-from qmq.storage.batch import verify_batch
+from qmq.storage.batch import REST, verify_batch
 from qmq.storage.gone_record import Stretch
 from qmq.storage.release import Aside, valid_aside, what_is_aside
-from qmq.storage.rest import Rest, nothing_left
+from qmq.storage.rest import Rest, nothing_left, rest_of
 from qmq.storage.store import Store
 from qmq.world import World
 
@@ -117,6 +117,8 @@ class Releasing:
         self.links: Links | None = None
         # Valid batches that were put aside and were not here at the start: first sequences and last ones, ascending.
         self._aside: dict[Origin, list[tuple[int, int]]] = {}
+        # What could not be taken back of these, nobody else may take for nothing.
+        self._refused: set[Origin] = set()
         self._is_known = trio.Event()
         self._desk = desk
         self._stirred = trio.Event()
@@ -137,7 +139,10 @@ class Releasing:
         except (ValueError, TypeError, KeyError, MeshError) as error:
             raise Refused("bad-destination", "a question about what is put aside that means nothing") from error
         await self._is_known.wait()
-        return json.dumps({"aside": [self._next(origin, last) for origin, last in after]}).encode()
+        # What a link still brings may be more, too.
+        present = set(self.links.present()) if self.links is not None else set()
+        firsts = [last + 1 if origin in present else self._next(origin, last) for origin, last in after]
+        return json.dumps({"aside": firsts}).encode()
 
     async def anywhere(self, after: Vector) -> set[Origin] | None:
         """Incarnations of which this node or a member has put aside what comes behind `after`; None: some member has
@@ -153,7 +158,9 @@ class Releasing:
         desk, links = self._desk, self.links
         recovered = desk.store.recovered
         if any(entry.origin is not None for entry in (*recovered.quarantined_before, *recovered.quarantined)):
-            self._aside = await desk.world.run_blocking(partial(valid_aside, desk.store.disk, recovered.vector))
+            store = desk.store
+            look = partial(valid_aside, store.disk, recovered.vector, store.journal.start)
+            self._aside = await desk.world.run_blocking(look)
         self._is_known.set()
         while links is not None and self._due(links) is not None:
             self._stirred = trio.Event()
@@ -163,7 +170,7 @@ class Releasing:
 
     def _next(self, origin: Origin, after: int) -> int:
         """The first sequence of what is aside behind `after`; 0: nothing is."""
-        return next((first for first, _ in self._aside.get(origin, ()) if first > after), 0)
+        return next((max(first, after + 1) for first, last in self._aside.get(origin, ()) if last > after), 0)
 
     def _due(self, links: Links) -> tuple[Vector, Vector] | None:
         """How much is here of incarnations of which the next batch is aside; and of those where a stretch is missing
@@ -180,13 +187,15 @@ class Releasing:
         for origin in self._aside:
             known = have.get(origin, 0)
             first = self._next(origin, known)
-            if not first or origin in seals.last or origin in seals.forgotten:
+            if not first or origin in self._refused or origin in seals.last or origin in seals.forgotten:
                 continue
             is_any = True
             if origin in present:
                 continue
             if first == known + 1:
-                following[origin] = known
+                # In the midst of a batch, where only a rest of it was here, it cannot go on.
+                if any(first == begin for begin, _ in self._aside[origin]):
+                    following[origin] = known
             elif durable.get(origin, 0) == known and links.all_have(desk.member_names, origin, known):
                 parted[origin] = known
         return (following, parted) if is_any else None
@@ -220,7 +229,7 @@ class Releasing:
         desk = self._desk
         if not have:
             return False
-        steps = await desk.world.run_blocking(partial(what_is_aside, desk.store.disk, have, have.keys()))
+        steps = await desk.world.run_blocking(partial(what_is_aside, desk.store.disk, have, 0, have.keys()))
         is_done = False
         for origin, known in have.items():
             step = next((step for step in steps if step.origin == origin), None)
@@ -236,7 +245,7 @@ class Releasing:
     async def _take(self, links: Links, step: Aside, known: int, asked: Collection[str]) -> bool:
         desk = self._desk
         origin, gone = step.origin, step.gone
-        for batches, last in _parts(step.batches):
+        for part in _parts(step.batches):
             await desk.commit_slot()
             due = self._due(links)
             # Others had their turn: somebody was quicker, has sealed it, or has more by now.
@@ -252,27 +261,46 @@ class Releasing:
                     # Apart from what follows, so that readers hear of it in this order.
                     desk.submit(out)
                     out = Outcome(now_us=out.now_us)
-                links.take_aside(batches, out)
+                if part.rest is not None:
+                    links.take_rest(Want("", origin, part.first - 1, part.last), part.rest, out)
+                else:
+                    links.take_aside(part.batches, out)
             except MeshError as error:
                 log.error("! what was put aside of %s cannot be taken back: %s", origin, error.message)
-                del self._aside[origin]
+                self._refused.add(origin)
                 return True
             finally:
                 desk.submit(out)
-            known, gone = last, None
+            known, gone = part.last, None
         await desk.all_told()
         log.info("= %d records of %s that stood behind damage are back", step.records, origin)
         return True
 
 
-def _parts(batches: Collection[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Some batches at a time, and the last sequence of each."""
-    part = bytearray()
-    last = 0
+class _Part(NamedTuple):
+    """Batches, or in their place the rest of a stretch; sequences `first` to `last`."""
+
+    batches: bytes
+    rest: Rest | None
+    first: int
+    last: int
+
+
+def _parts(batches: Collection[bytes]) -> Iterator[_Part]:
+    """Some batches at a time."""
+    part: list[bytes] = []
+    first = last = size = 0
     for batch in batches:
-        if part and len(part) + len(batch) > BYTES_AT_ONCE:
-            yield bytes(part), last
-            part.clear()
-        part += batch
-        last = verify_batch(batch).last
-    yield bytes(part), last
+        head = verify_batch(batch)
+        if part and (head.attributes & REST or size + len(batch) > BYTES_AT_ONCE):
+            yield _Part(b"".join(part), None, first, last)
+            part, size = [], 0
+        if head.attributes & REST:
+            yield _Part(b"", rest_of(batch), head.first, head.last)
+            continue
+        first = first if part else head.first
+        last = head.last
+        part.append(batch)
+        size += len(batch)
+    if part:
+        yield _Part(b"".join(part), None, first, last)

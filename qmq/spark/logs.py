@@ -97,7 +97,8 @@ class Listing(NamedTuple):
 
 
 def is_rest(entry: BatchEntry) -> bool:
-    return entry.records <= entry.last - entry.first
+    """Whether it stands for records of which some are missing: fewer are there, or a mark of the end without time."""
+    return entry.records <= entry.last - entry.first or not entry.last_us
 
 
 def ranges_of(entries: Iterable[BatchEntry]) -> RangeMap:

@@ -19,6 +19,7 @@ holes stay where they are in their segment (positions never move), listed beside
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 import msgpack
@@ -260,16 +261,21 @@ def _read_holes(disk: Disk, name: str) -> list[Quarantined]:
 
 
 def quarantined_bytes(disk: Disk) -> Iterator[tuple[Quarantined, bytes]]:
-    """Everything that was ever put aside, with its bytes, in no order."""
+    """Everything that was ever put aside, with its bytes, in no order; nothing of what cannot be read."""
     for name in disk.names(QUARANTINE_DIRECTORY):
-        if name.endswith(HOLES_SUFFIX):
+        if not name.endswith(HOLES_SUFFIX):
+            continue
+        try:
             listed = _read_holes(disk, name)
             file = disk.open(f"{QUARANTINE_DIRECTORY}/{name.removesuffix(HOLES_SUFFIX)}{BYTES_SUFFIX}")
-            place = 0
+        except OSError:
+            continue
+        place = 0
+        with closing(file):
             for entry in listed:
-                yield entry, file.read(place, entry.end - entry.start)
+                with suppress(OSError):
+                    yield entry, file.read(place, entry.end - entry.start)
                 place += entry.end - entry.start
-            file.close()
 
 
 def load_holes(disk: Disk) -> list[Damage]:

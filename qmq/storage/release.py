@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog
-from qmq.storage.batch import MEMORY, SPARSE, BatchHead, encode_batch, verify_batch
+from qmq.storage.batch import BatchHead, encode_batch, verify_batch
 from qmq.storage.gone_record import Stretch, pack_gone
 from qmq.storage.ports import Disk
 from qmq.storage.record import Kind, pack_envelope, pack_record
@@ -42,28 +42,34 @@ class Aside(NamedTuple):
         return self.last - self.first + 1
 
 
-def valid_aside(disk: Disk, have: Vector) -> dict[Origin, list[tuple[int, int]]]:
-    """First and last sequences of the batches that are aside and not here, ascending. Reads and verifies all."""
+def valid_aside(disk: Disk, have: Vector, start: int) -> dict[Origin, list[tuple[int, int]]]:
+    """First and last sequences of the batches that are aside and not here, ascending. Reads and verifies all.
+
+    `start`: of the journal. An incarnation of which nothing is here, and that had its place before it, is forgotten.
+    """
     found: dict[Origin, list[tuple[int, int]]] = {}
-    for head, _ in _valid(disk, have, None):
+    for head, _ in _valid(disk, have, start, None):
         found.setdefault(head.origin, []).append((head.first, head.last))
     return {origin: sorted(batches) for origin, batches in found.items()}
 
 
-def what_is_aside(disk: Disk, have: Vector, origins: Collection[Origin] | None = None) -> list[Aside]:
+def what_is_aside(disk: Disk, have: Vector, start: int = 0, origins: Collection[Origin] | None = None) -> list[Aside]:
     """The steps that bring back all that is valid, in order; none when it is here already, or cannot be read.
 
-    Only of these `origins`, if any are named.
+    `start` as above. Only of these `origins`, if any are named. Where what is here ends in the midst of a batch nothing
+    comes back: batches are taken whole, and what is valid is not given up.
     """
     valid: dict[Origin, dict[int, tuple[int, bytes]]] = {}
-    for head, data in _valid(disk, have, origins):
+    for head, data in _valid(disk, have, start, origins):
         valid.setdefault(head.origin, {})[head.first] = (head.last, data)
     steps: list[Aside] = []
     for origin in sorted(valid):
         known = have.get(origin, 0)
         for first, (last, data) in sorted(valid[origin].items()):
-            if first <= known:
+            if last <= known:
                 continue
+            if first <= known:
+                break
             if first == known + 1 and steps and steps[-1].origin == origin:
                 before = steps.pop()
                 steps.append(before._replace(batches=(*before.batches, data), last=last))
@@ -74,20 +80,20 @@ def what_is_aside(disk: Disk, have: Vector, origins: Collection[Origin] | None =
     return steps
 
 
-def _valid(disk: Disk, have: Vector, origins: Collection[Origin] | None) -> Iterator[tuple[BatchHead, bytes]]:
-    """Batches as their origin wrote them. What stood for a stretch of which only a rest was left is not among them:
-    whoever told that rest has it still."""
+def _valid(
+    disk: Disk, have: Vector, start: int, origins: Collection[Origin] | None
+) -> Iterator[tuple[BatchHead, bytes]]:
     for entry, data in quarantined_bytes(disk):
-        if entry.origin is None or entry.first <= have.get(entry.origin, 0):
+        origin = entry.origin
+        if origin is None or entry.last <= have.get(origin, 0) or origin not in have and entry.start < start:
             continue
-        if origins is not None and entry.origin not in origins:
+        if origins is not None and origin not in origins:
             continue
         try:
             head = verify_batch(data)
         except CorruptLog:
             continue  # The quarantine itself has rotted.
-        if not head.attributes & (SPARSE | MEMORY):
-            yield head, data
+        yield head, data
 
 
 def release(store: Store, steps: list[Aside], draw: Callable[[], int], now_us: int) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, LogBroken
-from qmq.storage.batch import HEAD_BYTES, REST, SPARSE, batch_records, encode_batch, record_slices
+from qmq.storage.batch import HEAD_BYTES, REST, SPARSE, batch_records, encode_batch, record_slices, verify_batch
 from qmq.storage.chain import Damage, Segment
 from qmq.storage.fanout import FanoutLogs
 from qmq.storage.ports import FanoutExtent, QueueRow, QueueStore
@@ -105,7 +105,7 @@ class RestReader:
             size += len(found[sequence])
         failed = [row for row in rows if row.attempts and row.dot.sequence <= cut]
         attempts = [(row.queue, row.dot.sequence, row.attempts) for row in failed]
-        dropped = max(dropped, end if cut == end else 0)
+        dropped = end if cut == end else dropped
         return Rest(cut, 0, dropped if dropped > after else 0, records, attempts)
 
     def _waiting(self, origin: Origin, after: int, through: int) -> tuple[list[QueueRow], int]:
@@ -205,6 +205,13 @@ def rest_batch(origin: Origin, after: int, rest: Rest) -> bytes:
     first_us = known[0].timestamp_us if known else 0
     last_us = known[-1].timestamp_us if known else 0
     return encode_batch(origin, records, after + 1, rest.through, first_us, last_us, SPARSE | REST)
+
+
+def rest_of(batch: bytes) -> Rest:
+    """The inverse of `rest_batch`: what is left of the stretch that `batch` stands for."""
+    head = verify_batch(batch)
+    records = zip(batch_records(batch), record_slices(batch), strict=True)
+    return Rest(head.last, 0, 0, [packed for record, packed in records if record.kind != Kind.GAP])
 
 
 class Known(NamedTuple):

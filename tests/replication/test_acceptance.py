@@ -220,6 +220,10 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
             )
         ],
         *[
+            [1, 1, Kind.GONE << 56, "", b"", msgpack.packb(stretch)]
+            for stretch in (["", 1, 1, 1], ["a", -1, 1, 1], ["a", 1, 1, -1], ["a", 1, 1, inf], ["a", 1], 5)
+        ],
+        *[
             [1, 1, Kind.RETIRE << 56, "", b"", msgpack.packb({"node": node, "adopter": adopter, "sealed": sealed})]
             for node, adopter, sealed in (
                 ("", "b", {}),

@@ -9,11 +9,14 @@ from trio.testing import MockClock
 from qmq.config import StorageSettings
 from qmq.dots import Origin
 from qmq.errors import Refused
+from qmq.server import repairs
 from qmq.server.releasing import Releasing
+from qmq.storage import seals
 from qmq.storage.memory import MemoryDisk
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.rig import eventually, send, subscribe
-from tests.server.test_repairs import followed, forget_the_past, short_lived
+from tests.server.test_repairs import forget_the_past, short_lived
+from tests.server.test_sealing import age_until_unknown
 from tests.support.depths import depths
 
 F = "/fanout/f"
@@ -90,22 +93,6 @@ async def test_it_comes_back_and_only_what_is_damaged_is_given_up(autojump_clock
             assert "gap" in {alarm["code"] for alarm in node.alarms.list()}
         await mesh.kill("a")
         assert depths(await mesh.start("a")) == {JOBS: 3}
-
-
-async def test_a_fanout_tells_its_readers_the_gap_and_goes_on_behind_it(autojump_clock: MockClock) -> None:
-    async with mesh_of("a", "b", "c").run() as mesh:
-        reader = await mesh.connect("b")
-        await reader.send(subscribe(F, id="f", ack="client-individual", durable="true"))
-        await reader.receipt()
-        origin = await written_alone(mesh, "one", "two", "three", destination=F)
-        rot(mesh.disks["a"], b"two")
-        await mesh.start("a")
-
-        rejoin(mesh, "a")
-
-        got = [await reader.next("MESSAGE") for _ in range(3)]
-        assert [frame.head.headers.get("qmq-gap") for frame in got] == [None, f"{origin}=3-3", None]
-        assert [got[0].body, got[2].body] == [b"one", b"three"]
 
 
 async def test_nothing_is_given_up_before_every_member_was_heard(autojump_clock: MockClock) -> None:
@@ -307,24 +294,6 @@ async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock) ->
         await eventually(lambda: depths(a) == {JOBS: 2})
 
 
-@pytest.mark.parametrize("node", ["a", "b"])
-async def test_a_reader_that_follows_live_is_told_the_gap_where_it_is(autojump_clock: MockClock, node: str) -> None:
-    async with mesh_of("a", "b", "c").run() as mesh:
-        origin = await written_alone(mesh, "one", "two", "three", destination=F)
-        rot(mesh.disks["a"], b"two")
-        a = await mesh.start("a")
-        reader = await followed(mesh, node, **{"qmq-resume": ""})
-        follower = mesh.nodes[node].followers
-        await eventually(lambda: follower.live == 1)
-
-        rejoin(mesh, "a")
-
-        got = [await reader.next("MESSAGE") for _ in range(3)]
-        assert [frame.body for frame in got] == [b"one", b"", b"three"]
-        assert got[1].head.headers["qmq-gap"] == f"{origin}=3-3"
-        assert a.broker.durables.gone.ends == {origin: [3]}
-
-
 @pytest.mark.parametrize("wiped", ["a", "c"])
 async def test_a_disk_that_is_replaced_later_gets_all_but_what_is_gone(autojump_clock: MockClock, wiped: str) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
@@ -345,32 +314,6 @@ async def test_a_disk_that_is_replaced_later_gets_all_but_what_is_gone(autojump_
         assert await waiting(mesh, "b") == [b"four", b"one", b"three"]
         await node.checkpoints.checkpoint()
         assert [dot.sequence for _, dot, _ in node.store.standing(None, 1000) if dot.origin == origin] == [2, 4, 5]
-
-
-async def test_a_log_that_rots_later_is_mended_with_what_came_before_the_gap(autojump_clock: MockClock) -> None:
-    async with short_lived("a", "b", "c").run() as mesh:
-        kept = {"durable": "true", "ack": "client-individual"}
-        reader = await followed(mesh, "b", **kept)
-        await reader.send("DISCONNECT\nreceipt:bye\n\n")
-        await reader.until_closed()
-        origin = await written_alone(mesh, "one", "two", "three", "four", destination=F)
-        rot(mesh.disks["a"], b"two")
-        await mesh.start("a")
-        rejoin(mesh, "a")
-        await eventually(lambda: all(node.durable_vector().get(origin) == 5 for node in mesh.nodes.values()))
-        for name, node in mesh.nodes.items():
-            await node.checkpoints.checkpoint()
-            await forget_the_past(mesh, name)
-        await mesh.stop("b")
-        rot(mesh.disks["b"], b"one")
-        b = await mesh.start("b")
-        await mesh.until_linked()
-        await followed(mesh, "b")
-
-        await eventually(lambda: b.mending.mended == 1)
-
-        again = await followed(mesh, "b", **kept)
-        assert await again.messages(4) == [b"one", b"", b"three", b"four"]
 
 
 async def test_what_has_rotted_in_the_quarantine_too_is_given_up_with_the_rest(autojump_clock: MockClock) -> None:
@@ -458,3 +401,163 @@ async def test_a_death_in_the_midst_of_it_loses_nothing_more(autojump_clock: Moc
         await mesh.start("a")
 
         assert await waiting(mesh, "b") == [b"five", b"one", b"three"]
+
+
+async def never(*_: object) -> None:
+    await trio.sleep_forever()
+
+
+async def drained(mesh: MeshRig, node: str, queue: str, count: int) -> list[bytes]:
+    client = await mesh.connect(node)
+    await client.send(subscribe(queue, id="d", ack="client-individual"))
+    got = []
+    for _ in range(count):
+        frame = await client.next("MESSAGE")
+        got.append(frame.body)
+        await client.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:k\n\n")
+        await client.receipt()
+    await client.send("DISCONNECT\nreceipt:bye\n\n")
+    await client.until_closed()
+    return got
+
+
+@pytest.mark.parametrize("healed_by", ["release", "peers"])
+async def test_what_was_settled_and_forgotten_does_not_come_back_when_its_name_is_forgotten_too(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, healed_by: str
+) -> None:
+    """The names of what is forgotten are remembered up to a number; the quarantine is kept for ever."""
+    async with short_lived("a", "b", "c").run() as mesh:
+        count = 2 if healed_by == "release" else 3
+        if healed_by == "release":
+            origin = await written_alone(mesh, "one", "two", "three")
+        else:
+            await publish(mesh, "a", JOBS, "one", "two", "three")
+            await until_same(mesh, "abc")
+            origin = mesh.nodes["a"].origin
+            await mesh.kill("a")
+        rot(mesh.disks["a"], b"two")
+        a = await mesh.start("a")
+        assert a.store.recovered.quarantined
+        rejoin(mesh, "a")
+        await eventually(lambda: depths(a) == {JOBS: count})
+        await mesh.until_linked()
+        assert sorted(await drained(mesh, "a", JOBS, count)) == [b"one", b"three", b"two"][:count]
+        await age_until_unknown(mesh, origin)
+        # Ten thousand restarts later (two here).
+        monkeypatch.setattr(seals, "FORGOTTEN_MAX", 1)
+        for _ in range(2):
+            dead = mesh.nodes["b"].origin
+            await mesh.stop("b")
+            await mesh.start("b")
+            await mesh.until_linked()
+            await age_until_unknown(mesh, dead)
+        await mesh.stop("a")
+        a = await mesh.start("a")
+        await mesh.until_linked()
+        await trio.sleep(100)
+        assert await waiting(mesh, "a") == []
+
+
+@pytest.mark.parametrize("what", ["removed", "unreadable"])
+async def test_a_node_starts_although_the_bytes_of_its_quarantine_are_gone(
+    autojump_clock: MockClock, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mesh_of("a", "b", "c").run() as mesh:
+        await written_alone(mesh, "one", "two", "three")
+        rot(mesh.disks["a"], b"two")
+        await mesh.start("a")
+        await mesh.kill("a")
+        disk = mesh.disks["a"]
+        (path,) = [path for path in disk.contents() if path.endswith(".bad")]
+        if what == "removed":
+            disk.remove(path)
+        else:
+            opened = disk.open
+
+            class Bad:
+                def __init__(self, file: Any) -> None:
+                    self._file = file
+
+                def read(self, offset: int, size: int) -> bytes:
+                    raise OSError(5, "cannot read")
+
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(self._file, name)
+
+            monkeypatch.setattr(disk, "open", lambda name: Bad(opened(name)) if name == path else opened(name))
+        a = await mesh.start("a")
+        await trio.sleep(5)
+        assert depths(a) == {JOBS: 1}
+
+
+async def test_a_rest_that_is_aside_comes_back_when_who_told_it_is_gone(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`a` was away, got the rest of what b's journal had dropped, and b burnt down."""
+    big = MeshRig(
+        "a",
+        "b",
+        "c",
+        stored={"segment_bytes_max": 4096, "journal_keep_bytes": 0, "journal_bytes_max": 8192, "reserve_bytes": 0},
+        storage=StorageSettings(checkpoint_bytes=1 << 30),
+    )
+    async with big.run() as mesh:
+        a = mesh.nodes["a"]
+        isolate(mesh, "c")
+        await publish(mesh, "b", JOBS, "first")
+        await until_same(mesh, "ab")
+        isolate(mesh, "a")
+        await trio.sleep(100)
+        await publish(mesh, "b", JOBS, "second", "third")
+        origin = mesh.nodes["b"].origin
+        await forget_the_past(mesh, "b")
+        monkeypatch.setattr(repairs.Repairs, "_check", never)  # a is killed before it has asked about what it holds
+        mesh.heal("a", "b")
+        await eventually(lambda: a.durable_vector().get(origin) == mesh.nodes["b"].durable_vector()[origin])
+        await mesh.kill("a")
+        await mesh.kill("b")
+        mesh.disks["b"].wipe()
+        rot(mesh.disks["a"], b"first")
+        monkeypatch.undo()
+        a = await mesh.start("a")
+        await mesh.start("b")
+        rejoin(mesh, "c")
+        rejoin(mesh, "a")
+        await mesh.until_linked()
+        await trio.sleep(200)
+        got = await waiting(mesh, "a")
+        assert b"second" in got and b"third" in got
+
+
+@pytest.mark.parametrize("when", range(6))
+async def test_a_peer_may_die_at_any_moment_of_it(autojump_clock: MockClock, when: int) -> None:
+    """Whatever dies in between: what is whole comes back once, everywhere."""
+    async with mesh_of("a", "b", "c").run() as mesh:
+        await written_alone(mesh, "one", "two", "three", "four", "five")
+        rot(mesh.disks["a"], b"two", b"four")
+        a = await mesh.start("a")
+        rejoin(mesh, "a")
+        await eventually(lambda: bool(a.broker.durables.gone.ends))
+        await trio.sleep(0.004 * when)
+        await mesh.kill("b")
+        await trio.sleep(0.5)
+        await mesh.start("b")
+        await mesh.until_linked()
+        assert await waiting(mesh, "b") == [b"five", b"one", b"three"]
+        await until_same(mesh, "abc")
+        ends = [node.broker.durables.gone.ends for node in mesh.nodes.values()]
+        assert ends[0] == ends[1] == ends[2], ends
+
+
+async def test_the_first_record_of_all_may_be_damaged_too(autojump_clock: MockClock) -> None:
+    async with mesh_of("a", "b", "c").run() as mesh:
+        isolate(mesh, "a")
+        await mesh.kill("a")
+        await mesh.start("a")
+        await written_alone(mesh, "one", "two", "three")
+        rot(mesh.disks["a"], b"software", b"two")
+        await mesh.start("a")
+        rejoin(mesh, "a")
+        await mesh.until_linked()
+        assert await waiting(mesh, "b") == [b"one", b"three"]
+        await until_same(mesh, "abc")

@@ -15,6 +15,7 @@ from qmq.storage import segment
 from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.record import Kind, pack_gap
 from qmq.storage.recovery import HOLES_SUFFIX
+from qmq.storage.rest import nothing_left, rest_batch
 
 from ..storage.rig import LIKE_AN_INDEX
 from .rig import START_US, A, B, batch, fanout, messages, node, record, rest, rows, settle, split
@@ -604,3 +605,25 @@ def test_a_batch_of_a_fanout_log_that_is_wanted_in_part_is_read_once(tmp_path: P
 
     assert part.wanted is not None and part.wanted.of(A) == [(10, 50)]
     assert [row["sequence"] for row in rows([part], options, ["sequence"])] == list(range(12, 51, 2))
+
+
+@pytest.mark.parametrize("lost", [5, 6])
+def test_a_reader_of_everything_is_told_what_is_gone(tmp_path: Path, lost: int) -> None:
+    """Records 5 to `lost` are nowhere."""
+    node(tmp_path, "a").segment([*split(A, 1, 4, 1), rest_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)])
+    with pytest.raises(DataLoss):
+        Files(asked(tmp_path)).plan({A: 2}, {A: 9}, strict=True)
+
+
+@pytest.mark.parametrize("lost", [5, 6])
+def test_what_another_directory_has_is_read_there(tmp_path: Path, lost: int) -> None:
+    node(tmp_path, "a").segment([*split(A, 1, 4, 1), rest_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)])
+    node(tmp_path, "b").segment(split(A, 1, 9, 1))
+    parts = Files(asked(tmp_path)).plan({A: 2}, {A: 9}, strict=True)
+    assert "b" in {extent.node for part in parts for extent in part.extents}
+
+
+@pytest.mark.parametrize("lost", [5, 6])
+def test_the_base_of_a_stream_lies_behind_it(tmp_path: Path, lost: int) -> None:
+    node(tmp_path, "a").segment([*split(A, 1, 4, 1), rest_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)])
+    assert Files(asked(tmp_path)).base() == {A: lost}

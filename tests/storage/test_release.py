@@ -116,13 +116,34 @@ def test_a_peer_that_comes_later_gets_what_was_there_before_the_damage(damaged: 
     assert (behind.through, behind.dropped, len(behind.records)) == (5, 0, 1)
 
 
-def test_what_was_the_rest_of_a_stretch_is_no_step(damaged: MemoryDisk) -> None:
-    """Only what stands as its origin wrote it comes back; of a rest, whoever told it has more to say."""
+def test_what_was_left_of_a_stretch_comes_back_as_well(damaged: MemoryDisk) -> None:
     changed = bytearray(damaged.contents()[TAIL])
     changed += rest_batch(A, 5, nothing_left(9))
     damaged.put(TAIL, bytes(changed))
     store = open_small(damaged)
 
-    assert valid_aside(damaged, store.journal.vector()) == {A: [(3, 3), (4, 4), (5, 5)]}
-    assert [step.last for step in what_is_aside(damaged, store.journal.vector())] == [5]
-    assert what_is_aside(damaged, store.journal.vector(), [B]) == []
+    have = store.journal.vector()
+    assert valid_aside(damaged, have, 0) == {A: [(3, 3), (4, 4), (5, 5), (6, 9)]}
+    assert [step.last for step in what_is_aside(damaged, have)] == [9]
+    assert what_is_aside(damaged, have, 0, [B]) == []
+
+
+def test_the_end_of_a_batch_is_not_given_up_where_a_rest_ended_in_its_midst() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    store.journal.append([a.published("/queue/q", b"one")])
+    store.journal.append([a.published("/queue/q", b"two")])
+    a.publish("/queue/q", b"three")
+    a.publish("/queue/q", b"four")
+    a.publish("/queue/q", b"five")
+    store.journal.append([a.batch()])
+    store.journal.append([a.published("/queue/q", b"six")])
+    store.close()
+    rotten = MemoryDisk()
+    for path, data in disk.contents().items():
+        rotten.put(path, data.replace(b"two", b"tvo"))
+    store = open_small(rotten)
+    store.journal.append([rest_batch(A, 1, nothing_left(3))])  # a part of a rest; then the peer burnt down
+    gone = [step.gone for step in what_is_aside(rotten, store.journal.vector())]
+    assert not any(first <= 4 <= last for first, last in filter(None, gone)), gone

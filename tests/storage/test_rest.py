@@ -12,7 +12,7 @@ from qmq.storage.batch import REST, batch_records, read_head, verify_batch
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import Retention, StorageSettings
 from qmq.storage.record import Kind
-from qmq.storage.rest import REST_BYTES, Rest, rest_batch
+from qmq.storage.rest import REST_BYTES, Rest, nothing_left, rest_batch
 from qmq.storage.store import Store, open_store
 
 from .rig import LIKE_AN_INDEX, NOW, SMALL, B, Writer, all_rows, fanout_all, open_small
@@ -247,3 +247,26 @@ def test_a_restart_keeps_what_stands_for_a_stretch() -> None:
     again.journal.append([b.published("/queue/q", b"next")])
     head = read_head(again.journal.read(0, 10**6)[-1][2])
     assert head is not None and head.first == 4
+
+
+def test_a_stretch_that_is_gone_is_said_although_retention_has_dropped_more_elsewhere() -> None:
+    """Fanout f lost its third message; fanout g has dropped old ones, the last of them later than that."""
+    store = open_small(MemoryDisk(), StorageSettings(segment_bytes_max=200, reserve_bytes=0, journal_keep_bytes=0))
+    b = Writer(B)
+    store.journal.append([b.published("/fanout/f", b"one")])
+    store.journal.append([b.published("/fanout/f", b"two")])
+    store.journal.append([rest_batch(B, 2, nothing_left(3))])
+    b = Writer(B, have=3)
+    store.journal.append([b.published("/fanout/f", b"four")])
+    kept = {"/fanout/g": Retention(bytes_max=300)}
+    for number in range(4):
+        store.journal.append([b.published("/fanout/g", b"%d" % number * 100)])
+        store.checkpoint(store.journal.end, NOW, {}, kept)
+    assert dict(store._logs.extents["/fanout/g"].dropped)[B] > 4
+    told = set()
+    after = 0
+    while after < 8:
+        rest = store.read_rest(B, after, 8, 0, gone=[3])
+        told.add(rest.dropped)
+        after = rest.through
+    assert 3 in told, told
