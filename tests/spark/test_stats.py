@@ -182,6 +182,31 @@ def test_a_message_waits_until_the_newest_record_of_all(spark: Any, tmp_path: Pa
     assert (queue.destination, queue.waiting, queue.oldest_seconds) == ("/queue/jobs", 1, 600.0)
 
 
+def test_a_letter_of_what_found_no_room_counts_in_a_stream_as_well(spark: Any, tmp_path: Path) -> None:
+    """It was never in its queue, so no record settles it."""
+    headers = b"dead-letter-reason:overflow\ndead-letter-from:/queue/jobs\n"
+    letter = record(1, b"one too many", "/queue/dead-letters", headers=headers, at_us=at(0))
+    log = node(tmp_path, "a")
+    log.segment([batch(A, 1, [letter])])
+    given = {"path": f"{tmp_path}/a", "subscribe": "/queue/jobs"}
+    (window,) = stats(read_records(spark, given)).windows
+    assert (window.dead_letters, window.settled, window.consumers) == (1, 0, 0)
+
+    out, times = str(tmp_path / "out"), {"window": "1 minute", "lateness": "1 minute", "every": "1 second"}
+    query = follow(spark, given, out, str(tmp_path / "checkpoint"), **times)
+    try:
+        query.processAllAvailable()
+        log.segment([batch(A, 2, [record(2, b"later", at_us=at(9))])])
+        query.processAllAvailable()
+        rows = spark.read.parquet(out).collect()
+    finally:
+        query.stop()
+
+    assert [(row.destination, row.dead_letters, row.settled, row.consumers) for row in rows] == [
+        ("/queue/jobs", 1, 0, 0)
+    ]
+
+
 def total(destination: str, **facts: Any) -> Total:
     plain: dict[str, Any] = dict(
         messages=10, bytes=2_500_000, size_p50=1, size_p99=2, size_max=3, settled=4, ack_p50=0.01, ack_p99=None,

@@ -200,11 +200,13 @@ def streamed(records: DataFrame, *, window: str, lateness: str, letter_of: str) 
     """
     node = node_of("origin")
     kind, destination, settled = f.col("kind"), f.col("destination"), f.size("settled")
-    source = f.when(kind == "DEAD", f.element_at("headers", letter_of))
+    # What found no room in its queue was never in it: its letter settles nothing.
+    source = f.when(kind.isin("PUBLISH", "DEAD"), f.element_at("headers", letter_of))
+    dead = {"settled": f.when(kind == "DEAD", settled), "settled_by": f.when(kind == "DEAD", node)}
     happened = f.array(
         f.when(kind.isin("PUBLISH", "DEAD"), _happened(destination, size=f.length("body"))),
         f.when(kind == "SETTLE", _happened(destination, settled=settled, settled_by=node)),
-        f.when(source.isNotNull(), _happened(source, settled=settled, settled_by=node, dead_letters=f.lit(1))),
+        f.when(source.isNotNull(), _happened(source, **dead, dead_letters=f.lit(1))),
         f.when(kind == "ATTEMPTS", _happened(destination, failures=f.size(_noted()))),
     )
     each = records.withWatermark("timestamp", lateness).select("timestamp", f.explode(happened).alias("one"))
