@@ -207,6 +207,31 @@ def test_a_letter_of_what_found_no_room_counts_in_a_stream_as_well(spark: Any, t
     ]
 
 
+def test_of_more_destinations_the_busiest_have_their_letters_and_failures(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qmq.spark.jobs.stats.DESTINATIONS_MAX", 2)
+    records, sequence = [], 0
+    for queue in range(6):
+        name = f"/queue/q{queue}"
+        first = sequence + 1
+        for _ in range(queue + 1):
+            sequence += 1
+            records.append(record(sequence, b"x", name, at_us=at(0)))
+        sequence += 2
+        attempts = pack_attempts([(Dot(A, first), 1)])
+        records.append(record(sequence - 1, attempts, name, at_us=at(0), kind=Kind.ATTEMPTS))
+        headers = f"dead-letter-reason:delivery-limit\ndead-letter-from:{name}\n".encode()
+        letter = pack_dead(name, Dot(A, first), b"poison")
+        records.append(record(sequence, letter, "/queue/dead", headers=headers, at_us=at(0), kind=Kind.DEAD))
+    node(tmp_path, "a").segment([batch(A, 1, records)])
+
+    found = stats(read_records(spark, {"path": f"{tmp_path}/a", "subscribePattern": "/queue/q.*"}))
+
+    said = [(one.destination, one.messages, one.dead_letters, one.failures) for one in found.totals]
+    assert said == [("/queue/q5", 6, 1, 1), ("/queue/q4", 5, 1, 1)]
+
+
 def total(destination: str, **facts: Any) -> Total:
     plain: dict[str, Any] = dict(
         messages=10, bytes=2_500_000, size_p50=1, size_p99=2, size_max=3, settled=4, ack_p50=0.01, ack_p99=None,

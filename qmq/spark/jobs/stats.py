@@ -115,19 +115,20 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
         letters = joined.where("letter_of is not null").withColumn("destination", f.col("letter_of"))
         settled = known.where("settled_at is not null").unionByName(unknown)
         windows = windows_of(known, settled, letters, failures, window=window)
-        totals = _totals(known, _counted(letters, f.count("*")), _counted(failures, f.sum("count")), end_us)
+        counted = (_counted(letters, "dead_letters", f.count("*")), _counted(failures, "failures", f.sum("count")))
+        totals = _totals(known, counted, end_us)
         return Statistics(windows.rows, totals, window, windows.seconds, windows.is_cut)
     finally:
         joined.unpersist()
         failures.unpersist()
 
 
-def _counted(frame: DataFrame, count: Column) -> dict[str, int]:
-    rows = frame.groupBy("destination").agg(count.alias("number")).limit(DESTINATIONS_MAX).collect()
-    return {row.destination: row.number for row in rows}
+def _counted(frame: DataFrame, name: str, count: Column) -> DataFrame:
+    return frame.groupBy("destination").agg(count.alias(name))
 
 
-def _totals(joined: DataFrame, letters: dict[str, int], failures: dict[str, int], end_us: int | None) -> list[Total]:
+def _totals(joined: DataFrame, counted: tuple[DataFrame, ...], end_us: int | None) -> list[Total]:
+    """`counted`: destination and one more column each."""
     is_queue = f.col("destination").startswith("/queue/")
     waits = is_queue & f.col("settled_at").isNull()
     frame = (
@@ -146,6 +147,9 @@ def _totals(joined: DataFrame, letters: dict[str, int], failures: dict[str, int]
         .orderBy(f.desc("messages"), "destination")
         .limit(DESTINATIONS_MAX)
     )
+    for more in counted:
+        frame = frame.join(more, "destination", "left")
+    frame = frame.orderBy(f.desc("messages"), "destination")
     return [
         Total(
             destination=row.destination,
@@ -159,8 +163,8 @@ def _totals(joined: DataFrame, letters: dict[str, int], failures: dict[str, int]
             ack_p99=row.ack[1] if row.ack else None,
             waiting=row.waiting,
             oldest_seconds=None if row.oldest_us is None or end_us is None else (end_us - row.oldest_us) / 1e6,
-            dead_letters=letters.get(row.destination, 0),
-            failures=failures.get(row.destination, 0),
+            dead_letters=row.dead_letters or 0,
+            failures=row.failures or 0,
             consumers=row.consumers,
         )
         for row in frame.collect()
