@@ -64,6 +64,7 @@ from qmq.server.timekeeper import Timekeeper
 from qmq.storage.batch import BatchHead
 from qmq.storage.gone_record import Stretch, pack_gone
 from qmq.storage.record import Kind, Record
+from qmq.storage.recovery import in_words
 from qmq.storage.served_rows import ServedRows
 from qmq.storage.store import Store
 from qmq.wire.stomp import HeadCaches
@@ -237,8 +238,8 @@ class Node:
         if self.peer_names:
             self.takeover.begin()
         replay_ids(self.store.journal, self.broker.dedup, self.world.now_us())
-        for entry in recovered.quarantined:
-            self.alarm("quarantine", str(entry))
+        for message in in_words(recovered.quarantined):
+            self.alarm("quarantine", message)
         self.look_at_damage()
         if recovered.lost_positions:
             self.alarm("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")

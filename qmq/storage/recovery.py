@@ -18,7 +18,7 @@ Surprising: every step can be interrupted and repeated with the same result, so 
 holes stay where they are in their segment (positions never move), listed beside it in `quarantine/`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
@@ -52,6 +52,19 @@ class Quarantined(NamedTuple):
         if self.origin is None:
             return f"{where} cannot be read"
         return f"{where}, records {self.first} to {self.last} of {self.origin}, whole but behind such a place"
+
+
+def in_words(entries: Iterable[Quarantined]) -> list[str]:
+    """What an operator is told: each place that cannot be read, behind what stood behind such places, per origin."""
+    behind: dict[Origin, Quarantined] = {}
+    places: list[Quarantined] = []
+    for entry in entries:
+        if entry.origin is None:
+            places.append(entry)
+            continue
+        known = behind.setdefault(entry.origin, entry)
+        behind[entry.origin] = known._replace(end=entry.end, last=entry.last)
+    return [str(entry) for entry in (*behind.values(), *places)]
 
 
 class JournalRecovery(NamedTuple):

@@ -355,9 +355,10 @@ async def test_the_end_of_the_incarnation_is_not_fixed_before_it(autojump_clock:
         rejoin(mesh, "a")
 
         await eventually(lambda: depths(a) == {JOBS: 2})
-        assert a.mesh is not None and origin not in a.sealing.seals.last
+        assert a.mesh is not None
         links = a.mesh
         await eventually(lambda: links.all_have("bc", origin, 4))
+        assert a.sealing.seals.last.get(origin, 4) == 4
         a.sealing.look()
         await eventually(lambda: a.sealing.seals.last.get(origin) == 4)
 
@@ -381,7 +382,7 @@ async def test_nor_while_another_member_has_some_of_it_aside(autojump_clock: Moc
         assert c.mesh is not None
         links = c.mesh
         await eventually(lambda: links.all_have("ab", origin, 4))
-        assert origin not in c.sealing.seals.last
+        assert c.sealing.seals.last.get(origin, 4) == 4
         c.sealing.look()
         await eventually(lambda: c.sealing.seals.last.get(origin) == 4)
         assert await waiting(mesh, "b") == [b"one", b"three"]
@@ -561,3 +562,16 @@ async def test_the_first_record_of_all_may_be_damaged_too(autojump_clock: MockCl
         await mesh.until_linked()
         assert await waiting(mesh, "b") == [b"one", b"three"]
         await until_same(mesh, "abc")
+
+
+async def test_the_alarm_of_damage_is_still_to_be_seen_when_much_stood_behind_it(autojump_clock: MockClock) -> None:
+    async with mesh_of("a", "b", "c").run() as mesh:
+        origin = await written_alone(mesh, "one", *[f"later {number}" for number in range(50)])
+        rot(mesh.disks["a"], b"one")
+
+        a = await mesh.start("a")
+
+        told = [str(alarm["message"]) for alarm in a.alarms.list() if alarm["code"] == "quarantine"]
+        assert len(told) == 2
+        assert "cannot be read" in told[1]
+        assert f"records 3 to 52 of {origin}, whole but behind such a place" in told[0]
