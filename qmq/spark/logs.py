@@ -355,17 +355,18 @@ class DataDirectory:
     def fanouts(self) -> Iterator[tuple[str, Log]]:
         """Destination and log of every fanout that has one, but for those that are `nameless`."""
         for log in self.fanout_logs():
-            name = self._name_of(log)
+            name = self.name_of(log)
             if name is not None:
                 yield name, log
 
     def nameless(self) -> Iterator[Log]:
         """Fanout logs that have something and do not say what they are of: none of their batches can be read."""
         for log in self.fanout_logs():
-            if self._name_of(log) is None and any(found.entries or found.damage for _, found in log.segments()):
+            if self.name_of(log) is None and any(found.entries or found.damage for _, found in log.segments()):
                 yield log
 
-    def _name_of(self, log: Log) -> str | None:
+    def name_of(self, log: Log) -> str | None:
+        """The destination of one of its fanout logs; None when that does not say."""
         directory = log.directory.name
         name = self._names.get(directory) or _destination_of(log)
         if name is None or directory_name(name) != directory:

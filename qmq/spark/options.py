@@ -89,6 +89,11 @@ class Options:
         return self.destinations is None and self.pattern is None
 
     @property
+    def chooses(self) -> bool:
+        """Whether a time or destinations were asked for."""
+        return not self.wants_all or self.starting_us is not None or self.ending_us is not None
+
+    @property
     def only_fanouts(self) -> bool:
         """Whether nothing but fanouts was asked for, by name: what is kept of them is all that there is."""
         return self.destinations is not None and all(name.startswith("/fanout/") for name in self.destinations)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, QmqError
-from qmq.spark.logs import DataDirectory, Extent, Listing, Segment, ranges_of
+from qmq.spark.logs import DataDirectory, Extent, Listing, Log, Segment, ranges_of
 from qmq.spark.options import Options
 from qmq.spark.ranges import NOTHING, RangeMap
 from qmq.storage.fanout import directory_name
@@ -133,7 +133,7 @@ def _take(
         for origin, ranges in useful.items():
             for after, through in ranges:
                 taken.add(origin, after, through)
-        if _passed_by(listing, options):
+        if passed_by(listing, options):
             continue
         whole = useful.count() == here.count()
         run = entries if whole else [entry for entry in entries if _overlaps(entry, useful)]
@@ -182,10 +182,17 @@ def _take_fanouts(
 
 def _require_names(directory: DataDirectory, options: Options) -> None:
     """Raises CorruptLog for a fanout log that may be of what is asked for: it does not say, and cannot be read."""
-    asked = options.destinations
     for log in directory.nameless():
-        if asked is None or log.directory.name in map(directory_name, asked):
+        if may_be_asked(None, log, options):
             raise CorruptLog(f"{log.directory}: no batch can be read, not even to tell which fanout it is of")
+
+
+def may_be_asked(name: str | None, log: Log, options: Options) -> bool:
+    """Whether a fanout log may be of what is asked for; without a `name` it does not say what it is of."""
+    if name is not None:
+        return options.wants(name)
+    asked = options.destinations
+    return asked is None or log.directory.name in map(directory_name, asked)
 
 
 def _ends(segments: list[tuple[Segment, Listing]]) -> Iterator[tuple[Origin, int, int]]:
@@ -199,7 +206,7 @@ def _ends(segments: list[tuple[Segment, Listing]]) -> Iterator[tuple[Origin, int
         yield origin, after, through
 
 
-def _passed_by(listing: Listing, options: Options) -> bool:
+def passed_by(listing: Listing, options: Options) -> bool:
     """Whether nothing in a segment is of the wanted time and destinations, as its index tells."""
     index = listing.footer
     # An index about very many destinations lists none.

@@ -1,15 +1,21 @@
 """The audit finds what was planted, says where, and finds nothing else."""
 
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
+from click.testing import CliRunner
 
-from qmq.spark.jobs.audit import audit, verify_extent
+from qmq.cli import main
+from qmq.spark.jobs.audit import audit, audit_deep, verify_extent
 from qmq.spark.jobs.audit import extents_of as extents
 from qmq.spark.jobs.latency import measure
 from qmq.spark.logs import DataDirectory, Log, Segment
+from qmq.spark.options import Options, read_options
 from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.record import Kind, pack_gap
 from qmq.storage.recovery import HOLES_SUFFIX
@@ -390,3 +396,188 @@ def test_a_cut_and_how_long_it_took_to_converge_are_told(tmp_path: Path) -> None
     assert (cuts[0].began_us - START_US) / 1e6 == pytest.approx(5, abs=0.2)
     assert (cuts[0].healed_us - START_US) / 1e6 == pytest.approx(25, abs=0.2)
     assert cuts[0].convergence_seconds == pytest.approx(2, abs=0.3)
+
+
+JOBS, MAILS = "/queue/jobs", "/queue/mails"
+HOUR_US = 3_600_000_000
+
+
+def choosing(**said: str) -> Options:
+    return read_options({"path": "anywhere", **said})
+
+
+def of(root: Path, choice: Options) -> list[tuple[str, str, int, int]]:
+    """What is found in a's journal with a choice."""
+    return [finding[1:5] for finding in audit([DataDirectory(root / "a")], choice=choice).findings]
+
+
+def four_segments(root: Path) -> None:
+    """Jobs, mails, jobs, mails: 20 records each, and in each segment, and before the last, 10 are missing."""
+    journal = node(root, "a")
+    for first, queue in ((1, JOBS), (31, MAILS), (61, JOBS), (101, MAILS)):
+        before = {A: first - 1} if first > 1 else None
+        journal.segment([*split(A, first, first + 9, 5, queue), *split(A, first + 20, first + 29, 5, queue)], before)
+
+
+def test_only_segments_of_the_chosen_destinations_are_audited(tmp_path: Path) -> None:
+    four_segments(tmp_path)
+
+    mails = audit([DataDirectory(tmp_path / "a")], choice=choosing(subscribe=MAILS))
+
+    assert [finding[1:5] for finding in mails.findings] == [
+        ("missing", str(A), 41, 50),
+        ("missing", str(A), 111, 120),
+    ]
+    # The newest one has no index that could say that nothing of it stands there.
+    assert mails.segments == 3 and mails.records == 40
+    assert mails.rows == [("a", str(A), 31, 130, 40, None)]
+    assert of(tmp_path, choosing(subscribePattern=".*/jobs")) == [
+        ("missing", str(A), 11, 20),
+        ("missing", str(A), 71, 80),
+    ]
+
+
+def test_what_is_missing_between_a_segment_that_is_left_out_and_a_chosen_one_is_not_told(tmp_path: Path) -> None:
+    """The chosen one begins where its head says."""
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 20, 5, JOBS))
+    journal.segment(split(A, 31, 40, 5, MAILS), {A: 30})
+    journal.segment(split(A, 51, 60, 5, JOBS), {A: 50})
+
+    assert of(tmp_path, choosing(subscribe=MAILS)) == []
+    assert [kind for _, kind, *_ in found(tmp_path)] == ["missing", "missing"]
+
+
+def test_only_segments_of_the_chosen_time_are_audited(tmp_path: Path) -> None:
+    """One an hour; of each the fifth record is missing."""
+    journal = node(tmp_path, "a")
+    for hour in range(3):
+        numbers = [hour * 10 + number for number in (1, 2, 3, 4, 6, 7, 8, 9, 10)]
+        journal.segment([timed(A, number, hour * 3600 + number) for number in numbers], {A: hour * 10})
+    begin_ms = (START_US + HOUR_US) // 1000
+    end = datetime.fromtimestamp((START_US + 2 * HOUR_US) / 1e6 - 60, UTC).isoformat()
+
+    chosen = of(tmp_path, choosing(startingTimestamp=str(begin_ms), endingTimestamp=end))
+
+    assert chosen == [("missing", str(A), 15, 15)]
+    assert of(tmp_path, choosing(startingTimestamp=str(begin_ms))) == [*chosen, ("missing", str(A), 25, 25)]
+
+
+def test_what_a_segment_that_is_left_out_has_or_gives_up_is_not_missing_in_a_chosen_one(tmp_path: Path) -> None:
+    note = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    journal = node(tmp_path, "a")
+    journal.segment([*split(A, 1, 10, 5, MAILS), *split(A, 21, 30, 5, MAILS)])
+    journal.segment(split(A, 11, 20, 5, JOBS), {A: 30})
+    journal = node(tmp_path, "b")
+    journal.segment([*split(A, 1, 40, 5, MAILS), *split(A, 61, 70, 5, MAILS)])
+    journal.segment([note, *split(B, 2, 10, 3, JOBS)], {A: 70})
+
+    late, given_up = (audit([DataDirectory(tmp_path / n)], choice=choosing(subscribe=MAILS)) for n in "ab")
+
+    assert (late.findings, given_up.findings) == ([], [])
+
+
+def test_what_was_behind_damage_and_came_again_is_not_doubled_in_a_chosen_segment(tmp_path: Path) -> None:
+    """The head of the second segment speaks of what stood in the first until it was put aside."""
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 10, 5, JOBS))
+    journal.segment(split(B, 1, 5, 5, MAILS), {A: 30})
+    again = split(A, 11, 30, 10, MAILS)
+    journal.segment([*again, *again[1:]], {A: 10, B: 5})
+
+    assert of(tmp_path, choosing(subscribe=MAILS)) == [("doubled", str(A), 21, 30)]
+
+
+@pytest.mark.parametrize("queue", [JOBS, MAILS])
+def test_what_was_put_aside_is_told_whatever_is_chosen_until_it_came_again(tmp_path: Path, queue: str) -> None:
+    journal = node(tmp_path, "a")
+    path = journal.segment(split(A, 1, 30, 10, JOBS))
+    data = path.read_bytes()
+    starts = [place for place in range(len(data)) if data.startswith(BATCH_MAGIC, place)]
+    end = 2 * starts[2] - starts[1]
+    (tmp_path / "a" / "quarantine").mkdir()
+    noted = [[starts[2], end, list(A), 21, 30]]
+    (tmp_path / "a" / "quarantine" / f"{starts[2]:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
+    journal.segment(split(B, 1, 5, 5, "/queue/other"), {A: 30})
+    journal.segment(split(B, 6, 9, 5, queue), {A: 30, B: 5})
+
+    before = of(tmp_path, choosing(subscribe=queue))
+    journal.segment(split(A, 21, 30, 10, JOBS), {A: 20, B: 9})
+
+    assert before == [("put aside", str(A), 21, 30)]
+    assert of(tmp_path, choosing(subscribe=queue)) == []
+
+
+def test_a_lost_file_is_told_whatever_is_chosen(tmp_path: Path) -> None:
+    lost_file(tmp_path)
+
+    assert of(tmp_path, choosing(subscribe=MAILS)) == [("lost file", "", 0, 0)]
+
+
+def test_everything_that_is_chosen_is_read_and_nothing_else(spark: Any, tmp_path: Path) -> None:
+    """Fanouts by their names; one that cannot say its own is verified when it may be what was asked for."""
+    journal = node(tmp_path, "a")
+    jobs, mails = journal.segment(split(A, 1, 30, 10, JOBS)), journal.segment(split(A, 31, 40, 10, MAILS), {A: 30})
+    news = fanout(tmp_path, "a", "/fanout/news").segment([batch(A, 1, messages(1, 2, "/fanout/news"))], sealed=False)
+    dark = fanout(tmp_path, "a", "/fanout/dark").segment([batch(A, 1, messages(1, 2, "/fanout/dark"))], sealed=False)
+    for path in (jobs, mails, dark):
+        flip(path, path.read_bytes().index(BATCH_MAGIC) + 130)
+    directory = DataDirectory(tmp_path / "a")
+
+    def read(**said: str) -> set[str]:
+        return {extent.path for extent in extents(directory, choosing(**said))}
+
+    tail = str(max((tmp_path / "a" / "journal").iterdir()))
+    choice = choosing(subscribe=MAILS)
+    shown = audit([directory], choice=choice)
+    audit_deep(spark, [directory], shown, choice=choice)
+
+    assert read(subscribe=MAILS) == {str(mails), tail}
+    assert read(subscribe="/fanout/news") == {str(news), tail}
+    assert read(subscribe="/fanout/dark") == {str(dark), tail}
+    assert read(subscribePattern="/fanout/n.*") == {str(news), str(dark), tail}
+    assert read() == {str(path) for path in (jobs, mails, news, dark, tail)}
+    assert [finding.kind for finding in shown.findings] == ["corrupt"] and str(mails) in shown.findings[0].where
+
+
+def test_latency_is_that_of_the_chosen_segments(tmp_path: Path) -> None:
+    """In the first hour b's records take 0.05 s, in the second 0.5 s."""
+    journal = node(tmp_path, "a")
+    for hour, took in enumerate((0.05, 0.5)):
+        data: list[tuple[float, bytes]] = []
+        for number in range(1, 50):
+            sent = hour * 3600 + number / 10
+            data += [(sent, timed(A, hour * 100 + number, sent)), (sent + took, timed(B, hour * 100 + number, sent))]
+        journal.segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
+
+    def median(**said: str) -> float:
+        ((link, *_), _) = measure([DataDirectory(tmp_path / "a")], choosing(**said))
+        return link.p50
+
+    second = str((START_US + HOUR_US) // 1000)
+    assert median(endingTimestamp=second) == pytest.approx(0.05, abs=0.06)
+    assert median(startingTimestamp=second) == pytest.approx(0.5, abs=0.06)
+
+
+def test_the_command_audits_what_is_chosen_and_does_not_tell_who_is_behind(tmp_path: Path) -> None:
+    four_segments(tmp_path)
+    path = str(tmp_path / "a")
+
+    shown = CliRunner().invoke(main, ["pipeline", "audit", path, "--destination", MAILS])
+    told = CliRunner().invoke(main, ["pipeline", "audit", path, "--destination", MAILS, "--json"])
+    everything = CliRunner().invoke(main, ["pipeline", "audit", path])
+
+    assert shown.exit_code == told.exit_code == 1
+    assert "41–50" in shown.output and "11–20" not in shown.output and "BEHIND" not in shown.output
+    assert "11–20" in everything.output and "BEHIND" in everything.output
+    row = {"node": "a", "origin": str(A), "first": 31, "last": 130, "records": 40}
+    assert json.loads(told.output)["rows"] == [row]
+
+
+def test_a_live_node_cannot_be_audited_in_part(tmp_path: Path) -> None:
+    node(tmp_path, "a").segment(split(A, 1, 5, 5))
+
+    result = CliRunner().invoke(main, ["pipeline", "audit", str(tmp_path / "a"), "127.0.0.1:1", "--from", "2026-01-01"])
+
+    assert result.exit_code == 2
+    assert "127.0.0.1:1 is a live node" in result.output and "data directory" in result.output

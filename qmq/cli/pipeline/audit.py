@@ -4,25 +4,25 @@ import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ..options import json_option
 from ..output import Failed, print_json, table
-from .shared import job, progress, require_spark
+from .shared import choosing_options, job, login_options, progress, read_source
 
 FINDINGS_SHOWN = 50
 
 
 @click.command
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
-@click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name at live nodes, also from QMQ_LOGIN.")
-@click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE.")
-@click.option("--cafile", metavar="FILE", help="Certificate authorities, for TLS with live nodes.")
+@login_options
+@choosing_options
 @click.option("--deep", is_flag=True, help="Read everything and verify every checksum, with Spark.")
 @click.option("--latency/--no-latency", default=True, show_default=True, help="How long records took between nodes.")
 @json_option
-def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **login: str | None) -> None:
+def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **source: Any) -> None:
     """Find records that are missing, doubled, out of order or corrupt.
 
     NODE is a data directory or a live node (host:port); with several, what one has and another has not is shown as
@@ -30,31 +30,43 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **lo
 
     Of directories only indexes and the heads of batches are read, and no Spark is needed; --deep reads every byte.
     Live nodes send their whole journals, and every checksum is verified.
+
+    --from, --to, --destination and --pattern choose segments of directories: those in which something of that may
+    stand are audited as a whole, the newest one always, and of fanout logs (--deep) those of that name. What nodes are
+    behind is not shown then: it takes all segments to tell. Live nodes cannot be asked for a part.
     """
-    require_spark()
+    choice = read_source(paths=nodes, servers=None, more=(), **source)
     from ...spark.jobs import audit as jobs
     from ...spark.jobs.latency import measure
     from ...spark.logs import DataDirectory
     from ...spark.options import BadOption, read_options
 
-    given = {name: value for name, value in login.items() if value}
+    servers = [node for node in nodes if not Path(node).exists() and ":" in node]
+    if servers and choice.chooses:
+        raise click.UsageError(
+            f"{servers[0]} is a live node and sends its whole journal: name its data directory to audit a part of it, "
+            "or leave --from, --to, --destination and --pattern out"
+        )
+    login = {name: source[name] for name in ("login", "passcode", "cafile") if source[name]}
     try:
-        live = [read_options({**given, "servers": node}) for node in nodes if not Path(node).exists() and ":" in node]
-        directories = [DataDirectory(node) for node in nodes if Path(node).exists() or ":" not in node]
-        found = jobs.audit(directories, live)
-        links, cuts = measure(directories) if latency else ([], [])
+        live = [read_options({**login, "servers": node}) for node in servers]
+        directories = [DataDirectory(node) for node in nodes if node not in servers]
+        found = jobs.audit(directories, live, choice=choice)
+        links, cuts = measure(directories, choice) if latency else ([], [])
     except BadOption as error:
         raise click.UsageError(str(error)) from error
     except OSError as error:
         raise Failed(str(error)) from error
     if deep:
         with job("audit") as spark, progress("audit", quiet=as_json) as tell:
-            jobs.audit_deep(spark, directories, found, tell=tell)
+            jobs.audit_deep(spark, directories, found, choice=choice, tell=tell)
     if as_json:
         print_json(
             {
                 **asdict(found),
-                "rows": [row._asdict() for row in found.rows],
+                "rows": [
+                    {name: value for name, value in row._asdict().items() if value is not None} for row in found.rows
+                ],
                 "findings": [finding._asdict() for finding in found.findings],
                 "links": [link._asdict() for link in links],
                 "cuts": [{**cut._asdict(), "convergence_seconds": cut.convergence_seconds} for cut in cuts],
@@ -63,7 +75,8 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **lo
         )
     else:
         head = ["NODE", "ORIGIN", "FIRST", "LAST", "RECORDS", "BEHIND"]
-        click.echo("\n".join(table(head, found.rows)))
+        shown = len(head) - 1 if choice.chooses else len(head)
+        click.echo("\n".join(table(head[:shown], [row[:shown] for row in found.rows])))
         if links:
             head = ["FROM", "TO", "BATCHES", "P50 ms", "P95 ms", "P99 ms", "MOST ms", "CLOCKS APART ms"]
             rows = [[*link[:3], *(f"{value * 1000:.1f}" for value in link[3:])] for link in links]

@@ -8,6 +8,9 @@ What a node does not have is a finding only if nothing explains it: records befo
 retention, GAP records say what it gave up, its quarantine lists what was damaged and put aside (a finding of its own
 until all of it is here again; of a stretch that could not be read, until nothing at all is missing). What other nodes
 have beyond its newest record is lag, told but not a finding, because a mesh at work always has some.
+
+A choice of time and destinations leaves segments out as planning does. Whatever these lack is no finding; what they
+have, and what is given up in them, is not missing in the others. Lag is not told then: it takes all segments to see it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +23,7 @@ from qmq.errors import CorruptLog
 from qmq.spark.columns import EVERYTHING, Columns, Piece
 from qmq.spark.logs import DataDirectory, Extent, Listing, NotBegun, Segment
 from qmq.spark.options import Options
+from qmq.spark.plan import may_be_asked, passed_by
 from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import read_journal
 from qmq.storage.batch import GAPS, REST, BatchHead, unpack_records
@@ -62,14 +66,14 @@ class Finding(NamedTuple):
 
 
 class OriginRow(NamedTuple):
-    """One origin at one node. `behind`: records that another node has beyond this one's newest."""
+    """One origin at one node. `behind`: records that another node has beyond this one's newest; None with a choice."""
 
     node: str
     origin: str
     first: int
     last: int
     records: int
-    behind: int
+    behind: int | None
 
 
 @dataclass(slots=True)
@@ -96,14 +100,21 @@ class _Walk:
         self.node = node
         self.have: Vector = dict(base)
         self.first: Vector = {}
+        self.last: Vector = {}
+        """The newest record that was looked at, where `have` counts what was left out, too."""
         self.records: dict[Origin, int] = {}
         self.given_up = RangeMap()
+        self.elsewhere = RangeMap()
+        """What segments have that were left out."""
+        self.skipped = RangeMap()
+        """What would stand where segments were left out, and does not, for all that is known: it may still come."""
         self.missing: dict[Origin, list[tuple[int, int]]] = {}
         self.findings: list[Finding] = []
 
     def take(self, origin: Origin, first: int, last: int, where: str) -> None:
         """Records `first` to `last` stand next in the journal."""
         have = self.have.get(origin, 0)
+        self.last[origin] = max(last, self.last.get(origin, 0))
         self.first.setdefault(origin, first)
         self.records[origin] = self.records.get(origin, 0) + last - first + 1
         if first > have + 1:
@@ -111,6 +122,21 @@ class _Walk:
         elif first <= have:
             self._again(origin, first, min(last, have), where)
         self.have[origin] = max(have, last)
+
+    def leave_out(self, ranges: RangeMap) -> None:
+        """`ranges` stand next in the journal, in a segment that is not chosen."""
+        self.skipped = self.skipped.minus(ranges)
+        for origin, found in ranges.items():
+            for after, through in found:
+                self.skip_to({origin: after})
+                self.elsewhere.add(origin, after, through)
+                self.have[origin] = max(through, self.have.get(origin, 0))
+
+    def skip_to(self, vector: Vector) -> None:
+        """What comes next stands behind `vector`, and behind segments that were left out."""
+        for origin, last in vector.items():
+            self.skipped.add(origin, self.have.get(origin, 0), last)
+            self.have[origin] = max(last, self.have.get(origin, 0))
 
     def missing_ranges(self) -> int:
         return sum(map(len, self.missing.values()))
@@ -121,7 +147,8 @@ class _Walk:
         for after, through in self.missing.get(origin, []):
             if after < last and through >= first:
                 late.append((max(after, first - 1), min(through, last)))
-        left = RangeMap({origin: [(first - 1, last)]}).minus(RangeMap({origin: late}))
+        left = RangeMap({origin: [(first - 1, last)]}).minus(RangeMap({origin: late})).minus(self.skipped)
+        self.skipped = self.skipped.minus(RangeMap({origin: [(first - 1, last)]}))
         known = RangeMap({origin: self.missing.get(origin, [])}).minus(RangeMap({origin: late}))
         self.missing[origin] = list(known.of(origin))
         self._note(OUT_OF_ORDER, origin, late, where)
@@ -134,11 +161,14 @@ class _Walk:
     def lacks(self, aside: Quarantined) -> bool:
         """Whether something of what was put aside is not here, or may not be."""
         if aside.origin is None:
-            return any(self.missing.values())
+            return bool(self.skipped) or any(map(self._missing_of, self.missing))
         here = RangeMap({aside.origin: [(aside.first - 1, self.have.get(aside.origin, 0))]})
-        here = here.minus(RangeMap({aside.origin: self.missing.get(aside.origin, [])}))
+        here = here.minus(self._missing_of(aside.origin)).minus(self.skipped)
         wanted = RangeMap({aside.origin: [(aside.first - 1, aside.last)]})
         return bool(wanted.minus(here))
+
+    def _missing_of(self, origin: Origin) -> RangeMap:
+        return RangeMap({origin: self.missing.get(origin, [])}).minus(self.elsewhere)
 
     def note(self, finding: Finding) -> None:
         if len(self.findings) < FINDINGS_MAX:
@@ -146,42 +176,54 @@ class _Walk:
 
     def finish(self) -> None:
         """The journal ends: what is still missing, and nobody gave up, is a finding."""
-        for origin, ranges in self.missing.items():
-            left = RangeMap({origin: ranges}).minus(self.given_up)
+        for origin in self.missing:
+            left = self._missing_of(origin).minus(self.given_up)
             self._note(MISSING, origin, left.of(origin), "")
 
 
-def audit(directories: Sequence[DataDirectory], servers: Sequence[Options] = ()) -> Audit:
+def audit(
+    directories: Sequence[DataDirectory], servers: Sequence[Options] = (), *, choice: Options | None = None
+) -> Audit:
     """Audit by indexes and heads. Reads every segment that has no index yet, and nothing else of the records.
 
+    `choice`: of directories, only segments in which something of its time and destinations may stand.
     `servers` are options that name one live node each: it sends its whole journal, of which every checksum is verified.
 
     Raises NotConnected or Refused when one of them does not.
     """
     found = Audit()
-    walks = [_walk(directory, found) for directory in directories]
+    walks = [_walk(directory, found, choice) for directory in directories]
     walks += [_walk_server(options, found) for options in servers]
     have: Vector = {}
     for walk in walks:
         merge(have, walk.have)
     for walk in walks:
         found.findings += walk.findings
-        for origin in sorted(have):
-            last = walk.have.get(origin, 0)
-            behind = have[origin] - last
-            if last or behind:
-                row = (str(origin), walk.first.get(origin, 0), last, walk.records.get(origin, 0), behind)
-                found.rows.append(OriginRow(walk.node, *row))
-                found.records += walk.records.get(origin, 0)
+        found.rows += _chosen_rows(walk) if choice is not None and choice.chooses else _rows(walk, have)
+        found.records += sum(walk.records.values())
     return found
 
 
-def _walk(directory: DataDirectory, found: Audit) -> _Walk:
+def _rows(walk: _Walk, have: Vector) -> Iterator[OriginRow]:
+    for origin in sorted(have):
+        last = walk.have.get(origin, 0)
+        behind = have[origin] - last
+        if last or behind:
+            row = (str(origin), walk.first.get(origin, 0), last, walk.records.get(origin, 0), behind)
+            yield OriginRow(walk.node, *row)
+
+
+def _chosen_rows(walk: _Walk) -> Iterator[OriginRow]:
+    for origin, records in sorted(walk.records.items()):
+        yield OriginRow(walk.node, str(origin), walk.first[origin], walk.last[origin], records, None)
+
+
+def _walk(directory: DataDirectory, found: Audit, choice: Options | None) -> _Walk:
     walk = _Walk(directory.node, {})
     for entry in directory.quarantined:
         if entry.origin is not None:
             walk.given_up.add(entry.origin, entry.first - 1, entry.last)
-    begins_here, expected = True, 0
+    begins_here, left_out, expected = True, False, 0
     for segment in directory.journal.files():
         try:
             if begins_here:
@@ -189,6 +231,14 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
             elif segment.base != expected:
                 where = f"journal positions {expected}–{segment.base}"
                 walk.note(Finding(walk.node, LOST_FILE, "", 0, 0, where))
+            if _is_left_out(segment, choice):
+                listing = segment.list()
+                _learn_gaps(walk, segment, listing)
+                walk.leave_out(listing.ranges())
+                begins_here, left_out, expected = False, True, segment.base + listing.end
+                continue
+            if left_out and segment.knows_vector:
+                walk.skip_to(segment.head().vector)
             end = _walk_segment(walk, segment)
         except FileNotFoundError:
             begins_here = True  # Retention of the running node was quicker: what is behind it is where the log begins.
@@ -201,7 +251,7 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
             walk.note(Finding(walk.node, CORRUPT, "", 0, 0, where))
             end = segment.batches_end or 0
         else:
-            begins_here = False  # Else it was the first one, and the next head says where the log begins.
+            begins_here = left_out = False  # Else it was the first one, and the next head says where the log begins.
         found.segments += 1
         expected = segment.base + end
     for entry in directory.quarantined:
@@ -212,6 +262,12 @@ def _walk(directory: DataDirectory, found: Audit) -> _Walk:
             found.healed += 1
     walk.finish()
     return walk
+
+
+def _is_left_out(segment: Segment, choice: Options | None) -> bool:
+    """Whether nothing of the choice may stand in a segment. Raises as `Segment.list`."""
+    # Without a choice whole indexes are not looked at: they take several times as long as their summaries.
+    return choice is not None and choice.chooses and passed_by(segment.list(), choice)
 
 
 def _walk_server(options: Options, found: Audit) -> _Walk:
@@ -286,10 +342,15 @@ def _note_gaps(walk: _Walk, head: BatchHead, batch: bytes) -> None:
 
 
 def audit_deep(
-    spark: "SparkSession", directories: Sequence[DataDirectory], found: Audit, *, tell: "Told | None" = None
+    spark: "SparkSession",
+    directories: Sequence[DataDirectory],
+    found: Audit,
+    *,
+    choice: Options | None = None,
+    tell: "Told | None" = None,
 ) -> None:
-    """Add to `found` what only reading everything shows."""
-    extents = [extent for directory in directories for extent in extents_of(directory)]
+    """Add to `found` what only reading everything shows, or everything of a `choice` (see `audit`)."""
+    extents = [extent for directory in directories for extent in extents_of(directory, choice)]
     if not extents:
         return
     from qmq.spark.progress import watched
@@ -302,11 +363,19 @@ def audit_deep(
     found.bytes_verified += sum(extent.end - extent.start for extent in extents)
 
 
-def extents_of(directory: DataDirectory) -> Iterator[Extent]:
-    """All batches of a node, journal and fanout logs, a segment at a time; of one without a head, all bytes."""
-    for log in [directory.journal, *directory.fanout_logs()]:
+def extents_of(directory: DataDirectory, choice: Options | None = None) -> Iterator[Extent]:
+    """All batches of a node, journal and fanout logs, a segment at a time; of one without a head, all bytes.
+
+    With a `choice` only the segments that it does not leave out, and of fanout logs those of its destinations.
+    """
+    fanouts = directory.fanout_logs()
+    if choice is not None and choice.chooses:
+        fanouts = (log for log in fanouts if may_be_asked(directory.name_of(log), log, choice))
+    for log in [directory.journal, *fanouts]:
         for segment in log.files():
             try:
+                if _is_left_out(segment, choice):
+                    continue
                 yield segment.extent(segment.head().size, segment.list().reach)
             except (FileNotFoundError, NotBegun):
                 continue  # Retention of the running node was quicker, or it has just begun the file.

@@ -15,7 +15,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from qmq.errors import CorruptLog
-from qmq.spark.logs import DataDirectory
+from qmq.spark.logs import DataDirectory, Listing
+from qmq.spark.options import Options
+from qmq.spark.plan import passed_by
 from qmq.storage.segment import BatchEntry
 
 SEGMENTS_LOOKED_AT: Final = 16
@@ -60,11 +62,11 @@ class _Sample(NamedTuple):
     came_us: Seconds
 
 
-def measure(directories: Sequence[DataDirectory]) -> tuple[list[Link], list[Cut]]:
-    """All pairs that the newest segments tell something about."""
+def measure(directories: Sequence[DataDirectory], choice: Options | None = None) -> tuple[list[Link], list[Cut]]:
+    """All pairs that the newest segments tell something about; with a `choice`, the newest of those that it chooses."""
     samples: dict[tuple[str, str], _Sample] = {}
     for directory in directories:
-        for source, sample in _samples(directory):
+        for source, sample in _samples(directory, choice):
             samples[source, directory.node] = sample
     fastest = {pair: float(np.min(sample.came_us - sample.sent_us)) for pair, sample in samples.items()}
     links: list[Link] = []
@@ -80,14 +82,8 @@ def measure(directories: Sequence[DataDirectory]) -> tuple[list[Link], list[Cut]
     return links, cuts
 
 
-def _samples(directory: DataDirectory) -> Iterator[tuple[str, _Sample]]:
-    entries: list[BatchEntry] = []
-    segments = directory.journal.files()
-    for segment in segments[-SEGMENTS_LOOKED_AT:]:
-        try:
-            entries += segment.list().entries
-        except (FileNotFoundError, CorruptLog):
-            continue  # Dropped meanwhile, not begun yet, or damaged, which is the audit's to tell.
+def _samples(directory: DataDirectory, choice: Options | None) -> Iterator[tuple[str, _Sample]]:
+    entries: list[BatchEntry] = [entry for listing in _newest(directory, choice) for entry in listing.entries]
     if not entries:
         return
     nodes = np.array([entry.origin.node for entry in entries])
@@ -104,6 +100,21 @@ def _samples(directory: DataDirectory) -> Iterator[tuple[str, _Sample]]:
     for source in sorted(set(nodes[rows].tolist())):
         chosen = nodes[rows] == source
         yield source, _Sample(last_us[rows[chosen]], came[chosen])
+
+
+def _newest(directory: DataDirectory, choice: Options | None) -> list[Listing]:
+    """The newest chosen segments, oldest first."""
+    found: list[Listing] = []
+    for segment in reversed(directory.journal.files()):
+        if len(found) == SEGMENTS_LOOKED_AT:
+            break
+        try:
+            listing = segment.list()
+        except (FileNotFoundError, CorruptLog):
+            continue  # Dropped meanwhile, not begun yet, or damaged, which is the audit's to tell.
+        if choice is None or not passed_by(listing, choice):
+            found.append(listing)
+    return found[::-1]
 
 
 def _cuts(source: str, target: str, sample: _Sample, took: Seconds) -> Iterator[Cut]:
