@@ -1,15 +1,13 @@
 """Data directories as a place to read from: one node's, or several nodes' at once."""
 
 import glob
-from itertools import pairwise
 from typing import Any
 
-from qmq.cursors import Range
 from qmq.dots import Vector
 from qmq.spark.logs import DataDirectory, Listing, Segment, ranges_of
 from qmq.spark.options import Options
 from qmq.spark.plan import Part, available, plan, plan_nodes
-from qmq.spark.ranges import NOTHING, RangeMap, minus
+from qmq.spark.ranges import NOTHING, RangeMap, beginning
 from qmq.spark.tables import rows_of
 
 
@@ -58,8 +56,7 @@ class Files:
                     excused.add(entry.origin, entry.first - 1, entry.last)
                 for origin, last in _given_up(segment, listing).items():
                     excused.add(origin, 0, last)
-        begin = {origin: _begin(ranges, excused.of(origin), have.get(origin, 0)) for origin, ranges in held.items()}
-        return {**have, **begin}
+        return beginning(held, excused, have)
 
     def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
         if not strict and self._options.fail_on_data_loss:
@@ -85,14 +82,3 @@ def _given_up(segment: Segment, listing: Listing) -> Vector:
         return segment.given_up(listing)
     except FileNotFoundError:
         return {}  # Retention of the running node was quicker.
-
-
-def _begin(held: list[Range], excused: list[Range], last: int) -> int:
-    """The sequence behind which all of `held`, and up to `last`, stands but for what is missing for no good reason."""
-    begin = held[0][0]
-    end = [(last, last)] if last > held[-1][1] else []
-    for (_, through), (after, _) in pairwise([*held, *end]):
-        if minus([(through, after)], excused):
-            break
-        begin = after
-    return begin

@@ -6,6 +6,7 @@ including `through`. A fanout's log has one per batch, so nothing here goes thro
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
 from qmq.cursors import Range, add_range
@@ -117,6 +118,22 @@ class RangeMap:
 
     def __bool__(self) -> bool:
         return any(self._known.values())
+
+
+def beginning(held: RangeMap, excused: RangeMap, have: Vector) -> Vector:
+    """Behind what everything stands that is `held`, and up to `have`, but for what is missing for no good reason."""
+    begin = {origin: _begin(ranges, excused.of(origin), have.get(origin, 0)) for origin, ranges in held.items()}
+    return {**have, **begin}
+
+
+def _begin(held: list[Range], excused: list[Range], last: int) -> int:
+    begin = held[0][0]
+    end = [(last, last)] if last > held[-1][1] else []
+    for (_, through), (after, _) in pairwise([*held, *end]):
+        if minus([(through, after)], excused):
+            break
+        begin = after
+    return begin
 
 
 NOTHING: Final = RangeMap()

@@ -18,7 +18,7 @@ from qmq.errors import NotConnected
 from qmq.spark.logs import Extent
 from qmq.spark.options import BadOption, Options, vector_from_json, vector_to_json
 from qmq.spark.plan import DataLoss, Part, loss_text
-from qmq.spark.ranges import NOTHING, RangeMap
+from qmq.spark.ranges import NOTHING, RangeMap, beginning
 from qmq.spark.views import read_batches
 from qmq.storage.batch import REST, read_head
 
@@ -41,6 +41,8 @@ class Picture:
         self.base = vector_from_json(facts["base"])
         self.given_up = vector_from_json(facts.get("given_up", {}))
         self.rests = vector_from_json(facts.get("rests", {}))
+        self.tells_reasons = {"given_up", "rests"} <= facts.keys()
+        """Whether it says so when its journal lacks something for a reason; nodes of earlier versions do not."""
         self.bytes = int(facts["bytes"])
         self.segments = [vector_from_json(vector) for vector in facts["segments"]]
         """Vectors where a segment ends and the next one begins."""
@@ -66,36 +68,52 @@ class Servers:
 
     def available(self) -> Vector:
         self._look()
-        have: Vector = {}
-        for picture in self._pictures:
-            merge(have, picture.vector)
-        return have
+        return self._have()
 
     def base(self) -> Vector:
         """Behind what nodes gave up, and what they got only a rest of: before that, their journals may have some
         records, and not those that follow. Of fanouts alone a rest has all that there is.
         """
-        lowest = self.available()
+        self._look()
+        return self._base()
+
+    def _base(self) -> Vector:
+        """The same of what was seen at the last look. Of a rest only the end is known: all before it may be one."""
+        held, excused = RangeMap(), RangeMap()
         for picture in self._pictures:
-            for origin, last in picture.vector.items():
-                begin = max(picture.base.get(origin, 0), picture.given_up.get(origin, 0))
-                if not self._options.only_fanouts:
-                    begin = max(begin, picture.rests.get(origin, 0))
-                if begin < last:
-                    lowest[origin] = min(begin, lowest[origin])
-        return lowest
+            gone = dict(picture.given_up)
+            merge(gone, picture.rests)
+            begin = dict(picture.base)
+            merge(begin, picture.given_up if self._options.only_fanouts else gone)
+            held = held.plus(RangeMap.between(begin, picture.vector))
+            excused = excused.plus(RangeMap.between({}, gone))
+        return beginning(held, excused, self._have())
+
+    def _have(self) -> Vector:
+        have: Vector = {}
+        for picture in self._pictures:
+            merge(have, picture.vector)
+        return have
 
     def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
         left = RangeMap.between(start, end)
         wanted_records = left.count()
+        excused = but_for
+        if not strict:
+            tells = all(picture.tells_reasons for picture in self._pictures)
+            excused = excused.plus(RangeMap.between({}, self._base() if tells else end))
         parts: list[Part] = []
         for picture in self._pictures:
             for share in _shares(picture, left):
                 left = left.minus(share)
                 for wanted in share.split(self._pieces(share.count(), wanted_records)):
-                    parts.append(Part((), wanted, self._servers_for(wanted, picture, len(parts)), strict))
-        lost = left.minus(but_for)
-        if strict and lost and self._options.fail_on_data_loss:
+                    servers = self._servers_for(wanted, picture, len(parts))
+                    # What is missing of the first is told by who reads: a picture has no holes.
+                    for piece, needed in ((wanted.minus(excused), True), (wanted.common(excused), False)):
+                        if piece:
+                            parts.append(Part((), piece, servers, needed))
+        lost = left.minus(excused)
+        if lost and self._options.fail_on_data_loss:
             raise DataLoss(loss_text(lost), lost)
         return parts
 

@@ -10,6 +10,7 @@ from qmq.dots import Origin, Vector
 from qmq.errors import NotConnected
 from qmq.spark.options import Options, read_options, vector_to_json
 from qmq.spark.plan import DataLoss
+from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import Servers
 from qmq.storage.batch import REST, read_head
 from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame
@@ -21,17 +22,27 @@ from .stub import Host
 class JournalNode(Host):
     """A node that has `batches` and tells them as `/system/journal` does. It takes header lines of 8 KiB, as nodes do.
 
-    Its first connection ends after `looks` subscriptions; with `refuses`, every one is answered with that ERROR.
+    Its first connection ends after `looks` subscriptions; with `refuses`, every one is answered with that ERROR. One
+    that is `old` does not say what of its journal is missing for a reason.
     """
 
     def __init__(
-        self, batches: list[bytes], *, looks: int = 1 << 30, refuses: str = "", given_up: Vector | None = None
+        self,
+        batches: list[bytes],
+        *,
+        looks: int = 1 << 30,
+        refuses: str = "",
+        base: Vector | None = None,
+        given_up: Vector | None = None,
+        old: bool = False,
     ) -> None:
         self.asked: list[Frame] = []
         self._batches = batches
         self._looks = [looks]
         self._refuses = refuses
+        self._base = base or {}
         self._given_up = given_up or {}
+        self._old = old
         super().__init__()
 
     def _serve(self, peer: socket.socket) -> None:
@@ -56,9 +67,11 @@ class JournalNode(Host):
 
     def _told(self, frame: Frame) -> Iterator[bytes]:
         vector = self._vector()
-        picture = {"node": "a", "vector": vector_to_json(vector), "base": {}, "bytes": 1, "segments": []}
-        picture["given_up"] = vector_to_json(self._given_up)
-        picture["rests"] = vector_to_json(self._rests())
+        picture = {"node": "a", "vector": vector_to_json(vector), "bytes": 1, "segments": []}
+        picture["base"] = vector_to_json(self._base)
+        if not self._old:
+            picture["given_up"] = vector_to_json(self._given_up)
+            picture["rests"] = vector_to_json(self._rests())
         yield _message([("journal", "picture")], json.dumps(picture).encode())
         until = frame.head.headers["qmq-until"]
         for data in self._batches:
@@ -113,7 +126,7 @@ def test_a_node_that_stops_or_is_full_is_left_out(code: str) -> None:
 @pytest.mark.parametrize("view", ["messages", "log"])
 def test_what_all_nodes_gave_up_is_asked_for_only_by_who_knows_that_it_was_there(view: str) -> None:
     """The node joined when others had dropped the first records: its picture does not tell."""
-    node = JournalNode(split(A, 101, 110, 5))
+    node = JournalNode(split(A, 101, 110, 5), old=True)
     options = asked(node, view=view)
     servers = Servers(options)
     parts = servers.plan_nodes() if view == "log" else servers.plan({}, {A: 110}, strict=False)
@@ -123,6 +136,74 @@ def test_what_all_nodes_gave_up_is_asked_for_only_by_who_knows_that_it_was_there
     assert [row["sequence"] for row in rows(parts, options, ["sequence"])] == list(range(101, 111))
     with pytest.raises(DataLoss, match=f"{A} from 1 to 100"):
         rows(strict, options, ["sequence"])
+
+
+@pytest.mark.parametrize("given_up", [{}, {A: 10}])
+def test_who_reads_all_there_is_is_told_what_is_missing_in_the_midst_for_no_reason(given_up: Vector) -> None:
+    node = JournalNode(
+        [*split(A, 11, 20, 5), *split(A, 31, 40, 5)], base={} if given_up else {A: 10}, given_up=given_up
+    )
+    options = asked(node)
+    careless = asked(node, failOnDataLoss="false")
+    servers = Servers(options)
+    parts = servers.plan({}, {A: 40}, strict=False)
+    servers.close()
+
+    with pytest.raises(DataLoss, match=f"{A} from 21 to 30"):
+        rows(parts, options, ["sequence"])
+    assert len(rows(parts, careless, ["sequence"])) == 20
+
+
+def test_who_reads_all_there_is_is_not_told_what_was_given_up_or_is_a_rest() -> None:
+    left = rest(A, 11, 20, [record(17), record(20)])
+    node = JournalNode([*split(A, 1, 10, 5), left, *split(A, 31, 40, 5)], given_up={A: 30})
+    options = asked(node)
+    servers = Servers(options)
+    parts = servers.plan({}, {A: 40}, strict=False)
+    servers.close()
+
+    assert sorted(row["sequence"] for row in rows(parts, options, ["sequence"])) == [
+        *range(1, 11),
+        17,
+        20,
+        *range(31, 41),
+    ]
+
+
+def test_what_one_node_has_dropped_and_another_has_not_got_yet_is_missing_for_no_reason() -> None:
+    options = asked(JournalNode(split(A, 1, 30, 5)), JournalNode(split(A, 51, 60, 5), base={A: 50}))
+    servers = Servers(options)
+
+    base = servers.base()
+    with pytest.raises(DataLoss, match=f"{A} from 31 to 50") as caught:
+        servers.plan({}, {A: 60}, strict=False)
+    parts = servers.plan({}, {A: 60}, strict=False, but_for=caught.value.missing)
+    servers.close()
+
+    assert base == {A: 0}
+    assert len(rows(parts, options, ["sequence"])) == 40
+
+
+def test_a_stream_from_the_earliest_begins_behind_what_one_node_gave_up_and_another_has_not_got_yet() -> None:
+    options = asked(JournalNode(split(A, 1, 30, 5)), JournalNode(split(A, 51, 60, 5), given_up={A: 50}))
+    servers = Servers(options)
+
+    base = servers.base()
+    found = rows(servers.plan(base, servers.available(), strict=True), options, ["sequence"])
+    everything = rows(servers.plan({}, servers.available(), strict=False), options, ["sequence"])
+    servers.close()
+
+    assert base == {A: 50} and len(found) == 10
+    assert len(everything) == 40
+
+
+def test_a_first_archive_takes_what_there_is_whatever_it_lacks() -> None:
+    options = asked(JournalNode([*split(A, 1, 20, 5), *split(A, 31, 40, 5)]))
+    servers = Servers(options)
+    parts = servers.plan({}, {A: 40}, strict=False, but_for=RangeMap.between({}, {A: 40}))
+    servers.close()
+
+    assert len(rows(parts, options, ["sequence"])) == 30
 
 
 def test_more_origins_than_a_header_takes_are_read() -> None:
@@ -157,7 +238,7 @@ def test_a_stream_from_the_earliest_begins_behind_what_all_nodes_gave_up() -> No
 def test_a_rest_is_read_where_no_node_has_all_and_is_a_loss_for_who_expects_that() -> None:
     left = rest(A, 1, 20, [record(7), record(20)])
     getting = JournalNode([left, *split(A, 21, 30, 5)])
-    having = JournalNode(split(A, 11, 30, 5))
+    having = JournalNode(split(A, 11, 30, 5), base={A: 10})
     options = asked(getting, having)
     servers = Servers(options)
     parts = servers.plan({}, {A: 30}, strict=False)
