@@ -59,10 +59,11 @@ class Files:
         return beginning(held, excused, have)
 
     def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
-        if not strict and self._options.fail_on_data_loss:
+        def may_be_nowhere() -> RangeMap:
             # Whoever takes what there is does not miss what is missing for a reason; all else it would.
-            but_for = but_for.plus(RangeMap.between({}, self.base()))
-        return plan(self._directories, self._options, start, end, but_for=but_for)
+            return but_for if strict else but_for.plus(RangeMap.between({}, self.base()))
+
+        return plan(self._directories, self._options, start, end, but_for=may_be_nowhere)
 
     def plan_nodes(self) -> list[Part]:
         return plan_nodes(self._directories, self._options)

@@ -70,12 +70,12 @@ def plan(
     start: Vector,
     end: Vector,
     *,
-    but_for: RangeMap = NOTHING,
+    but_for: Callable[[], RangeMap],
 ) -> list[Part]:
     """Parts that together bring every record above `start` up to `end` once.
 
     Everything in between is expected `but_for` what may be nowhere; what else is nowhere is an error if `options` say
-    so.
+    so. `but_for` is asked when the logs were looked at: what retention drops meanwhile is in it then.
 
     Raises:
         DataLoss: names origin and range.
@@ -94,8 +94,8 @@ def plan(
             rests = rests.plus(found)
         gone = left if not options.only_fanouts else left.minus(rests)
         left = gone.minus(_take_fanouts(directories, left.minus(rests), options, pieces))
-    lost = left.minus(but_for)
-    if lost and options.fail_on_data_loss:
+    lost = left.minus(but_for()) if left and options.fail_on_data_loss else NOTHING
+    if lost:
         raise DataLoss(loss_text(lost), lost)
     return _parts(pieces, options)
 

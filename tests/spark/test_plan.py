@@ -257,6 +257,33 @@ def test_what_is_there_is_known_although_retention_drops_a_segment_meanwhile(
     assert files.available() == {A: 20}
 
 
+@pytest.mark.parametrize("looks", range(1, 6))
+def test_what_retention_drops_while_a_query_from_the_beginning_is_planned_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """After the first look at the journal, the second, …: planning takes several."""
+    journal = node(tmp_path, "a")
+    first = journal.segment(split(A, 1, 10, 5))
+    journal.segment(split(A, 11, 20, 5), {A: 10})
+    files = Files(asked(tmp_path))
+    listed = Log.segments
+    left = [looks]
+
+    def dropped_behind(log: Log) -> object:
+        found = listed(log)
+        left[0] -= 1
+        if not left[0]:
+            first.unlink()
+        return found
+
+    monkeypatch.setattr(Log, "segments", dropped_behind)
+
+    parts = files.plan({}, {A: 20}, strict=False)
+
+    going_on = asked(tmp_path, failOnDataLoss="false")
+    assert [row["sequence"] for row in rows(parts, going_on, ["sequence"])][-10:] == list(range(11, 21))
+
+
 def test_a_fanout_that_was_quiet_before_its_journal_begins_is_no_loss(tmp_path: Path) -> None:
     """Its last record before is 30, the journal begins at 100; a stream stopped at 40 goes on."""
     fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 10, [record(n, b"", "/fanout/f") for n in (10, 30)], last=30)])

@@ -145,6 +145,31 @@ def test_a_stream_that_finds_its_past_gone_says_what_is_missing(spark: Any, mesh
         run(spark, mesh, out, columns="sequence")
 
 
+def test_what_retention_drops_before_the_first_micro_batch_of_a_stream_from_the_earliest_is_no_loss(
+    tmp_path: Path,
+) -> None:
+    """The next one begins where this one ended: there it is."""
+    from qmq.spark.plan import DataLoss
+    from qmq.spark.stream import LogStream
+
+    journal = node(tmp_path, "a")
+    dropped = [journal.segment(split(A, 1, 10, 5)), journal.segment(split(A, 11, 20, 5), {A: 10})]
+    journal.segment(split(A, 21, 30, 5), {A: 20})
+    options = read_options({"path": str(tmp_path / "a")})
+    stream = LogStream(options, ["sequence"])
+    start = stream.initialOffset()
+    dropped[0].unlink()
+
+    parts = stream.partitions(start, {str(A): 15})
+    dropped[1].unlink()
+
+    assert len(parts) == 1
+    with pytest.raises(DataLoss, match=f"{A} from 16 to 20"):
+        stream.partitions({str(A): 15}, {str(A): 30})
+    with pytest.raises(DataLoss, match=f"{A} from 1 to 20"):
+        LogStream(options, ["sequence"]).partitions(start, {str(A): 30})
+
+
 @pytest.mark.parametrize(("records", "expected"), [("7", 7), ("1000000", 10)])
 def test_of_two_bounds_of_a_micro_batch_the_smaller_counts(mesh: Path, records: str, expected: int) -> None:
     from qmq.spark.stream import RECORD_BYTES, LogStream
