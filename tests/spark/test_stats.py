@@ -92,6 +92,51 @@ def test_each_window_says_what_was_done_in_it_and_what_waited_at_its_end(spark: 
     assert not found.is_cut
 
 
+def test_windows_that_are_shown_are_right_although_there_are_too_many(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two queues, the first window and half of the second: what is settled later waited in these, too."""
+    monkeypatch.setattr("qmq.spark.jobs.windows.WINDOWS_MAX", 3)
+    jobs = [record(n, b"x", at_us=at(0.1 * n)) for n in (1, 2, 3, 4)]
+    mails = [record(n, b"x", "/queue/mails", at_us=at(0.9)) for n in range(5, 15)]
+    more = [record(15, b"x", at_us=at(1.5)), *(record(n, b"x", "/queue/mails", at_us=at(1.5)) for n in range(16, 30))]
+    done = [
+        record(number, pack_dots([Dot(A, of)]), at_us=at(minute), kind=Kind.SETTLE)
+        for number, (of, minute) in enumerate([(2, 1.5), (15, 1.9), (3, 2.5), (4, 3.5), (1, 5.5)], 1)
+    ]
+    node(tmp_path, "a").segment([batch(A, 1, [*jobs, *mails, *more]), batch(B, 1, done)])
+
+    found = stats(read_records(spark, {"path": f"{tmp_path}/a"}))
+
+    assert found.is_cut
+    assert [
+        (round((one.start.timestamp() * 1e6 - at(0)) / MINUTE_US), one.destination, one.waiting, one.oldest_seconds)
+        for one in found.windows
+    ] == [
+        (0, "/queue/mails", 10, pytest.approx(6.0)),
+        (0, "/queue/jobs", 4, pytest.approx(54.0)),
+        (1, "/queue/jobs", 3, pytest.approx(114.0)),
+    ]
+
+
+def test_of_a_message_that_came_before_what_is_read_only_failures_that_are_read_count(
+    spark: Any, tmp_path: Path
+) -> None:
+    """It failed for the fourth time, and the fifth; the other came and failed three times, in one record."""
+    old = Dot(Origin("c", 0xC1), 7)
+    noted = [
+        record(2, pack_attempts([(old, 4), (Dot(A, 1), 3)]), at_us=at(1), kind=Kind.ATTEMPTS),
+        record(3, pack_attempts([(old, 5)]), at_us=at(2), kind=Kind.ATTEMPTS),
+    ]
+    mentioned = record(1, pack_attempts([(old, 5), (Dot(A, 1), 3)]), at_us=at(3), kind=Kind.ATTEMPTS)
+    node(tmp_path, "a").segment([batch(A, 1, [record(1, b"x", at_us=at(0)), *noted]), batch(B, 1, [mentioned])])
+
+    found = stats(read_records(spark, {"path": f"{tmp_path}/a"}))
+
+    assert [one.failures for one in found.windows] == [0, 4, 1]
+    assert [total.failures for total in found.totals] == [5]
+
+
 def test_a_stream_appends_each_window_once_it_has_ended(spark: Any, tmp_path: Path) -> None:
     jobs = [record(n, b"x" * n, at_us=at(0)) for n in (1, 2, 3)]
     failed = record(4, pack_attempts([(Dot(A, 3), 1)]), at_us=at(0.5), kind=Kind.ATTEMPTS)

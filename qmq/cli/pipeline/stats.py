@@ -25,6 +25,10 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
 
     Messages, bytes, sizes, time to ack, what is not settled and how old it is, failed deliveries and dead letters.
     --json and --html tell all of it for each window, too.
+
+    With --follow, a failure counts once more when another node notes it: one that got messages back after it had lost
+    its disk, or that adopts those of a retired node. Without, failures that a retired node's messages had count again
+    with the node that adopts them.
     """
     read_source(**source, view="records")  # mistakes are told before Spark starts
     given = given_source(**source)

@@ -108,7 +108,7 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
     seconds = f.when(f.col("settled_at").isNotNull(), f.greatest(f.lit(0.0), took))
     joined = messages.join(first, "message_id", "full").withColumn("ack_seconds", seconds)
     joined = joined.cache()
-    failures = failures_of(records.where("chosen")).cache()
+    failures = failures_of(records.where("chosen"), joined.where("timestamp is not null")).cache()
     try:
         known = joined.where("chosen")
         unknown = joined.where("timestamp is null and queue is not null").withColumn("destination", f.col("queue"))

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from qmq.spark.tables import time_of
 
 WINDOWS_MAX: Final = 100_000
-"""Rows that are brought to the driver, of each kind; the first ones."""
+"""Rows that are brought to the driver, of each kind; the first ones, by time and then by destination."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +99,19 @@ def windows_of(
     )
     dead = _collect(letters.groupBy(_in("timestamp", window), "destination").agg(f.count("*").alias("dead_letters")))
     failed = _collect(failures.groupBy(_in("timestamp", window), "destination").agg(f.sum("count").alias("failures")))
-    unsettled = messages.where("settled_at is null").groupBy("destination")
+    end = min(
+        (_key(part[WINDOWS_MAX]) for part in (accepted, settled, dead, failed) if len(part) > WINDOWS_MAX), default=None
+    )
+    unsettled = messages.where(_waits_at(end, window)).groupBy("destination")
     waiting = unsettled.agg(f.unix_micros(f.min("timestamp")).alias("first_us")).collect()
 
-    known: dict[tuple[str, int], _Facts] = {}
+    known: dict[tuple[int, str], _Facts] = {}
     seconds = 60.0
     for row in (*accepted, *settled, *dead, *failed):
         said = row.asDict()
-        start, end, destination = said.pop("start"), said.pop("end"), said.pop("destination")
-        seconds = (end - start) / 1e6
-        facts = known.setdefault((destination, start), _Facts({}))
+        start, stop, destination = said.pop("start"), said.pop("end"), said.pop("destination")
+        seconds = (stop - start) / 1e6
+        facts = known.setdefault((start, destination), _Facts({}))
         for name in ("size", "ack"):
             if name in said:
                 said[f"{name}_p50"], said[f"{name}_p99"] = said.pop(name) or (None, None)
@@ -119,11 +122,25 @@ def windows_of(
     _tell_what_waited(known, {row.destination: row.first_us for row in waiting}, round(seconds * 1e6))
     rows = [
         Window(start=time_of(start), destination=destination, **facts.of)
-        for (destination, start), facts in known.items()
+        for (start, destination), facts in sorted(known.items())
     ]
-    rows.sort(key=lambda row: (row.start, -row.messages, row.destination))
-    is_cut = any(len(part) > WINDOWS_MAX for part in (accepted, settled, dead, failed))
-    return Windows(rows=rows[:WINDOWS_MAX], seconds=seconds, is_cut=is_cut or len(rows) > WINDOWS_MAX)
+    # At least so many come before `end`, and of these everything is known.
+    shown = sorted(rows[:WINDOWS_MAX], key=lambda row: (row.start, -row.messages, row.destination))
+    return Windows(rows=shown, seconds=seconds, is_cut=end is not None or len(rows) > WINDOWS_MAX)
+
+
+def _key(row: Any) -> tuple[int, str]:
+    """As `_collect` orders rows."""
+    return row.start, row.destination
+
+
+def _waits_at(end: tuple[int, str] | None, window: str) -> Column:
+    """Whether a message is settled in no window before `end`: in those it waited, wherever it was settled later."""
+    unsettled = f.col("settled_at").isNull()
+    if end is None:
+        return unsettled
+    start = f.unix_micros(f.window(f.greatest("settled_at", "timestamp"), window)["start"])
+    return unsettled | (f.struct(start, "destination") >= f.struct(f.lit(end[0]), f.lit(end[1])))
 
 
 def median_and_p99(column: str) -> Column:
@@ -144,34 +161,40 @@ def _collect(frame: DataFrame) -> Sequence[Any]:
     """The first rows, and one more where there are too many."""
     # Numbers, because Spark makes times of this machine's zone of its own, and does not say so.
     bounds = {"start": f.unix_micros("window.start"), "end": f.unix_micros("window.end")}
-    return frame.orderBy("window").limit(WINDOWS_MAX + 1).withColumns(bounds).drop("window").collect()
+    return frame.orderBy("window", "destination").limit(WINDOWS_MAX + 1).withColumns(bounds).drop("window").collect()
 
 
-def _tell_what_waited(known: dict[tuple[str, int], _Facts], unsettled: dict[str, int], length_us: int) -> None:
+def _tell_what_waited(known: dict[tuple[int, str], _Facts], unsettled: dict[str, int], length_us: int) -> None:
     by_destination: dict[str, list[int]] = {}
-    for destination, start in sorted(known):
+    for start, destination in sorted(known):
         if destination.startswith("/queue/"):
             by_destination.setdefault(destination, []).append(start)
     for destination, starts in by_destination.items():
         waiting = 0
         for start in starts:
-            facts = known[destination, start]
+            facts = known[start, destination]
             waiting += facts.of.get("messages", 0) - facts.known
             facts.of["waiting"] = waiting
         first_us: float = unsettled.get(destination, inf)
         for start in reversed(starts):
-            facts = known[destination, start]
+            facts = known[start, destination]
             if first_us < start + length_us:
                 facts.of["oldest_seconds"] = (start + length_us - first_us) / 1e6
             first_us = min(first_us, facts.first_us)
 
 
-def failures_of(records: DataFrame) -> DataFrame:
+def failures_of(records: DataFrame, messages: DataFrame) -> DataFrame:
     """destination, timestamp, count: failed deliveries. ATTEMPTS records hold absolute counts per message, so what a
-    record adds to the one before counts."""
+    record adds to the one before counts.
+
+    Of a message that is not among `messages` (message_id), because it came before what is read, the first record may
+    count failures of that time, too: it is one of them, for there is no record without.
+    """
     noted = records.where("kind = 'ATTEMPTS'").select("destination", "timestamp", f.explode(_noted()).alias("noted"))
     highest = Over.partitionBy("destination", "noted.dot").orderBy("noted.count", "timestamp")
-    before = f.coalesce(f.lag("noted.count").over(highest), f.lit(0))
+    is_read = f.col("message_id").isNotNull()
+    before = f.coalesce(f.lag("noted.count").over(highest), f.when(is_read, 0).otherwise(f.col("noted.count") - 1))
+    noted = noted.join(messages.select("message_id"), f.col("noted.dot") == f.col("message_id"), "left")
     return noted.select("destination", "timestamp", (f.col("noted.count") - before).alias("count")).where("count > 0")
 
 
@@ -196,7 +219,8 @@ def streamed(records: DataFrame, *, window: str, lateness: str, letter_of: str) 
     """The windows of a stream of records, each when the newest record is `lateness` beyond its end.
 
     Without what takes a message and its settle together: times to ack, and what waits. A message that two nodes settled
-    counts twice. `letter_of`: the header that says whose dead letter a message is.
+    counts twice, and so does a failure that another node notes once more, because it heard of it. `letter_of`: the
+    header that says whose dead letter a message is.
     """
     node = node_of("origin")
     kind, destination, settled = f.col("kind"), f.col("destination"), f.size("settled")
