@@ -10,6 +10,9 @@ PARTS = 4
 STEPS = {Trouble.POWER: 1, Trouble.FAILURE: 3, Trouble.FULL: 3}
 """Each call, or each third, on every commit; `python -m tests.simulation.disk_troubles` tries them all."""
 
+SEEDS = {Trouble.POWER: (1, 3), Trouble.FAILURE: (0,), Trouble.FULL: (0,)}
+"""What is left of a write when the power goes is drawn: of two records in two batches one draw in fifty leaves one."""
+
 PLANTED = [
     "shipped before fsync",
     "receipted before recorded",
@@ -25,14 +28,16 @@ pytestmark = pytest.mark.simulation
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("trouble", Trouble)
 def test_trouble_at_any_call_of_the_disk_loses_and_doubles_nothing(trouble: Trouble, part: int) -> None:
-    undisturbed = meet(trouble, None)
-    assert undisturbed.calls > 100, "a load that hardly uses its disk proves nothing"
-    assert not undisturbed.wrongs
-    step = STEPS[trouble]
+    for seed in SEEDS[trouble]:
+        undisturbed = meet(trouble, None, seed)
+        assert undisturbed.calls > 100, "a load that hardly uses its disk proves nothing"
+        assert not undisturbed.wrongs
+        step = STEPS[trouble]
 
-    found = {point: meet(trouble, point).wrongs for point in range(part * step, undisturbed.calls, PARTS * step)}
+        points = range(part * step, undisturbed.calls, PARTS * step)
+        found = {point: meet(trouble, point, seed).wrongs for point in points}
 
-    assert not {point: wrongs for point, wrongs in found.items() if wrongs}
+        assert not {point: wrongs for point, wrongs in found.items() if wrongs}
 
 
 @pytest.mark.parametrize("name", PLANTED)
