@@ -11,6 +11,7 @@
     Moved                           CURSOR   destination = the fanout, body = what became of the cursor
     Fact                            RETIRE   body = who has left, who adopts what it leaves, how far it was known
     Fact                            TERM     body = who serves whose queue messages; as VOTE: who has this node's vote
+    Fact                            GONE     body = a stretch of records that are nowhere any more
 
 Records of unknown kinds are stored and relayed byte for byte and mean nothing here.
 """

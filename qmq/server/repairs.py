@@ -31,7 +31,7 @@ from qmq.storage.cursor_record import pack_move, unpack_move
 from qmq.storage.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
 from qmq.storage.gone_record import Stretch
 from qmq.storage.mesh_facts import UNCHECKED
-from qmq.storage.rest import Rest
+from qmq.storage.rest import Rest, nothing_left
 from qmq.storage.store import Store
 from qmq.world import World
 
@@ -332,7 +332,7 @@ class Repairs:
     async def _answer_rest(self, origin: Origin, after: int, through: int, fanout: str) -> bytes:
         desk = self._desk
         if origin in desk.broker.forgotten:
-            return msgpack.packb(list(Rest(through, 0, 0, [])))  # type: ignore[no-any-return]
+            return msgpack.packb(list(nothing_left(through)))  # type: ignore[no-any-return]
         durables = desk.broker.durables
         given_up = durables.given_up.get(origin, 0)
         # Who mends a log wants what is in it, and has told its readers itself.

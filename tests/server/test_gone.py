@@ -17,6 +17,15 @@ from tests.server.rig import eventually, subscribe
 from tests.server.test_releasing import JOBS, F, mesh_of, publish, rot, written_alone
 from tests.server.test_repairs import followed, forget_the_past, short_lived
 
+KEPT = {"durable": "true", "ack": "client-individual"}
+
+
+async def keep_a_place(mesh: MeshRig, node: str) -> None:
+    """Subscribe durably, and leave."""
+    reader = await followed(mesh, node, **KEPT)
+    await reader.send("DISCONNECT\nreceipt:bye\n\n")
+    await reader.until_closed()
+
 
 async def test_a_fanout_tells_its_readers_the_gap_and_goes_on_behind_it(autojump_clock: MockClock) -> None:
     async with mesh_of("a", "b", "c").run() as mesh:
@@ -101,10 +110,7 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
-        kept = {"durable": "true", "ack": "client-individual"}
-        reader = await followed(mesh, "b", **kept)
-        await reader.send("DISCONNECT\nreceipt:bye\n\n")
-        await reader.until_closed()
+        await keep_a_place(mesh, "b")
         origin = await closed_and_dropped(mesh)
         await eventually(lambda: all(node.durable_vector().get(origin) == 5 for node in mesh.nodes.values()))
         await eventually(lambda: all(node.broker.durables.gone.ends == {origin: [3]} for node in mesh.nodes.values()))
@@ -129,7 +135,7 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
         c = await mesh.start("c")
         await mesh.until_linked()
         await eventually(lambda: c.durable_vector().get(origin) == 5)
-        again = await followed(mesh, "c", **kept)
+        again = await followed(mesh, "c", **KEPT)
         got = await again.messages(3)
         assert got == [b"one", b"", b"three"]
 
@@ -138,10 +144,7 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
-        kept = {"durable": "true", "ack": "client-individual"}
-        reader = await followed(mesh, "c", **kept)
-        await reader.send("DISCONNECT\nreceipt:bye\n\n")
-        await reader.until_closed()
+        await keep_a_place(mesh, "c")
         ask = repairs.ask_rest
         go = trio.Event()
 
@@ -158,7 +161,7 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
         for name in "ab":
             await forget_the_past(mesh, name)
         c = await mesh.start("c")
-        reader = await followed(mesh, "c", **kept)
+        reader = await followed(mesh, "c", **KEPT)
         await trio.sleep(5)
         go.set()
         await eventually(lambda: bool(c.broker.durables.gone.ends))
@@ -172,10 +175,7 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
 
 async def test_a_log_that_rots_later_is_mended_with_what_came_before_the_gap(autojump_clock: MockClock) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
-        kept = {"durable": "true", "ack": "client-individual"}
-        reader = await followed(mesh, "b", **kept)
-        await reader.send("DISCONNECT\nreceipt:bye\n\n")
-        await reader.until_closed()
+        await keep_a_place(mesh, "b")
         origin = await written_alone(mesh, "one", "two", "three", "four", destination=F)
         rot(mesh.disks["a"], b"two")
         await mesh.start("a")
@@ -192,5 +192,5 @@ async def test_a_log_that_rots_later_is_mended_with_what_came_before_the_gap(aut
 
         await eventually(lambda: b.mending.mended == 1)
 
-        again = await followed(mesh, "b", **kept)
+        again = await followed(mesh, "b", **KEPT)
         assert await again.messages(4) == [b"one", b"", b"three", b"four"]

@@ -388,14 +388,19 @@ async def test_nor_while_another_member_has_some_of_it_aside(autojump_clock: Moc
         assert await waiting(mesh, "b") == [b"one", b"three"]
 
 
+async def begun_to_come_back(mesh: MeshRig) -> None:
+    """Of five messages of `a` two are gone, and the first of these is known to be."""
+    await written_alone(mesh, "one", "two", "three", "four", "five")
+    rot(mesh.disks["a"], b"two", b"four")
+    a = await mesh.start("a")
+    rejoin(mesh, "a")
+    await eventually(lambda: bool(a.broker.durables.gone.ends))
+
+
 @pytest.mark.parametrize("died", [0.0, 0.002, 0.004, 0.006, 0.01])
 async def test_a_death_in_the_midst_of_it_loses_nothing_more(autojump_clock: MockClock, died: float) -> None:
     async with mesh_of("a", "b", "c").run() as mesh:
-        await written_alone(mesh, "one", "two", "three", "four", "five")
-        rot(mesh.disks["a"], b"two", b"four")
-        a = await mesh.start("a")
-        rejoin(mesh, "a")
-        await eventually(lambda: bool(a.broker.durables.gone.ends))
+        await begun_to_come_back(mesh)
         await trio.sleep(died)
         await mesh.kill("a")
 
@@ -534,11 +539,7 @@ async def test_a_rest_that_is_aside_comes_back_when_who_told_it_is_gone(
 async def test_a_peer_may_die_at_any_moment_of_it(autojump_clock: MockClock, when: int) -> None:
     """Whatever dies in between: what is whole comes back once, everywhere."""
     async with mesh_of("a", "b", "c").run() as mesh:
-        await written_alone(mesh, "one", "two", "three", "four", "five")
-        rot(mesh.disks["a"], b"two", b"four")
-        a = await mesh.start("a")
-        rejoin(mesh, "a")
-        await eventually(lambda: bool(a.broker.durables.gone.ends))
+        await begun_to_come_back(mesh)
         await trio.sleep(0.004 * when)
         await mesh.kill("b")
         await trio.sleep(0.5)
