@@ -238,30 +238,8 @@ def test_a_segment_that_was_dropped_since_the_plan_ends_the_query_unless_losses_
     assert [row["sequence"] for row in rows(parts, lenient, ["sequence"])] == list(range(11, 21))
 
 
-def test_what_is_there_is_known_although_retention_drops_a_segment_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = node(tmp_path, "a")
-    first = journal.segment(split(A, 1, 10, 5))
-    journal.segment(split(A, 11, 20, 5), {A: 10})
-    files = Files(asked(tmp_path))
-    listed = Log.segments
-
-    def dropped_behind(log: Log) -> object:
-        found = listed(log)
-        first.unlink(missing_ok=True)
-        return found
-
-    monkeypatch.setattr(Log, "segments", dropped_behind)
-
-    assert files.available() == {A: 20}
-
-
-@pytest.mark.parametrize("looks", range(1, 6))
-def test_what_retention_drops_while_a_query_from_the_beginning_is_planned_is_no_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
-) -> None:
-    """After the first look at the journal, the second, …: planning takes several."""
+def two_segments_and_the_first_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int) -> Files:
+    """Records 1 to 10 go when the journal has been looked at so often; 11 to 20 stay."""
     journal = node(tmp_path, "a")
     first = journal.segment(split(A, 1, 10, 5))
     journal.segment(split(A, 11, 20, 5), {A: 10})
@@ -277,6 +255,23 @@ def test_what_retention_drops_while_a_query_from_the_beginning_is_planned_is_no_
         return found
 
     monkeypatch.setattr(Log, "segments", dropped_behind)
+    return files
+
+
+def test_what_is_there_is_known_although_retention_drops_a_segment_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = two_segments_and_the_first_is_dropped(tmp_path, monkeypatch, 1)
+
+    assert files.available() == {A: 20}
+
+
+@pytest.mark.parametrize("looks", range(1, 6))
+def test_what_retention_drops_while_a_query_from_the_beginning_is_planned_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """After the first look at the journal, the second, …: planning takes several."""
+    files = two_segments_and_the_first_is_dropped(tmp_path, monkeypatch, looks)
 
     parts = files.plan({}, {A: 20}, strict=False)
 
