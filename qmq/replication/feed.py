@@ -171,6 +171,10 @@ class Feed:
         """Whether the peer has told this to be what it has of `origin`, received and durable."""
         return self.began and self._told.get(origin, 0) == last == self.durable.get(origin, 0)
 
+    def has_none_beyond(self, origin: Origin, last: int) -> bool:
+        """Whether the peer has told that it has no more of `origin` than that."""
+        return self.began and self._told.get(origin, 0) <= last
+
     def lag(self, have: Vector) -> dict[Origin, int]:
         """Per origin, how many of our records the peer has not told to have received; only where there are some."""
         return {

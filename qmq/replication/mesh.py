@@ -235,6 +235,11 @@ class Mesh:
         servings = [self._hub.servings.get(peer) for peer in peers]
         return all(serving is not None and serving.feed.has_exactly(origin, last) for serving in servings)
 
+    def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool:
+        """Whether `peer` has told over its present link that it has no more of `origin` than that."""
+        serving = self._hub.servings.get(peer)
+        return serving is not None and serving.feed.has_none_beyond(origin, last)
+
     # What peers have dropped
 
     @property

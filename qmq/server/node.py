@@ -552,7 +552,7 @@ class Node:
         await self.commits.all_told()
         await self.checkpoints.bring_up()
 
-    async def aside_anywhere(self, after: Vector) -> set[Origin] | None:
+    async def aside_anywhere(self, after: Vector) -> Vector | None:
         return await self.releasing.anywhere(after)
 
     def about_dead(self, origins: list[Origin]) -> bytes:
@@ -566,6 +566,9 @@ class Node:
     @property
     def lacks_rows(self) -> bool:
         return self.row_repairs.is_behind
+
+    def lacking_behind(self, origin: Origin, after: int) -> int:
+        return self.row_repairs.lacking_behind(origin, after)
 
     def repaired(self) -> None:
         self._release_hold()

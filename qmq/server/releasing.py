@@ -144,14 +144,16 @@ class Releasing:
         firsts = [last + 1 if origin in present else self._next(origin, last) for origin, last in after]
         return json.dumps({"aside": firsts}).encode()
 
-    async def anywhere(self, after: Vector) -> set[Origin] | None:
-        """Incarnations of which this node or a member has put aside what comes behind `after`; None: some member has
-        not answered."""
+    async def anywhere(self, after: Vector) -> Vector | None:
+        """What this node or a member has put aside behind `after`: incarnation → the first such sequence, where there
+        is one. None: some member has not answered."""
         answers = await ask_aside(self._desk, after)
         await self._is_known.wait()
         if answers is None:
             return None
-        return {o for o, last in after.items() if self._next(o, last)}.union(*answers.values())
+        own = {origin: first for origin, last in after.items() if (first := self._next(origin, last))}
+        known = [own, *answers.values()]
+        return {o: min(firsts[o] for firsts in known if o in firsts) for o in after if any(o in f for f in known)}
 
     async def run(self) -> None:
         """Bring back what can be, until nothing is aside."""

@@ -94,6 +94,8 @@ class RepairDesk(Protocol):
     def lacks_rows(self) -> bool:
         """Whether the queue store is still to be filled by peers (`row_repairs`)."""
 
+    def lacking_behind(self, origin: Origin, after: int) -> int: ...
+
     def look_at_damage(self) -> None: ...
     def repaired(self) -> None: ...
     def about_dead(self, origins: list[Origin]) -> bytes: ...
@@ -309,8 +311,9 @@ class Repairs:
             if what == "rest":
                 origin = origin_of(fields[1], fields[2])
                 fanout = str(fields[5]) if len(fields) > 5 else ""
+                is_for_rows = len(fields) > 6 and bool(fields[6])
                 async with self._answering:
-                    return await self._answer_rest(origin, number(fields[3]), number(fields[4]), fanout)
+                    return await self._answer_rest(origin, number(fields[3]), number(fields[4]), fanout, is_for_rows)
             if what == "settled":
                 dots = check_dots(fields[1])
                 async with self._answering:
@@ -329,7 +332,7 @@ class Repairs:
             desk.look_at_damage()
         raise Refused("bad-destination", "this node knows no such question about repairs")
 
-    async def _answer_rest(self, origin: Origin, after: int, through: int, fanout: str) -> bytes:
+    async def _answer_rest(self, origin: Origin, after: int, through: int, fanout: str, is_for_rows: bool) -> bytes:
         desk = self._desk
         if origin in desk.broker.forgotten:
             return msgpack.packb(list(nothing_left(through)))  # type: ignore[no-any-return]
@@ -338,10 +341,17 @@ class Repairs:
         # Who mends a log wants what is in it, and has told its readers itself.
         gone = [] if fanout else durables.gone.up_to(origin, through)
         read: Callable[[], Rest] = partial(desk.store.read_rest, origin, after, through, given_up, fanout, gone)
-        rest = await desk.world.run_blocking(read)
-        if rest.through <= after and not rest.lost:
-            await desk.bring_up_stores()
+        try:
             rest = await desk.world.run_blocking(read)
+            if rest.through <= after and not rest.lost:
+                await desk.bring_up_stores()
+                rest = await desk.world.run_blocking(read)
+        except CorruptLog:
+            # Who looks for the same may stop waiting for this node; others wait until it has found it, or given it up.
+            lost = min(desk.lacking_behind(origin, after), through) if is_for_rows else 0
+            if not lost:
+                raise
+            rest = Rest(after, lost, 0, [])
         return msgpack.packb(list(rest))  # type: ignore[no-any-return]
 
     async def _answer_settled(self, dots: list[Dot]) -> bytes:
@@ -358,9 +368,12 @@ class Asks(Protocol):
     async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
 
 
-async def ask_rest(desk: Asks, want: Want, fanout: str = "") -> Rest | None:
-    """What a peer's stores have left of a stretch; with `fanout` of that fanout at least. None: it gives no answer."""
-    question = ["rest", *want.origin, want.after, want.through, fanout]
+async def ask_rest(desk: Asks, want: Want, fanout: str = "", *, is_for_rows: bool = False) -> Rest | None:
+    """What a peer's stores have left of a stretch; with `fanout` of that fanout at least. None: it gives no answer.
+
+    `is_for_rows`: the queue store lacks it, so a peer whose own lacks the same has nothing either.
+    """
+    question = ["rest", *want.origin, want.after, want.through, fanout, is_for_rows]
     fields = _fields(await desk.ask_one(want.peer, MARK + msgpack.packb(question)), 4)
     if fields is None:
         return None

@@ -2,8 +2,9 @@
 
 A damaged row is met when it is read, and never answered; its queue goes on without it. What it may have been is looked
 for here: in the journal, then at one peer after the other, in the same questions as for a gap (`repairs`). What a peer
-accounts for without a record is done. When every member was heard and none knows of it, it is lost, and told so with
-its dot; while one is away it may be the one that has it. A node without peers goes by its journal alone.
+accounts for without a record is done. When every member was heard, and none knows of it, never had it, or has it aside
+behind damage, it is lost, and told so with its dot; while one is away it may be the one that has it. A node without
+peers goes by its journal alone.
 
 A whole file that was put aside is the same at a larger scale: all that the journal has dropped may be lacking. Until
 the peers that can be reached were asked for it, nothing of the queues is handed out (`is_behind`).
@@ -19,7 +20,7 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.outcome import Outcome
-from qmq.dots import Dot
+from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, DiskFull
 from qmq.replication.gaps import Want
 from qmq.server.clerk import Clerk
@@ -44,11 +45,13 @@ class Links(Protocol):
     """What links know of it; see `qmq.replication.mesh.Mesh`."""
 
     def reachable(self) -> list[str]: ...
+    def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool: ...
 
 
 class RowDesk(Protocol):
     """What row repairs need of the node."""
 
+    origin: Origin
     broker: Broker
     clerk: Clerk
     store: Store
@@ -60,6 +63,9 @@ class RowDesk(Protocol):
     def submit(self, out: Outcome) -> None: ...
     def repair_soon(self) -> None: ...
     async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
+    async def aside_anywhere(self, after: Vector) -> Vector | None:
+        """See `Releasing.anywhere`."""
+
     async def commit_slot(self) -> None: ...
 
 
@@ -79,6 +85,8 @@ class RowRepairs:
         # What is left of lacks that the journal was searched for.
         self._searched: set[Lack] = set()
         self._has_changed = False
+        # Whether somebody who can be reached may know more soon.
+        self._is_impatient = False
 
     @property
     def is_behind(self) -> bool:
@@ -89,11 +97,17 @@ class RowRepairs:
         """A damaged row was met, or there is another peer to ask."""
         self._stirred.set()
 
+    def lacking_behind(self, origin: Origin, after: int) -> int:
+        """Up to where this node, whose journal was searched, knows nothing of what comes behind `after`; 0: it may."""
+        lacking = (lack for lack in self._searched if lack.origin == origin and lack.after <= after < lack.through)
+        return max((lack.through for lack in lacking), default=0)
+
     async def run(self) -> None:
         """Mend whatever turns up; for ever."""
         desk = self._desk
         while True:
             self._stirred = trio.Event()
+            self._is_impatient = False
             lacks = await desk.world.run_blocking(desk.store.lacks)
             try:
                 open_ = [lack for lack in lacks if not await self._mend(lack)]
@@ -108,7 +122,7 @@ class RowRepairs:
             self._is_open = any(not lack.sequence for lack in open_)
             if was_behind and not self.is_behind:
                 desk.repair_soon()
-            patience = RETRY_SECONDS if self.is_behind else PATIENT_SECONDS
+            patience = RETRY_SECONDS if self.is_behind or self._is_impatient else PATIENT_SECONDS
             with trio.move_on_after(patience if open_ else inf):
                 await self._stirred.wait()
 
@@ -132,38 +146,59 @@ class RowRepairs:
         if left is None:
             self.mended += 1
             return True
-        if knows_all:
-            await self._give_up(left)
-            return True
-        self._searched.add(left)
-        return False
+        through = await self._nowhere_up_to(left) if knows_all else left.after
+        if through > left.after:
+            await self._give_up(left, through)
+            left = left._replace(after=through)
+        if left.after < left.through:
+            self._searched.add(left)
+            return False
+        return True
 
     async def _ask(self, peer: str, lack: Lack) -> tuple[Lack | None, bool]:
-        """What is still lacking when `peer` was asked, and whether it has answered."""
+        """What is still lacking when `peer` was asked, and whether that is all it will ever know."""
+        assert self.links is not None
         desk = self._desk
         left: Lack | None = lack
-        while left is not None:
-            rest = await ask_rest(desk, Want(peer, left.origin, left.after, left.through))
-            if rest is None:
-                return left, False
-            if rest.lost:
-                return left, True
-            if rest.through <= left.after:
-                return left, False
+        after = lack.after
+        while left is not None and after < left.through:
+            rest = await ask_rest(desk, Want(peer, left.origin, after, left.through), is_for_rows=True)
+            if rest is not None and rest.lost > after:
+                # It may have what comes behind that.
+                after = rest.lost
+                continue
+            if rest is None or rest.through <= after:
+                # It has less of this origin; not more that its stores have not taken yet.
+                is_all = rest is not None and self.links.has_none_beyond(peer, left.origin, after)
+                self._is_impatient = self._is_impatient or not is_all
+                return left, is_all
             try:
-                left = await desk.world.run_blocking(partial(desk.store.mend_by_rest, left, rest))
+                left = await desk.world.run_blocking(partial(desk.store.mend_by_rest, left, after, rest))
                 self._has_changed = True
             except (CorruptLog, ValueError) as error:
                 log.error("! what %s has left of %s cannot be taken: %s", peer, lack.origin, error)
                 return left, False
-        return None, True
+            after = rest.through
+        return left, True
 
-    async def _give_up(self, left: Lack) -> None:
-        """Every member was heard."""
+    async def _nowhere_up_to(self, left: Lack) -> int:
+        """Every member was heard: up to where nobody has put aside either what is lacking, which may come back."""
+        if self.links is None or left.origin == self._desk.origin:
+            return left.through
+        firsts = await self._desk.aside_anywhere({left.origin: left.after})
+        if firsts is None:
+            self._is_impatient = True
+            return left.after
+        return min(firsts.get(left.origin, left.through + 1) - 1, left.through)
+
+    async def _give_up(self, lack: Lack, through: int) -> None:
+        """Nobody has it up to there."""
         desk = self._desk
-        await desk.world.run_blocking(partial(desk.store.give_up_rows, left))
-        self.lost += 1
         self._has_changed = True
+        if not await desk.world.run_blocking(partial(desk.store.give_up_rows, lack, through)):
+            return
+        self.lost += 1
+        left = lack._replace(through=through)
         if left.sequence:
             what = f"the message {Dot(left.origin, left.sequence)} of {left.queue}"
         else:

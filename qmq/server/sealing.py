@@ -60,8 +60,8 @@ class SealingDesk(Protocol):
     def checkpoint_soon(self) -> None: ...
     def received_vector(self) -> Vector: ...
     def durable_vector(self) -> Vector: ...
-    async def aside_anywhere(self, after: Vector) -> set[Origin] | None:
-        """Of which of these incarnations some member, or this node, has put more aside; None: not all have answered."""
+    async def aside_anywhere(self, after: Vector) -> Vector | None:
+        """See `Releasing.anywhere`."""
 
 
 class Sealing:

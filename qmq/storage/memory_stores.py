@@ -13,7 +13,7 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.errors import LogBroken
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import NO_ATTEMPTS, CheckpointState, FanoutExtent, Identity, Lack, QueueHead, QueueRow
-from qmq.storage.queue_plan import LaneKey, by_lane, expired_within, lack_key, note_damage, settled_lacks
+from qmq.storage.queue_plan import LaneKey, between, by_lane, expired_within, lack_key, note_damage, settled_lacks
 from qmq.storage.term_record import TermNote, Terms
 
 
@@ -70,6 +70,12 @@ class _Lane:
             self.body_bytes -= len(row.body)
             if len(self.order) > 2 * len(self.rows) + 16:
                 self.order = [known for known in self.order if known in self.rows]
+
+    def beside(self, sequence: int) -> tuple[int | None, int | None]:
+        """The sequences of the rows before and behind this one."""
+        before = (known for known in reversed(self.order[: bisect_left(self.order, sequence)]) if known in self.rows)
+        behind = (known for known in self.order[bisect_right(self.order, sequence) :] if known in self.rows)
+        return next(before, None), next(behind, None)
 
     def beyond(self, sequence: int, due_by_us: int, limit: int) -> list[QueueRow]:
         found: list[QueueRow] = []
@@ -297,9 +303,9 @@ class MemoryQueueStore:
             return rows
         for row in rows:
             if row.dot in rotten and row.dot not in self._met:
-                self._met[row.dot] = Lack(
-                    row.dot.origin, row.dot.sequence - 1, row.dot.sequence, row.dot.sequence, row.queue
-                )
+                (key,) = by_lane([row])
+                beside = self._state.queues[row.queue][key].beside(row.dot.sequence)
+                self._met[row.dot] = between(row.dot.origin, row.queue, row.dot.sequence, *beside)
                 note_damage(self.damage, self._met[row.dot])
         return [row for row in rows if row.dot not in rotten]
 

@@ -404,7 +404,9 @@ class PostgresQueueStore:
             if self._lane(reader, lane.id).checksum not in (0, lane.checksum):
                 raise self._malformed(f"its lane {lane.id}")
             found = [reader.execute(ask, (lane.id, sequence)).fetchone() for ask in (sql.BEFORE, sql.BEHIND)]
-            self._met[lane.id, sequence] = between(lane, sequence, *[one[0] if one else None for one in found])
+            self._met[lane.id, sequence] = between(
+                lane.origin, lane.queue, sequence, *[one[0] if one else None for one in found]
+            )
             note_damage(self.damage, self._met[lane.id, sequence])
         return None
 

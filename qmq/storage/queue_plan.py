@@ -48,11 +48,11 @@ class LaneRow:
         self.checksum = lane_checksum(queue, rank, delayed, origin) if checksum is None else checksum
 
 
-def between(lane: LaneRow, sequence: int, before: int | None, behind: int | None) -> Lack:
+def between(origin: Origin, queue: str, sequence: int, before: int | None, behind: int | None) -> Lack:
     """What may be missing where a damaged row stands in a lane: its sequence may be wrong, but not its neighbours'."""
     after = -1 if before is None else before
     through = (SIGN if behind is None else behind) - 1
-    return Lack(lane.origin, max(after, 0), max(through, 0), unsigned(sequence), lane.queue)
+    return Lack(origin, max(after, 0), max(through, 0), unsigned(sequence), queue)
 
 
 def lack_columns(lack: Lack) -> tuple[str, int, int, int, int, str]:

@@ -369,7 +369,7 @@ class SqliteQueueStore:
             if known.checksum not in (0, lane.checksum):
                 raise sqlite3.DatabaseError(f"the row of lane {lane.id} is damaged")
             beside = [reader.execute(ask, (lane.id, sequence)).fetchone()[0] for ask in (sql.BEFORE, sql.BEHIND)]
-            self._met[lane.id, sequence] = between(lane, sequence, *beside)
+            self._met[lane.id, sequence] = between(lane.origin, lane.queue, sequence, *beside)
             note_damage(self.damage, self._met[lane.id, sequence])
         return None
 

@@ -17,7 +17,7 @@ from qmq.storage.checkpoint import Checkpointer, Stored
 from qmq.storage.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.journal import Journal
 from qmq.storage.ports import Lack, QueueRow, QueueStore, StorageSettings
-from qmq.storage.queue_plan import missing_among
+from qmq.storage.queue_plan import lack_key, missing_among
 from qmq.storage.record import (
     KIND_OFFSET,
     TIMED,
@@ -71,8 +71,9 @@ class RowMender:
                 self._mend(lack, self._wanted(search.rows()), left)
             return left
 
-    def take(self, lack: Lack, rest: Rest) -> Lack | None:
-        """Put back what a peer has left of `lack`, which `look_in_journal` has left; returns what is still lacking.
+    def take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
+        """Put back what a peer has left behind `after` of `lack`, which `look_in_journal` has left; returns what is
+        still lacking: what the peer knew in the midst of it is put back, and asked for again of the next one.
 
         Raises CorruptLog when there is no sense in the records; LogBroken, and DiskFull.
         """
@@ -85,20 +86,27 @@ class RowMender:
             rows: list[QueueRow] = []
             for packed in rest.records:
                 record = unpack_record(packed)
-                if record.kind == Kind.PUBLISH and lack.after < record.sequence <= rest.through:
+                if record.kind == Kind.PUBLISH and after < record.sequence <= rest.through:
                     if record.destination.startswith(self._settings.queue_prefix):
                         row = search.row(record)
                         rows.append(row._replace(attempts=failed.get(record.sequence, 0)))
-            left = lack._replace(after=rest.through) if rest.through < lack.through else None
+            left: Lack | None = lack
+            if after == lack.after:
+                left = lack._replace(after=rest.through) if rest.through < lack.through else None
+            elif rest.through >= lack.through:
+                left = lack._replace(through=after)
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
                 self._mend(lack, self._wanted(search.unsettled(rows)), left)
             return left
 
-    def give_up(self, lack: Lack) -> None:
-        """Nobody has it."""
+    def give_up(self, lack: Lack, through: int) -> bool:
+        """Nobody has it up to `through`. False: it was settled meanwhile, so nothing is missing."""
         with self._one, self._checkpointer.working():
-            self._mend(lack, [], None)
+            if not any(lack_key(known) == lack_key(lack) for known in self._queues.lacks()):
+                return False
+            self._mend(lack, [], lack._replace(after=through) if through < lack.through else None)
+            return True
 
     def _mend(self, lack: Lack, rows: list[QueueRow], left: Lack | None) -> None:
         """And tombstones go that stand for what is missing no more."""

@@ -362,25 +362,33 @@ class Store:
         """Put back what the own journal knows of `lack`; returns what only others may know. See `row_mending`."""
         return self._row_mender.look_in_journal(lack)
 
-    def mend_by_rest(self, lack: Lack, rest: Rest) -> Lack | None:
+    def mend_by_rest(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
         """Put back what a peer has left of what `mend_by_journal` returned; returns what is still lacking."""
-        return self._row_mender.take(lack, rest)
+        return self._row_mender.take(lack, after, rest)
 
-    def give_up_rows(self, lack: Lack) -> None:
-        """Nobody has what is lacking there."""
-        self._row_mender.give_up(lack)
+    def give_up_rows(self, lack: Lack, through: int) -> bool:
+        """Nobody has what is lacking there up to `through`. False: nothing was lacking any more."""
+        return self._row_mender.give_up(lack, through)
 
     def read_rest(
         self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "", gone: Sequence[int] = ()
     ) -> Rest:
-        """What the stores still hold of a stretch, for a peer that lacks it. See `RestReader.read`."""
+        """What the stores still hold of a stretch, for a peer that lacks it. See `RestReader.read`.
+
+        A part ends where the queue store lacks something; CorruptLog when that is at once.
+        """
         with self._resting:
             rest = self._rest.read(origin, after, through, given_up, fanout, gone)
-        if not fanout and not rest.lost:
-            for lack in self.lacks():
-                if lack.origin == origin and lack.after < rest.through and after < lack.through:
-                    raise CorruptLog(f"the queue store is damaged between {lack.after} and {lack.through} of {origin}")
-        return rest
+            if fanout or rest.lost:
+                return rest
+            # Only now: reading may have met damage.
+            lacking = [lack for lack in self.lacks() if lack.origin == origin and lack.through > after]
+            end = min((lack.after for lack in lacking), default=rest.through)
+            if end >= rest.through:
+                return rest
+            if end > after:
+                return self._rest.read(origin, after, end, given_up, fanout, gone)
+        raise CorruptLog(f"the queue store is damaged behind {end} of {origin}")
 
     def damaged_fanouts(self) -> list[str]:
         """Fanouts whose log was found damaged and is not mended. Waits for no lock."""

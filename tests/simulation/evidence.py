@@ -43,6 +43,8 @@ class Excuses:
     ids: dict[str, Dot] = field(default_factory=dict)
     """Message → the record of it that was lost; of one that was sent again, the last that was."""
     losses: list[Loss] = field(default_factory=list)
+    hidden: list[tuple[Member, Held]] = field(default_factory=list)
+    """What only one disk has, and only in the journal: nobody has met the damage in its stores yet."""
 
     @property
     def nodes(self) -> set[str]:
@@ -56,17 +58,42 @@ class Excuses:
 
     def lost(self, member: Member, members: Iterable[Member], records: Held) -> None:
         """To be called in the instant in which `records` are not on the disk of `member` any more."""
+        self._lose(member, nowhere_else(member, members, records), records)
+
+    def hide(self, member: Member, members: Iterable[Member], records: Held) -> None:
+        """To be called in the instant in which the stores of `member` do not have `records` any more, but its journal
+        does."""
+        self.hidden.append((member, nowhere_else(member, members, records)))
+
+    def look(self) -> None:
+        """What was hidden may be lost by now."""
+        still: list[tuple[Member, Held]] = []
+        for member, records in self.hidden:
+            kept = {dot for _, batch in batches_of(member) for dot, _ in records_of(batch)}
+            dropped = {dot: message_id for dot, message_id in records.items() if dot not in kept}
+            if dropped:
+                self._lose(member, dropped, dropped)
+            if len(dropped) < len(records):
+                still.append((member, {dot: message_id for dot, message_id in records.items() if dot in kept}))
+        self.hidden = still
+
+    def _lose(self, member: Member, only: Held, records: Held) -> None:
         self.losses.append(Loss(member.name, frozenset(records)))
-        others = [(other.vector(), other.gone) for other in members if other is not member]
-        forgotten = {origin for other in members for origin in other.forgotten()}
-        for dot, message_id in records.items():
-            if dot.origin in forgotten:
-                continue  # all had it, or it could not have been forgotten anywhere
-            if any(dot.sequence <= vector.get(dot.origin, 0) and dot not in gone for vector, gone in others):
-                continue
-            self.dots.add(dot)
-            if message_id:
-                self.ids[message_id] = dot
+        self.dots |= only.keys()
+        self.ids.update({message_id: dot for dot, message_id in only.items() if message_id})
+
+
+def nowhere_else(member: Member, members: Iterable[Member], records: Held) -> Held:
+    """Those of `records` that no other member has, or once had and let go for good."""
+    others = [(other.vector(), other.gone) for other in members if other is not member]
+    forgotten = {origin for other in members for origin in other.forgotten()}
+    return {
+        dot: message_id
+        for dot, message_id in records.items()
+        # What is forgotten all had, or it could not have been forgotten anywhere.
+        if dot.origin not in forgotten
+        and not any(dot.sequence <= vector.get(dot.origin, 0) and dot not in gone for vector, gone in others)
+    }
 
 
 @dataclass(frozen=True, slots=True)

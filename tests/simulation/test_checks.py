@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Origin
 from qmq.storage.batch import BatchHead, encode_batch, read_head
 from qmq.storage.record import Kind, pack_envelope, pack_record
-from tests.simulation.checks import can_decide, fanouts, members, moves, queues, records, toil, topics
+from tests.simulation.checks import alarms, can_decide, fanouts, members, moves, queues, records, toil, topics
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 
@@ -51,6 +51,13 @@ def test_a_hole_in_a_log_is_found() -> None:
     assert records.holes("n1", whole, {N1: 2}) == []
     assert [wrong.split(":")[0] for wrong in records.holes("n1", holed, {N1: 3})] == ["I3 hole"]
     assert [wrong.split(":")[0] for wrong in records.holes("n1", whole, {N1: 5})] == ["I3 vector"]
+
+
+def test_only_what_a_lost_disk_had_may_be_told_as_lost() -> None:
+    told = f"! ALARM lost: the message {Dot(N1, 3)} of {QUEUE} cannot be brought back: it was damaged here"
+
+    assert alarms.unexplained([told], Excuses(dots={Dot(N1, 3)})) == []
+    assert alarms.unexplained([told, "! else"], Excuses(dots={Dot(N1, 4)})) == [told, "! else"]
 
 
 def test_logs_that_differ_in_a_byte_are_found_and_a_shorter_one_is_fine() -> None:

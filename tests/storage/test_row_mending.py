@@ -7,6 +7,7 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.storage.batch import record_slices
+from qmq.storage.ports import Lack
 from qmq.storage.rest import Rest
 from qmq.storage.store import open_store
 from tests.storage.rig import NOW, SMALL, A, B, Writer
@@ -39,12 +40,15 @@ class Filled:
     def damage(self, *sequences: int) -> None:
         """Flip bits, and meet the rows."""
         self.store.close()
+        self.flip_bits(*sequences)
+        self.store = open_store(self._path, node="b", settings=SMALL)
+        self.standing()
+
+    def flip_bits(self, *sequences: int) -> None:
         with sqlite3.connect(self._path / "queues.sqlite") as database:
             for sequence in sequences:
                 database.execute("UPDATE messages SET body = x'ff' WHERE sequence = ?", (sequence,))
         database.close()
-        self.store = open_store(self._path, node="b", settings=SMALL)
-        self.standing()
 
     def standing(self) -> list[int]:
         return [dot.sequence for _, dot, _ in self.store.standing(None, 100) if dot.origin == A]
@@ -72,7 +76,7 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
     filled.forget_the_past()
     if again:
         filled.damage()
-    assert filled.store.mend_by_rest(left, old) is None
+    assert filled.store.mend_by_rest(left, left.after, old) is None
 
     assert filled.standing() == [1, 2, 4, 5]
     assert filled.store.lacks() == []
@@ -97,7 +101,35 @@ def test_two_damaged_rows_with_the_same_neighbour_are_looked_for_apart(tmp_path:
     assert set(filled.store.lacks()) == set(lacks)
     assert filled.store.known_of([Dot(A, 2), Dot(A, 5)], {}).done == []
     for lack in lacks:
-        assert filled.store.mend_by_rest(lack, answer(lack.sequence, lack.through)) is None
+        assert filled.store.mend_by_rest(lack, lack.after, answer(lack.sequence, lack.through)) is None
     assert filled.standing() == [2, 4, 5]
     assert filled.store.lacks() == []
+    filled.store.close()
+
+
+def test_what_is_settled_just_when_the_damage_is_met_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader meets a damaged row after the checkpoint has looked what is missing: what is settled may be it."""
+    filled = Filled(tmp_path)
+    filled.flip_bits(4)
+    queues = filled.store.queues
+    known = queues.lacks
+
+    def lacks() -> list[Lack]:
+        monkeypatch.setattr(queues, "lacks", known)
+        found = known()
+        filled.standing()
+        return found
+
+    monkeypatch.setattr(queues, "lacks", lacks)
+    filled.b.settle(JOBS, [Dot(A, 5)])
+    filled.take(filled.b.batch())
+    filled.forget_the_past()
+
+    (lack,) = filled.store.lacks()
+    left = filled.store.mend_by_journal(lack)
+    assert left is not None
+    assert filled.store.mend_by_rest(left, left.after, answer(5, left.through)) is None
+    assert filled.standing() == [1, 2, 3]
     filled.store.close()

@@ -33,6 +33,7 @@ def unfinished(stage: Stage) -> list[str]:
     down = [f"{member.name} is down" for member in members if not member.up]
     if down:
         return down
+    stage.excuses.look()
     if stage.leaving is not None and queues.lost(stage.ledger, stage.excuses):
         return [f"{stage.leaving.name} has left messages that are not adopted and consumed"]
     return (

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from qmq.dots import Dot
 from qmq.storage.memory_stores import MemoryQueueStore
-from tests.simulation.cluster import Member
-from tests.simulation.evidence import Held, batches_of, held_by, records_of
+from tests.simulation.evidence import batches_of, held_by, records_of
 from tests.simulation.faults import Fault, nemesis
 from tests.simulation.stage import Stage
 
@@ -43,21 +42,17 @@ async def _crash_and(stage: Stage, fault: Fault, harm: Callable[[MemoryQueueStor
     """`harm` gets the store of a node that is down and its rows, and returns which of them are gone."""
     member = stage.by_name[fault.node]
     if member.is_alive:
-        only_stored = _only_stored(stage, member)
+        held = held_by(member, stage.members)
+        journal = {dot for _, batch in batches_of(member) for dot, _ in records_of(batch)}
         await member.crash(silently=True)
         store = MemoryQueueStore(member.disk)
         gone = harm(store, _standing(store))
-        records = {dot: only_stored[dot] for dot in gone if dot in only_stored}
+        records = {dot: held[dot] for dot in gone if dot in held and dot not in journal}
         stage.excuses.lost(member, stage.members, records)
+        stage.excuses.hide(member, stage.members, {dot: held[dot] for dot in gone if dot in held and dot in journal})
         member.lose(records)
         await stage.start_after(member, fault.seconds)
 
 
 def _standing(store: MemoryQueueStore) -> list[Dot]:
     return [Dot(origin, row[0]) for origin in store.origins() for row in store.standing(origin, 0, SEQUENCE_MAX, 1000)]
-
-
-def _only_stored(stage: Stage, member: Member) -> Held:
-    """What its stores have and its journal has dropped."""
-    journal = {dot for _, batch in batches_of(member) for dot, _ in records_of(batch)}
-    return {dot: id for dot, id in held_by(member, stage.members).items() if dot not in journal}

@@ -1,0 +1,24 @@
+"""What operators are told.
+
+I1   a message that is said to be lost was on disks that are gone, and on no other
+"""
+
+import re
+from collections.abc import Iterable
+
+from qmq.dots import Dot, parse_origin
+from tests.simulation.evidence import Excuses
+
+_LOST = re.compile(r"ALARM lost: the message (\S+)-(\d+) of ")
+_MAY_BE_LOST = re.compile(r"ALARM lost: unsettled messages of \S+ after \d+ up to \d+, if there were any")
+"""Of a queue store of which nothing could be read."""
+
+
+def unexplained(errors: Iterable[str], excuses: Excuses) -> list[str]:
+    """Those of the logged `errors` that no harm to a disk explains."""
+    return [error for error in errors if not _MAY_BE_LOST.search(error) and not _is_lost(error, excuses)]
+
+
+def _is_lost(error: str, excuses: Excuses) -> bool:
+    told = _LOST.search(error)
+    return told is not None and Dot(parse_origin(told[1]), int(told[2])) in excuses.dots
