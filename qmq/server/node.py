@@ -63,6 +63,7 @@ from qmq.server.teller import Teller
 from qmq.server.timekeeper import Timekeeper
 from qmq.storage.batch import BatchHead
 from qmq.storage.gone_record import Stretch, pack_gone
+from qmq.storage.ports import Lack
 from qmq.storage.record import Kind, Record
 from qmq.storage.recovery import in_words
 from qmq.storage.served_rows import ServedRows
@@ -210,6 +211,7 @@ class Node:
         self.checkpoints.members.update({name: {} for name in self.peer_names})
         self._session_ids = 0
         self._damage_told: set[str] = set()
+        self._rows_met = 0
         self._nursery: trio.Nursery | None = None
         self._interest_heard = trio.Event()
         self._stop = trio.Event()
@@ -450,7 +452,10 @@ class Node:
         await self.commits.all_told()
 
     def look_at_damage(self) -> None:
-        """Tell the operator what readers have found damaged since the last call."""
+        """Have mended what readers have found damaged since the last call, and tell the operator."""
+        if self.store.queues.damage.met > self._rows_met:
+            self._rows_met = self.store.queues.damage.met
+            self.row_repairs.soon()
         for what in self.store.damage():
             if what not in self._damage_told:
                 self._damage_told.add(what)
@@ -567,8 +572,8 @@ class Node:
     def lacks_rows(self) -> bool:
         return self.row_repairs.is_behind
 
-    def lacking_behind(self, origin: Origin, after: int) -> int:
-        return self.row_repairs.lacking_behind(origin, after)
+    def rows_searched_for(self) -> Collection[Lack]:
+        return self.row_repairs.searched_for
 
     def repaired(self) -> None:
         self._release_hold()

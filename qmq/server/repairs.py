@@ -11,7 +11,7 @@ bounded and carry all they need, so a link that ends costs one question.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -31,6 +31,7 @@ from qmq.storage.cursor_record import pack_move, unpack_move
 from qmq.storage.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
 from qmq.storage.gone_record import Stretch
 from qmq.storage.mesh_facts import UNCHECKED
+from qmq.storage.ports import Lack
 from qmq.storage.rest import Rest, nothing_left
 from qmq.storage.store import Store
 from qmq.world import World
@@ -94,7 +95,7 @@ class RepairDesk(Protocol):
     def lacks_rows(self) -> bool:
         """Whether the queue store is still to be filled by peers (`row_repairs`)."""
 
-    def lacking_behind(self, origin: Origin, after: int) -> int: ...
+    def rows_searched_for(self) -> Collection[Lack]: ...
 
     def look_at_damage(self) -> None: ...
     def repaired(self) -> None: ...
@@ -340,18 +341,21 @@ class Repairs:
         given_up = durables.given_up.get(origin, 0)
         # Who mends a log wants what is in it, and has told its readers itself.
         gone = [] if fanout else durables.gone.up_to(origin, through)
-        read: Callable[[], Rest] = partial(desk.store.read_rest, origin, after, through, given_up, fanout, gone)
-        try:
+        searched_for = desk.rows_searched_for() if is_for_rows else None
+        is_of_one = through == after + 1
+        if is_for_rows and not is_of_one:
+            # Of a stretch nothing may come back that is settled: whoever asks may have forgotten that it is.
+            await desk.bring_up_stores()
+        read: Callable[[], Rest] = partial(
+            desk.store.read_rest, origin, after, through, given_up, fanout, gone, searched_for
+        )
+        rest = await desk.world.run_blocking(read)
+        if rest.through <= after and not rest.lost:
+            await desk.bring_up_stores()
             rest = await desk.world.run_blocking(read)
-            if rest.through <= after and not rest.lost:
-                await desk.bring_up_stores()
-                rest = await desk.world.run_blocking(read)
-        except CorruptLog:
-            # Who looks for the same may stop waiting for this node; others wait until it has found it, or given it up.
-            lost = min(desk.lacking_behind(origin, after), through) if is_for_rows else 0
-            if not lost:
-                raise
-            rest = Rest(after, lost, 0, [])
+        if is_for_rows and is_of_one and (rest.lost or rest.through <= after):
+            packed = await desk.world.run_blocking(partial(desk.store.read_aside, Dot(origin, through)))
+            rest = rest if packed is None else Rest(through, 0, 0, [packed])
         return msgpack.packb(list(rest))  # type: ignore[no-any-return]
 
     async def _answer_settled(self, dots: list[Dot]) -> bytes:

@@ -1,10 +1,11 @@
 """What a damaged queue store lacks comes back: from the own journal, and what that has dropped from peers.
 
-A damaged row is met when it is read, and never answered; its queue goes on without it. What it may have been is looked
-for here: in the journal, then at one peer after the other, in the same questions as for a gap (`repairs`). What a peer
-accounts for without a record is done. When every member was heard, and none knows of it, never had it, or has it aside
-behind damage, it is lost, and told so with its dot; while one is away it may be the one that has it. A node without
-peers goes by its journal alone.
+A damaged row is met when it is read, and never answered; its queue goes on without it. The message that it says it was
+is looked for: in the journal, in the quarantine, then at one peer after the other, in the same questions as for a gap
+(`repairs`). The row may lie about its sequence, so a peer that has all that the journal here has dropped is asked for
+the stretch between its neighbours, too; any other may still have there what was settled. What a peer accounts for
+without a record is done. When every member was heard and none has it, it is lost, and told so with its dot; while one
+is away it may be the one that has it. A node without peers goes by what it has itself.
 
 A whole file that was put aside is the same at a larger scale: all that the journal has dropped may be lacking. Until
 the peers that can be reached were asked for it, nothing of the queues is handed out (`is_behind`).
@@ -12,6 +13,7 @@ the peers that can be reached were asked for it, nothing of the queues is handed
 
 import logging
 from collections.abc import Collection
+from enum import Enum, auto
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -26,6 +28,7 @@ from qmq.replication.gaps import Want
 from qmq.server.clerk import Clerk
 from qmq.server.repairs import ask_rest
 from qmq.storage.ports import Lack
+from qmq.storage.rest import Rest
 from qmq.storage.store import Store
 from qmq.world import World
 
@@ -41,11 +44,23 @@ ROUNDS_MAX: Final = 10
 log = logging.getLogger("qmq.rows")
 
 
+class Says(Enum):
+    """What a peer says of what is lacking."""
+
+    ALL = auto()
+    """Everything of it is accounted for."""
+    NO_MORE = auto()
+    """It does not know all of it, and never will by itself."""
+    LATER = auto()
+    """It gives no answer, or may know more soon."""
+
+
 class Links(Protocol):
     """What links know of it; see `qmq.replication.mesh.Mesh`."""
 
     def reachable(self) -> list[str]: ...
     def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool: ...
+    def has_all(self, peer: str, vector: Vector) -> bool: ...
 
 
 class RowDesk(Protocol):
@@ -97,10 +112,10 @@ class RowRepairs:
         """A damaged row was met, or there is another peer to ask."""
         self._stirred.set()
 
-    def lacking_behind(self, origin: Origin, after: int) -> int:
-        """Up to where this node, whose journal was searched, knows nothing of what comes behind `after`; 0: it may."""
-        lacking = (lack for lack in self._searched if lack.origin == origin and lack.after <= after < lack.through)
-        return max((lack.through for lack in lacking), default=0)
+    @property
+    def searched_for(self) -> Collection[Lack]:
+        """What is lacking although the journal was searched for it."""
+        return frozenset(self._searched)
 
     async def run(self) -> None:
         """Mend whatever turns up; for ever."""
@@ -109,11 +124,14 @@ class RowRepairs:
             self._stirred = trio.Event()
             self._is_impatient = False
             lacks = await desk.world.run_blocking(desk.store.lacks)
+            open_ = lacks
             try:
-                open_ = [lack for lack in lacks if not await self._mend(lack)]
+                # All of them before the first is asked for: peers may lack the same, and ask here.
+                left = [one for lack in lacks if (one := await self._search(lack)) is not None]
+                open_ = [one for lack in left if (one := await self._mend(lack)) is not None]
             except DiskFull as error:
                 desk.alarm("damage", f"no room to put back what the queue store lacks: {error}")
-                open_ = lacks
+            self._searched.intersection_update(open_)
             if self._has_changed:
                 self._has_changed = False
                 await self._read_anew()
@@ -126,64 +144,100 @@ class RowRepairs:
             with trio.move_on_after(patience if open_ else inf):
                 await self._stirred.wait()
 
-    async def _mend(self, lack: Lack) -> bool:
-        """Whether `lack` is one no more."""
+    async def _search(self, lack: Lack) -> Lack | None:
+        """What the own journal, and what is aside here, do not bring back of `lack`."""
+        if lack in self._searched:
+            return lack
         desk = self._desk
-        left: Lack | None = lack
-        if lack not in self._searched:
-            left = await desk.world.run_blocking(partial(desk.store.mend_by_journal, lack))
-            self._has_changed = True
+        left = await desk.world.run_blocking(partial(desk.store.mend_by_journal, lack))
+        self._has_changed = True
+        if left is not None and left.sequence:
+            packed = await desk.world.run_blocking(partial(desk.store.read_aside, Dot(left.origin, left.sequence)))
+            if packed is not None:
+                left = await self._take(left, left.sequence - 1, Rest(left.sequence, 0, 0, [packed]))
+        if left is None:
+            self.mended += 1
+        else:
+            self._searched.add(left)
+        return left
+
+    async def _mend(self, lack: Lack) -> Lack | None:
+        """What is still lacking when everybody who can be reached was asked."""
+        desk = self._desk
+        left = lack
         knows_all = True
-        if left is not None and self.links is not None:
+        if self.links is not None:
             peers = self.links.reachable()
             knows_all = set(peers) >= set(desk.member_names)
             for peer in peers:
-                left, has_answered = await self._ask(peer, left)
-                knows_all = knows_all and has_answered
-                if left is None:
-                    break
-        self._searched.discard(lack)
-        if left is None:
-            self.mended += 1
-            return True
+                still, says = await self._ask(self.links, peer, left)
+                knows_all = knows_all and says is not Says.LATER
+                self._is_impatient = self._is_impatient or says is Says.LATER
+                if still is None:
+                    self.mended += 1
+                    return None
+                left = still
         through = await self._nowhere_up_to(left) if knows_all else left.after
         if through > left.after:
             await self._give_up(left, through)
             left = left._replace(after=through)
-        if left.after < left.through:
-            self._searched.add(left)
-            return False
-        return True
+        if left.after == left.through:
+            return None
+        self._searched.add(left)
+        return left
 
-    async def _ask(self, peer: str, lack: Lack) -> tuple[Lack | None, bool]:
-        """What is still lacking when `peer` was asked, and whether that is all it will ever know."""
-        assert self.links is not None
-        desk = self._desk
+    async def _ask(self, links: Links, peer: str, lack: Lack) -> tuple[Lack | None, Says]:
+        """What is still lacking when `peer` was asked, and what it says of that."""
+        left, says = lack, Says.NO_MORE
+        if lack.after < lack.sequence <= lack.through:
+            still, says = await self._ask_for(links, peer, lack, lack.sequence - 1, lack.sequence)
+            if still is None or says is Says.LATER:
+                return still, says
+            left = still
+        if not lack.sequence or links.has_all(peer, self._desk.store.journal.base()):
+            still, around = await self._ask_for(links, peer, left, lack.after, lack.through)
+            if still is None or around is Says.LATER:
+                return still, around
+            left = still
+            says = around if around is Says.ALL else says
+        if says is Says.ALL:
+            await self._desk.world.run_blocking(partial(self._desk.store.give_up_rows, left, left.through))
+            return None, says
+        return left, says
+
+    async def _ask_for(self, links: Links, peer: str, lack: Lack, after: int, through: int) -> tuple[Lack | None, Says]:
+        """As `_ask`, for this stretch of what is lacking."""
         left: Lack | None = lack
-        after = lack.after
-        while left is not None and after < left.through:
-            rest = await ask_rest(desk, Want(peer, left.origin, after, left.through), is_for_rows=True)
-            if rest is not None and rest.lost > after:
-                # It may have what comes behind that.
-                after = rest.lost
-                continue
-            if rest is None or rest.through <= after:
-                # It has less of this origin; not more that its stores have not taken yet.
-                is_all = rest is not None and self.links.has_none_beyond(peer, left.origin, after)
-                self._is_impatient = self._is_impatient or not is_all
-                return left, is_all
-            try:
-                left = await desk.world.run_blocking(partial(desk.store.mend_by_rest, left, after, rest))
-                self._has_changed = True
-            except (CorruptLog, ValueError) as error:
-                log.error("! what %s has left of %s cannot be taken: %s", peer, lack.origin, error)
-                return left, False
+        says = Says.ALL
+        while left is not None and after < through:
+            rest = await ask_rest(self._desk, Want(peer, lack.origin, after, through), is_for_rows=True)
+            if rest is None or max(rest.lost, rest.through) <= after:
+                # Less of this origin than that is an answer; what its stores have not taken yet is none.
+                is_all = rest is not None and links.has_none_beyond(peer, lack.origin, after)
+                return left, Says.NO_MORE if is_all else Says.LATER
+            if rest.lost > after:
+                # It knows nothing up to there but these records; it may know what comes behind.
+                says = Says.NO_MORE
+                rest = rest._replace(through=rest.lost)
+            if rest.records or not rest.lost:
+                try:
+                    left = await self._take(left, after, rest)
+                except (CorruptLog, ValueError) as error:
+                    log.error("! what %s has left of %s cannot be taken: %s", peer, lack.origin, error)
+                    return left, Says.LATER
             after = rest.through
-        return left, True
+        return left, says
+
+    async def _take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
+        self._has_changed = True
+        return await self._desk.world.run_blocking(partial(self._desk.store.mend_by_rest, lack, after, rest))
 
     async def _nowhere_up_to(self, left: Lack) -> int:
-        """Every member was heard: up to where nobody has put aside either what is lacking, which may come back."""
-        if self.links is None or left.origin == self._desk.origin:
+        """Every member was heard: up to where nobody has put aside either what is lacking, which may come back.
+
+        A single message was asked for there, too.
+        """
+        if self.links is None or left.sequence or left.origin == self._desk.origin:
             return left.through
         firsts = await self._desk.aside_anywhere({left.origin: left.after})
         if firsts is None:

@@ -12,7 +12,16 @@ from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import LogBroken
 from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import NO_ATTEMPTS, CheckpointState, FanoutExtent, Identity, Lack, QueueHead, QueueRow
+from qmq.storage.ports import (
+    NO_ATTEMPTS,
+    CheckpointState,
+    FanoutExtent,
+    Identity,
+    Lack,
+    QueueHead,
+    QueueRow,
+    RowDamage,
+)
 from qmq.storage.queue_plan import LaneKey, between, by_lane, expired_within, lack_key, note_damage, settled_lacks
 from qmq.storage.term_record import TermNote, Terms
 
@@ -199,7 +208,7 @@ class MemoryQueueStore:
         assert isinstance(state, _QueueState)
         self._state = state
         self._met: dict[Dot, Lack] = {}
-        self.damage: list[str] = []
+        self.damage = RowDamage()
 
     def apply(
         self,

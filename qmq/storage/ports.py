@@ -156,6 +156,17 @@ class QueueHead(NamedTuple):
     """The smallest due time after the asked one; 0 = none."""
 
 
+class RowDamage:
+    """The damaged rows that one opening of a queue store has met; only grows."""
+
+    __slots__ = ("told", "met")
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        """In words; to a bound."""
+        self.met = 0
+
+
 class QueueStore(Protocol):
     """Unsettled queue messages of all nodes. Survives a crash at any moment.
 
@@ -170,8 +181,8 @@ class QueueStore(Protocol):
     """
 
     @property
-    def damage(self) -> Sequence[str]:
-        """What this opening has met, in words; grows only, to a bound. Waits for nobody."""
+    def damage(self) -> RowDamage:
+        """Waits for nobody."""
 
     def apply(
         self,

@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
 from qmq.storage import postgres_sql as sql
-from qmq.storage.ports import NO_ATTEMPTS, Lack, QueueHead, QueueRow
+from qmq.storage.ports import NO_ATTEMPTS, Lack, QueueHead, QueueRow, RowDamage
 from qmq.storage.queue_plan import (
     SIGN,
     STANDING_ROWS,
@@ -78,7 +78,7 @@ class PostgresQueueStore:
         self._open: list[_Connection] = []
         # Lane and sequence of damaged rows that were met, and what they may have been.
         self._met: dict[tuple[int, int], Lack] = {}
-        self.damage: list[str] = []
+        self.damage = RowDamage()
         self._where = _shown(url)
         self._writer = self._connect(url)
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from qmq.dots import Dot, Origin
-from qmq.storage.ports import Lack, QueueRow
+from qmq.storage.ports import Lack, QueueRow, RowDamage
 from qmq.storage.row_checksum import lane_checksum
 
 SIGN: Final = 1 << 63
@@ -74,10 +74,11 @@ DAMAGE_TOLD_MAX: Final = 20
 """Damaged rows that are told one by one: fewer than there are alarms to be seen."""
 
 
-def note_damage(told: list[str], lack: Lack) -> None:
-    """Add a damaged row to what an operator is told."""
-    if len(told) < DAMAGE_TOLD_MAX:
-        told.append(f"the queue store's row of {Dot(lack.origin, lack.sequence)} in {lack.queue} is damaged")
+def note_damage(damage: RowDamage, lack: Lack) -> None:
+    """Count a damaged row, and add it to what an operator is told."""
+    damage.met += 1
+    if len(damage.told) < DAMAGE_TOLD_MAX:
+        damage.told.append(f"the queue store's row of {Dot(lack.origin, lack.sequence)} in {lack.queue} is damaged")
 
 
 def by_lane(rows: Iterable[QueueRow]) -> dict[LaneKey, list[QueueRow]]:

@@ -80,7 +80,7 @@ def _begin_anew(path: Path, mark: Path, aside: Path, why: str) -> SqliteQueueSto
     try:
         store.lack([], NOWHERE)
         count = _rescue(aside, store)
-        store.damage.append(
+        store.damage.told.append(
             f"the queue store is damaged ({why}): it was put aside as {aside.relative_to(path.parent)}, and a new one"
             f" begun with {count} sound rows of it"
         )

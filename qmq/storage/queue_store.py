@@ -23,7 +23,7 @@ from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, LogBroken, Malformed
 from qmq.storage import queue_space
 from qmq.storage import queue_sql as sql
-from qmq.storage.ports import NO_ATTEMPTS, Lack, QueueHead, QueueRow
+from qmq.storage.ports import NO_ATTEMPTS, Lack, QueueHead, QueueRow, RowDamage
 from qmq.storage.queue_plan import (
     SIGN,
     STANDING_ROWS,
@@ -73,7 +73,7 @@ class SqliteQueueStore:
         self._reading = threading.Lock()
         # Lane and sequence of damaged rows that were met, and what they may have been.
         self._met: dict[tuple[int, int], Lack] = {}
-        self.damage: list[str] = []
+        self.damage = RowDamage()
         self._sql: dict[tuple[str, int], str] = {}
         with self._making_sense(), self._medium():
             self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=queue_space.MOVABLE)

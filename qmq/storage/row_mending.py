@@ -1,22 +1,26 @@
 """What a damaged queue store lacks is looked for: first in the journal of this node, then in what peers have left.
 
-The journal settles most of it: a message that it still has was settled by a record behind it, or is waiting. Of what it
-has dropped only peers know. What a peer has left may be settled here by a record that the peer has not got: those are
-passed over, too: the search remembers them, and looks at what the stores have taken since whenever rows are put back.
+A damaged row mostly says which message it was, and then just that one is looked for. Its sequence may be what has
+changed; then it is some message between its neighbours, of the same queue. The journal settles most of it: a message
+that it still has was settled by a record behind it, or is waiting. Of what it has dropped only peers know. What a peer
+has left may be settled here by a record that the peer has not got: those are passed over, too: the search remembers
+them, and looks at what the stores have taken since whenever rows are put back.
 
 Surprising: what the stores have not taken yet needs no search: the next checkpoint brings it, settles and all.
 """
 
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from qmq.dots import Dot
-from qmq.storage.batch import BatchHead, record_slices
+from qmq.errors import CorruptLog
+from qmq.storage.batch import BatchHead, batch_records, record_slices, verify_batch
 from qmq.storage.checkpoint import Checkpointer, Stored
 from qmq.storage.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.journal import Journal
-from qmq.storage.ports import Lack, QueueRow, QueueStore, StorageSettings
+from qmq.storage.ports import Disk, Lack, QueueRow, QueueStore, StorageSettings
 from qmq.storage.queue_plan import lack_key, missing_among
 from qmq.storage.record import (
     KIND_OFFSET,
@@ -27,6 +31,7 @@ from qmq.storage.record import (
     unpack_by_origin,
     unpack_record,
 )
+from qmq.storage.recovery import quarantined_bytes
 from qmq.storage.rest import Rest
 
 _READ_BYTES: Final = 1024 * 1024
@@ -67,13 +72,13 @@ class RowMender:
             search.read(self._journal, self._queues.position())
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
-                left = search.left()
-                self._mend(lack, self._wanted(search.rows()), left)
+                rows, left = _just(lack, search.rows(), search.left())
+                self._mend(lack, self._wanted(rows), left)
             return left
 
     def take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
         """Put back what a peer has left behind `after` of `lack`, which `look_in_journal` has left; returns what is
-        still lacking: what the peer knew in the midst of it is put back, and asked for again of the next one.
+        still lacking. Of a single row that is all of it, until the very message comes.
 
         Raises CorruptLog when there is no sense in the records; LogBroken, and DiskFull.
         """
@@ -91,12 +96,15 @@ class RowMender:
                         row = search.row(record)
                         rows.append(row._replace(attempts=failed.get(record.sequence, 0)))
             left: Lack | None = lack
-            if after == lack.after:
+            if lack.sequence:
+                rows = [row for row in rows if row.queue == lack.queue]
+            elif after == lack.after and not rest.lost:
                 left = lack._replace(after=rest.through) if rest.through < lack.through else None
-            elif rest.through >= lack.through:
+            elif rest.through >= lack.through and not rest.lost:
                 left = lack._replace(through=after)
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
+                rows, left = _just(lack, rows, left)
                 self._mend(lack, self._wanted(search.unsettled(rows)), left)
             return left
 
@@ -122,6 +130,24 @@ class RowMender:
         """Without those that were settled before they came."""
         tombstones = self._checkpointer.tombstones
         return [row for row in rows if row.dot not in tombstones]
+
+
+def record_aside(disk: Disk, dot: Dot) -> bytes | None:
+    """The record of a message, packed, if it is valid among what was put aside. Reads all of that."""
+    for entry, data in quarantined_bytes(disk):
+        if entry.origin == dot.origin and entry.first <= dot.sequence <= entry.last:
+            with suppress(CorruptLog):  # the quarantine itself has rotted
+                verify_batch(data)
+                for record, packed in zip(batch_records(data), record_slices(data), strict=True):
+                    if record.sequence == dot.sequence and record.kind == Kind.PUBLISH:
+                        return packed
+    return None
+
+
+def _just(lack: Lack, rows: list[QueueRow], left: Lack | None) -> tuple[list[QueueRow], Lack | None]:
+    """The message alone that the damaged row says it is, if it is found: nothing else is missing then."""
+    found = [row for row in rows if row.dot.sequence == lack.sequence and row.queue == lack.queue]
+    return (found, None) if found else (rows, left)
 
 
 class Search:

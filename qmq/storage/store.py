@@ -47,7 +47,7 @@ from qmq.storage.record import Kind, Record, pack_envelope, pack_record, pack_st
 from qmq.storage.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
 from qmq.storage.reduce import Reduction
 from qmq.storage.rest import Known, Rest, RestReader, known_of
-from qmq.storage.row_mending import RowMender
+from qmq.storage.row_mending import RowMender, record_aside
 from qmq.storage.seals import Seals
 from qmq.storage.term_record import TermNote
 
@@ -348,7 +348,7 @@ class Store:
 
     def damage(self) -> list[str]:
         """What reads found damaged since the start, in words; grows only. Waits for no lock."""
-        rows = list(self.queues.damage)
+        rows = list(self.queues.damage.told)
         if not self.journal.damage and not self._logs.damaged:
             return rows
         journal = [f"the journal is damaged from {start} to {end}" for start, end in list(self.journal.damage)]
@@ -371,24 +371,41 @@ class Store:
         return self._row_mender.give_up(lack, through)
 
     def read_rest(
-        self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "", gone: Sequence[int] = ()
+        self,
+        origin: Origin,
+        after: int,
+        through: int,
+        given_up: int,
+        fanout: str = "",
+        gone: Sequence[int] = (),
+        searched_for: Collection[Lack] | None = None,
     ) -> Rest:
         """What the stores still hold of a stretch, for a peer that lacks it. See `RestReader.read`.
 
-        A part ends where the queue store lacks something; CorruptLog when that is at once.
+        A part ends where the queue store lacks something; CorruptLog when that is at once. For a peer that looks for
+        damaged rows, `searched_for` says what this node itself has looked for in its journal, in vain: then nothing is
+        known there but the records that are returned. What may still be in the journal says nothing new.
         """
         with self._resting:
             rest = self._rest.read(origin, after, through, given_up, fanout, gone)
             if fanout or rest.lost:
                 return rest
             # Only now: reading may have met damage.
-            lacking = [lack for lack in self.lacks() if lack.origin == origin and lack.through > after]
-            end = min((lack.after for lack in lacking), default=rest.through)
-            if end >= rest.through:
+            lacks = [lack for lack in self.lacks() if lack.origin == origin and lack.through > after]
+            lacks = [lack for lack in lacks if lack.after < rest.through]
+            if not lacks or (through == after + 1 and rest.records):
                 return rest
+            if searched_for is not None:
+                is_lost = all(lack in searched_for for lack in lacks)
+                return rest._replace(lost=rest.through) if is_lost else Rest(after, 0, 0, [])
+            end = min(lack.after for lack in lacks)
             if end > after:
                 return self._rest.read(origin, after, end, given_up, fanout, gone)
         raise CorruptLog(f"the queue store is damaged behind {end} of {origin}")
+
+    def read_aside(self, dot: Dot) -> bytes | None:
+        """The record of this message, packed, if it was put aside with damage in a journal. Reads all of that."""
+        return record_aside(self._disk, dot)
 
     def damaged_fanouts(self) -> list[str]:
         """Fanouts whose log was found damaged and is not mended. Waits for no lock."""

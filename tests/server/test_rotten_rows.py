@@ -6,12 +6,11 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import StorageSettings
-from qmq.dots import Dot, Origin, Vector
+from qmq.dots import Dot, Origin
 from qmq.server.node import Node
 from qmq.server.status import status_of
 from qmq.storage.memory_stores import MemoryQueueStore
 from qmq.storage.ports import QueueRow
-from qmq.storage.rest import Rest
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import eventually, subscribe
 from tests.server.test_repairs import JOBS, SHORT, forget_the_past, publish
@@ -44,14 +43,14 @@ def spoil(node: Node, *texts: bytes) -> list[Dot]:
     return dots
 
 
-def standing(node: Node, origin: Origin) -> list[QueueRow]:
-    """What the queue store of `node` has of the jobs of `origin`. Reads it."""
-    return [row for row in node.store.queues.standing_rows(origin, 0, 1 << 40, 1 << 30) if row.queue == JOBS]
+def standing(node: Node, origin: Origin, queue: str = JOBS) -> list[QueueRow]:
+    """What the queue store of `node` has of a queue, of `origin`. Reads it."""
+    return [row for row in node.store.queues.standing_rows(origin, 0, 1 << 40, 1 << 30) if row.queue == queue]
 
 
-def queued(node: Node, origin: Origin) -> list[bytes]:
+def queued(node: Node, origin: Origin, queue: str = JOBS) -> list[bytes]:
     """Their bodies."""
-    return [row.body for row in standing(node, origin)]
+    return [row.body for row in standing(node, origin, queue)]
 
 
 def meet_damage(node: Node, origin: Origin) -> None:
@@ -191,105 +190,3 @@ async def test_a_lost_file_is_filled_by_peers_before_anything_is_handed_out(auto
 
         assert await bodies(mesh, "a", 50) == [b"%d" % n for n in range(50)]
         assert (a.row_repairs.lost, a.store.lacks()) == (0, [])
-
-
-async def test_what_no_peer_ever_had_is_lost_and_holds_up_nothing_else(autojump_clock: MockClock) -> None:
-    """The peer waits for what is left of the stretch, and this node for what the peer may have of the row."""
-    async with rig("a", "b").run() as mesh:
-        await mesh.stop("b")
-        await publish(mesh, "a", JOBS, "one", "two", "three")
-        await forget_the_past(mesh, "a")
-        a = mesh.nodes["a"]
-        (dot,) = spoil(a, b"two")
-
-        b = await mesh.start("b")
-        await eventually(lambda: b.received_vector() == a.received_vector())
-        await b.checkpoints.checkpoint()
-
-        assert (a.row_repairs.lost, a.store.lacks()) == (1, [])
-        assert queued(b, dot.origin) == [b"one", b"three"]
-
-
-async def test_what_a_peer_has_but_cannot_tell_yet_is_not_lost(autojump_clock: MockClock) -> None:
-    """Its disk is full, so its stores do not reach what it has."""
-    async with rig("a", "b").run() as mesh:
-        await publish(mesh, "a", JOBS, "one", "two", "three")
-        await forget_the_past(mesh, "a")
-        a, b = mesh.nodes["a"], mesh.nodes["b"]
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
-        (dot,) = spoil(a, b"two")
-        lags = Rest(dot.sequence - 1, 0, 0, [])
-        b.store.read_rest = lambda *args: lags  # type: ignore[method-assign]
-        meet_damage(a, dot.origin)
-        await trio.sleep(100)
-
-        assert (a.row_repairs.lost, a.row_repairs.mended) == (0, 0)
-        del b.store.read_rest
-        await eventually(lambda: a.row_repairs.mended == 1)
-
-
-async def test_two_nodes_that_lack_the_same_row_do_not_wait_for_each_other(autojump_clock: MockClock) -> None:
-    async with rig("a", "b").run() as mesh:
-        await publish(mesh, "a", JOBS, "one", "two", "three")
-        for name in "ab":
-            await forget_the_past(mesh, name)
-        a, b = mesh.nodes["a"], mesh.nodes["b"]
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
-        await b.checkpoints.checkpoint()
-        (dot,) = spoil(a, b"two")
-        spoil(b, b"two")
-        for node in (a, b):
-            meet_damage(node, dot.origin)
-
-        await eventually(lambda: not a.store.lacks() and not b.store.lacks())
-
-        assert a.row_repairs.lost or b.row_repairs.lost
-        assert queued(b, dot.origin) == [b"one", b"three"]
-
-
-async def test_what_a_peer_gave_up_says_nothing_of_what_it_has_behind(autojump_clock: MockClock) -> None:
-    async with rig("a", "b").run() as mesh:
-        await publish(mesh, "a", JOBS, "one", "two", "three")
-        await forget_the_past(mesh, "a")
-        a, b = mesh.nodes["a"], mesh.nodes["b"]
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
-        await b.checkpoints.checkpoint()
-        first = min(row.dot.sequence for row in standing(b, a.origin))
-        b.broker.durables.given_up[a.origin] = first
-        await mesh.stop("a")
-        origin = a.origin
-        MemoryQueueStore(mesh.disks["a"]).begin_anew()
-
-        a = await mesh.start("a")
-        await eventually(lambda: not a.store.lacks())
-
-        assert queued(a, origin) == [b"two", b"three"]
-        (lost,) = [str(alarm["message"]) for alarm in a.alarms.list() if alarm["code"] == "lost"]
-        assert f"after 0 up to {first}" in lost
-
-
-async def test_what_a_peer_has_aside_is_not_lost(autojump_clock: MockClock) -> None:
-    """It stands behind damage there, and comes back once the stretch before it has come."""
-    async with rig("a", "b").run() as mesh:
-        await mesh.stop("b")
-        await publish(mesh, "a", JOBS, "one", "two", "three")
-        await forget_the_past(mesh, "a")
-        a = mesh.nodes["a"]
-        (dot,) = spoil(a, b"two")
-        dead = a.origin
-        await mesh.stop("a")
-        a = await mesh.start("a")
-        assert a.origin != dead
-        aside = {dead: dot.sequence}
-        is_aside = True
-
-        async def anywhere(after: Vector) -> Vector | None:
-            return aside if is_aside else {}
-
-        a.releasing.anywhere = anywhere  # type: ignore[method-assign]
-        await mesh.start("b")
-        await trio.sleep(10)
-        assert a.row_repairs.lost == 0
-        is_aside = False
-
-        await eventually(lambda: a.row_repairs.lost == 1)

@@ -104,9 +104,9 @@ def test_a_flipped_bit_anywhere_in_the_file_changes_no_answer_and_hides_no_row(
             assert all(covered(dot, lacks) for dot in missing), where
             assert store.position() == 78, where
             assert store.tombstones() == {Dot(B, 99)}, where
-            assert bool(missing) <= bool(store.damage), where
+            assert bool(missing) <= bool(store.damage.told), where
         else:
-            assert "put aside" in store.damage[0]
+            assert "put aside" in store.damage.told[0]
             assert (directory / "quarantine" / "queues-1.sqlite").exists()
         store.close()
 
@@ -205,10 +205,10 @@ def test_a_file_that_is_met_malformed_is_put_aside_by_the_next_opening(
 
     assert store.position() == NOWHERE
     assert set(answers(store)) < sound_rows()
-    assert "queues-1.sqlite" in store.damage[0]
+    assert "queues-1.sqlite" in store.damage.told[0]
     store.close()
     store = open_queue_store(tmp_path, "sqlite", "a")
-    assert not store.damage
+    assert not store.damage.told
     store.close()
 
 
@@ -286,7 +286,7 @@ def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
 
     assert {one.dot for one in sound_rows() - found} == {Dot(A, 20), Dot(A, 3)}
     assert found < sound_rows()
-    assert len(store.damage) == 2
+    assert len(store.damage.told) == 2
     for lack in store.lacks():
         store.mend(lack, [one for one in sound_rows() if covered(one.dot, [lack])], None)
     assert (set(answers(store)), store.lacks()) == (sound_rows(), [])

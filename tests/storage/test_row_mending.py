@@ -37,17 +37,17 @@ class Filled:
         while self.store.journal.start < end:
             self.take(self.b.published("/topic/x", b"x" * 400))
 
-    def damage(self, *sequences: int) -> None:
+    def damage(self, *sequences: int, column: str = "body", value: str = "x'ff'") -> None:
         """Flip bits, and meet the rows."""
         self.store.close()
-        self.flip_bits(*sequences)
+        self.flip_bits(*sequences, column=column, value=value)
         self.store = open_store(self._path, node="b", settings=SMALL)
         self.standing()
 
-    def flip_bits(self, *sequences: int) -> None:
+    def flip_bits(self, *sequences: int, column: str = "body", value: str = "x'ff'") -> None:
         with sqlite3.connect(self._path / "queues.sqlite") as database:
             for sequence in sequences:
-                database.execute("UPDATE messages SET body = x'ff' WHERE sequence = ?", (sequence,))
+                database.execute(f"UPDATE messages SET {column} = {value} WHERE sequence = ?", (sequence,))
         database.close()
 
     def standing(self) -> list[int]:
@@ -110,9 +110,9 @@ def test_two_damaged_rows_with_the_same_neighbour_are_looked_for_apart(tmp_path:
 def test_what_is_settled_just_when_the_damage_is_met_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader meets a damaged row after the checkpoint has looked what is missing: what is settled may be it."""
+    """A reader meets it after the checkpoint has looked what is missing."""
     filled = Filled(tmp_path)
-    filled.flip_bits(4)
+    filled.flip_bits(3)
     queues = filled.store.queues
     known = queues.lacks
 
@@ -123,13 +123,28 @@ def test_what_is_settled_just_when_the_damage_is_met_does_not_come_back(
         return found
 
     monkeypatch.setattr(queues, "lacks", lacks)
-    filled.b.settle(JOBS, [Dot(A, 5)])
+    filled.b.settle(JOBS, [Dot(A, 3)])
     filled.take(filled.b.batch())
     filled.forget_the_past()
 
     (lack,) = filled.store.lacks()
     left = filled.store.mend_by_journal(lack)
     assert left is not None
-    assert filled.store.mend_by_rest(left, left.after, answer(5, left.through)) is None
-    assert filled.standing() == [1, 2, 3]
+    assert filled.store.mend_by_rest(left, left.after, answer(3, left.through)) is None
+    assert filled.standing() == [1, 2, 4, 5]
+    filled.store.close()
+
+
+def test_a_row_that_lies_about_its_sequence_is_found_between_its_neighbours(tmp_path: Path) -> None:
+    filled = Filled(tmp_path)
+    filled.damage(3, column="sequence", value="2")
+    (lack,) = filled.store.lacks()
+    assert (lack.after, lack.through, lack.sequence) == (1, 4, 2)
+    left = filled.store.mend_by_journal(lack)
+    assert left is not None
+
+    assert filled.store.mend_by_rest(left, 1, Rest(2, 0, 0, [])) == left, "that message is of another queue"
+    assert filled.store.mend_by_rest(left, left.after, answer(3, left.through)) == left
+
+    assert filled.standing() == [1, 2, 3, 4, 5]
     filled.store.close()

@@ -1,0 +1,292 @@
+"""What peers are asked for damaged rows, and what of their answers is believed."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.config import StorageSettings
+from qmq.server.node import Node
+from qmq.storage.memory_stores import MemoryQueueStore
+from qmq.storage.rest import Rest
+from tests.server.mesh_rig import MeshRig
+from tests.server.rig import eventually, subscribe
+from tests.server.test_releasing import rot
+from tests.server.test_repairs import JOBS, SHORT, forget_the_past, publish
+from tests.server.test_rotten_rows import ONE_LIFE, codes, meet_damage, queued, rig, spoil, standing
+
+OTHER = "/queue/other"
+NEVER = StorageSettings(checkpoint_bytes=1 << 30)
+
+
+async def in_two_queues(mesh: MeshRig, *names: str) -> None:
+    """j1, o1, j2, o2, j3, o3, from a: neighbours in their queues, and none otherwise. Only the stores have them."""
+    for number in range(1, 4):
+        await publish(mesh, "a", JOBS, f"j{number}")
+        await publish(mesh, "a", OTHER, f"o{number}")
+    for name in names:
+        await forget_the_past(mesh, name)
+    await same_everywhere(mesh)
+
+
+async def same_everywhere(mesh: MeshRig) -> None:
+    """Every node has what the others have, and so have its stores."""
+    nodes = list(mesh.nodes.values())
+    await eventually(lambda: all(node.durable_vector() == nodes[0].durable_vector() for node in nodes))
+    for node in nodes:
+        await node.checkpoints.checkpoint()
+
+
+def lost(node: Node) -> list[str]:
+    """What its operator is told to be lost."""
+    return [str(alarm["message"]) for alarm in node.alarms.list() if alarm["code"] == "lost"]
+
+
+async def settle(mesh: MeshRig, node: str, body: bytes) -> None:
+    """A consumer there takes jobs, and acknowledges only this one."""
+    consumer = await mesh.connect(node)
+    await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
+    while (frame := await consumer.next("MESSAGE")).body != body:
+        pass
+    await consumer.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:done\n\n")
+    await consumer.receipt()
+    await consumer.send("DISCONNECT\nreceipt:bye\n\n")
+    await consumer.until_closed()
+
+
+async def test_what_no_peer_ever_had_is_lost_and_holds_up_nothing_else(autojump_clock: MockClock) -> None:
+    """The peer waits for what is left of the stretch, and this node for what the peer may have of the row."""
+    async with rig("a", "b").run() as mesh:
+        await mesh.stop("b")
+        await publish(mesh, "a", JOBS, "one", "two", "three")
+        await forget_the_past(mesh, "a")
+        a = mesh.nodes["a"]
+        (dot,) = spoil(a, b"two")
+
+        b = await mesh.start("b")
+        await eventually(lambda: b.received_vector() == a.received_vector())
+        await b.checkpoints.checkpoint()
+
+        assert (a.row_repairs.lost, a.store.lacks()) == (1, [])
+        assert queued(b, dot.origin) == [b"one", b"three"]
+
+
+async def test_what_a_peer_has_but_cannot_tell_yet_is_not_lost(autojump_clock: MockClock) -> None:
+    """Its disk is full, so its stores do not reach what it has."""
+    async with rig("a", "b").run() as mesh:
+        await publish(mesh, "a", JOBS, "one", "two", "three")
+        await forget_the_past(mesh, "a")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        (dot,) = spoil(a, b"two")
+        lags = Rest(dot.sequence - 1, 0, 0, [])
+        b.store.read_rest = lambda *args: lags  # type: ignore[method-assign]
+        meet_damage(a, dot.origin)
+        await trio.sleep(100)
+
+        assert (a.row_repairs.lost, a.row_repairs.mended) == (0, 0)
+        del b.store.read_rest
+        await eventually(lambda: a.row_repairs.mended == 1)
+
+
+async def test_two_nodes_that_lack_the_same_row_do_not_wait_for_each_other(autojump_clock: MockClock) -> None:
+    async with rig("a", "b").run() as mesh:
+        await publish(mesh, "a", JOBS, "one", "two", "three")
+        for name in "ab":
+            await forget_the_past(mesh, name)
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await b.checkpoints.checkpoint()
+        (dot,) = spoil(a, b"two")
+        spoil(b, b"two")
+        for node in (a, b):
+            meet_damage(node, dot.origin)
+
+        await eventually(lambda: not a.store.lacks() and not b.store.lacks())
+
+        assert a.row_repairs.lost or b.row_repairs.lost
+        assert queued(b, dot.origin) == [b"one", b"three"]
+
+
+async def test_what_a_peer_gave_up_says_nothing_of_what_it_has_behind(autojump_clock: MockClock) -> None:
+    async with rig("a", "b").run() as mesh:
+        await publish(mesh, "a", JOBS, "one", "two", "three")
+        await forget_the_past(mesh, "a")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await b.checkpoints.checkpoint()
+        first = min(row.dot.sequence for row in standing(b, a.origin))
+        b.broker.durables.given_up[a.origin] = first
+        await mesh.stop("a")
+        origin = a.origin
+        MemoryQueueStore(mesh.disks["a"]).begin_anew()
+
+        a = await mesh.start("a")
+        await eventually(lambda: not a.store.lacks())
+
+        assert queued(a, origin) == [b"two", b"three"]
+        (lost,) = [str(alarm["message"]) for alarm in a.alarms.list() if alarm["code"] == "lost"]
+        assert f"after 0 up to {first}" in lost
+
+
+@pytest.mark.parametrize("peer_lacks_it", [False, True])
+async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_whose_stores_lag(
+    autojump_clock: MockClock, peer_lacks_it: bool
+) -> None:
+    """This node has forgotten the record that settles it."""
+    async with rig("a", "b").run() as mesh:
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await publish(mesh, "a", JOBS, "one", "two", "three", "four")
+        await forget_the_past(mesh, "b")
+        await same_everywhere(mesh)
+        # No checkpoint is due there any more, but the one that is waited for.
+        b.checkpoints._settings = NEVER
+        count = b.checkpoints.count
+        await publish(mesh, "b", "/queue/elsewhere", *["x" * 500] * 10)
+        await eventually(lambda: b.checkpoints.count > count)
+        await settle(mesh, "a", b"two")
+        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await forget_the_past(mesh, "a")
+
+        for node in (b, a) if peer_lacks_it else (a,):
+            spoil(node, b"three")
+            meet_damage(node, a.origin)
+        await trio.sleep(60)
+
+        assert a.store.lacks() == []
+        assert queued(a, a.origin) == [b"one", *([] if peer_lacks_it else [b"three"]), b"four"]
+
+
+@pytest.mark.parametrize("peer_lacks_it", [False, True])
+async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_that_was_cut_off(
+    autojump_clock: MockClock, peer_lacks_it: bool
+) -> None:
+    """This node has dropped the settle from its journal, and the peer is about to ask what it has missed."""
+    async with rig("a", "b").run() as mesh:
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await publish(mesh, "a", JOBS, "one", "two", "three", "four")
+        await same_everywhere(mesh)
+        await forget_the_past(mesh, "b")
+        mesh.cut("a", "b")
+        await settle(mesh, "a", b"two")
+        await forget_the_past(mesh, "a")
+        spoil(a, b"three")
+        meet_damage(a, a.origin)
+        if peer_lacks_it:
+            spoil(b, b"three")
+            meet_damage(b, a.origin)
+        await trio.sleep(5)
+
+        mesh.heal("a", "b")
+        await eventually(lambda: not a.store.lacks())
+        await eventually(lambda: b.received_vector() == a.received_vector() and not b.repairs.is_stale)
+
+        assert queued(a, a.origin) == [b"one", *([] if peer_lacks_it else [b"three"]), b"four"]
+
+
+@pytest.mark.parametrize("in_b", [b"j3", b"o2"])
+async def test_nodes_whose_damaged_stretches_overlap_help_each_other(autojump_clock: MockClock, in_b: bytes) -> None:
+    async with rig("a", "b").run() as mesh:
+        await in_two_queues(mesh, "a", "b")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        spoil(a, b"j2")
+        spoil(b, in_b)
+        for node in (a, b):
+            meet_damage(node, a.origin)
+
+        await eventually(lambda: not a.store.lacks() and not b.store.lacks())
+
+        for node in (a, b):
+            assert queued(node, a.origin) == [b"j1", b"j2", b"j3"]
+            assert queued(node, a.origin, OTHER) == [b"o1", b"o2", b"o3"]
+            assert lost(node) == []
+
+
+async def test_what_the_journal_brings_back_is_not_told_as_lost(autojump_clock: MockClock) -> None:
+    """The row is the first of its queue, and the journal has dropped what came long before it."""
+    async with rig("a").run() as mesh:
+        await publish(mesh, "a", JOBS, "first")
+        await forget_the_past(mesh, "a")
+        a = mesh.nodes["a"]
+        await publish(mesh, "a", OTHER, "young")
+        await a.checkpoints.checkpoint()
+        spoil(a, b"young")
+        meet_damage(a, a.origin)
+
+        await eventually(lambda: not a.store.lacks())
+
+        assert queued(a, a.origin, OTHER) == [b"young"]
+        assert lost(a) == []
+
+
+async def test_damage_is_mended_also_when_no_more_of_it_is_told(autojump_clock: MockClock) -> None:
+    async with rig("a", stored=ONE_LIFE).run() as mesh:
+        await publish(mesh, "a", JOBS, *[str(n) for n in range(30)])
+        a = mesh.nodes["a"]
+        await a.checkpoints.checkpoint()
+        for n in range(25):
+            spoil(a, b"%d" % n)
+            meet_damage(a, a.origin)
+            await eventually(lambda: not a.store.lacks())
+
+        assert len(queued(a, a.origin)) == 30
+
+
+async def test_many_rows_that_both_lack_are_not_waited_for_one_after_the_other(autojump_clock: MockClock) -> None:
+    async with rig("a", "b").run() as mesh:
+        texts = [str(n) for n in range(40)]
+        await publish(mesh, "a", JOBS, *texts)
+        for name in "ab":
+            await forget_the_past(mesh, name)
+        await same_everywhere(mesh)
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        for node in (a, b):
+            spoil(node, *[text.encode() for text in texts[1::2]])
+        for node in (a, b):
+            meet_damage(node, a.origin)
+        await trio.sleep(10)
+
+        assert (a.store.lacks(), b.store.lacks()) == ([], [])
+
+
+async def test_what_is_in_quarantine_here_comes_back(autojump_clock: MockClock) -> None:
+    """It was put aside once, and came back from the peer, who lacks it too now."""
+    async with MeshRig("a", "b", stored=SHORT, storage=NEVER).run() as mesh:
+        await publish(mesh, "a", JOBS, "one", "two", "three")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        origin = a.origin
+        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await mesh.kill("a")
+        rot(mesh.disks["a"], b"one")
+        a = await mesh.start("a")
+        assert "quarantine" in codes(a)
+        await mesh.until_linked()
+        for name in "ab":
+            await forget_the_past(mesh, name)
+        await same_everywhere(mesh)
+
+        for node in (a, b):
+            spoil(node, b"two")
+            meet_damage(node, origin)
+        await eventually(lambda: not a.store.lacks() and not b.store.lacks())
+
+        assert queued(a, origin) == queued(b, origin) == [b"one", b"two", b"three"]
+
+
+async def test_what_a_peer_has_in_quarantine_comes_back(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", stored=SHORT, storage=NEVER).run() as mesh:
+        await publish(mesh, "a", JOBS, "one", "two", "three")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await mesh.kill("b")
+        rot(mesh.disks["b"], b"one")
+        await forget_the_past(mesh, "a")
+        spoil(a, b"two")
+        meet_damage(a, a.origin)
+
+        b = await mesh.start("b")
+        await mesh.until_linked()
+        await eventually(lambda: b.received_vector() == a.received_vector())
+        await b.checkpoints.checkpoint()
+
+        assert a.row_repairs.mended == 1
+        assert queued(a, a.origin) == queued(b, a.origin) == [b"one", b"two", b"three"]
