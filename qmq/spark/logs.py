@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple
 from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
 from qmq.spark.ranges import RangeMap
-from qmq.storage.batch import GAPS, HEAD_BYTES, read_head, unpack_records, verify_batch
+from qmq.storage.batch import GAPS, HEAD_BYTES, REST, BatchHead, read_head, unpack_records, verify_batch
 from qmq.storage.disk import DiskFile, ReadOnlyDisk
 from qmq.storage.fanout import FANOUT_DIRECTORY, directory_name
 from qmq.storage.record import Kind, unpack_gap
@@ -67,8 +67,8 @@ class Listing(NamedTuple):
     not put aside."""
     footer: Footer | None = None
     rests: tuple[BatchEntry, ...] = ()
-    """Those of `entries` that have fewer records than sequences. In a journal they stand for a stretch of which only
-    a rest was left when the node asked for it."""
+    """Those of `entries` that have fewer records than sequences, or a mark in the place of the last one. In a journal
+    they stand for a stretch of which only a rest was left when the node asked for it."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Offsets (start, end) of batches that tell what was given up; of a segment without an index."""
 
@@ -93,12 +93,22 @@ class Listing(NamedTuple):
 
     def whole_entries(self) -> list[BatchEntry]:
         """The entries that are no rests."""
-        return [entry for entry in self.entries if not is_rest(entry)] if self.rests else self.entries
+        if not self.rests:
+            return self.entries
+        rests = {entry.offset for entry in self.rests}
+        return [entry for entry in self.entries if entry.offset not in rests]
 
 
 def is_rest(entry: BatchEntry) -> bool:
-    """Whether it stands for records of which some are missing: fewer are there, or a mark of the end without time."""
+    """Whether it tells by itself that it stands for records of which some are missing: fewer are there, or a mark of
+    the end without time. See `has_mark`, too.
+    """
     return entry.records <= entry.last - entry.first or not entry.last_us
+
+
+def has_mark(head: BatchHead, batch: bytes) -> bool:
+    """Whether the last record of a rest is the mark of its end, and no record of its origin (`rest_batch`)."""
+    return bool(head.attributes & REST) and unpack_records(head, batch)[-1][2] >> 56 == Kind.GAP
 
 
 def ranges_of(entries: Iterable[BatchEntry]) -> RangeMap:
@@ -148,7 +158,7 @@ class Segment:
             index = read_footer(descriptor, self.batches_end) if self.batches_end is not None else None
             if index is not None:
                 index = self._without_holes(index)
-                rests = tuple(filter(is_rest, index.batches))
+                rests = tuple(_rests_of(descriptor, index))
                 self._listing = Listing(index.batches, index.batches_end, True, (), index, rests)
             else:
                 self._listing = self._scan(descriptor, known)
@@ -236,7 +246,7 @@ class Segment:
 
     def _scan(self, file: DiskFile, known: Listing) -> Listing:
         begin = known.end or self.head().size
-        entries, gaps = list(known.entries), list(known.gaps)
+        entries, gaps, rests = list(known.entries), list(known.gaps), list(known.rests)
         damage = [found for found in known.damage if found[0] < begin]  # what is behind that is looked at once more
         end = begin
         # What a sealing left behind the batches, or was left of an index, counts as nothing.
@@ -256,13 +266,28 @@ class Segment:
                     )
                 )
                 end = begin + found.end
+                if is_rest(entries[-1]) or has_mark(head, piece[found.start : found.end]):
+                    rests.append(entries[-1])
                 if head.attributes & GAPS:
                     gaps.append((begin + found.start, end))
             begin = stop
         # An index right behind the last batch: the file that came next is lost, and this one is whole.
         if self.batches_end is None or damage and damage[-1][0] >= end and is_sealed(file, end):
             damage = [(start, stop) for start, stop in damage if start < end]
-        return Listing(entries, end, False, tuple(damage), None, tuple(filter(is_rest, entries)), tuple(gaps))
+        return Listing(entries, end, False, tuple(damage), None, tuple(rests), tuple(gaps))
+
+
+def _rests_of(file: DiskFile, index: Footer) -> Iterator[BatchEntry]:
+    """The rests among the batches of an index. Those that only a mark tells are looked at: a mark is a GAP record."""
+    marked = {origin for origin, kind in index.kinds if kind == Kind.GAP}
+    for entry in index.batches:
+        if is_rest(entry):
+            yield entry
+        elif entry.origin in marked:
+            with suppress(CorruptLog):  # told by whoever reads it
+                head = read_head(file.read(entry.offset, HEAD_BYTES))
+                if head is not None and head.attributes & REST and has_mark(head, file.read(entry.offset, head.size)):
+                    yield entry
 
 
 class Log:

@@ -15,7 +15,7 @@ from qmq.storage import segment
 from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.record import Kind, pack_gap
 from qmq.storage.recovery import HOLES_SUFFIX
-from qmq.storage.rest import nothing_left, rest_batch
+from qmq.storage.rest import Rest, nothing_left, rest_batch
 
 from ..storage.rig import LIKE_AN_INDEX
 from .rig import START_US, A, B, batch, fanout, messages, node, record, rest, rows, settle, split
@@ -392,6 +392,17 @@ def test_a_stretch_of_which_a_node_got_a_rest_comes_from_one_that_has_all_of_it(
 
     assert sorted(read(asked(tmp_path))) == [7, *range(11, 31)]
     assert sorted(read(asked(tmp_path), {A: 10}, {A: 30}, strict=True)) == list(range(11, 31))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_rest_that_lacks_only_its_last_record_is_read_where_all_of_it_is(tmp_path: Path, sealed: bool) -> None:
+    """A mark stands in the place of that one, so it has as many records as sequences."""
+    left = rest_batch(A, 0, Rest(5, 0, 0, messages(1, 4)))
+    node(tmp_path, "a").segment([left, *split(A, 6, 10, 5)], sealed=sealed)
+    node(tmp_path, "b").segment(split(A, 1, 10, 10))
+
+    assert sorted(read(asked(tmp_path), strict=True)) == list(range(1, 11))
+    assert Files(read_options({"path": str(tmp_path / "a")})).base() == {A: 5}
 
 
 def test_a_rest_is_a_loss_for_who_expects_everything(tmp_path: Path) -> None:
