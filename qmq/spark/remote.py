@@ -250,9 +250,10 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
                 return
         if problem is not None:
             raise problem
-        if part.strict and options.fail_on_data_loss and not (found_rests and options.only_fanouts):
+        may_be_rests = not rests and found_rests
+        if part.strict and options.fail_on_data_loss and not (may_be_rests and options.only_fanouts):
             raise DataLoss(loss_text(left))
-        if not found_rests:
+        if not may_be_rests:
             return
 
 

@@ -290,6 +290,19 @@ def test_a_stream_of_fanouts_from_the_earliest_has_what_a_rest_kept_of_them() ->
     assert sorted(row["sequence"] for row in found) == [7, *range(21, 31)]
 
 
+def test_what_is_missing_of_fanouts_is_a_loss_although_a_rest_accounts_for_other_records() -> None:
+    node = JournalNode(
+        [rest(A, 1, 20, [record(7, b"", "/fanout/f"), record(20)]), *split(A, 21, 30, 5), *split(A, 41, 50, 5)]
+    )
+    options = asked(node, subscribe="/fanout/f")
+    servers = Servers(options)
+    parts = servers.plan({}, {A: 50}, strict=True)
+    servers.close()
+
+    with pytest.raises(DataLoss, match=f"to be read: {A} from 31 to 40\\."):
+        rows(parts, options, ["sequence"])
+
+
 def test_partitions_of_live_nodes_are_as_many_as_was_asked_for() -> None:
     node = JournalNode([*split(A, 1, 100, 5), *split(B, 1, 10, 5)])
     options = asked(node, minPartitions="4")
