@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qmq.dots import Vector
+from qmq.dots import Origin, Vector
 from qmq.errors import NotConnected
 from qmq.spark.files import Files
 from qmq.spark.jobs import archive as jobs
@@ -130,7 +130,7 @@ def test_a_first_run_of_many_commits_divides_what_is_kept_and_not_what_ever_was(
     options = read_options({"path": str(tmp_path / "a"), "minPartitions": "16"})
     place = Files(options)
 
-    steps = list(jobs._steps(place, {}, place.available()))
+    steps = list(jobs._steps(place, None, place.available()))
 
     assert [end[A] for end, _ in steps] == [1_000_020, 1_000_040, 1_000_060, 1_000_080]
     assert all(parts for _, parts in steps)
@@ -144,7 +144,7 @@ def test_what_is_dropped_while_a_first_run_makes_its_commits_is_a_loss(
     journal = node(tmp_path, "a")
     paths = [journal.segment(split(A, first, first + 9, 5), {A: first - 1}) for first in range(1, 81, 10)]
     place = Files(read_options({"path": str(tmp_path / "a"), "minPartitions": "8"}))
-    steps = jobs._steps(place, {}, place.available())
+    steps = jobs._steps(place, None, place.available())
     end, _ = next(steps)
     for path in paths[:5]:
         path.unlink()
@@ -161,12 +161,25 @@ def test_what_is_missing_when_a_first_run_begins_is_none(tmp_path: Path, monkeyp
     paths[41].unlink()
     place = Files(read_options({"path": str(tmp_path / "a"), "minPartitions": "8"}))
 
-    steps = list(jobs._steps(place, {}, place.available()))
+    steps = list(jobs._steps(place, None, place.available()))
 
     assert len(steps) > 1 and steps[-1][0] == {A: 80}
     assert {extent.path for _, parts in steps for part in parts for extent in part.extents} == {
         str(path) for first, path in paths.items() if first != 41
     }
+
+
+def test_a_table_of_which_no_origin_is_known_any_more_is_no_first_run(run: Run) -> None:
+    """All nodes were started again, long ago, and their journals have dropped how they began."""
+    run.add({}, {A: 40})
+    anew = Origin("a", 0xA2)
+    node(Path(run.table).parent / "later", "a").segment(split(anew, 101, 120, 5), {anew: 100})
+    place = Files(read_options({"path": str(Path(run.table).parent / "later" / "a")}))
+    have = place.available()
+
+    begun = jobs._begin(run.table, have, run.chosen)
+    with pytest.raises(DataLoss, match=f"{anew} from 1 to 100"):
+        list(jobs._steps(place, begun, have))
 
 
 def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quicker(

@@ -84,8 +84,8 @@ def archive(spark: SparkSession, options: Options, table: str, *, tell: Told | N
     try:
         have = place.available()
         start = _begin(table, have, chosen)
-        done.vector = dict(start)
-        merge(have, start)  # what is read now may be behind what was read before: nothing is taken back
+        done.vector = dict(start or {})
+        merge(have, done.vector)  # what is read now may be behind what was read before: nothing is taken back
         for end, parts in _steps(place, start, have):
             _add(spark, options, table, done, end, parts, chosen, tell)
     finally:
@@ -150,20 +150,23 @@ def read_archive(spark: SparkSession, table: str) -> DataFrame:
     return spark.read.schema(kinds).option("basePath", table).parquet(*files)
 
 
-def _begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector:
+def _begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector | None:
+    """How far the table goes of what there is, which may be nothing when all nodes have begun anew; None: no table."""
     try:
         delta = DeltaTable(table)
     except TableNotFoundError:
-        return {}
+        return None
     require_same(delta, table, chosen)
     return table_vector(delta, have)
 
 
-def _steps(place: Place, start: Vector, have: Vector) -> Iterator[tuple[Vector, list[Part]]]:
-    """Parts of one commit at a time, and the vector after it."""
+def _steps(place: Place, begun: Vector | None, have: Vector) -> Iterator[tuple[Vector, list[Part]]]:
+    """Parts of one commit at a time, and the vector after it. `begun`: as `_begin` tells."""
     # A first run takes what is left of the past, whatever that lacks; from then on nothing may.
-    anything = NOTHING if start else RangeMap.between({}, have)
-    parts = place.plan(start, have, strict=bool(start), but_for=anything)
+    is_first = begun is None
+    start = begun or {}
+    anything = RangeMap.between({}, have) if is_first else NOTHING
+    parts = place.plan(start, have, strict=not is_first, but_for=anything)
     if len(parts) <= FILES_PER_COMMIT:
         if have != start:
             yield have, parts
@@ -173,11 +176,12 @@ def _steps(place: Place, start: Vector, have: Vector) -> Iterator[tuple[Vector, 
     base = place.base()
     begin = dict(start)
     low = {origin: max(start.get(origin, 0), min(base.get(origin, 0), last)) for origin, last in have.items()}
-    nowhere = NOTHING if start else _nowhere(place, low, have)
+    nowhere = _nowhere(place, low, have) if is_first else NOTHING
     for piece in range(1, pieces + 1):
         end = {origin: low[origin] + (last - low[origin]) * piece // pieces for origin, last in have.items()}
         # All else was there when the run began: what has gone since is no distant past.
-        yield end, place.plan(begin, end, strict=bool(start) or piece > 1, but_for=nowhere)
+        strict = not is_first or piece > 1
+        yield end, place.plan(begin, end, strict=strict, but_for=nowhere)
         begin = end
 
 
