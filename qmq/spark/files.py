@@ -58,7 +58,9 @@ class Files:
                     excused.add(origin, 0, last)
         return beginning(held, excused, have)
 
-    def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
+    def plan(
+        self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING, over_holes: bool = False
+    ) -> list[Part]:
         def may_be_nowhere() -> RangeMap:
             # Whoever takes what there is does not miss what is missing for a reason; all else it would.
             return but_for if strict else but_for.plus(RangeMap.between({}, self.base()))

@@ -23,10 +23,13 @@ class Place(Protocol):
     def base(self) -> Vector:
         """What no journal holds any more."""
 
-    def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
+    def plan(
+        self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING, over_holes: bool = False
+    ) -> list[Part]:
         """Parts that together bring every record above `start` up to `end` once; see `plan.plan`.
 
         `strict`: what is nowhere is missing, `but_for` that. Otherwise what is missing for a reason is not, either.
+        `over_holes`: nor is what live nodes lack in the midst of their journals, which shows only when these are read.
         """
 
     def plan_nodes(self) -> list[Part]:

@@ -38,13 +38,15 @@ class Part(NamedTuple):
     """Work for one task: whole batches, and which of their records are wanted (None: all).
 
     Instead of extents, `servers` may name live nodes, any of which may have what is wanted; each is tried in turn.
-    Unless `strict`, what none of them has was given up long ago, for all that is known.
+    Unless `strict`, what none of them has was given up long ago, for all that is known; with `over_holes` that goes for
+    what one of them lacks in the midst of its journal.
     """
 
     extents: tuple[Extent, ...]
     wanted: RangeMap | None
     servers: tuple[tuple[str, int], ...] = ()
     strict: bool = True
+    over_holes: bool = False
 
 
 class _Piece(NamedTuple):

@@ -95,7 +95,9 @@ class Servers:
             merge(have, picture.vector)
         return have
 
-    def plan(self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING) -> list[Part]:
+    def plan(
+        self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING, over_holes: bool = False
+    ) -> list[Part]:
         left = RangeMap.between(start, end)
         wanted_records = left.count()
         excused = but_for
@@ -111,7 +113,7 @@ class Servers:
                     # What is missing of the first is told by who reads: a picture has no holes.
                     for piece, needed in ((wanted.minus(excused), True), (wanted.common(excused), False)):
                         if piece:
-                            parts.append(Part((), piece, servers, needed))
+                            parts.append(Part((), piece, servers, needed, over_holes))
         lost = left.minus(excused)
         if lost and self._options.fail_on_data_loss:
             raise DataLoss(loss_text(lost), lost)
@@ -196,16 +198,10 @@ class Servers:
         return picture
 
     def _picture_of(self, server: tuple[str, int], client: BlockingClient) -> Picture:
-        # A span that is over before it begins: only the picture is told.
-        headers = [("qmq-until", "")]
+        headers = []
         if self._options.name:
             headers += [("qmq-resume", _text(self._done_at(server))), ("qmq-reader", self._options.name)]
-        client.write(client.frame("SUBSCRIBE", [("id", "look"), ("destination", JOURNAL), *headers]))
-        picture = Picture(server, json.loads(_next(client).body))
-        while _next_header(client) != "end":
-            continue
-        client.write(client.frame("UNSUBSCRIBE", [("id", "look")]))
-        return picture
+        return _picture(client, server, headers)
 
 
 class _Client(BlockingClient):
@@ -230,7 +226,7 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
         NotConnected: no node answers.
     """
     assert part.wanted is not None
-    left = part.wanted
+    left, holes = part.wanted, RangeMap()
     problem: NotConnected | None = None
     for rests in (False, True):
         found_rests = False
@@ -244,6 +240,9 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
                         extent = Extent("", node, 0, 0, len(data), passed)
                         yield from read_batches(data, extent, left, options, columns, got)
                         left = left.minus(got)
+                    if left and part.over_holes:
+                        # As it is now: what has been dropped meanwhile is no hole.
+                        holes = holes.plus(_picture(client, server).held())
             except NotConnected as error:
                 problem = error
             if not left:
@@ -251,8 +250,9 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
         if problem is not None:
             raise problem
         may_be_rests = not rests and found_rests
-        if part.strict and options.fail_on_data_loss and not (may_be_rests and options.only_fanouts):
-            raise DataLoss(loss_text(left))
+        lost = left.minus(holes)
+        if lost and part.strict and options.fail_on_data_loss and not (may_be_rests and options.only_fanouts):
+            raise DataLoss(loss_text(lost))
         if not may_be_rests:
             return
 
@@ -279,11 +279,7 @@ def read_journal(options: Options) -> tuple[Picture, Iterator[bytes]]:
     server = options.servers[0]
     client = connect(options, server)
     try:
-        client.write(client.frame("SUBSCRIBE", [("id", "look"), ("destination", JOURNAL), ("qmq-until", "")]))
-        picture = Picture(server, json.loads(_next(client).body))
-        while _next_header(client) != "end":
-            continue
-        client.write(client.frame("UNSUBSCRIBE", [("id", "look")]))
+        picture = _picture(client, server)
     except BaseException:
         client.close()
         raise
@@ -294,6 +290,18 @@ def read_journal(options: Options) -> tuple[Picture, Iterator[bytes]]:
                 yield data
 
     return picture, runs()
+
+
+def _picture(client: BlockingClient, server: tuple[str, int], headers: Sequence[tuple[str, str]] = ()) -> Picture:
+    """What the node says of its journal now."""
+    # A span that is over before it begins: only the picture is told.
+    asked = [("id", "look"), ("destination", JOURNAL), ("qmq-until", ""), *headers]
+    client.write(client.frame("SUBSCRIBE", asked))
+    picture = Picture(server, json.loads(_next(client).body))
+    while _next_header(client) != "end":
+        continue
+    client.write(client.frame("UNSUBSCRIBE", [("id", "look")]))
+    return picture
 
 
 def _batches(client: BlockingClient, wanted: RangeMap) -> Iterator[tuple[str, bytes]]:

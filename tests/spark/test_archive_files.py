@@ -15,8 +15,10 @@ from qmq.spark.jobs.archive_files import write_part
 from qmq.spark.jobs.archive_table import ArchiveError, Overtaken, choice_of, commit, open_table
 from qmq.spark.options import Options, read_options
 from qmq.spark.plan import DataLoss
+from qmq.spark.remote import Servers
 
-from .rig import A, B, node, split
+from .rig import A, B, node, rows, split
+from .test_remote import JournalNode
 
 
 def test_an_attempt_that_ends_late_does_not_touch_the_files_of_another(tmp_path: Path) -> None:
@@ -180,6 +182,25 @@ def test_a_table_of_which_no_origin_is_known_any_more_is_no_first_run(run: Run) 
     begun = jobs._begin(run.table, have, run.chosen)
     with pytest.raises(DataLoss, match=f"{anew} from 1 to 100"):
         list(jobs._steps(place, begun, have))
+
+
+def test_a_first_run_of_many_commits_takes_what_live_nodes_have_and_notes_what_they_drop_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody has 31 to 40, which only reading shows."""
+    monkeypatch.setattr(jobs, "FILES_PER_COMMIT", 2)
+    live = JournalNode([*split(A, 11, 30, 5), *split(A, 41, 90, 5)], base={A: 10})
+    options = read_options({"servers": live.address, "minPartitions": "8"})
+    place = Servers(options)
+
+    steps = list(jobs._steps(place, None, place.available()))
+    found = [row["sequence"] for _, parts in steps for row in rows(parts, options, ["sequence"])]
+    live.drop({A: 60})
+    place.close()
+
+    assert len(steps) > 1 and sorted(found) == [*range(11, 31), *range(41, 91)]
+    with pytest.raises(DataLoss, match=f"{A} from"):
+        rows([part for _, parts in steps for part in parts], options, ["sequence"])
 
 
 def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quicker(

@@ -45,6 +45,12 @@ class JournalNode(Host):
         self._old = old
         super().__init__()
 
+    def drop(self, base: Vector) -> None:
+        """Retention goes on so far."""
+        self._base = base
+        heads = [(read_head(data), data) for data in self._batches]
+        self._batches = [data for head, data in heads if head is not None and head.last > base.get(head.origin, 0)]
+
     def _serve(self, peer: socket.socket) -> None:
         codec = Connection(Role.SERVER)
         left = self._looks.pop() if self._looks else 1 << 30

@@ -181,7 +181,7 @@ def _steps(place: Place, begun: Vector | None, have: Vector) -> Iterator[tuple[V
         end = {origin: low[origin] + (last - low[origin]) * piece // pieces for origin, last in have.items()}
         # All else was there when the run began: what has gone since is no distant past.
         strict = not is_first or piece > 1
-        yield end, place.plan(begin, end, strict=strict, but_for=nowhere)
+        yield end, place.plan(begin, end, strict=strict, but_for=nowhere, over_holes=is_first)
         begin = end
 
 
