@@ -11,14 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 from qmq.cli import main
-from qmq.spark.jobs.audit import audit, audit_deep, verify_extent
+from qmq.spark.jobs.audit import Gone, audit, audit_deep, verify_extent
 from qmq.spark.jobs.audit import extents_of as extents
 from qmq.spark.jobs.latency import measure
 from qmq.spark.logs import DataDirectory, Log, Segment
 from qmq.spark.options import Options, read_options
 from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
+from qmq.storage.gone_record import Stretch, pack_gone
 from qmq.storage.record import Kind, pack_gap
 from qmq.storage.recovery import HOLES_SUFFIX
+from qmq.storage.rest import nothing_left, rest_batch
 
 from .rig import START_US, A, B, batch, fanout, messages, node, record, rest, split
 
@@ -286,6 +288,30 @@ def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Pa
         ("put aside", f"journal {starts[1]}–{starts[2]}")
     ]
     assert seen.healed == 1
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_stretch_that_the_mesh_has_closed_is_told_and_no_finding(tmp_path: Path, sealed: bool) -> None:
+    """Records 11 to 20 stood where nothing can be read; nobody has them, and what stood behind them is back."""
+    journal = node(tmp_path, "b")
+    path = journal.segment(split(A, 1, 30, 10), sealed=False)
+    data = path.read_bytes()
+    starts = [place for place in range(len(data)) if data.startswith(BATCH_MAGIC, place)]
+    flip(path, starts[1] + 200)
+    (tmp_path / "b" / "quarantine").mkdir()
+    noted = [[starts[1], starts[2], None, 0, 0], [starts[2], len(data), list(A), 21, 30]]
+    (tmp_path / "b" / "quarantine" / f"{starts[1]:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
+    gone = batch(B, 1, [record(1), record(2, pack_gone(Stretch(A, 11, 20)), "", kind=Kind.GONE)])
+    closed = [gone, rest_batch(A, 10, nothing_left(20)), batch(A, 21, messages(21, 30))]
+    journal.segment(closed, {A: 10}, sealed=sealed)
+    directory = DataDirectory(tmp_path / "b")
+
+    seen = audit([directory])
+    words = CliRunner().invoke(main, ["pipeline", "audit", str(tmp_path / "b")])
+
+    assert (seen.findings, seen.gone, seen.healed) == ([], [Gone("b", str(A), 11, 20)], 1)
+    assert seen.records == 23  # with the mark that stands for what is gone
+    assert f"gone: b has noted that nobody has all of {A} 11–20 any more" in words.output and words.exit_code == 0
 
 
 def test_damage_that_indexes_and_heads_show_is_the_same_finding_when_everything_is_read(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
                     {name: value for name, value in row._asdict().items() if value is not None} for row in found.rows
                 ],
                 "findings": [finding._asdict() for finding in found.findings],
+                "gone": [one._asdict() for one in found.gone],
                 "links": [link._asdict() for link in links],
                 "cuts": [{**cut._asdict(), "convergence_seconds": cut.convergence_seconds} for cut in cuts],
                 "clean": found.clean,
@@ -92,6 +93,12 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
             click.echo(f"FOUND {finding.text}")
         if len(found.findings) > FINDINGS_SHOWN:
             click.echo(f"and {len(found.findings) - FINDINGS_SHOWN} more findings (--json lists them)")
+        for one in found.gone[:FINDINGS_SHOWN]:
+            click.echo(
+                f"gone: {one.node} has noted that nobody has all of {one.origin} {one.first}–{one.last} any more"
+            )
+        if len(found.gone) > FINDINGS_SHOWN:
+            click.echo(f"and {len(found.gone) - FINDINGS_SHOWN} more of these (--json lists them)")
         if found.healed:
             click.echo(f"{found.healed} stretches were damaged or behind damage once, and nothing of them is missing")
         click.echo(

@@ -6,8 +6,9 @@ the sequences in the records, in Spark's workers.
 
 What a node does not have is a finding only if nothing explains it: records before its journal's base were dropped by
 retention, GAP records say what it gave up, its quarantine lists what was damaged and put aside (a finding of its own
-until all of it is here again; of a stretch that could not be read, until nothing at all is missing). What other nodes
-have beyond its newest record is lag, told but not a finding, because a mesh at work always has some.
+until all of it is here again; of a stretch that could not be read, until nothing at all is missing). What the mesh has
+closed because it is nowhere any more, as GONE records say, is told and no finding. What other nodes have beyond its
+newest record is lag, told but not a finding, because a mesh at work always has some.
 
 A choice of time and destinations leaves segments out as planning does. Whatever these lack is no finding; what they
 have, and what is given up in them, is not missing in the others. Lag is not told then: it takes all segments to see it.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog
 from qmq.spark.columns import EVERYTHING, Columns, Piece
+from qmq.spark.gone import gone_in, gone_of
 from qmq.spark.logs import DataDirectory, Extent, Listing, NotBegun, Segment
 from qmq.spark.options import Options
 from qmq.spark.plan import may_be_asked, passed_by
@@ -28,6 +30,7 @@ from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import read_journal
 from qmq.storage.batch import GAPS, REST, BatchHead, unpack_records
 from qmq.storage.disk import ReadOnlyDisk
+from qmq.storage.gone_record import Stretch
 from qmq.storage.record import Kind, unpack_gap
 from qmq.storage.recovery import Quarantined
 from qmq.storage.segment import read_summary, scan
@@ -76,6 +79,15 @@ class OriginRow(NamedTuple):
     behind: int | None
 
 
+class Gone(NamedTuple):
+    """Records `first` to `last` of `origin`, of which not all are anywhere any more, as `node` has noted."""
+
+    node: str
+    origin: str
+    first: int
+    last: int
+
+
 @dataclass(slots=True)
 class Audit:
     """What came of it."""
@@ -86,6 +98,8 @@ class Audit:
     records: int = 0
     healed: int = 0
     """Stretches that were put aside once, of which nothing is missing any more."""
+    gone: list[Gone] = field(default_factory=list)
+    """No findings: nobody has them, and whoever reads on is told so."""
     bytes_verified: int = 0
 
     @property
@@ -109,14 +123,16 @@ class _Walk:
         self.skipped = RangeMap()
         """What would stand where segments were left out, and does not, for all that is known: it may still come."""
         self.missing: dict[Origin, list[tuple[int, int]]] = {}
+        self.gone: dict[Stretch, None] = {}
+        """In the order in which they were noted."""
         self.findings: list[Finding] = []
 
-    def take(self, origin: Origin, first: int, last: int, where: str) -> None:
-        """Records `first` to `last` stand next in the journal."""
+    def take(self, origin: Origin, first: int, last: int, where: str, records: int | None = None) -> None:
+        """Records `first` to `last` stand next in the journal, or fewer `records` that are left of them."""
         have = self.have.get(origin, 0)
         self.last[origin] = max(last, self.last.get(origin, 0))
         self.first.setdefault(origin, first)
-        self.records[origin] = self.records.get(origin, 0) + last - first + 1
+        self.records[origin] = self.records.get(origin, 0) + (last - first + 1 if records is None else records)
         if first > have + 1:
             self.missing.setdefault(origin, []).append((have, first - 1))
         elif first <= have:
@@ -137,6 +153,11 @@ class _Walk:
         for origin, last in vector.items():
             self.skipped.add(origin, self.have.get(origin, 0), last)
             self.have[origin] = max(last, self.have.get(origin, 0))
+
+    def account_for(self, origin: Origin, first: int, last: int) -> None:
+        """What is missing of records `first` to `last` will not come, and nobody needs it."""
+        known = RangeMap({origin: self.missing.get(origin, [])})
+        self.missing[origin] = list(known.minus(RangeMap({origin: [(first - 1, last)]})).of(origin))
 
     def missing_ranges(self) -> int:
         return sum(map(len, self.missing.values()))
@@ -166,6 +187,14 @@ class _Walk:
         here = here.minus(self._missing_of(aside.origin)).minus(self.skipped)
         wanted = RangeMap({aside.origin: [(aside.first - 1, aside.last)]})
         return bool(wanted.minus(here))
+
+    def is_gone(self, aside: Quarantined) -> bool:
+        """Whether something of what was put aside is gone, or may be."""
+        if aside.origin is None:
+            return bool(self.gone)
+        return any(
+            gone.origin == aside.origin and gone.first <= aside.last and aside.first <= gone.last for gone in self.gone
+        )
 
     def _missing_of(self, origin: Origin) -> RangeMap:
         return RangeMap({origin: self.missing.get(origin, [])}).minus(self.elsewhere)
@@ -199,6 +228,7 @@ def audit(
         merge(have, walk.have)
     for walk in walks:
         found.findings += walk.findings
+        found.gone += [Gone(walk.node, str(origin), first, last) for origin, first, last in walk.gone]
         found.rows += _chosen_rows(walk) if choice is not None and choice.chooses else _rows(walk, have)
         found.records += sum(walk.records.values())
     return found
@@ -258,7 +288,7 @@ def _walk(directory: DataDirectory, found: Audit, choice: Options | None) -> _Wa
         if walk.lacks(entry):
             origin, where = str(entry.origin or ""), f"journal {entry.start}–{entry.end}"
             walk.note(Finding(walk.node, PUT_ASIDE, origin, entry.first, entry.last, where))
-        else:
+        elif not walk.is_gone(entry):
             found.healed += 1
     walk.finish()
     return walk
@@ -281,9 +311,11 @@ def _walk_server(options: Options, found: Audit) -> _Walk:
                 walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"message {number} of the journal"))
                 continue
             head = stretch.head
-            if head.attributes & GAPS and head.origin.node == walk.node:
-                _note_gaps(walk, head, piece)
-            walk.take(head.origin, head.first, head.last, "")
+            if head.origin.node == walk.node:
+                if head.attributes & GAPS:
+                    _note_gaps(walk, head, piece)
+                walk.gone.update(dict.fromkeys(gone_of(head, piece)))
+            walk.take(head.origin, head.first, head.last, "", head.count)
         found.bytes_verified += len(data)
     walk.finish()
     return walk
@@ -301,7 +333,7 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
     finally:
         file.close()
     if end is not None and summary is not None:
-        if any(kind == Kind.GAP for _, kind in summary.kinds):
+        if any(kind in (Kind.GAP, Kind.GONE) for _, kind in summary.kinds):
             _learn_gaps(walk, segment, segment.list())
         missing = walk.missing_ranges()
         for origin, ranges in summary.ranges.items():
@@ -315,20 +347,21 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
         walk.note(_damaged(walk.node, str(segment.path), start, stop))
     _learn_gaps(walk, segment, listing)
     for entry in listing.entries:
-        walk.take(entry.origin, entry.first, entry.last, name)
+        walk.take(entry.origin, entry.first, entry.last, name, entry.records)
     return max([listing.reach, *put_aside])
 
 
 def _learn_rests(walk: _Walk, listing: Listing) -> None:
     """Stretches of which peers had only a rest left when the node asked: it has all that there was."""
     for entry in listing.rests:
-        walk.given_up.add(entry.origin, entry.first - 1, entry.last)
+        walk.account_for(entry.origin, entry.first, entry.last)
 
 
 def _learn_gaps(walk: _Walk, segment: Segment, listing: Listing) -> None:
-    """What the node itself says that it has given up, or will never get."""
-    for gone, through in segment.given_up(listing).items():
-        walk.given_up.add(gone, 0, through)
+    """What the node itself says that it has given up, or will never get, and what is gone."""
+    for given_up, through in segment.given_up(listing).items():
+        walk.given_up.add(given_up, 0, through)
+    walk.gone.update(dict.fromkeys(gone_in(segment, listing)))
 
 
 def _note_gaps(walk: _Walk, head: BatchHead, batch: bytes) -> None:
