@@ -424,6 +424,18 @@ def test_a_cut_and_how_long_it_took_to_converge_are_told(tmp_path: Path) -> None
     assert cuts[0].convergence_seconds == pytest.approx(2, abs=0.3)
 
 
+def test_what_stands_for_a_stretch_that_is_nowhere_is_no_cut(tmp_path: Path) -> None:
+    """It has no time, as if it had been on its way since 1970."""
+    data = [(time / 10, timed(A, time + 1, time / 10)) for time in range(100)]
+    data += [(number / 10 + 0.02, timed(B, number, number / 10)) for number in range(1, 50)]
+    data.append((5.02, rest_batch(B, 49, nothing_left(50))))
+    node(tmp_path, "a").segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
+
+    (link,), cuts = measure([DataDirectory(tmp_path / "a")])
+
+    assert link.most < 0.2 and cuts == []
+
+
 JOBS, MAILS = "/queue/jobs", "/queue/mails"
 HOUR_US = 3_600_000_000
 

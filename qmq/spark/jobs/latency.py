@@ -83,7 +83,8 @@ def measure(directories: Sequence[DataDirectory], choice: Options | None = None)
 
 
 def _samples(directory: DataDirectory, choice: Options | None) -> Iterator[tuple[str, _Sample]]:
-    entries: list[BatchEntry] = [entry for listing in _newest(directory, choice) for entry in listing.entries]
+    # Rests come when somebody asks for them, and may be a mark without a time.
+    entries: list[BatchEntry] = [entry for listing in _newest(directory, choice) for entry in listing.whole_entries()]
     if not entries:
         return
     nodes = np.array([entry.origin.node for entry in entries])
