@@ -274,7 +274,8 @@ def _passed_over(data: bytes, *, rests: bool) -> tuple[tuple[int, int], ...]:
 def read_journal(options: Options) -> tuple[Picture, Iterator[bytes]]:
     """Everything that the first of `options.servers` has now, from the base of its journal on: runs of whole batches.
 
-    The runs may have a little more than the picture says. Raises NotConnected or Refused.
+    The runs may have a little more than the picture says. Its base is that of the end once all of them were taken: what
+    the node has dropped meanwhile may not have come. Raises NotConnected or Refused.
     """
     server = options.servers[0]
     client = connect(options, server)
@@ -288,6 +289,7 @@ def read_journal(options: Options) -> tuple[Picture, Iterator[bytes]]:
         with client:
             for _, data in _batches(client, RangeMap.between(picture.base, picture.vector)):
                 yield data
+            merge(picture.base, _picture(client, server).base)
 
     return picture, runs()
 

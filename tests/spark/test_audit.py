@@ -1,7 +1,7 @@
 """The audit finds what was planted, says where, and finds nothing else."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from qmq.storage.gone_record import Stretch, pack_gone
 from qmq.storage.record import Kind, pack_gap
 from qmq.storage.recovery import HOLES_SUFFIX
 from qmq.storage.rest import nothing_left, rest_batch
+from qmq.wire.stomp import Frame
 
 from .rig import START_US, A, B, batch, fanout, messages, node, record, rest, split
+from .test_remote import JournalNode
 
 
 def found(root: Path) -> list[tuple[str, str, str, int, int]]:
@@ -70,6 +72,22 @@ def test_what_retention_drops_while_the_audit_goes_on_is_not_missing(
     monkeypatch.setattr(Log, "files", dropped_behind)
 
     assert found(tmp_path) == []
+
+
+def test_what_a_live_node_drops_while_it_sends_its_journal_is_not_missing() -> None:
+    """Records 1 to 20, between its picture and its batches; 31 to 40 it never had."""
+
+    class Dropping(JournalNode):
+        def _told(self, frame: Frame) -> Iterator[bytes]:
+            if frame.head.headers["qmq-until"]:
+                self.drop({A: 20})
+            return super()._told(frame)
+
+    live = Dropping([*split(A, 1, 30, 5), *split(A, 41, 50, 5)])
+
+    findings = audit([], [read_options({"servers": live.address})]).findings
+
+    assert [finding[1:5] for finding in findings] == [("missing", str(A), 31, 40)]
 
 
 def missing(path: Path) -> None:

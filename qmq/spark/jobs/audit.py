@@ -317,6 +317,8 @@ def _walk_server(options: Options, found: Audit) -> _Walk:
                 walk.gone.update(dict.fromkeys(gone_of(head, piece)))
             walk.take(head.origin, head.first, head.last, "", head.count)
         found.bytes_verified += len(data)
+    for origin, last in picture.base.items():
+        walk.account_for(origin, 1, last)  # Retention was quicker.
     walk.finish()
     return walk
 
