@@ -24,7 +24,8 @@ def _ranges(directory: DataDirectory) -> Iterator[dict[str, Any]]:
         for entry in listing.entries:
             known = open_ranges.get(entry.origin)
             if known is not None and known[1] + 1 == entry.first:
-                known[1], known[3] = entry.last, entry.last_us
+                # A mark of the end of a rest has no time.
+                known[1:] = entry.last, known[2] or entry.first_us, entry.last_us or known[3]
                 continue
             if known is not None:
                 yield _range_row(directory, entry.origin, known)
@@ -39,8 +40,8 @@ def _range_row(directory: DataDirectory, origin: Origin, known: list[int]) -> di
         "origin": str(origin),
         "first": known[0],
         "last": known[1],
-        "first_timestamp": time_of(known[2]),
-        "last_timestamp": time_of(known[3]),
+        "first_timestamp": time_of(known[2]) if known[2] else None,
+        "last_timestamp": time_of(known[3]) if known[3] else None,
     }
 
 
@@ -54,6 +55,7 @@ def _segments(directory: DataDirectory) -> Iterator[dict[str, Any]]:
 
 def _segment_row(directory: DataDirectory, content: str, segment: Segment, listing: Listing) -> dict[str, Any]:
     entries = listing.entries
+    timed = [entry for entry in entries if entry.last_us]
     return {
         "node": directory.node,
         "path": str(segment.path),
@@ -63,8 +65,8 @@ def _segment_row(directory: DataDirectory, content: str, segment: Segment, listi
         "batches": len(entries),
         "records": sum(entry.records for entry in entries),
         "sealed": listing.sealed,
-        "first_timestamp": time_of(min((entry.first_us for entry in entries), default=0)) if entries else None,
-        "last_timestamp": time_of(max((entry.last_us for entry in entries), default=0)) if entries else None,
+        "first_timestamp": time_of(min(entry.first_us for entry in timed)) if timed else None,
+        "last_timestamp": time_of(max(entry.last_us for entry in timed)) if timed else None,
     }
 
 

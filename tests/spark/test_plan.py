@@ -11,6 +11,7 @@ from qmq.spark.files import Files
 from qmq.spark.logs import DataDirectory, Log
 from qmq.spark.options import Options, read_options
 from qmq.spark.plan import DataLoss
+from qmq.spark.tables import time_of
 from qmq.storage import segment
 from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.record import Kind, pack_gap
@@ -619,6 +620,21 @@ def test_a_fanout_log_of_which_nothing_can_be_read_is_an_error_for_whom_it_may_c
         read(asked(tmp_path, **said))
     assert sorted(read(asked(tmp_path, **said, failOnDataLoss="false"))) == others
     assert read(asked(tmp_path, subscribe="/fanout/g")) == [4, 5, 6]
+
+
+def test_what_stands_for_a_stretch_that_is_nowhere_has_no_time(tmp_path: Path) -> None:
+    """And none of 1970, where segments and ranges are told."""
+    node(tmp_path, "a").segment(
+        [*split(A, 1, 5, 5), rest_batch(A, 5, nothing_left(9)), rest_batch(B, 0, nothing_left(1))]
+    )
+    files = Files(asked(tmp_path))
+    first, last = time_of(START_US + 1000), time_of(START_US + 5000)
+
+    ranges = [tuple(row.values())[1:] for row in files.rows("ranges")]
+    segment = files.rows("segments")[0]
+
+    assert ranges == [(str(A), 1, 9, first, last), (str(B), 1, 1, None, None)]
+    assert (segment["first_timestamp"], segment["last_timestamp"]) == (first, last)
 
 
 def test_an_end_before_everything_leaves_nothing(tmp_path: Path) -> None:
