@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -21,7 +21,7 @@ KNOWN: Final = {
     "passcode": "password at the servers",
     "cafile": "certificate authorities for TLS with the servers",
     "view": " | ".join(VIEWS),
-    "subscribe": "destinations, separated by commas",
+    "subscribe": 'destinations, separated by commas, or as a list of JSON: ["/queue/a,b", …]',
     "subscribePattern": "regular expression that whole destinations match",
     "startingOffsets": 'earliest | latest | {"origin": sequence, …}: read what comes after',
     "endingOffsets": 'latest | {"origin": sequence, …}: read up to and with it',
@@ -126,8 +126,10 @@ def read_options(given: Mapping[str, str]) -> Options:
     for name in ("path", "servers"):
         if said.get(name) and not _list(said[name]):
             raise BadOption(f"{name} names nothing")
-    for name in ("subscribe", "columns"):
-        if name in said and not _list(said[name]):
+    destinations = _names(said["subscribe"]) if "subscribe" in said else None
+    columns = _list(said["columns"]) if "columns" in said else None
+    for name, names in (("subscribe", destinations), ("columns", columns)):
+        if names == ():
             raise BadOption(f"{name} names nothing; leave it out for everything")
     if view not in ("messages", "records") and ("startingOffsets" in said or "endingOffsets" in said):
         raise BadOption(f"the view {view} has no startingOffsets and endingOffsets: it has all there is")
@@ -142,7 +144,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         passcode=said.get("passcode"),
         cafile=said.get("cafile"),
         view=view,
-        destinations=frozenset(_list(said["subscribe"])) if "subscribe" in said else None,
+        destinations=None if destinations is None else frozenset(destinations),
         pattern=_pattern(said.get("subscribePattern")),
         starting=starting,
         ending=ending,
@@ -154,7 +156,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         partitions_min=_number(said, "minPartitions") or 1,
         partition_bytes=_number(said, "maxBytesPerPartition") or PARTITION_BYTES,
         include_headers=_flag(said, "includeHeaders", default=False),
-        columns=_list(said["columns"]) if "columns" in said else None,
+        columns=columns,
         name=said.get("name", ""),
     )
 
@@ -178,6 +180,26 @@ def vector_from_json(found: object, what: str = "offsets") -> Vector:
             raise BadOption(f"{what}: the sequence of {text} is {last!r}; it must be a number from 0")
         vector[origin] = last
     return vector
+
+
+def names_to_text(names: Iterable[str]) -> str:
+    """Destinations as `subscribe` takes them: with commas between, or as JSON when names have such themselves."""
+    wanted = list(names)
+    text = ",".join(wanted)
+    return text if list(_list(text)) == wanted else json.dumps(wanted, ensure_ascii=False)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The inverse. Names of destinations begin with a slash, so no list of them looks like JSON."""
+    if not text.lstrip().startswith("["):
+        return _list(text)
+    try:
+        names = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadOption(f"subscribe is {text!r}, which begins like a list of JSON: {error}") from None
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise BadOption(f"subscribe is {text!r}; as JSON it is a list of names")
+    return tuple(names)
 
 
 def _list(text: str) -> tuple[str, ...]:

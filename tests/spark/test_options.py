@@ -1,7 +1,12 @@
 """Options that make no sense are refused with what would."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from qmq.cli.pipeline.shared import read_source
+from qmq.spark.jobs.archive_table import archive_choice, choice_of, commit
 from qmq.spark.options import BadOption, read_options
 
 from .rig import A
@@ -22,6 +27,9 @@ from .rig import A
         ({"path": "x", "startingOffsets": "first"}, "earliest, latest"),
         ({"path": "x", "view": "log", "startingOffsets": "latest"}, "has no startingOffsets"),
         ({"path": "x", "subscribe": " , "}, "subscribe names nothing"),
+        ({"path": "x", "subscribe": "[]"}, "subscribe names nothing"),
+        ({"path": "x", "subscribe": '["/queue/a"'}, "begins like a list of JSON"),
+        ({"path": "x", "subscribe": "[1]"}, "a list of names"),
         ({"path": "x", "columns": ""}, "columns names nothing"),
         ({"path": "x", "startingOffsets": "[1]"}, "is wanted"),
         ({"path": "x", "startingOffsets": '{"a": 1}'}, "is no origin"),
@@ -48,6 +56,18 @@ def test_a_bad_option_is_answered_with_what_may_stand_there(said: dict[str, str]
 @pytest.mark.parametrize("text", ["20260101", "2026-01-01", "1767225600000", "2026-01-01T01:00:00+01:00"])
 def test_a_time_may_be_a_day_ms_or_iso(text: str) -> None:
     assert read_options({"path": "x", "startingTimestamp": text}).starting_us == 1_767_225_600_000_000
+
+
+@pytest.mark.parametrize("names", [["/queue/a"], ["/queue/a", "/queue/b"], ["/queue/a,b"], ["/queue/ä ", "/queue/b"]])
+def test_a_name_may_have_commas_and_blanks(names: list[str], tmp_path: Path) -> None:
+    """On the command line, and in what an archive says that it was begun with."""
+    nobody: Any = dict.fromkeys(("servers", "login", "passcode", "cafile", "pattern", "begin", "end"))
+
+    said = read_source(paths=("x",), destinations=tuple(names), more=(), **nobody)
+    commit(str(tmp_path), {}, {A: 1}, [], choice_of(said))
+
+    assert said.destinations == frozenset(names)
+    assert read_options({"path": "x", **archive_choice(str(tmp_path))}).destinations == frozenset(names)
 
 
 def test_options_are_understood_in_any_case() -> None:

@@ -57,13 +57,15 @@ def given_source(
     **fixed: str,
 ) -> dict[str, str]:
     """What the command line says, as options of `format("qmq")`; `fixed` are the command's own."""
+    from ...spark.options import names_to_text
+
     given = {
         "path": ",".join(paths),
         "servers": servers,
         "login": login,
         "passcode": passcode,
         "cafile": cafile,
-        "subscribe": ",".join(destinations),
+        "subscribe": names_to_text(destinations),
         "subscribePattern": pattern,
         "startingTimestamp": begin,
         "endingTimestamp": end,

@@ -16,7 +16,7 @@ from deltalake.transaction import AddAction, CommitProperties, Transaction, crea
 from qmq.dots import Vector
 from qmq.errors import QmqError
 from qmq.spark.jobs.archive_files import COLUMNS, PARTITION
-from qmq.spark.options import Options, vector_to_json
+from qmq.spark.options import Options, names_to_text, vector_to_json
 from qmq.spark.tables import time_of
 from qmq.spark.views import arrow_schema
 
@@ -51,7 +51,7 @@ def archive_choice(table: str) -> dict[str, str]:
     """Options of `format("qmq")` that choose what the table was begun with. Raises ArchiveError."""
     was = _described(open_table(table), table)
     said = {
-        "subscribe": ",".join(was["destinations"]) if was["destinations"] is not None else None,
+        "subscribe": names_to_text(was["destinations"]) if was["destinations"] is not None else None,
         "subscribePattern": was["pattern"],
         "startingTimestamp": _iso(was["from_us"]),
         "endingTimestamp": _iso(was["to_us"]),
