@@ -214,6 +214,8 @@ def _server(text: str) -> tuple[str, int]:
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
+    if text == "":
+        raise BadOption("subscribePattern matches nothing; leave it out for everything")
     try:
         return re.compile(text) if text is not None else None
     except re.error as error:

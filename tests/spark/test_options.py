@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from qmq.cli import main
 from qmq.cli.pipeline.shared import read_source
 from qmq.spark.jobs.archive_table import archive_choice, choice_of, commit
 from qmq.spark.options import BadOption, read_options
@@ -24,6 +26,7 @@ from .rig import A
         ({"path": "x", "zzz": "y"}, "there are: path"),
         ({"path": "x", "subscribe": "a", "subscribePattern": "b"}, "exclude"),
         ({"path": "x", "subscribePattern": "("}, "subscribePattern"),
+        ({"path": "x", "subscribePattern": ""}, "matches nothing"),
         ({"path": "x", "startingOffsets": "first"}, "earliest, latest"),
         ({"path": "x", "view": "log", "startingOffsets": "latest"}, "has no startingOffsets"),
         ({"path": "x", "subscribe": " , "}, "subscribe names nothing"),
@@ -68,6 +71,22 @@ def test_a_name_may_have_commas_and_blanks(names: list[str], tmp_path: Path) -> 
 
     assert said.destinations == frozenset(names)
     assert read_options({"path": "x", **archive_choice(str(tmp_path))}).destinations == frozenset(names)
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--destination", "subscribe names nothing"),
+        ("--pattern", "matches nothing"),
+        ("--from", "ms since 1970"),
+        ("--to", "ms since 1970"),
+    ],
+)
+def test_an_empty_choice_is_a_mistake_and_not_everything(option: str, hint: str) -> None:
+    """A variable of the shell that is not set must not replay the whole past."""
+    found = CliRunner().invoke(main, ["pipeline", "archive", "/nowhere/table", "--path", "/nowhere", option, ""])
+
+    assert found.exit_code == 2 and hint in found.output
 
 
 def test_options_are_understood_in_any_case() -> None:

@@ -60,12 +60,13 @@ def given_source(
     from ...spark.options import names_to_text
 
     given = {
-        "path": ",".join(paths),
+        "path": ",".join(paths) if paths else None,
         "servers": servers,
-        "login": login,
-        "passcode": passcode,
-        "cafile": cafile,
-        "subscribe": names_to_text(destinations),
+        "login": login or None,
+        "passcode": passcode or None,
+        "cafile": cafile or None,
+        # One empty name is a mistake, such as a variable of the shell that is not set: it must not mean everything.
+        "subscribe": names_to_text(destinations) if any(destinations) else "" if destinations else None,
         "subscribePattern": pattern,
         "startingTimestamp": begin,
         "endingTimestamp": end,
@@ -76,7 +77,7 @@ def given_source(
         if not equals:
             raise click.UsageError(f"--set {text!r} must be NAME=VALUE")
         given[name] = value
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def read_source(*, archive: str | None = None, **source: Any) -> "Options":
