@@ -41,6 +41,8 @@ KNOWN: Final = {
 }
 _MS_MAX: Final = 253_402_300_800_000
 """Ms since 1970 of the year 10000, which no clock of ours can show."""
+_MS_MIN: Final = 1_000_000_000
+"""Ms since 1970: less than that is a year or a month that somebody meant, and no day that a log could have."""
 _SECONDS_DIGITS: Final = 10
 _DAY_DIGITS: Final = 8
 _LOWER: Final = {name.lower(): name for name in KNOWN}
@@ -135,6 +137,12 @@ def read_options(given: Mapping[str, str]) -> Options:
         raise BadOption(f"the view {view} has no startingOffsets and endingOffsets: it has all there is")
     if "subscribe" in said and "subscribePattern" in said:
         raise BadOption("subscribe and subscribePattern exclude each other")
+    starting_us, ending_us = _time(said, "startingTimestamp"), _time(said, "endingTimestamp")
+    if starting_us is not None and ending_us is not None and starting_us >= ending_us:
+        raise BadOption(
+            f"startingTimestamp is {said['startingTimestamp']} and endingTimestamp {said['endingTimestamp']}: nothing "
+            "lies between, for the end is not included"
+        )
     starting = _offsets(said, "startingOffsets", ("earliest", "latest"), "earliest")
     ending = _offsets(said, "endingOffsets", ("latest",), "latest")
     return Options(
@@ -148,8 +156,8 @@ def read_options(given: Mapping[str, str]) -> Options:
         pattern=_pattern(said.get("subscribePattern")),
         starting=starting,
         ending=ending,
-        starting_us=_time(said, "startingTimestamp"),
-        ending_us=_time(said, "endingTimestamp"),
+        starting_us=starting_us,
+        ending_us=ending_us,
         fail_on_data_loss=_flag(said, "failOnDataLoss", default=True),
         records_per_trigger=_number(said, "maxRecordsPerTrigger"),
         bytes_per_trigger=_number(said, "maxBytesPerTrigger"),
@@ -240,6 +248,8 @@ def _time(said: Mapping[str, str], name: str) -> int | None:
     text = text.strip()
     if text.isdecimal() and len(text) == _SECONDS_DIGITS:
         raise BadOption(f"{name} is {text}, which looks like seconds since 1970; it takes ms: {text}000")
+    if text.isdecimal() and 0 < int(text) < _MS_MIN and len(text) != _DAY_DIGITS:
+        raise BadOption(f"{name} is {text}, which as ms would be in January 1970; as ISO 8601 a day is like 2026-01-31")
     # So many digits are a day as ISO 8601 has it without hyphens; as ms they would be some hour of 1970.
     if text.isdecimal() and len(text) != _DAY_DIGITS and int(text) < _MS_MAX:
         return int(text) * 1000
