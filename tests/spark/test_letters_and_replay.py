@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from qmq.cli import main
 from qmq.dots import Dot
 from qmq.spark.jobs.archive import archive
 from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_letters, read_list, redrive_lines
@@ -56,6 +58,19 @@ def test_dead_letters_are_told_and_sent_again_by_a_list(spark: Any, log: dict[st
     assert (headers["destination"], sent.body) == ("/queue/orders", b'{"order": 3}')
     assert headers["dedup-id"] == f"again-{A}-6" and headers["qmq-replayed-from"] == f"{A}-6"
     assert headers["shop"] == "x" and not any(name.startswith("dead-letter-") for name in headers)
+
+
+@pytest.mark.parametrize("into", [(), ("--into", "/queue/again")])
+def test_of_a_list_only_what_is_asked_for_is_sent(
+    spark: Any, log: dict[str, str], tmp_path: Path, into: tuple[str, ...]
+) -> None:
+    listed = tmp_path / "list.jsonl"
+    listed.write_text("".join(f"{line}\n" for line in redrive_lines(read_messages(spark, log))))
+    said = ["--path", log["path"], "--list", str(listed), "--where", "sequence = 6", "--dry-run", "--json"]
+
+    found = CliRunner().invoke(main, ["pipeline", "replay", *said, *into])
+
+    assert json.loads(found.stdout)["by_destination"] == {into[-1] if into else "/queue/orders": 1}
 
 
 @pytest.mark.parametrize("chosen", [{"subscribe": "/queue/orders"}, {"subscribePattern": "/queue/dead-.*"}])

@@ -57,10 +57,9 @@ def replay(
         if listed is not None:
             try:
                 with open(listed, encoding="utf-8") as file:
-                    chosen = jobs.choose_listed(spark, messages, read_list(file))
+                    chosen = jobs.choose_listed(spark, messages, read_list(file), where=where, to=destination)
             except OSError as error:
                 raise Failed(str(error)) from error
-            chosen = jobs.choose(chosen.drop("to"), where=where, to=destination) if destination else chosen
         else:
             chosen = jobs.choose(messages, where=where, to=destination)
         with watched(spark, tell):

@@ -40,10 +40,20 @@ def choose(messages: DataFrame, *, where: str | None = None, to: str | None = No
     return messages.withColumn("to", f.col("destination") if to is None else f.lit(to))
 
 
-def choose_listed(spark: SparkSession, messages: DataFrame, listed: Sequence[tuple[str, int, str]]) -> DataFrame:
-    """Messages that are on a list of (origin, sequence, destination), each to where the list says."""
-    wanted = spark.createDataFrame(list(listed), "origin string, sequence long, to string")
-    return messages.join(f.broadcast(wanted), ["origin", "sequence"])
+def choose_listed(
+    spark: SparkSession,
+    messages: DataFrame,
+    listed: Sequence[tuple[str, int, str]],
+    *,
+    where: str | None = None,
+    to: str | None = None,
+) -> DataFrame:
+    """Messages that are on a list of (origin, sequence, destination), each to where the list says, unless `to` does;
+    of them those that `where` is true of, as in `choose`.
+    """
+    wanted = spark.createDataFrame(list(listed), "origin string, sequence long, listed_to string")
+    chosen = choose(messages.join(f.broadcast(wanted), ["origin", "sequence"]), where=where, to=to)
+    return (chosen.withColumn("to", f.col("listed_to")) if to is None else chosen).drop("listed_to")
 
 
 def plan(chosen: DataFrame) -> Plan:
