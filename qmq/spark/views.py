@@ -17,7 +17,7 @@ from qmq.errors import CorruptLog
 from qmq.spark.columns import EVERYTHING, Columns, Piece
 from qmq.spark.logs import Extent
 from qmq.spark.options import BadOption, Options
-from qmq.spark.plan import Part
+from qmq.spark.plan import DataLoss, Part
 from qmq.spark.ranges import RangeMap
 from qmq.storage.batch import BatchHead, read_head
 from qmq.storage.failure_records import unpack_dead
@@ -145,16 +145,21 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
 
     Raises:
         CorruptLog: one does not, and `options` call that an error, or the file has changed; names the file.
-        FileNotFoundError: the node has dropped the segment since it was planned, and `options` call that an error; or
-            this machine does not see the directory at all.
+        DataLoss: the node has dropped a segment since it was planned, and `options` call that an error; names the file.
+        FileNotFoundError: this machine does not see the directory at all.
     """
     for extent in part.extents:
         try:
             with open(extent.path, "rb") as file:
                 data = mmap.mmap(file.fileno(), extent.end, access=mmap.ACCESS_READ)
-        except FileNotFoundError:
-            if options.fail_on_data_loss or not Path(extent.path).parent.is_dir():
+        except FileNotFoundError as error:
+            if not Path(extent.path).parent.is_dir():
                 raise
+            if options.fail_on_data_loss:
+                raise DataLoss(
+                    f"{extent.path}: the node has dropped this segment since it was planned to be read; read again "
+                    "what is left, or set failOnDataLoss to false to go on without it"
+                ) from error
             continue
         except ValueError:
             raise CorruptLog(f"{extent.path} is shorter than when it was planned: load again") from None

@@ -234,7 +234,7 @@ def test_a_segment_that_was_dropped_since_the_plan_ends_the_query_unless_losses_
     parts = Files(options).plan({}, {A: 20}, strict=True)
     first.unlink()
 
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(DataLoss, match=f"{first}: the node has dropped"):
         rows(parts, options, ["sequence"])
     assert [row["sequence"] for row in rows(parts, lenient, ["sequence"])] == list(range(11, 21))
 
