@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from qmq.spark.jobs import compare as jobs
 from qmq.spark.jobs.archive import archive
 from qmq.spark.jobs.compare import compare
 from qmq.spark.options import read_options
@@ -32,6 +35,30 @@ def test_each_record_that_differs_is_told(spark: Any, tmp_path: Path) -> None:
 
     assert not found.equal
     assert [tuple(one) for one in found.differences] == [(str(A), 10, "different"), (str(A), 29, "different")]
+
+
+@pytest.mark.parametrize("moment", ["hashes", "_compare"])
+def test_what_retention_drops_meanwhile_is_no_difference(
+    spark: Any, tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what is there and the plan, and between the plan and the reading."""
+    journal = node(tmp_path, "a")
+    first = journal.segment(split(A, 1, 20, 5))
+    journal.segment(split(A, 21, 30, 5), {A: 20})
+    node(tmp_path, "b").segment(split(A, 1, 30, 10))
+    owner: Any = jobs.Side if moment == "hashes" else jobs
+    made = getattr(owner, moment)
+
+    def late(*args: Any, **said: Any) -> Any:
+        if moment == "_compare" and first.exists():
+            assert args[0].count() == 30  # now it is planned
+        first.unlink(missing_ok=True)
+        return made(*args, **said)
+
+    monkeypatch.setattr(owner, moment, late)
+    found = compare(spark, str(tmp_path / "a"), str(tmp_path / "b"))
+
+    assert (found.equal, found.records, found.outside) == (True, 10, {str(A): (0, 20)})
 
 
 def test_what_only_one_can_have_is_a_difference_when_asked_for(spark: Any, tmp_path: Path) -> None:

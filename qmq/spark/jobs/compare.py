@@ -1,27 +1,34 @@
 """Are two nodes, or a node and an archive, equal? By hashes of ranges, then record by record where they differ.
 
 Only what both can have is compared: a node's journal begins somewhere, and both end somewhere. What one of them has
-beyond that is told and is no difference, unless asked for. Two nodes are compared in all their records; with an
-archive, in their messages, of the destinations and times that the archive was begun with.
+beyond that is told and is no difference, unless asked for. When retention drops something meanwhile, the comparison
+begins again with what is left. Two nodes are compared in all their records; with an archive, in their messages, of the
+destinations and times that the archive was begun with.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from qmq.dots import parse_origin
 from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.messages import read_messages
 from qmq.spark.jobs.tables import CHOOSING
-from qmq.spark.options import Options, read_options
+from qmq.spark.options import Options, read_options, vector_to_json
 from qmq.spark.place import open_place
 
 RECORDS_PER_RANGE: Final = 10_000
 DIFFERENCES_MAX: Final = 1000
 """Records that are listed one by one."""
+TRIES: Final = 5
+"""Of one comparison: retention drops a segment at a time, and reading takes less than writing one."""
 
 
 class Span(NamedTuple):
@@ -83,13 +90,15 @@ class Side:
         spans = {str(origin): Span(base.get(origin, 0) + 1, last) for origin, last in have.items()}
         return {origin: span for origin, span in spans.items() if span.first <= span.last}
 
-    def hashes(self, chosen: Mapping[str, str], *, messages_only: bool) -> DataFrame:
-        """`origin`, `sequence`, `hash` of every record that `chosen` (options) asks for."""
+    def hashes(self, chosen: Mapping[str, str], spans: Mapping[str, Span] | None, *, messages_only: bool) -> DataFrame:
+        """`origin`, `sequence`, `hash` of every record that `chosen` (options) asks for. What a node lacks of `spans`,
+        if these are told, is an error of the query.
+        """
         if self.is_archive:
             frame = self._archive(chosen).withColumn("kind", f.lit("PUBLISH"))
         else:
             columns = "origin,sequence,timestamp,kind,destination,priority,body,headers"
-            options = {**chosen, **self._options, "view": "records", "columns": columns}
+            options = {**chosen, **_offsets(spans), **self._options, "view": "records", "columns": columns}
             frame = self._spark.read.format("qmq").options(**options).load()
             if messages_only:
                 frame = frame.where("kind in ('PUBLISH', 'DEAD')").withColumn("kind", f.lit("PUBLISH"))
@@ -115,6 +124,25 @@ def compare(
     one, other = Side(spark, left, login), Side(spark, right, login)
     chosen = {**one.choice(), **other.choice()}
     chosen.update({name: value for name, value in (given or {}).items() if name in CHOOSING})
+    messages_only = one.is_archive or other.is_archive
+    for left_tries in reversed(range(TRIES)):
+        found, both = _begin(one, other)
+        asked = None if everything else both
+        try:
+            frames = [side.hashes(chosen, asked, messages_only=messages_only) for side in (one, other)]
+            if not everything:
+                frames = [_within(spark, frame, both) for frame in frames]
+            _compare(frames[0], frames[1], found)
+            return found
+        except (PySparkException, Py4JJavaError):
+            now = _begin(one, other)[1]
+            if not left_tries or all(origin in now and now[origin].first == both[origin].first for origin in both):
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _begin(one: Side, other: Side) -> tuple[Comparison, dict[str, Span]]:
+    """A comparison that says what only one side can have, and what both can have, per origin."""
     spans = one.spans(), other.spans()
     found = Comparison()
     both: dict[str, Span] = {}
@@ -128,25 +156,33 @@ def compare(
         outside = (_beyond(here, shared), _beyond(there, shared))
         if any(outside):
             found.outside[origin] = outside
-    messages_only = one.is_archive or other.is_archive
-    frames = [side.hashes(chosen, messages_only=messages_only) for side in (one, other)]
-    if not everything:
-        frames = [_within(spark, frame, both) for frame in frames]
-    _compare(frames[0], frames[1], found)
-    return found
+    return found, both
+
+
+def _offsets(spans: Mapping[str, Span] | None) -> dict[str, str]:
+    if spans is None:
+        return {}
+    starts = {parse_origin(origin): span.first - 1 for origin, span in spans.items()}
+    ends = {parse_origin(origin): span.last for origin, span in spans.items()}
+    return {
+        "startingOffsets": json.dumps(vector_to_json(starts)),
+        "endingOffsets": json.dumps(vector_to_json(ends)),
+    }
 
 
 def _compare(left: DataFrame, right: DataFrame, found: Comparison) -> None:
     joined = _ranges(left, "l").join(_ranges(right, "r"), ["origin", "range"], "full_outer").cache()
     same = f.col("l_hash").eqNullSafe(f.col("r_hash")) & f.col("l_count").eqNullSafe(f.col("r_count"))
-    counts = joined.agg(
-        f.count("*"), f.sum(f.when(same, 0).otherwise(1)), f.sum(f.coalesce("l_count", "r_count"))
-    ).collect()[0]
-    found.ranges, found.ranges_different, found.records = counts[0], counts[1] or 0, counts[2] or 0
-    if found.ranges_different:
-        wrong = joined.where(~same).select("origin", "range")
-        found.differences = list(_records(left, right, wrong))
-    joined.unpersist()
+    try:
+        counts = joined.agg(
+            f.count("*"), f.sum(f.when(same, 0).otherwise(1)), f.sum(f.coalesce("l_count", "r_count"))
+        ).collect()[0]
+        found.ranges, found.ranges_different, found.records = counts[0], counts[1] or 0, counts[2] or 0
+        if found.ranges_different:
+            wrong = joined.where(~same).select("origin", "range")
+            found.differences = list(_records(left, right, wrong))
+    finally:
+        joined.unpersist()
 
 
 def _ranges(frame: DataFrame, side: str) -> DataFrame:
