@@ -84,3 +84,19 @@ def test_an_archive_of_some_is_equal_to_a_node_that_has_more(spark: Any, tmp_pat
     )
 
     assert (found.equal, found.records, narrower.equal, narrower.records) == (True, 6, True, 3)
+
+
+def test_what_is_asked_for_and_what_an_archive_was_begun_with_narrow_each_other(spark: Any, tmp_path: Path) -> None:
+    mixed = [*messages(1, 9, "/queue/a"), *messages(10, 20, "/queue/b"), *messages(21, 30, "/queue/c")]
+    node(tmp_path, "a").segment([batch(A, 1, mixed)])
+    begun = {"subscribePattern": "/queue/[ab]", "startingTimestamp": str(START_US // 1000 + 5)}
+    table = str(tmp_path / "table")
+    archive(spark, read_options({"path": str(tmp_path / "a"), **begun}), table)
+
+    for asked_for, records in (
+        ({"subscribe": "/queue/a"}, 5),
+        ({"subscribe": "/queue/c"}, 0),
+        ({"startingTimestamp": str(START_US // 1000)}, 16),
+    ):
+        found = compare(spark, table, str(tmp_path / "a"), given=asked_for)
+        assert (found.equal, found.records) == (True, records)

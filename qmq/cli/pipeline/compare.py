@@ -7,7 +7,7 @@ import click
 
 from ..options import json_option
 from ..output import print_json
-from .shared import choosing_options, given_source, job, login_options, progress
+from .shared import choosing_options, given_source, job, login_options, progress, read_source
 
 DIFFERENCES_SHOWN = 50
 
@@ -26,6 +26,7 @@ def compare(left: str, right: str, everything: bool, as_json: bool, **source: An
     later or is behind, only what both can have is compared. With an archive, messages of the destinations and times
     that it was begun with. Exit code 1 when something is different.
     """
+    read_source(paths=(left,), servers=None, more=(), **source)  # mistakes are told before Spark starts
     given = given_source(paths=(), servers=None, more=(), **source)
     with job("compare") as spark, progress("compare", quiet=as_json) as tell:
         from ...spark.jobs import compare as jobs

@@ -7,7 +7,7 @@ destinations and times that the archive was begun with.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from qmq.dots import parse_origin
 from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
-from qmq.spark.jobs.messages import read_messages
+from qmq.spark.jobs.messages import only, options_of, read_messages
 from qmq.spark.jobs.tables import CHOOSING
 from qmq.spark.options import Options, read_options, vector_to_json
 from qmq.spark.place import open_place
@@ -90,10 +90,13 @@ class Side:
         spans = {str(origin): Span(base.get(origin, 0) + 1, last) for origin, last in have.items()}
         return {origin: span for origin, span in spans.items() if span.first <= span.last}
 
-    def hashes(self, chosen: Mapping[str, str], spans: Mapping[str, Span] | None, *, messages_only: bool) -> DataFrame:
-        """`origin`, `sequence`, `hash` of every record that `chosen` (options) asks for. What a node lacks of `spans`,
-        if these are told, is an error of the query.
+    def hashes(
+        self, choices: Sequence[Mapping[str, str]], spans: Mapping[str, Span] | None, *, messages_only: bool
+    ) -> DataFrame:
+        """`origin`, `sequence`, `hash` of every record that all of `choices` (options) ask for. What a node lacks of
+        `spans`, if these are told, is an error of the query.
         """
+        chosen = choices[0] if choices else {}
         if self.is_archive:
             frame = self._archive(chosen).withColumn("kind", f.lit("PUBLISH"))
         else:
@@ -102,6 +105,8 @@ class Side:
             frame = self._spark.read.format("qmq").options(**options).load()
             if messages_only:
                 frame = frame.where("kind in ('PUBLISH', 'DEAD')").withColumn("kind", f.lit("PUBLISH"))
+        for choice in choices[1:]:
+            frame = only(frame, options_of(dict(choice), self.where))
         headers = f.to_json(f.array_sort(f.map_entries("headers")))
         parts = ["sequence", f.unix_micros("timestamp"), "kind", "destination", "priority", "body", headers]
         return frame.select("origin", "sequence", f.xxhash64(*parts).alias("hash"))
@@ -122,14 +127,15 @@ def compare(
     """
     login = {name: value for name, value in (given or {}).items() if name not in CHOOSING}
     one, other = Side(spark, left, login), Side(spark, right, login)
-    chosen = {**one.choice(), **other.choice()}
-    chosen.update({name: value for name, value in (given or {}).items() if name in CHOOSING})
+    asked_for = {name: value for name, value in (given or {}).items() if name in CHOOSING}
+    # One narrows the other: an archive has nothing but what it was begun with, whatever is asked for.
+    choices = [choice for choice in (asked_for, one.choice(), other.choice()) if choice]
     messages_only = one.is_archive or other.is_archive
     for left_tries in reversed(range(TRIES)):
         found, both = _begin(one, other)
         asked = None if everything else both
         try:
-            frames = [side.hashes(chosen, asked, messages_only=messages_only) for side in (one, other)]
+            frames = [side.hashes(choices, asked, messages_only=messages_only) for side in (one, other)]
             if not everything:
                 frames = [_within(spark, frame, both) for frame in frames]
             _compare(frames[0], frames[1], found)

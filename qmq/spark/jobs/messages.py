@@ -16,8 +16,11 @@ def read_messages(spark: SparkSession, given: dict[str, str], archive: str | Non
     """
     if archive is None:
         return spark.read.format("qmq").options(**{**given, "view": "messages", "columns": COLUMNS}).load()
-    options = options_of(given, archive)
-    frame = read_archive(spark, archive).drop("day")
+    return only(read_archive(spark, archive).drop("day"), options_of(given, archive))
+
+
+def only(frame: DataFrame, options: Options) -> DataFrame:
+    """The rows of a frame (destination, timestamp) that `options` choose."""
     if not options.wants_all:
         frame = frame.where(is_chosen(options))
     if options.starting_us is not None:
