@@ -24,18 +24,27 @@ class Files:
         return list(self._known.values())
 
     def _find(self) -> None:
-        """Directories of nodes that have come since are found by patterns."""
+        """Directories of nodes that have come since are found by patterns; what else these match is left out."""
         for pattern in self._options.paths:
             pattern = pattern.removeprefix("file://").removeprefix("file:")
             paths = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
             if not paths:
                 raise FileNotFoundError(f"nothing matches {pattern}")
+            problem: FileNotFoundError | None = None
             for path in paths:
-                known = self._known.get(path)
-                if known is None:
-                    self._known[path] = DataDirectory(path, over_damage=not self._options.fail_on_data_loss)
-                else:
-                    known.look()
+                try:
+                    self._look_at(path)
+                except FileNotFoundError as error:
+                    problem = error  # A node that is just beginning has no journal yet.
+            if problem is not None and self._known.keys().isdisjoint(paths):
+                raise problem
+
+    def _look_at(self, path: str) -> None:
+        known = self._known.get(path)
+        if known is None:
+            self._known[path] = DataDirectory(path, over_damage=not self._options.fail_on_data_loss)
+        else:
+            known.look()
 
     def available(self) -> Vector:
         self._find()

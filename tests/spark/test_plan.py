@@ -105,6 +105,21 @@ def test_a_log_that_a_node_has_just_begun_has_nothing_yet(tmp_path: Path) -> Non
     assert files.plan({}, {A: 10}, strict=False) == []
 
 
+def test_a_pattern_leaves_out_what_is_no_data_directory_as_long_as_it_is_none(tmp_path: Path) -> None:
+    """A stream goes on while a new node makes its directory, and reads it once it has a journal."""
+    (tmp_path / "lost+found").mkdir()
+    with pytest.raises(FileNotFoundError, match="is not the data directory"):
+        Files(asked(tmp_path))
+    node(tmp_path, "a").segment(split(A, 1, 10, 10))
+    files = Files(asked(tmp_path))
+    (tmp_path / "b").mkdir()
+
+    before = files.available()
+    node(tmp_path, "b").segment(split(B, 1, 5, 5))
+
+    assert (before, files.available()) == ({A: 10}, {A: 10, B: 5})
+
+
 def test_two_nodes_logs_of_a_fanout_are_not_both_read(tmp_path: Path) -> None:
     for name in "ab":
         log = [record(number, b"", "/fanout/f") for number in range(1, 31, 3)]
