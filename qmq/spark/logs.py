@@ -340,7 +340,9 @@ class DataDirectory:
         self._over_damage = over_damage
         if not (self.path / JOURNAL_DIRECTORY).is_dir():
             raise FileNotFoundError(f"{path} is not the data directory of a node: it has no {JOURNAL_DIRECTORY}/")
-        self.node = self._node()
+        self.node = self.path.name
+        self._is_named = False
+        """Whether its journal has said which node it is of."""
         self._fanouts: dict[str, Log] = {}
         self._names: dict[str, str] = {}
         self._notes: list[str] | None = None
@@ -348,6 +350,9 @@ class DataDirectory:
 
     def look(self) -> None:
         """Learn what the node has put aside since the last look; costs nothing much when that is nothing."""
+        if not self._is_named and (node := self._node()) is not None:
+            self.node, self._is_named, self._notes = node, True, None
+            self._fanouts.clear()
         disk = ReadOnlyDisk(self.path)
         notes = disk.names(QUARANTINE_DIRECTORY)
         if notes == self._notes:
@@ -408,7 +413,7 @@ class DataDirectory:
             log = Log(directory, self.node, [], over_damage=self._over_damage)
             yield self._fanouts.setdefault(directory.name, log)
 
-    def _node(self) -> str:
+    def _node(self) -> str | None:
         directory = self.path / JOURNAL_DIRECTORY
         for path in sorted(directory.iterdir()):
             if segment_base(path.name) is not None:
@@ -416,7 +421,7 @@ class DataDirectory:
                     return Segment(path, 0, "", []).head().node
                 except (CorruptLog, FileNotFoundError):
                     continue
-        return self.path.name
+        return None
 
 
 def _destination_of(log: Log) -> str | None:

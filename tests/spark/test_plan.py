@@ -19,7 +19,7 @@ from qmq.storage.recovery import HOLES_SUFFIX
 from qmq.storage.rest import Rest, nothing_left, rest_batch
 
 from ..storage.rig import LIKE_AN_INDEX
-from .rig import START_US, A, B, batch, fanout, messages, node, record, rest, rows, settle, split
+from .rig import START_US, A, B, Journal, batch, fanout, messages, node, record, rest, rows, settle, split
 
 
 def asked(root: Path, **said: str) -> Options:
@@ -118,6 +118,19 @@ def test_a_pattern_leaves_out_what_is_no_data_directory_as_long_as_it_is_none(tm
     node(tmp_path, "b").segment(split(B, 1, 5, 5))
 
     assert (before, files.available()) == ({A: 10}, {A: 10, B: 5})
+
+
+def test_a_node_says_its_name_with_its_first_segment(tmp_path: Path) -> None:
+    """Until then its directory stands for it; what a node notes about itself counts only under its own name."""
+    (tmp_path / "data" / "journal").mkdir(parents=True)
+    directory = DataDirectory(tmp_path / "data")
+
+    before = directory.node
+    Journal(tmp_path / "data" / "journal", "a").segment(split(A, 1, 10, 10))
+    directory.look()
+
+    assert (before, directory.node) == ("data", "a")
+    assert {found.node for found, _ in directory.journal.segments()} == {"a"}
 
 
 def test_two_nodes_logs_of_a_fanout_are_not_both_read(tmp_path: Path) -> None:
