@@ -113,7 +113,8 @@ class Servers:
                     # What is missing of the first is told by who reads: a picture has no holes.
                     for piece, needed in ((wanted.minus(excused), True), (wanted.common(excused), False)):
                         if piece:
-                            parts.append(Part((), piece, servers, needed, over_holes))
+                            # Nor are all rests in a picture: not one that has as many records as sequences.
+                            parts.append(Part((), piece, servers, needed, over_holes, not strict))
         lost = left.minus(excused)
         if lost and self._options.fail_on_data_loss:
             raise DataLoss(loss_text(lost), lost)
@@ -250,8 +251,9 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
         if problem is not None:
             raise problem
         may_be_rests = not rests and found_rests
+        is_told = may_be_rests and (options.only_fanouts or part.over_rests)
         lost = left.minus(holes)
-        if lost and part.strict and options.fail_on_data_loss and not (may_be_rests and options.only_fanouts):
+        if lost and part.strict and options.fail_on_data_loss and not is_told:
             raise DataLoss(loss_text(lost))
         if not may_be_rests:
             return

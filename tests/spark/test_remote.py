@@ -12,7 +12,8 @@ from qmq.spark.options import Options, read_options, vector_to_json
 from qmq.spark.plan import DataLoss
 from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import Servers
-from qmq.storage.batch import REST, read_head
+from qmq.storage.batch import read_head
+from qmq.storage.rest import Rest, nothing_left, rest_batch
 from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame
 
 from .rig import A, B, batch, messages, record, rest, rows, split
@@ -92,7 +93,8 @@ class JournalNode(Host):
 
     def _rests(self) -> Vector:
         heads = [read_head(data) for data in self._batches]
-        return {head.origin: head.last for head in heads if head is not None and head.attributes & REST}
+        # As `storage.journal_rests` has it: by numbers.
+        return {head.origin: head.last for head in heads if head is not None and head.count <= head.last - head.first}
 
 
 def _message(headers: list[tuple[str, str]], body: bytes) -> bytes:
@@ -174,6 +176,26 @@ def test_who_reads_all_there_is_is_not_told_what_was_given_up_or_is_a_rest() -> 
         20,
         *range(31, 41),
     ]
+
+
+def test_who_reads_all_there_is_is_not_told_of_rests_that_no_picture_tells() -> None:
+    """They have as many records as sequences: one where nothing is left of 6, one where only 10 is not."""
+    marked = [rest_batch(A, 5, nothing_left(6)), rest_batch(A, 6, Rest(10, 0, 0, messages(7, 9)))]
+    options = asked(JournalNode([*split(A, 1, 5, 5), *marked, *split(A, 11, 15, 5)]))
+    servers = Servers(options)
+    parts = servers.plan({}, {A: 15}, strict=False)
+    strict = servers.plan({}, {A: 15}, strict=True)
+    servers.close()
+
+    assert sorted(row["sequence"] for row in rows(parts, options, ["sequence"])) == [
+        *range(1, 6),
+        7,
+        8,
+        9,
+        *range(11, 16),
+    ]
+    with pytest.raises(DataLoss, match=f"{A} from 6 to 10"):
+        rows(strict, options, ["sequence"])
 
 
 def test_what_one_node_has_dropped_and_another_has_not_got_yet_is_missing_for_no_reason() -> None:
