@@ -286,8 +286,10 @@ def _rests_of(file: DiskFile, index: Footer) -> Iterator[BatchEntry]:
         elif entry.origin in marked:
             with suppress(CorruptLog):  # told by whoever reads it
                 head = read_head(file.read(entry.offset, HEAD_BYTES))
-                if head is not None and head.attributes & REST and has_mark(head, file.read(entry.offset, head.size)):
-                    yield entry
+                if head is not None and head.attributes & REST:
+                    batch = file.read(entry.offset, head.size)
+                    if has_mark(verify_batch(batch), batch):
+                        yield entry
 
 
 class Log:

@@ -434,6 +434,16 @@ def test_a_rest_that_lacks_only_its_last_record_is_read_where_all_of_it_is(tmp_p
     assert Files(read_options({"path": str(tmp_path / "a")})).base() == {A: 5}
 
 
+@pytest.mark.parametrize("place", range(4, 260, 24))
+def test_a_rest_that_is_damaged_is_an_error_that_names_the_file(tmp_path: Path, place: int) -> None:
+    left = rest_batch(A, 0, Rest(3, 0, 0, messages(1, 2)))
+    path = node(tmp_path, "a").segment([left, *split(A, 4, 10, 5)])
+    damage(path, path.read_bytes().index(BATCH_MAGIC) + place)
+
+    with pytest.raises(CorruptLog, match=str(path)):
+        read(asked(tmp_path))
+
+
 def test_a_rest_is_a_loss_for_who_expects_everything(tmp_path: Path) -> None:
     """What was settled or dropped before is in it no more."""
     left = rest(A, 1, 20, [record(7), record(20, b"", "/fanout/f")])
