@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow.parquet import ParquetFile
 
 from qmq.dots import Origin, Vector
 from qmq.errors import NotConnected
 from qmq.spark.files import Files
 from qmq.spark.jobs import archive as jobs
-from qmq.spark.jobs import archive_table
+from qmq.spark.jobs import archive_files, archive_table
 from qmq.spark.jobs.archive import Archived, archive, compact, follow
 from qmq.spark.jobs.archive_files import write_part
 from qmq.spark.jobs.archive_table import ArchiveError, Overtaken, choice_of, commit, open_table
@@ -17,7 +18,7 @@ from qmq.spark.options import Options, read_options
 from qmq.spark.plan import DataLoss
 from qmq.spark.remote import Servers
 
-from .rig import A, B, node, rows, split
+from .rig import A, B, batch, node, record, rows, split
 from .test_remote import JournalNode
 
 
@@ -33,6 +34,23 @@ def test_an_attempt_that_ends_late_does_not_touch_the_files_of_another(tmp_path:
 
     assert [entry["rows"] for entry in (*one, *other)] == [20, 20]
     assert {entry["path"] for entry in one}.isdisjoint(entry["path"] for entry in other)
+
+
+def test_big_bodies_are_written_long_before_there_are_many_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a live node may be gigabytes of a few thousand records; it comes a megabyte at a time."""
+    monkeypatch.setattr(archive_files, "BYTES_PER_GROUP", 4000)
+    live = JournalNode([batch(A, number, [record(number, bytes(1000))]) for number in range(1, 21)])
+    options = read_options({"servers": live.address, "includeHeaders": "true"})
+    place = Servers(options)
+    (part,) = place.plan({}, {A: 20}, strict=True)
+    place.close()
+
+    (entry,) = write_part(part, options, str(tmp_path), "run-00000")
+
+    written = ParquetFile(tmp_path / entry["path"])
+    assert written.metadata.num_rows == 20 and written.num_row_groups >= 5
 
 
 def test_a_node_that_is_behind_the_archive_adds_nothing_and_takes_nothing_back(

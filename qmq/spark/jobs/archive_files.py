@@ -23,6 +23,8 @@ COLUMNS: Final = ("origin", "sequence", "timestamp", "destination", "priority", 
 """What the table has, besides `day`. A message's id is its origin, a hyphen and its sequence."""
 PARTITION: Final = "day"
 ROWS_PER_GROUP: Final = 131_072
+BYTES_PER_GROUP: Final = 64 << 20
+"""Of rows that wait to be written, about: parts of live nodes are made by numbers of records, whatever their bodies."""
 
 
 def write_part(part: Part, options: Options, table: str, name: str) -> list[dict[str, Any]]:
@@ -68,17 +70,19 @@ class _DayFile:
         )
         self._waiting: list[pa.RecordBatch] = []
         self._rows_waiting = 0
+        self._bytes_waiting = 0
         self._rows = 0
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._waiting.append(batch)
         self._rows_waiting += batch.num_rows
+        self._bytes_waiting += batch.nbytes
         for name in ("sequence", "timestamp", "destination", "origin"):
             found = pc.min_max(batch.column(name)).as_py()
             low, high = self._bounds.get(name, (found["min"], found["max"]))
             self._bounds[name] = (min(low, found["min"]), max(high, found["max"]))
-        if self._rows_waiting >= ROWS_PER_GROUP:
+        if self._rows_waiting >= ROWS_PER_GROUP or self._bytes_waiting >= BYTES_PER_GROUP:
             self._write()
 
     def finish(self) -> dict[str, Any]:
@@ -105,7 +109,7 @@ class _DayFile:
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=ROWS_PER_GROUP)
             self._rows += self._rows_waiting
-            self._waiting, self._rows_waiting = [], 0
+            self._waiting, self._rows_waiting, self._bytes_waiting = [], 0, 0
 
     def _stats(self) -> str:
         def plain(value: Any) -> Any:
