@@ -17,10 +17,10 @@ from .test_remote import JournalNode
 
 @pytest.fixture
 def table(spark: Any, tmp_path: Path) -> str:
-    """In a directory whose name is none of an address."""
+    """In a directory whose name is none of an address, and looks like a pattern."""
     names = {"/queue/x": (1, 2), "/queue/x\n": (3, 4), "/queue/y": (5, 6)}
     node(tmp_path, "a").segment([batch(A, first, messages(first, last, name)) for name, (first, last) in names.items()])
-    made = str(tmp_path / "the täble")
+    made = str(tmp_path / "the [täble] {x}")
     archive(spark, read_options({"path": str(tmp_path / "a")}), made)
     return made
 

@@ -8,13 +8,13 @@ A run that dies leaves files that no reader sees; `vacuum` removes them.
 The files are `archive_files`, the commits `archive_table`; here is what is read when, and put together.
 """
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
@@ -41,6 +41,8 @@ from qmq.spark.progress import Told, watched
 from qmq.spark.ranges import NOTHING, RangeMap
 from qmq.spark.views import ddl
 
+_PATTERN_MARKS: Final = re.compile(r"[\\{}\[\]*?]")
+"""What means something to Spark in the path of a file."""
 FILES_PER_COMMIT: Final = 512
 """Parts of one commit: a first run over years of log is many commits, each of which counts when a later one fails."""
 
@@ -141,13 +143,15 @@ def vacuum(table: str, *, hours: int = 168, dry_run: bool = False) -> list[str]:
 def read_archive(spark: SparkSession, table: str) -> DataFrame:
     """The rows of the table's last version, without a Delta jar: by the list of its files. Raises ArchiveError."""
     delta = open_table(table)
-    # Blanks and the like are escaped as in an address, which Spark does not take for a path's.
-    files = [unquote(path) for path in delta.file_uris()]
+    # Names of files are ours, but that of the table may have what addresses and patterns give a meaning to.
+    base = str(Path(table).resolve())
+    root = _PATTERN_MARKS.sub(r"\\\g<0>", base)
+    files = [f"{root}/{uri[uri.rindex(f'{PARTITION}=') :]}" for uri in delta.file_uris()]
     # Spark would take a day for a date; the table says text.
     kinds = ddl("messages", COLUMNS) + f", {PARTITION} string"
     if not files:
         return spark.createDataFrame([], kinds)
-    return spark.read.schema(kinds).option("basePath", table).parquet(*files)
+    return spark.read.schema(kinds).option("basePath", base).parquet(*files)
 
 
 def _begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector | None:
