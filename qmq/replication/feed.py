@@ -21,7 +21,7 @@ here and no memory. Pure.
 from collections import deque
 from typing import Final
 
-from qmq.dots import Origin, Vector, covers, merge
+from qmq.dots import Origin, Vector, merge
 from qmq.replication.frames import Ack, Batches, Gap, Hole
 from qmq.replication.pace import Pace
 from qmq.storage.batch import REST, BatchHead
@@ -174,10 +174,6 @@ class Feed:
     def has_none_beyond(self, origin: Origin, last: int) -> bool:
         """Whether the peer has no more of `origin` than that, and nothing is on its way."""
         return self.began and self.peer.get(origin, 0) <= last
-
-    def has_all(self, vector: Vector) -> bool:
-        """Whether the peer has told that it has all of this."""
-        return self.began and covers(self._told, vector)
 
     def lag(self, have: Vector) -> dict[Origin, int]:
         """Per origin, how many of our records the peer has not told to have received; only where there are some."""

@@ -20,7 +20,7 @@ import trio
 
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome, Return
-from qmq.dots import Dot, Origin, Vector
+from qmq.dots import Dot, Origin
 from qmq.replication.following import Following
 from qmq.replication.frames import ASKING, ROUTES, SNAPSHOT, Answer, Credit, Forgotten, Question, Returned, Settled
 from qmq.replication.gaps import GiveUp, Reach, Want
@@ -239,11 +239,6 @@ class Mesh:
         """Whether `peer` has no more of `origin` than that, as its present link knows, and gets none from here now."""
         serving = self._hub.servings.get(peer)
         return serving is not None and serving.feed.has_none_beyond(origin, last)
-
-    def has_all(self, peer: str, vector: Vector) -> bool:
-        """Whether `peer` has told over its present link that it has all of this."""
-        serving = self._hub.servings.get(peer)
-        return serving is not None and serving.feed.has_all(vector)
 
     # What peers have dropped
 

@@ -111,10 +111,10 @@ class Checkpoints:
             return False
         return True
 
-    async def bring_up(self) -> None:
-        """Bring the stores up to everything told before this call, if there is anything new and room for it."""
-        if self._desk.commits.told_end > self._desk.store.checkpoint_position:
-            await self._checkpoint_if_room()
+    async def bring_up(self) -> bool:
+        """Bring the stores up to everything told before this call; False: there is no room for what is new."""
+        is_up = self._desk.commits.told_end <= self._desk.store.checkpoint_position
+        return is_up or await self._checkpoint_if_room()
 
     async def checkpoint(self) -> None:
         """Bring the stores up to everything told so far."""

@@ -553,9 +553,9 @@ class Node:
     async def ask_one(self, peer: str, question: bytes) -> bytes | None:
         return await self.asking.ask_one(peer, question, REPAIR_SECONDS)
 
-    async def bring_up_stores(self) -> None:
+    async def bring_up_stores(self) -> bool:
         await self.commits.all_told()
-        await self.checkpoints.bring_up()
+        return await self.checkpoints.bring_up()
 
     async def aside_anywhere(self, after: Vector) -> Vector | None:
         return await self.releasing.anywhere(after)

@@ -87,7 +87,9 @@ class RepairDesk(Protocol):
     def accept_gap(self, origin: Origin, through: int) -> None: ...
     def note_gone(self, stretch: Stretch, out: Outcome) -> None: ...
     async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
-    async def bring_up_stores(self) -> None: ...
+    async def bring_up_stores(self) -> bool:
+        """Up to everything that is durable here; False: there is no room for it."""
+
     def hold_back(self) -> None:
         """Hand out nothing of the queues until `repaired`."""
 
@@ -343,9 +345,9 @@ class Repairs:
         gone = [] if fanout else durables.gone.up_to(origin, through)
         searched_for = desk.rows_searched_for() if is_for_rows else None
         is_of_one = through == after + 1
-        if is_for_rows and not is_of_one:
-            # Of a stretch nothing may come back that is settled: whoever asks may have forgotten that it is.
-            await desk.bring_up_stores()
+        if is_for_rows and not is_of_one and not await desk.bring_up_stores():
+            # A whole file is lacking there, with the memory of what is settled: of that nothing may come back.
+            return msgpack.packb([after, 0, 0, []])  # type: ignore[no-any-return]
         read: Callable[[], Rest] = partial(
             desk.store.read_rest, origin, after, through, given_up, fanout, gone, searched_for
         )

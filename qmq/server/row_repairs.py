@@ -2,10 +2,9 @@
 
 A damaged row is met when it is read, and never answered; its queue goes on without it. The message that it says it was
 is looked for: in the journal, in the quarantine, then at one peer after the other, in the same questions as for a gap
-(`repairs`). The row may lie about its sequence, so a peer that has all that the journal here has dropped is asked for
-the stretch between its neighbours, too; any other may still have there what was settled. What a peer accounts for
-without a record is done. When every member was heard and none has it, it is lost, and told so with its dot; while one
-is away it may be the one that has it. A node without peers goes by what it has itself.
+(`repairs`), who look in theirs, too. What a peer accounts for without a record is done. When every member was heard and
+none has it, it is lost, and told so with its dot; while one is away it may be the one that has it. A node without peers
+goes by what it has itself.
 
 A whole file that was put aside is the same at a larger scale: all that the journal has dropped may be lacking. Until
 the peers that can be reached were asked for it, nothing of the queues is handed out (`is_behind`).
@@ -13,7 +12,6 @@ the peers that can be reached were asked for it, nothing of the queues is handed
 
 import logging
 from collections.abc import Collection
-from enum import Enum, auto
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -44,23 +42,11 @@ ROUNDS_MAX: Final = 10
 log = logging.getLogger("qmq.rows")
 
 
-class Says(Enum):
-    """What a peer says of what is lacking."""
-
-    ALL = auto()
-    """Everything of it is accounted for."""
-    NO_MORE = auto()
-    """It does not know all of it, and never will by itself."""
-    LATER = auto()
-    """It gives no answer, or may know more soon."""
-
-
 class Links(Protocol):
     """What links know of it; see `qmq.replication.mesh.Mesh`."""
 
     def reachable(self) -> list[str]: ...
     def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool: ...
-    def has_all(self, peer: str, vector: Vector) -> bool: ...
 
 
 class RowDesk(Protocol):
@@ -170,9 +156,9 @@ class RowRepairs:
             peers = self.links.reachable()
             knows_all = set(peers) >= set(desk.member_names)
             for peer in peers:
-                still, says = await self._ask(self.links, peer, left)
-                knows_all = knows_all and says is not Says.LATER
-                self._is_impatient = self._is_impatient or says is Says.LATER
+                still, is_all = await self._ask(self.links, peer, left)
+                knows_all = knows_all and is_all
+                self._is_impatient = self._is_impatient or not is_all
                 if still is None:
                     self.mended += 1
                     return None
@@ -186,47 +172,26 @@ class RowRepairs:
         self._searched.add(left)
         return left
 
-    async def _ask(self, links: Links, peer: str, lack: Lack) -> tuple[Lack | None, Says]:
-        """What is still lacking when `peer` was asked, and what it says of that."""
-        left, says = lack, Says.NO_MORE
-        if lack.after < lack.sequence <= lack.through:
-            still, says = await self._ask_for(links, peer, lack, lack.sequence - 1, lack.sequence)
-            if still is None or says is Says.LATER:
-                return still, says
-            left = still
-        if not lack.sequence or links.has_all(peer, self._desk.store.journal.base()):
-            still, around = await self._ask_for(links, peer, left, lack.after, lack.through)
-            if still is None or around is Says.LATER:
-                return still, around
-            left = still
-            says = around if around is Says.ALL else says
-        if says is Says.ALL:
-            await self._desk.world.run_blocking(partial(self._desk.store.give_up_rows, left, left.through))
-            return None, says
-        return left, says
-
-    async def _ask_for(self, links: Links, peer: str, lack: Lack, after: int, through: int) -> tuple[Lack | None, Says]:
-        """As `_ask`, for this stretch of what is lacking."""
+    async def _ask(self, links: Links, peer: str, lack: Lack) -> tuple[Lack | None, bool]:
+        """What is still lacking when `peer` was asked, and whether that is all it will ever know by itself."""
         left: Lack | None = lack
-        says = Says.ALL
-        while left is not None and after < through:
-            rest = await ask_rest(self._desk, Want(peer, lack.origin, after, through), is_for_rows=True)
+        after = lack.after
+        while left is not None and after < left.through:
+            rest = await ask_rest(self._desk, Want(peer, lack.origin, after, left.through), is_for_rows=True)
             if rest is None or max(rest.lost, rest.through) <= after:
                 # Less of this origin than that is an answer; what its stores have not taken yet is none.
-                is_all = rest is not None and links.has_none_beyond(peer, lack.origin, after)
-                return left, Says.NO_MORE if is_all else Says.LATER
+                return left, rest is not None and links.has_none_beyond(peer, lack.origin, after)
             if rest.lost > after:
                 # It knows nothing up to there but these records; it may know what comes behind.
-                says = Says.NO_MORE
                 rest = rest._replace(through=rest.lost)
             if rest.records or not rest.lost:
                 try:
                     left = await self._take(left, after, rest)
                 except (CorruptLog, ValueError) as error:
                     log.error("! what %s has left of %s cannot be taken: %s", peer, lack.origin, error)
-                    return left, Says.LATER
+                    return left, False
             after = rest.through
-        return left, says
+        return left, True
 
     async def _take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
         self._has_changed = True

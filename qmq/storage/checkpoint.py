@@ -291,7 +291,7 @@ class Checkpointer:
         """Raises DiskFull; nothing has changed then."""
         tombstones = self.tombstones
         if position > self._queues.position():
-            reduction.tombstones_add |= self._settled_while_missing(reduction)
+            self._note_settled(reduction)
             self._queues.apply(
                 reduction.rows(),
                 reduction.deletes,
@@ -301,18 +301,14 @@ class Checkpointer:
                 reduction.attempts,
             )
             tombstones = reduction.tombstones()
-            late = self._settled_while_missing(reduction) - tombstones
-            if late:
-                # A reader has met the damage meanwhile.
-                self._queues.apply([], {}, late, [], position)
-                tombstones |= late
         self.stored = Stored(reduction.vector, tombstones)
 
-    def _settled_while_missing(self, reduction: Reduction) -> set[Dot]:
-        """A message that is settled while it is missing must not come back with what a peer has left, who may not know
-        of it: until it is missing no more (`RowMender`) a tombstone stands for it."""
-        lacks = self._queues.lacks()
-        return missing_among((d for dots in reduction.deletes.values() for d in dots), lacks) if lacks else set()
+    def _note_settled(self, reduction: Reduction) -> None:
+        """A message that is settled while it may be missing must not come back with what a peer has left, who may not
+        know of it: until it is missing no more (`RowMender`) a tombstone stands for it. A single row is known to be."""
+        lacks = [lack for lack in self._queues.lacks() if not lack.is_of_one]
+        if lacks:
+            reduction.tombstones_add |= missing_among((d for dots in reduction.deletes.values() for d in dots), lacks)
 
     def _commit(self, reduction: Reduction, position: int) -> int:
         extents: dict[str, FanoutExtent] = {}

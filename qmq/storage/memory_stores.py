@@ -22,7 +22,15 @@ from qmq.storage.ports import (
     QueueRow,
     RowDamage,
 )
-from qmq.storage.queue_plan import LaneKey, between, by_lane, expired_within, lack_key, note_damage, settled_lacks
+from qmq.storage.queue_plan import (
+    LaneKey,
+    by_lane,
+    expired_within,
+    lack_key,
+    note_damage,
+    settled_lacks,
+    settled_met,
+)
 from qmq.storage.term_record import TermNote, Terms
 
 
@@ -79,12 +87,6 @@ class _Lane:
             self.body_bytes -= len(row.body)
             if len(self.order) > 2 * len(self.rows) + 16:
                 self.order = [known for known in self.order if known in self.rows]
-
-    def beside(self, sequence: int) -> tuple[int | None, int | None]:
-        """The sequences of the rows before and behind this one."""
-        before = (known for known in reversed(self.order[: bisect_left(self.order, sequence)]) if known in self.rows)
-        behind = (known for known in self.order[bisect_right(self.order, sequence) :] if known in self.rows)
-        return next(before, None), next(behind, None)
 
     def beyond(self, sequence: int, due_by_us: int, limit: int) -> list[QueueRow]:
         found: list[QueueRow] = []
@@ -233,6 +235,8 @@ class MemoryQueueStore:
             state.tombstones.update(tombstones_add)
             state.tombstones.difference_update(tombstones_del)
             state.position = position
+            for dot in settled_met(self._met, deletes):
+                self._met.pop(dot)
 
     def _insert(self, upserts: Sequence[QueueRow]) -> None:
         state = self._state
@@ -279,11 +283,9 @@ class MemoryQueueStore:
         with state.reading:
             stood = state.lacks.pop(lack_key(lack), None) is not None
             for dot, queue in before.items():
-                lanes = self._lanes(None, queue)
-                stood = stood or any(key.origin == dot.origin and dot.sequence in lane.rows for key, lane in lanes)
                 self._delete(queue, [dot])
                 self._met.pop(dot)
-            if stood or not lack.is_of_one:
+            if met or stood or not lack.is_of_one:
                 if left is not None:
                     self._remember(left)
                 self._insert(rows)
@@ -312,9 +314,8 @@ class MemoryQueueStore:
             return rows
         for row in rows:
             if row.dot in rotten and row.dot not in self._met:
-                (key,) = by_lane([row])
-                beside = self._state.queues[row.queue][key].beside(row.dot.sequence)
-                self._met[row.dot] = between(row.dot.origin, row.queue, row.dot.sequence, *beside)
+                origin, sequence = row.dot
+                self._met[row.dot] = Lack(origin, sequence - 1, sequence, sequence, row.queue)
                 note_damage(self.damage, self._met[row.dot])
         return [row for row in rows if row.dot not in rotten]
 

@@ -27,17 +27,18 @@ from qmq.storage.queue_plan import (
     LaneKey,
     LaneRow,
     attempts_by_origin,
-    between,
     by_lane,
     expired_within,
     first_sound,
     lack_columns,
     lack_key,
     lack_of,
+    lack_of_row,
     note_damage,
     origin_columns,
     runs,
     settled_lacks,
+    settled_met,
     settles_by_origin,
     signed,
     unsigned,
@@ -158,11 +159,13 @@ class PostgresQueueStore:
         position: int,
         attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
     ) -> None:
+        missing_no_more = settled_met(self._met, deletes)
         added: dict[Origin, int] = {}
         with self._medium(), self._writer.transaction():
             self._insert(by_lane(upserts), added)
             self._fail(attempts_by_origin(attempts), added)
             self._delete(settles_by_origin(deletes), added)
+            self._drop(missing_no_more)
             for lack in settled_lacks(self._lost(self._writer), deletes):
                 self._end_lack(lack)
             for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
@@ -181,6 +184,8 @@ class PostgresQueueStore:
             self._writer.execute(sql.MOVE, (position, number_checksum(position)))
         # Only now: numbers given out in a transaction that failed do not exist.
         self._ids.update(added)
+        for key in missing_no_more:
+            self._met.pop(key, None)
 
     def lack(self, lacks: Sequence[Lack], position: int) -> None:
         with self._medium(), self._writer.transaction():
@@ -193,19 +198,22 @@ class PostgresQueueStore:
         added: dict[Origin, int] = {}
         with self._medium(), self._writer.transaction():
             # First: where the damaged row stands there may be the place of the sound one.
-            stood = 0
-            for key in met:
-                stood += self._writer.execute(sql.DELETE_ONE, key).rowcount
-                self._writer.execute(sql.RECOUNT, ([key[0]],))
-                self._writer.execute(sql.CLOSE_LANES, ([key[0]],))
-            stood += self._end_lack(lack)
-            if stood or not lack.is_of_one:
+            self._drop(met)
+            stood = self._end_lack(lack)
+            if met or stood or not lack.is_of_one:
                 if left is not None:
                     self._remember(left)
                 self._insert(by_lane(rows), added)
         self._ids.update(added)
         for key in met:
             self._met.pop(key, None)
+
+    def _drop(self, damaged: Sequence[tuple[int, int]]) -> None:
+        """These rows go; who knows what they say of themselves, so their lanes are counted anew."""
+        for key in damaged:
+            self._writer.execute(sql.DELETE_ONE, key)
+            self._writer.execute(sql.RECOUNT, ([key[0]],))
+            self._writer.execute(sql.CLOSE_LANES, ([key[0]],))
 
     def _remember(self, lack: Lack) -> None:
         self._writer.execute(sql.ADD_LACK, lack_columns(lack))
@@ -403,10 +411,7 @@ class PostgresQueueStore:
         if (lane.id, sequence) not in self._met:
             if self._lane(reader, lane.id).checksum not in (0, lane.checksum):
                 raise self._malformed(f"its lane {lane.id}")
-            found = [reader.execute(ask, (lane.id, sequence)).fetchone() for ask in (sql.BEFORE, sql.BEHIND)]
-            self._met[lane.id, sequence] = between(
-                lane.origin, lane.queue, sequence, *[one[0] if one else None for one in found]
-            )
+            self._met[lane.id, sequence] = lack_of_row(lane, row, checksum)
             note_damage(self.damage, self._met[lane.id, sequence])
         return None
 

@@ -114,8 +114,6 @@ ONE: Final = ROWS + "lane = %s AND sequence = %s"
 ORIGINS: Final = """SELECT node, incarnation FROM qmq_origins
     WHERE EXISTS (SELECT 1 FROM qmq_lanes WHERE qmq_lanes.origin = qmq_origins.id)"""
 LANE: Final = f"{LANES.replace('bytes', 'bytes, qmq_lanes.checksum')} WHERE qmq_lanes.id = %s"
-BEFORE: Final = "SELECT max(sequence) FROM qmq_messages WHERE lane = %s AND sequence < %s"
-BEHIND: Final = "SELECT min(sequence) FROM qmq_messages WHERE lane = %s AND sequence > %s"
 LACKS: Final = (
     "SELECT node, incarnation, after, through, sequence, queue FROM qmq_lacks ORDER BY node, incarnation, after"
 )

@@ -13,12 +13,15 @@ from typing import Final, NamedTuple, TypeVar
 
 from qmq.dots import Dot, Origin
 from qmq.storage.ports import Lack, QueueRow, RowDamage
-from qmq.storage.row_checksum import lane_checksum
+from qmq.storage.row_checksum import lane_checksum, true_sequence
 
 SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
 RUN_MIN: Final = 32
 """Sequences without a hole that are worth a statement of their own."""
+
+
+Key = TypeVar("Key")
 
 
 class LaneKey(NamedTuple):
@@ -48,11 +51,10 @@ class LaneRow:
         self.checksum = lane_checksum(queue, rank, delayed, origin) if checksum is None else checksum
 
 
-def between(origin: Origin, queue: str, sequence: int, before: int | None, behind: int | None) -> Lack:
-    """What may be missing where a damaged row stands in a lane: its sequence may be wrong, but not its neighbours'."""
-    after = -1 if before is None else before
-    through = (SIGN if behind is None else behind) - 1
-    return Lack(origin, max(after, 0), max(through, 0), unsigned(sequence), queue)
+def lack_of_row(lane: LaneRow, row: QueueRow, checksum: int) -> Lack:
+    """The message that a damaged row was."""
+    sequence = true_sequence(lane.checksum, row, checksum)
+    return Lack(lane.origin, sequence - 1, sequence, sequence, lane.queue)
 
 
 def lack_columns(lack: Lack) -> tuple[str, int, int, int, int, str]:
@@ -122,6 +124,14 @@ def settled_lacks(lacks: Iterable[Lack], deletes: Mapping[str, Sequence[Dot]]) -
     if not single:
         return []
     return [single[dot] for dots in deletes.values() for dot in set(dots) if dot in single]
+
+
+def settled_met(met: Mapping[Key, Lack], deletes: Mapping[str, Sequence[Dot]]) -> list[Key]:
+    """The damaged rows met by readers whose messages are among those settled: they are missing no more."""
+    if not met:
+        return []
+    settled = set(settled_lacks(list(met.values()), deletes))
+    return [key for key, lack in list(met.items()) if lack in settled]
 
 
 def missing_among(dots: Iterable[Dot], lacks: Iterable[Lack]) -> set[Dot]:

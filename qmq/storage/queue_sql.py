@@ -171,8 +171,6 @@ ORIGINS: Final = """SELECT node, incarnation FROM origins
     WHERE EXISTS (SELECT 1 FROM lanes WHERE lanes.origin = origins.id)"""
 LANE: Final = """SELECT lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
     FROM lanes JOIN origins ON origins.id = lanes.origin WHERE lanes.id = ?"""
-BEFORE: Final = "SELECT max(sequence) FROM messages WHERE lane = ? AND sequence < ?"
-BEHIND: Final = "SELECT min(sequence) FROM messages WHERE lane = ? AND sequence > ?"
 LACKS: Final = "SELECT node, incarnation, after, through, sequence, queue FROM lacks ORDER BY node, incarnation, after"
 LISTING: Final = """SELECT queue, sum(messages), sum(bytes) FROM lanes JOIN origins ON origins.id = lanes.origin
     WHERE queue > ? AND node = coalesce(?, node) GROUP BY queue ORDER BY queue LIMIT ?"""
@@ -207,8 +205,6 @@ PLAIN: Final = (
     STANDING,
     ONE,
     LANE,
-    BEFORE,
-    BEHIND,
     LACKS,
     ORIGINS,
     LISTING,

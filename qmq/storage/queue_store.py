@@ -30,17 +30,18 @@ from qmq.storage.queue_plan import (
     LaneKey,
     LaneRow,
     attempts_by_origin,
-    between,
     by_lane,
     expired_within,
     first_sound,
     lack_columns,
     lack_key,
     lack_of,
+    lack_of_row,
     note_damage,
     origin_columns,
     runs,
     settled_lacks,
+    settled_met,
     settles_by_origin,
     signed,
     unsigned,
@@ -93,12 +94,14 @@ class SqliteQueueStore:
         position: int,
         attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
     ) -> None:
+        missing_no_more = settled_met(self._met, deletes)
         with self._medium(), _full():
             added: dict[Origin, int] = {}
             with self._database.atomic():
                 self._insert(by_lane(upserts), added)
                 self._fail(attempts_by_origin(attempts), added)
                 self._delete(settles_by_origin(deletes), added)
+                self._drop(missing_no_more)
                 for lack in settled_lacks(self._lost(self._database.conn), deletes):
                     self._database.conn.execute(sql.END_LACK, lack_key(lack))
                 for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
@@ -112,6 +115,8 @@ class SqliteQueueStore:
                 self._database.conn.execute(sql.MOVE, (position, number_checksum(position)))
             # Only now: numbers given out in a transaction that failed do not exist.
             self._ids.update(added)
+        for key in missing_no_more:
+            self._met.pop(key, None)
 
     def give_back(self) -> bool:
         with self._medium(), _full():
@@ -129,19 +134,22 @@ class SqliteQueueStore:
             added: dict[Origin, int] = {}
             with self._database.atomic():
                 # First: where the damaged row stands there may be the place of the sound one.
-                stood = 0
-                for lane, sequence in met:
-                    stood += self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence)).rowcount
-                    self._run(sql.RECOUNT, 1, [lane])
-                    self._run(sql.CLOSE_LANES, 1, [lane])
-                stood += self._database.conn.execute(sql.END_LACK, lack_key(lack)).rowcount
-                if stood or not lack.is_of_one:
+                self._drop(met)
+                stood = self._database.conn.execute(sql.END_LACK, lack_key(lack)).rowcount
+                if met or stood or not lack.is_of_one:
                     if left is not None:
                         self._remember(left)
                     self._insert(by_lane(rows), added)
             self._ids.update(added)
         for key in met:
             self._met.pop(key, None)
+
+    def _drop(self, damaged: Sequence[tuple[int, int]]) -> None:
+        """These rows go; who knows what they say of themselves, so their lanes are counted anew."""
+        for lane, sequence in damaged:
+            self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence))
+            self._run(sql.RECOUNT, 1, [lane])
+            self._run(sql.CLOSE_LANES, 1, [lane])
 
     def _remember(self, lack: Lack) -> None:
         self._database.conn.execute(sql.ADD_LACK, lack_columns(lack))
@@ -368,8 +376,7 @@ class SqliteQueueStore:
             known = _lane(reader, lane.id)
             if known.checksum not in (0, lane.checksum):
                 raise sqlite3.DatabaseError(f"the row of lane {lane.id} is damaged")
-            beside = [reader.execute(ask, (lane.id, sequence)).fetchone()[0] for ask in (sql.BEFORE, sql.BEHIND)]
-            self._met[lane.id, sequence] = between(lane.origin, lane.queue, sequence, *beside)
+            self._met[lane.id, sequence] = lack_of_row(lane, row, checksum)
             note_damage(self.damage, self._met[lane.id, sequence])
         return None
 

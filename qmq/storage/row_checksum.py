@@ -48,6 +48,16 @@ def is_sound(lane: int, row: QueueRow, checksum: int) -> bool:
         return False  # There are values in it that no row has.
 
 
+def true_sequence(lane: int, row: QueueRow, checksum: int) -> int:
+    """Which message a damaged row was: the one that it says, unless just one bit of that has changed."""
+    said = row.dot.sequence
+    for bit in range(64):
+        flipped = said ^ 1 << bit
+        if is_sound(lane, row._replace(dot=row.dot._replace(sequence=flipped)), checksum):
+            return flipped
+    return said
+
+
 def number_checksum(number: int, of: str = "", incarnation: int = 0) -> int:
     """Of a number that stands alone: the position of a store, or the sequence of a tombstone of an origin."""
     return crc32(of.encode(), crc32(_PLACE(number & _MASK, incarnation))) or 1

@@ -1,10 +1,8 @@
 """What a damaged queue store lacks is looked for: first in the journal of this node, then in what peers have left.
 
-A damaged row mostly says which message it was, and then just that one is looked for. Its sequence may be what has
-changed; then it is some message between its neighbours, of the same queue. The journal settles most of it: a message
-that it still has was settled by a record behind it, or is waiting. Of what it has dropped only peers know. What a peer
-has left may be settled here by a record that the peer has not got: those are passed over, too: the search remembers
-them, and looks at what the stores have taken since whenever rows are put back.
+The journal settles most of it: a message that it still has was settled by a record behind it, or is waiting. Of what it
+has dropped only peers know. What a peer has left may be settled here by a record that the peer has not got: those are
+passed over, too: the search remembers them, and looks at what the stores have taken since whenever rows are put back.
 
 Surprising: what the stores have not taken yet needs no search: the next checkpoint brings it, settles and all.
 """
@@ -27,6 +25,8 @@ from qmq.storage.record import (
     TIMED,
     Kind,
     Record,
+    pack_envelope,
+    pack_record,
     priority_of,
     unpack_by_origin,
     unpack_record,
@@ -72,13 +72,14 @@ class RowMender:
             search.read(self._journal, self._queues.position())
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
-                rows, left = _just(lack, search.rows(), search.left())
-                self._mend(lack, self._wanted(rows), left)
+                left = search.left()
+                self._mend(lack, self._wanted(search.rows()), left)
             return left
 
     def take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
         """Put back what a peer has left behind `after` of `lack`, which `look_in_journal` has left; returns what is
-        still lacking. Of a single row that is all of it, until the very message comes.
+        still lacking: where the peer knew nothing of its beginning, or of some of it (`rest.lost`), that is asked for
+        again of the next one.
 
         Raises CorruptLog when there is no sense in the records; LogBroken, and DiskFull.
         """
@@ -96,15 +97,14 @@ class RowMender:
                         row = search.row(record)
                         rows.append(row._replace(attempts=failed.get(record.sequence, 0)))
             left: Lack | None = lack
-            if lack.sequence:
-                rows = [row for row in rows if row.queue == lack.queue]
-            elif after == lack.after and not rest.lost:
+            if after == lack.after and not rest.lost:
                 left = lack._replace(after=rest.through) if rest.through < lack.through else None
             elif rest.through >= lack.through and not rest.lost:
                 left = lack._replace(through=after)
+            elif lack.is_of_one and rows:
+                left = None
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
-                rows, left = _just(lack, rows, left)
                 self._mend(lack, self._wanted(search.unsettled(rows)), left)
             return left
 
@@ -139,15 +139,17 @@ def record_aside(disk: Disk, dot: Dot) -> bytes | None:
             with suppress(CorruptLog):  # the quarantine itself has rotted
                 verify_batch(data)
                 for record, packed in zip(batch_records(data), record_slices(data), strict=True):
-                    if record.sequence == dot.sequence and record.kind == Kind.PUBLISH:
-                        return packed
+                    if record.sequence == dot.sequence:
+                        return packed if record.kind == Kind.PUBLISH else _letter(record)
     return None
 
 
-def _just(lack: Lack, rows: list[QueueRow], left: Lack | None) -> tuple[list[QueueRow], Lack | None]:
-    """The message alone that the damaged row says it is, if it is found: nothing else is missing then."""
-    found = [row for row in rows if row.dot.sequence == lack.sequence and row.queue == lack.queue]
-    return (found, None) if found else (rows, left)
+def _letter(record: Record) -> bytes | None:
+    """A dead letter as if it had been published."""
+    if record.kind != Kind.DEAD:
+        return None
+    head = (record.sequence, record.timestamp_us, Kind.PUBLISH, record.flags)
+    return pack_record(*head, pack_envelope(record.destination, record.headers), unpack_dead(record.body)[2])
 
 
 class Search:

@@ -383,21 +383,29 @@ class Store:
         """What the stores still hold of a stretch, for a peer that lacks it. See `RestReader.read`.
 
         A part ends where the queue store lacks something; CorruptLog when that is at once. For a peer that looks for
-        damaged rows, `searched_for` says what this node itself has looked for in its journal, in vain: then nothing is
-        known there but the records that are returned. What may still be in the journal says nothing new.
+        damaged rows, `searched_for` says what this node itself has looked for in its journal, in vain: there, and where
+        it gave up, it knows nothing but the records that are returned (`rest.lost`). What may still be in the journal
+        says nothing new.
         """
         with self._resting:
-            rest = self._rest.read(origin, after, through, given_up, fanout, gone)
+            known = given_up if searched_for is None else 0
+            if not fanout and known <= after:
+                # A queue store that began anew may be behind the logs.
+                through = max(after, min(through, self._checkpointer.stored.vector.get(origin, 0)))
+            rest = self._rest.read(origin, after, through, known, fanout, gone)
             if fanout or rest.lost:
                 return rest
             # Only now: reading may have met damage.
             lacks = [lack for lack in self.lacks() if lack.origin == origin and lack.through > after]
             lacks = [lack for lack in lacks if lack.after < rest.through]
-            if not lacks or (through == after + 1 and rest.records):
-                return rest
             if searched_for is not None:
-                is_lost = all(lack in searched_for for lack in lacks)
-                return rest._replace(lost=rest.through) if is_lost else Rest(after, 0, 0, [])
+                if not all(lack in searched_for for lack in lacks):
+                    return Rest(after, 0, 0, [])
+                reached = rest.through if rest.through > after else through
+                lost = rest.through if lacks else min(given_up, reached)
+                return rest._replace(lost=lost) if lost > after else rest
+            if not lacks:
+                return rest
             end = min(lack.after for lack in lacks)
             if end > after:
                 return self._rest.read(origin, after, end, given_up, fanout, gone)

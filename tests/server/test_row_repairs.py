@@ -4,7 +4,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.broker.rules import DEAD_LETTERS
 from qmq.config import StorageSettings
+from qmq.dots import Vector
 from qmq.server.node import Node
 from qmq.storage.memory_stores import MemoryQueueStore
 from qmq.storage.rest import Rest
@@ -111,21 +113,45 @@ async def test_what_a_peer_gave_up_says_nothing_of_what_it_has_behind(autojump_c
     async with rig("a", "b").run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
         await forget_the_past(mesh, "a")
+        await same_everywhere(mesh)
         a, b = mesh.nodes["a"], mesh.nodes["b"]
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
-        await b.checkpoints.checkpoint()
-        first = min(row.dot.sequence for row in standing(b, a.origin))
-        b.broker.durables.given_up[a.origin] = first
-        await mesh.stop("a")
         origin = a.origin
+        first = standing(b, origin)[0].dot
+        b.store.queues.apply([], {JOBS: [first]}, [], [], b.store.queues.position())
+        b.broker.durables.given_up[origin] = first.sequence
+        await mesh.stop("a")
         MemoryQueueStore(mesh.disks["a"]).begin_anew()
 
         a = await mesh.start("a")
         await eventually(lambda: not a.store.lacks())
 
         assert queued(a, origin) == [b"two", b"three"]
-        (lost,) = [str(alarm["message"]) for alarm in a.alarms.list() if alarm["code"] == "lost"]
-        assert f"after 0 up to {first}" in lost
+        (text,) = lost(a)
+        assert f"after 0 up to {first.sequence}" in text
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+async def test_what_stands_at_a_peer_before_what_it_gave_up_comes_back(
+    autojump_clock: MockClock, is_file: bool
+) -> None:
+    async with rig("a", "b").run() as mesh:
+        await publish(mesh, "a", JOBS, "one", "two", "three")
+        await forget_the_past(mesh, "a")
+        await same_everywhere(mesh)
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        origin = a.origin
+        b.broker.durables.given_up[origin] = max(row.dot.sequence for row in standing(b, origin))
+        if is_file:
+            await mesh.stop("a")
+            MemoryQueueStore(mesh.disks["a"]).begin_anew()
+            a = await mesh.start("a")
+        else:
+            spoil(a, b"two")
+            meet_damage(a, origin)
+
+        await eventually(lambda: not a.store.lacks())
+
+        assert queued(a, origin) == [b"one", b"two", b"three"]
 
 
 @pytest.mark.parametrize("peer_lacks_it", [False, True])
@@ -290,3 +316,122 @@ async def test_what_a_peer_has_in_quarantine_comes_back(autojump_clock: MockCloc
 
         assert a.row_repairs.mended == 1
         assert queued(a, a.origin) == queued(b, a.origin) == [b"one", b"two", b"three"]
+
+
+async def test_a_dead_letter_in_quarantine_comes_back(autojump_clock: MockClock) -> None:
+    """It stands in the journal as the record that moves it."""
+    async with MeshRig("a", "b", stored=SHORT, storage=NEVER).run() as mesh:
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await publish(mesh, "a", JOBS, "one", "two")
+        consumer = await mesh.connect("a")
+        await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
+        frame = await consumer.next("MESSAGE")
+        await consumer.send(f"NACK\nid:{frame.head.headers['ack']}\nrequeue:false\nreceipt:done\n\n")
+        await consumer.receipt()
+        await consumer.send("DISCONNECT\nreceipt:bye\n\n")
+        await consumer.until_closed()
+        origin = a.origin
+        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await mesh.kill("a")
+        rot(mesh.disks["a"], b"two")
+        a = await mesh.start("a")
+        await mesh.until_linked()
+        for name in "ab":
+            await forget_the_past(mesh, name)
+        await same_everywhere(mesh)
+
+        for node in (a, b):
+            spoil(node, b"one")
+            meet_damage(node, origin)
+        await eventually(lambda: not a.store.lacks() and not b.store.lacks())
+
+        for node in (a, b):
+            assert queued(node, origin, DEAD_LETTERS) == [b"one"]
+            assert lost(node) == []
+
+
+async def test_what_is_settled_while_it_is_lacking_is_not_told_as_lost(autojump_clock: MockClock) -> None:
+    """A consumer has it already when its row is found damaged, and acknowledges it. A member is away."""
+    async with rig("a", "b").run() as mesh:
+        await mesh.stop("b")
+        await publish(mesh, "a", JOBS, "one")
+        await forget_the_past(mesh, "a")
+        a = mesh.nodes["a"]
+        consumer = await mesh.connect("a")
+        await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
+        frame = await consumer.next("MESSAGE")
+        spoil(a, b"one")
+        meet_damage(a, a.origin)
+        await trio.sleep(5)
+        assert a.store.lacks()
+
+        await consumer.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:done\n\n")
+        await consumer.receipt()
+        await forget_the_past(mesh, "a")
+        await mesh.start("b")
+        await mesh.until_linked()
+        await trio.sleep(60)
+
+        assert (a.store.lacks(), lost(a)) == ([], [])
+
+
+@pytest.mark.parametrize("owner", ["a", "b"])
+async def test_what_is_settled_beside_a_damaged_row_is_done_for_who_comes_back(
+    autojump_clock: MockClock, owner: str
+) -> None:
+    """Both lack the row, and c, who may have it, is away."""
+    async with rig("a", "b", "c").run() as mesh:
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        consumer = await mesh.connect("a")
+        await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
+        await consumer.receipt()
+        await publish(mesh, owner, JOBS, "one", "two", "three", "four")
+        origin = mesh.nodes[owner].origin
+        got = [await consumer.next("MESSAGE") for _ in range(4)]
+        two = next(frame for frame in got if frame.body == b"two")
+        await mesh.stop("c")
+        await same_everywhere(mesh)
+        await forget_the_past(mesh, "b")
+        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        spoil(b, b"three")
+        await mesh.stop("b")
+        await consumer.send(f"ACK\nid:{two.head.headers['ack']}\nreceipt:done\n\n")
+        await consumer.receipt()
+        await consumer.send("DISCONNECT\nreceipt:bye\n\n")
+        await consumer.until_closed()
+        await forget_the_past(mesh, "a")
+        spoil(a, b"three")
+        meet_damage(a, origin)
+
+        b = await mesh.start("b")
+        await eventually(lambda: mesh.link("b", "a") == "caught-up" and not b.repairs.is_stale)
+        await trio.sleep(60)
+        await b.checkpoints.checkpoint()
+
+        assert queued(a, origin) == queued(b, origin) == [b"one", b"four"]
+
+
+async def test_of_a_lost_file_what_a_member_has_aside_is_waited_for(autojump_clock: MockClock) -> None:
+    """It comes back there once what stands before it is accounted for."""
+    async with rig("a", "b").run() as mesh:
+        await mesh.stop("b")
+        await publish(mesh, "a", JOBS, "one", "two", "three")
+        await forget_the_past(mesh, "a")
+        a = mesh.nodes["a"]
+        dead, two = a.origin, standing(a, a.origin)[1].dot.sequence
+        await mesh.stop("a")
+        MemoryQueueStore(mesh.disks["a"]).begin_anew()
+        a = await mesh.start("a")
+        aside = {dead: two}
+
+        async def anywhere(after: Vector) -> Vector | None:
+            return aside
+
+        a.releasing.anywhere = anywhere  # type: ignore[method-assign]
+        await mesh.start("b")
+        await trio.sleep(60)
+        assert [(lack.origin, lack.after) for lack in a.store.lacks()] == [(dead, two - 1)]
+        aside.clear()
+
+        await eventually(lambda: not a.store.lacks())
+        assert a.row_repairs.lost == 2

@@ -7,7 +7,6 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.storage.batch import record_slices
-from qmq.storage.ports import Lack
 from qmq.storage.rest import Rest
 from qmq.storage.store import open_store
 from tests.storage.rig import NOW, SMALL, A, B, Writer
@@ -66,7 +65,7 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
     filled = Filled(tmp_path)
     filled.damage(3)
     (lack,) = filled.store.lacks()
-    assert (lack.after, lack.through) == (1, 4)
+    assert (lack.after, lack.through) == (2, 3)
     left = filled.store.mend_by_journal(lack)
     assert left is not None
     old = answer(3, left.through)
@@ -84,67 +83,33 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
     filled.store.close()
 
 
-@pytest.mark.parametrize("widest_first", [False, True])
-def test_two_damaged_rows_with_the_same_neighbour_are_looked_for_apart(tmp_path: Path, widest_first: bool) -> None:
-    """The first of two queues each: both come after nothing."""
+def test_what_is_settled_when_it_was_met_is_missing_no_more(tmp_path: Path) -> None:
+    """A reader has met the damage, and nobody has looked for it yet."""
     filled = Filled(tmp_path)
-    filled.b.settle(JOBS, [Dot(A, 1), Dot(A, 3)])
-    filled.take(filled.b.batch())
-    filled.forget_the_past()
-    filled.damage(2, 5)
-    lacks = sorted(filled.store.lacks(), key=lambda lack: lack.through, reverse=widest_first)
-    assert {(lack.after, lack.through) for lack in lacks} == {(0, 3), (0, 5)}
+    filled.damage(3)
+    (lack,) = filled.store.lacks()
 
-    for lack in lacks:  # Nobody can be asked now.
-        filled.store.mend_by_journal(lack)
-
-    assert set(filled.store.lacks()) == set(lacks)
-    assert filled.store.known_of([Dot(A, 2), Dot(A, 5)], {}).done == []
-    for lack in lacks:
-        assert filled.store.mend_by_rest(lack, lack.after, answer(lack.sequence, lack.through)) is None
-    assert filled.standing() == [2, 4, 5]
-    assert filled.store.lacks() == []
-    filled.store.close()
-
-
-def test_what_is_settled_just_when_the_damage_is_met_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reader meets it after the checkpoint has looked what is missing."""
-    filled = Filled(tmp_path)
-    filled.flip_bits(3)
-    queues = filled.store.queues
-    known = queues.lacks
-
-    def lacks() -> list[Lack]:
-        monkeypatch.setattr(queues, "lacks", known)
-        found = known()
-        filled.standing()
-        return found
-
-    monkeypatch.setattr(queues, "lacks", lacks)
     filled.b.settle(JOBS, [Dot(A, 3)])
     filled.take(filled.b.batch())
-    filled.forget_the_past()
 
-    (lack,) = filled.store.lacks()
-    left = filled.store.mend_by_journal(lack)
-    assert left is not None
-    assert filled.store.mend_by_rest(left, left.after, answer(3, left.through)) is None
+    assert filled.store.lacks() == []
+    assert not filled.store.give_up_rows(lack, lack.through)
+    assert filled.store.mend_by_rest(lack, lack.after, answer(3, lack.through)) is None
     assert filled.standing() == [1, 2, 4, 5]
     filled.store.close()
 
 
-def test_a_row_that_lies_about_its_sequence_is_found_between_its_neighbours(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bit", [3, 40])
+def test_a_row_of_whose_sequence_a_bit_has_changed_is_known_by_its_checksum(tmp_path: Path, bit: int) -> None:
     filled = Filled(tmp_path)
-    filled.damage(3, column="sequence", value="2")
+    filled.damage(5, column="sequence", value=str(5 ^ 1 << bit))
     (lack,) = filled.store.lacks()
-    assert (lack.after, lack.through, lack.sequence) == (1, 4, 2)
+    assert (lack.after, lack.through, lack.sequence) == (4, 5, 5)
     left = filled.store.mend_by_journal(lack)
     assert left is not None
 
-    assert filled.store.mend_by_rest(left, 1, Rest(2, 0, 0, [])) == left, "that message is of another queue"
-    assert filled.store.mend_by_rest(left, left.after, answer(3, left.through)) == left
+    assert filled.store.mend_by_rest(left, left.after, answer(5, left.through)) is None
 
     assert filled.standing() == [1, 2, 3, 4, 5]
+    assert filled.store.lacks() == []
     filled.store.close()
