@@ -49,14 +49,23 @@ redeliver_after_seconds = 3.0
 """
 
 
+_given: set[int] = set()
+"""Ports that `free_ports` gave out: who got one may listen there only later, or not for a while."""
+
+
 def free_ports(number: int) -> list[int]:
-    """Ports on which nothing listens now; several test runs at once draw different ones, most likely."""
+    """Ports on which nothing listens now, each given out once. The workers of one test run never share one, and several
+    test runs at once draw different ones, most likely."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    ours = PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
     found: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
+    for port in random.SystemRandom().sample(ours, len(ours)):
+        if port not in _given:
+            with contextlib.suppress(OSError), socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
         if len(found) == number:
+            _given.update(found)
             return found
     raise AssertionError(f"no {number} free ports in {PORTS}")
 
