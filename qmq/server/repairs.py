@@ -314,9 +314,9 @@ class Repairs:
             if what == "rest":
                 origin = origin_of(fields[1], fields[2])
                 fanout = str(fields[5]) if len(fields) > 5 else ""
-                is_for_rows = len(fields) > 6 and bool(fields[6])
+                row = number(fields[6]) if len(fields) > 6 else None
                 async with self._answering:
-                    return await self._answer_rest(origin, number(fields[3]), number(fields[4]), fanout, is_for_rows)
+                    return await self._answer_rest(origin, number(fields[3]), number(fields[4]), fanout, row)
             if what == "settled":
                 dots = check_dots(fields[1])
                 async with self._answering:
@@ -335,7 +335,7 @@ class Repairs:
             desk.look_at_damage()
         raise Refused("bad-destination", "this node knows no such question about repairs")
 
-    async def _answer_rest(self, origin: Origin, after: int, through: int, fanout: str, is_for_rows: bool) -> bytes:
+    async def _answer_rest(self, origin: Origin, after: int, through: int, fanout: str, row: int | None) -> bytes:
         desk = self._desk
         if origin in desk.broker.forgotten:
             return msgpack.packb(list(nothing_left(through)))  # type: ignore[no-any-return]
@@ -343,9 +343,8 @@ class Repairs:
         given_up = durables.given_up.get(origin, 0)
         # Who mends a log wants what is in it, and has told its readers itself.
         gone = [] if fanout else durables.gone.up_to(origin, through)
-        searched_for = desk.rows_searched_for() if is_for_rows else None
-        is_of_one = through == after + 1
-        if is_for_rows and not is_of_one and not await desk.bring_up_stores():
+        searched_for = None if row is None else desk.rows_searched_for()
+        if row == 0 and not await desk.bring_up_stores():
             # A whole file is lacking there, with the memory of what is settled: of that nothing may come back.
             return msgpack.packb([after, 0, 0, []])  # type: ignore[no-any-return]
         read: Callable[[], Rest] = partial(
@@ -355,9 +354,9 @@ class Repairs:
         if rest.through <= after and not rest.lost:
             await desk.bring_up_stores()
             rest = await desk.world.run_blocking(read)
-        if is_for_rows and is_of_one and (rest.lost or rest.through <= after):
-            packed = await desk.world.run_blocking(partial(desk.store.read_aside, Dot(origin, through)))
-            rest = rest if packed is None else Rest(through, 0, 0, [packed])
+        if row and row == through == after + 1 and (rest.lost or rest.through <= after) and not rest.records:
+            packed = await desk.world.run_blocking(partial(desk.store.read_aside, Dot(origin, row)))
+            rest = rest if packed is None else Rest(row, 0, 0, [packed])
         return msgpack.packb(list(rest))  # type: ignore[no-any-return]
 
     async def _answer_settled(self, dots: list[Dot]) -> bytes:
@@ -374,12 +373,13 @@ class Asks(Protocol):
     async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
 
 
-async def ask_rest(desk: Asks, want: Want, fanout: str = "", *, is_for_rows: bool = False) -> Rest | None:
+async def ask_rest(desk: Asks, want: Want, fanout: str = "", row: int | None = None) -> Rest | None:
     """What a peer's stores have left of a stretch; with `fanout` of that fanout at least. None: it gives no answer.
 
-    `is_for_rows`: the queue store lacks it, so a peer whose own lacks the same has nothing either.
+    `row`: the queue store lacks it, so a peer whose own lacks the same has nothing either. It is the only message of
+    the stretch, or 0: a file was lost.
     """
-    question = ["rest", *want.origin, want.after, want.through, fanout, is_for_rows]
+    question = ["rest", *want.origin, want.after, want.through, fanout, *(() if row is None else (row,))]
     fields = _fields(await desk.ask_one(want.peer, MARK + msgpack.packb(question)), 4)
     if fields is None:
         return None

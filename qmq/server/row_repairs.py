@@ -177,7 +177,7 @@ class RowRepairs:
         left: Lack | None = lack
         after = lack.after
         while left is not None and after < left.through:
-            rest = await ask_rest(self._desk, Want(peer, lack.origin, after, left.through), is_for_rows=True)
+            rest = await ask_rest(self._desk, Want(peer, lack.origin, after, left.through), row=lack.sequence)
             if rest is None or max(rest.lost, rest.through) <= after:
                 # Less of this origin than that is an answer; what its stores have not taken yet is none.
                 return left, rest is not None and links.has_none_beyond(peer, lack.origin, after)

@@ -27,6 +27,7 @@ from qmq.storage.queue_plan import (
     by_lane,
     expired_within,
     lack_key,
+    lack_of_row,
     note_damage,
     settled_lacks,
     settled_met,
@@ -283,9 +284,10 @@ class MemoryQueueStore:
         with state.reading:
             stood = state.lacks.pop(lack_key(lack), None) is not None
             for dot, queue in before.items():
+                stood = stood or dot in state.rotten
                 self._delete(queue, [dot])
                 self._met.pop(dot)
-            if met or stood or not lack.is_of_one:
+            if stood or not lack.is_of_one:
                 if left is not None:
                     self._remember(left)
                 self._insert(rows)
@@ -314,8 +316,7 @@ class MemoryQueueStore:
             return rows
         for row in rows:
             if row.dot in rotten and row.dot not in self._met:
-                origin, sequence = row.dot
-                self._met[row.dot] = Lack(origin, sequence - 1, sequence, sequence, row.queue)
+                self._met[row.dot] = lack_of_row(row)
                 note_damage(self.damage, self._met[row.dot])
         return [row for row in rows if row.dot not in rotten]
 

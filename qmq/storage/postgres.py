@@ -44,7 +44,7 @@ from qmq.storage.queue_plan import (
     unsigned,
     within,
 )
-from qmq.storage.row_checksum import checksum_of, is_sound, lane_checksum, number_checksum
+from qmq.storage.row_checksum import checksum_of, is_in_place, is_sound, lane_checksum, number_checksum
 
 CONNECT_SECONDS: Final = 10
 """How long a start waits for the server."""
@@ -198,9 +198,10 @@ class PostgresQueueStore:
         added: dict[Origin, int] = {}
         with self._medium(), self._writer.transaction():
             # First: where the damaged row stands there may be the place of the sound one.
-            self._drop(met)
+            damaged = [key for key in met if self._is_damaged(self._writer, key)]
+            self._drop(damaged)
             stood = self._end_lack(lack)
-            if met or stood or not lack.is_of_one:
+            if damaged or stood or not lack.is_of_one:
                 if left is not None:
                     self._remember(left)
                 self._insert(by_lane(rows), added)
@@ -411,7 +412,9 @@ class PostgresQueueStore:
         if (lane.id, sequence) not in self._met:
             if self._lane(reader, lane.id).checksum not in (0, lane.checksum):
                 raise self._malformed(f"its lane {lane.id}")
-            self._met[lane.id, sequence] = lack_of_row(lane, row, checksum)
+            if not is_in_place(lane.checksum, row, checksum):
+                raise self._malformed(f"a row of lane {lane.id} is not in its place")
+            self._met[lane.id, sequence] = lack_of_row(row)
             note_damage(self.damage, self._met[lane.id, sequence])
         return None
 
@@ -428,7 +431,20 @@ class PostgresQueueStore:
 
     def lacks(self) -> list[Lack]:
         with self._snapshot() as reader:
+            for key in list(self._met):
+                if not self._is_damaged(reader, key):
+                    # Met by a reader of an older moment.
+                    self._met.pop(key, None)
             return self._lost(reader) + list(self._met.values())
+
+    def _is_damaged(self, connection: _Connection, key: tuple[int, int]) -> bool:
+        """Whether the damaged row still stands that was met there."""
+        found = _rows(connection, sql.ONE, key)
+        if not found:
+            return False
+        lane = self._lane(connection, key[0])
+        lane = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
+        return self._row(connection, lane, found[0]) is None
 
     def _lost(self, connection: _Connection) -> list[Lack]:
         return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]

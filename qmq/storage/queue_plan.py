@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from qmq.dots import Dot, Origin
 from qmq.storage.ports import Lack, QueueRow, RowDamage
-from qmq.storage.row_checksum import lane_checksum, true_sequence
+from qmq.storage.row_checksum import lane_checksum
 
 SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
@@ -51,10 +51,10 @@ class LaneRow:
         self.checksum = lane_checksum(queue, rank, delayed, origin) if checksum is None else checksum
 
 
-def lack_of_row(lane: LaneRow, row: QueueRow, checksum: int) -> Lack:
+def lack_of_row(row: QueueRow) -> Lack:
     """The message that a damaged row was."""
-    sequence = true_sequence(lane.checksum, row, checksum)
-    return Lack(lane.origin, sequence - 1, sequence, sequence, lane.queue)
+    origin, sequence = row.dot
+    return Lack(origin, sequence - 1, sequence, sequence, row.queue)
 
 
 def lack_columns(lack: Lack) -> tuple[str, int, int, int, int, str]:

@@ -48,7 +48,7 @@ from qmq.storage.queue_plan import (
     within,
 )
 from qmq.storage.queue_walk import Raw, lane_of, read_position, read_tombstones, walk
-from qmq.storage.row_checksum import checksum_of, is_sound, lane_checksum, number_checksum
+from qmq.storage.row_checksum import checksum_of, is_in_place, is_sound, lane_checksum, number_checksum
 from qmq.storage.sqlite import medium, open_migrated, open_reader
 
 _new: Final = tuple.__new__
@@ -133,10 +133,11 @@ class SqliteQueueStore:
         with self._medium(), _full():
             added: dict[Origin, int] = {}
             with self._database.atomic():
+                damaged = [key for key in met if self._is_damaged(self._database.conn, key)]
                 # First: where the damaged row stands there may be the place of the sound one.
-                self._drop(met)
+                self._drop(damaged)
                 stood = self._database.conn.execute(sql.END_LACK, lack_key(lack)).rowcount
-                if met or stood or not lack.is_of_one:
+                if damaged or stood or not lack.is_of_one:
                     if left is not None:
                         self._remember(left)
                     self._insert(by_lane(rows), added)
@@ -376,7 +377,9 @@ class SqliteQueueStore:
             known = _lane(reader, lane.id)
             if known.checksum not in (0, lane.checksum):
                 raise sqlite3.DatabaseError(f"the row of lane {lane.id} is damaged")
-            self._met[lane.id, sequence] = lack_of_row(lane, row, checksum)
+            if not is_in_place(lane.checksum, row, checksum):
+                raise sqlite3.DatabaseError(f"a row of lane {lane.id} is not in its place")
+            self._met[lane.id, sequence] = lack_of_row(row)
             note_damage(self.damage, self._met[lane.id, sequence])
         return None
 
@@ -390,7 +393,20 @@ class SqliteQueueStore:
 
     def lacks(self) -> list[Lack]:
         with self._snapshot() as reader:
+            for key in list(self._met):
+                if not self._is_damaged(reader, key):
+                    # Met by a reader of an older moment.
+                    self._met.pop(key, None)
             return self._lost(reader) + list(self._met.values())
+
+    def _is_damaged(self, connection: sqlite3.Connection, key: tuple[int, int]) -> bool:
+        """Whether the damaged row still stands that was met there."""
+        raw = connection.execute(sql.ONE, key).fetchone()
+        if raw is None:
+            return False
+        lane = _lane(connection, key[0])
+        lane = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
+        return self._row(connection, lane, raw) is None
 
     def _lost(self, connection: sqlite3.Connection) -> list[Lack]:
         return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]

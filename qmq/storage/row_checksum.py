@@ -48,14 +48,12 @@ def is_sound(lane: int, row: QueueRow, checksum: int) -> bool:
         return False  # There are values in it that no row has.
 
 
-def true_sequence(lane: int, row: QueueRow, checksum: int) -> int:
-    """Which message a damaged row was: the one that it says, unless just one bit of that has changed."""
-    said = row.dot.sequence
-    for bit in range(64):
-        flipped = said ^ 1 << bit
-        if is_sound(lane, row._replace(dot=row.dot._replace(sequence=flipped)), checksum):
-            return flipped
-    return said
+def is_in_place(lane: int, row: QueueRow, checksum: int) -> bool:
+    """Whether a damaged row may be believed about its sequence: messages have such a number, and no change of a single
+    bit of it makes the row sound. Otherwise the order is broken in which rows are found."""
+    dot = row.dot
+    flipped = (row._replace(dot=dot._replace(sequence=dot.sequence ^ 1 << bit)) for bit in range(64))
+    return dot.sequence > 0 and not any(is_sound(lane, one, checksum) for one in flipped)
 
 
 def number_checksum(number: int, of: str = "", incarnation: int = 0) -> int:

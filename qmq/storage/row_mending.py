@@ -50,6 +50,8 @@ class RowMender:
         self._checkpointer = checkpointer
         self._settings = settings
         self._one = threading.Lock()
+        self.still = threading.RLock()
+        """While it is held nothing is put back: who reads rows, and then what is lacking, sees one moment."""
         self._search: Search | None = None
 
     def lacks(self) -> list[Lack]:
@@ -118,7 +120,8 @@ class RowMender:
 
     def _mend(self, lack: Lack, rows: list[QueueRow], left: Lack | None) -> None:
         """And tombstones go that stand for what is missing no more."""
-        self._queues.mend(lack, rows, left)
+        with self.still:
+            self._queues.mend(lack, rows, left)
         vector, tombstones = self._checkpointer.stored
         passed = missing_among(tombstones, [lack._replace(through=vector.get(lack.origin, 0))])
         passed -= missing_among(passed, self._queues.lacks())

@@ -387,7 +387,7 @@ class Store:
         it gave up, it knows nothing but the records that are returned (`rest.lost`). What may still be in the journal
         says nothing new.
         """
-        with self._resting:
+        with self._resting, self._row_mender.still:
             known = given_up if searched_for is None else 0
             if not fanout and known <= after:
                 # A queue store that began anew may be behind the logs.
@@ -435,9 +435,10 @@ class Store:
     def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
         """Which of these messages are known here to be done, or to fail; of what this node gave up it knows nothing."""
         vector, tombstones = self._checkpointer.stored
-        known = known_of(self.queues, vector, tombstones, given_up, forgotten, dots)
-        # Asked afterwards: it may have met damage.
-        for lack in self.lacks():
+        with self._row_mender.still:
+            known = known_of(self.queues, vector, tombstones, given_up, forgotten, dots)
+            lacks = self.lacks()
+        for lack in lacks:
             known = known._replace(done=[dot for dot in known.done if not _is_in(dot, lack) or dot in tombstones])
         return known
 

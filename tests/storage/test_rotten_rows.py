@@ -128,8 +128,10 @@ def test_a_row_that_has_changed_in_one_column_is_left_out_and_named(tmp_path: Pa
 
     missing = sound_rows() - set(answers(store))
     assert {one.dot for one in missing} == {Dot(A, 59)}
-    (lack,) = store.lacks()
-    assert (lack.origin, lack.after, lack.through, lack.sequence, lack.queue) == (A, 58, 59, 59, JOBS)
+    if column == "sequence":
+        assert "is not in its place" in store.damage.told[0]
+    else:
+        assert store.lacks() == [Lack(A, 58, 59, 59, JOBS)]
     assert len(store.page("a", JOBS, 4, None, 0, 50)) == 50
     store.close()
 
@@ -290,28 +292,4 @@ def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
     for lack in store.lacks():
         store.mend(lack, [one for one in sound_rows() if covered(one.dot, [lack])], None)
     assert (set(answers(store)), store.lacks()) == (sound_rows(), [])
-    store.close()
-
-
-def test_a_damaged_row_may_not_be_the_message_that_it_says(tmp_path: Path) -> None:
-    """The row of 11 says 15, which is another message of the queue, with another priority. That one is settled, and the
-    damaged row goes with it; the one that it was comes back."""
-    store = open_queue_store(tmp_path, "sqlite", "a")
-    other = row(A, 15)._replace(flags=7 << 20 | 3, priority=7)
-    store.apply([row(A, 10), row(A, 11), row(A, 17), other], {}, [], [], 77)
-    store.close()
-    with sqlite3.connect(tmp_path / "queues.sqlite") as database:
-        database.execute("UPDATE messages SET sequence = 15 WHERE sequence = 11")
-    database.close()
-    store = SqliteQueueStore(tmp_path / "queues.sqlite")
-    list(answers(store))
-    (lack,) = store.lacks()
-    assert (lack.after, lack.through, lack.sequence) == (10, 11, 11)
-
-    store.apply([], {JOBS: [Dot(A, 15)]}, [], [], 78)
-    assert store.lacks() == [lack]
-    store.mend(lack, [row(A, 11)], None)
-
-    assert {one.dot.sequence for one in answers(store)} == {10, 11, 17}
-    assert store.check() is None
     store.close()

@@ -1,13 +1,19 @@
 """What comes back for damaged rows: nothing that was settled meanwhile, and nothing that is missing is forgotten."""
 
 import sqlite3
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qmq.dots import Dot
+from qmq.storage import queue_store
 from qmq.storage.batch import record_slices
+from qmq.storage.record import unpack_record
 from qmq.storage.rest import Rest
+from qmq.storage.row_mending import Search
 from qmq.storage.store import open_store
 from tests.storage.rig import NOW, SMALL, A, B, Writer
 
@@ -99,17 +105,98 @@ def test_what_is_settled_when_it_was_met_is_missing_no_more(tmp_path: Path) -> N
     filled.store.close()
 
 
-@pytest.mark.parametrize("bit", [3, 40])
-def test_a_row_of_whose_sequence_a_bit_has_changed_is_known_by_its_checksum(tmp_path: Path, bit: int) -> None:
+def test_a_row_that_is_not_in_its_place_has_the_file_made_anew(tmp_path: Path) -> None:
+    """A bit of its sequence has changed: rows are found by their order, which is broken."""
     filled = Filled(tmp_path)
-    filled.damage(5, column="sequence", value=str(5 ^ 1 << bit))
-    (lack,) = filled.store.lacks()
-    assert (lack.after, lack.through, lack.sequence) == (4, 5, 5)
+    filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
+    assert "put aside" in filled.store.damage()[0]
+    (lack,) = [one for one in filled.store.lacks() if one.origin == A]
+    assert (lack.after, lack.through, lack.sequence) == (0, 5, 0)
     left = filled.store.mend_by_journal(lack)
     assert left is not None
 
     assert filled.store.mend_by_rest(left, left.after, answer(5, left.through)) is None
 
     assert filled.standing() == [1, 2, 3, 4, 5]
+    filled.store.close()
+
+
+def in_another_thread(work: Callable[[], object]) -> threading.Thread:
+    """Give `work` a moment; it may have to wait until something here is over."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(0.1)
+    return thread
+
+
+@pytest.mark.parametrize("question", ["settled", "rest"])
+def test_a_row_that_is_mended_while_a_peer_is_answered_is_not_told_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """The answer reads rows, and then what is lacking."""
+    filled = Filled(tmp_path)
+    filled.damage(3)
+    store = filled.store
+    (lack,) = store.lacks()
+    at = (store.queues, "standing") if question == "settled" else (store._rest, "read")
+    inner = getattr(*at)
+    threads: list[threading.Thread] = []
+
+    def read(*args: object) -> object:
+        found = inner(*args)
+        threads.append(in_another_thread(lambda: store.mend_by_rest(lack, lack.after, answer(3, 3))))
+        return found
+
+    monkeypatch.setattr(*at, read)
+    if question == "settled":
+        assert store.known_of([Dot(A, 3)], {}).done == []
+    else:
+        assert store.read_rest(A, 0, 5, 0).through < 3
+    monkeypatch.undo()
+    for thread in threads:
+        thread.join(30)
+
+    assert filled.standing() == [1, 2, 3, 4, 5]
+    store.close()
+
+
+@pytest.mark.parametrize("change", ["mended", "settled"])
+def test_a_reader_of_an_older_moment_does_not_take_what_has_changed_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    filled = Filled(tmp_path)
+    filled.damage(3)
+    queues = filled.store.queues
+    (lack,) = filled.store.lacks()
+    sound = Search(SMALL, lack).row(unpack_record(answer(3, 3).records[0]))
+    inner, position = queue_store._rows, queues.position()
+    is_first = True
+
+    def rows(*args: Any) -> object:
+        nonlocal is_first
+        found = inner(*args)
+        if is_first:
+            is_first = False
+            if change == "mended":
+                queues.mend(lack, [sound], None)
+            else:
+                queues.apply([], {JOBS: [Dot(A, 3)]}, [], [], position)
+        return found
+
+    monkeypatch.setattr(queue_store, "_rows", rows)
+    queues.page("a", JOBS, 4, None, NOW, 10)
+    monkeypatch.undo()
+
     assert filled.store.lacks() == []
+    queues.mend(lack, [], None)
+    assert filled.standing() == ([1, 2, 3, 4, 5] if change == "mended" else [1, 2, 4, 5])
+    filled.store.close()
+
+
+def test_a_row_that_has_no_number_has_the_file_made_anew(tmp_path: Path) -> None:
+    filled = Filled(tmp_path)
+
+    filled.damage(4, column="(sequence, body)", value="(0, x'ff')")
+
+    assert "put aside" in filled.store.damage()[0]
     filled.store.close()
