@@ -69,6 +69,9 @@ class Excuses:
         """What was hidden may be lost by now."""
         still: list[tuple[Member, Held]] = []
         for member, records in self.hidden:
+            if not member.up:
+                still.append((member, records))  # for good, if it has left the mesh
+                continue
             kept = {dot for _, batch in batches_of(member) for dot, _ in records_of(batch)}
             dropped = {dot: message_id for dot, message_id in records.items() if dot not in kept}
             if dropped:
