@@ -10,8 +10,9 @@ from qmq.dots import Vector
 from qmq.server.node import Node
 from qmq.storage.memory_stores import MemoryQueueStore
 from qmq.storage.rest import Rest
+from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig
-from tests.server.rig import eventually, subscribe
+from tests.server.rig import Client, eventually, subscribe
 from tests.server.test_releasing import rot
 from tests.server.test_repairs import JOBS, SHORT, forget_the_past, publish
 from tests.server.test_rotten_rows import ONE_LIFE, codes, meet_damage, queued, rig, spoil, standing
@@ -49,10 +50,40 @@ async def settle(mesh: MeshRig, node: str, body: bytes) -> None:
     await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
     while (frame := await consumer.next("MESSAGE")).body != body:
         pass
-    await consumer.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:done\n\n")
+    await last_word(consumer, frame)
+
+
+async def last_word(consumer: Client, frame: Frame, command: str = "ACK") -> None:
+    """The consumer acknowledges this message, or says otherwise, and goes."""
+    await consumer.send(f"{command}\nid:{frame.head.headers['ack']}\nreceipt:done\n\n")
     await consumer.receipt()
     await consumer.send("DISCONNECT\nreceipt:bye\n\n")
     await consumer.until_closed()
+
+
+async def no_more_checkpoints(mesh: MeshRig, name: str) -> None:
+    """None is due at this node any more; the one that is waited for comes first."""
+    node = mesh.nodes[name]
+    node.checkpoints._settings = NEVER
+    count = node.checkpoints.count
+    await publish(mesh, name, "/queue/elsewhere", *["x" * 500] * 10)
+    await eventually(lambda: node.checkpoints.count > count)
+
+
+async def put_aside_and_back(mesh: MeshRig, damaged: bytes) -> Node:
+    """What stands behind this body in the journal of a is put aside there, and b brings all of it back. Then only the
+    stores of both have it. Returns the new life of a."""
+    a, b = mesh.nodes["a"], mesh.nodes["b"]
+    await eventually(lambda: b.durable_vector() == a.durable_vector())
+    await mesh.kill("a")
+    rot(mesh.disks["a"], damaged)
+    a = await mesh.start("a")
+    assert "quarantine" in codes(a)
+    await mesh.until_linked()
+    for name in "ab":
+        await forget_the_past(mesh, name)
+    await same_everywhere(mesh)
+    return a
 
 
 async def test_what_no_peer_ever_had_is_lost_and_holds_up_nothing_else(autojump_clock: MockClock) -> None:
@@ -164,11 +195,7 @@ async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_whose_s
         await publish(mesh, "a", JOBS, "one", "two", "three", "four")
         await forget_the_past(mesh, "b")
         await same_everywhere(mesh)
-        # No checkpoint is due there any more, but the one that is waited for.
-        b.checkpoints._settings = NEVER
-        count = b.checkpoints.count
-        await publish(mesh, "b", "/queue/elsewhere", *["x" * 500] * 10)
-        await eventually(lambda: b.checkpoints.count > count)
+        await no_more_checkpoints(mesh, "b")
         await settle(mesh, "a", b"two")
         await eventually(lambda: b.durable_vector() == a.durable_vector())
         await forget_the_past(mesh, "a")
@@ -280,15 +307,7 @@ async def test_what_is_in_quarantine_here_comes_back(autojump_clock: MockClock) 
         await publish(mesh, "a", JOBS, "one", "two", "three")
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         origin = a.origin
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
-        await mesh.kill("a")
-        rot(mesh.disks["a"], b"one")
-        a = await mesh.start("a")
-        assert "quarantine" in codes(a)
-        await mesh.until_linked()
-        for name in "ab":
-            await forget_the_past(mesh, name)
-        await same_everywhere(mesh)
+        a = await put_aside_and_back(mesh, b"one")
 
         for node in (a, b):
             spoil(node, b"two")
@@ -326,19 +345,9 @@ async def test_a_dead_letter_in_quarantine_comes_back(autojump_clock: MockClock)
         consumer = await mesh.connect("a")
         await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
         frame = await consumer.next("MESSAGE")
-        await consumer.send(f"NACK\nid:{frame.head.headers['ack']}\nrequeue:false\nreceipt:done\n\n")
-        await consumer.receipt()
-        await consumer.send("DISCONNECT\nreceipt:bye\n\n")
-        await consumer.until_closed()
+        await last_word(consumer, frame, "NACK\nrequeue:false")
         origin = a.origin
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
-        await mesh.kill("a")
-        rot(mesh.disks["a"], b"two")
-        a = await mesh.start("a")
-        await mesh.until_linked()
-        for name in "ab":
-            await forget_the_past(mesh, name)
-        await same_everywhere(mesh)
+        a = await put_aside_and_back(mesh, b"two")
 
         for node in (a, b):
             spoil(node, b"one")
@@ -395,10 +404,7 @@ async def test_what_is_settled_beside_a_damaged_row_is_done_for_who_comes_back(
         await eventually(lambda: b.durable_vector() == a.durable_vector())
         spoil(b, b"three")
         await mesh.stop("b")
-        await consumer.send(f"ACK\nid:{two.head.headers['ack']}\nreceipt:done\n\n")
-        await consumer.receipt()
-        await consumer.send("DISCONNECT\nreceipt:bye\n\n")
-        await consumer.until_closed()
+        await last_word(consumer, two)
         await forget_the_past(mesh, "a")
         spoil(a, b"three")
         meet_damage(a, origin)
@@ -450,10 +456,7 @@ async def test_the_last_message_of_a_lost_file_does_not_come_back_settled(autoju
         await eventually(lambda: c.durable_vector() == a.durable_vector())
         await forget_the_past(mesh, "c")
         await c.checkpoints.checkpoint()
-        c.checkpoints._settings = NEVER
-        count = c.checkpoints.count
-        await publish(mesh, "c", "/queue/elsewhere", *["x" * 500] * 10)
-        await eventually(lambda: c.checkpoints.count > count)
+        await no_more_checkpoints(mesh, "c")
         await settle(mesh, "a", b"two")
         await eventually(lambda: c.durable_vector() == a.durable_vector())
         await forget_the_past(mesh, "a")

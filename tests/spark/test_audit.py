@@ -23,7 +23,7 @@ from qmq.storage.recovery import HOLES_SUFFIX
 from qmq.storage.rest import nothing_left, rest_batch
 from qmq.wire.stomp import Frame
 
-from .rig import START_US, A, B, batch, fanout, messages, node, record, rest, split
+from .rig import START_US, A, B, Journal, batch, fanout, messages, node, record, rest, split
 from .test_remote import JournalNode
 
 
@@ -287,8 +287,9 @@ def test_what_was_put_aside_is_a_finding_until_it_was_sent_again(tmp_path: Path,
     assert (after.findings, after.healed) == ([], len(noted))
 
 
-def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Path) -> None:
-    """Records 11 to 20 stood there, and a GAP record gives them up."""
+def unreadable_in_the_midst(tmp_path: Path) -> tuple[Journal, list[int]]:
+    """Of b: records 1 to 30 of a in three batches, the second of which cannot be read, so the third is put aside as
+    well. Also where the batches stand."""
     journal = node(tmp_path, "b")
     path = journal.segment(split(A, 1, 30, 10), sealed=False)
     data = path.read_bytes()
@@ -297,6 +298,12 @@ def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Pa
     (tmp_path / "b" / "quarantine").mkdir()
     noted = [[starts[1], starts[2], None, 0, 0], [starts[2], len(data), list(A), 21, 30]]
     (tmp_path / "b" / "quarantine" / f"{starts[1]:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
+    return journal, starts
+
+
+def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Path) -> None:
+    """Records 11 to 20 stood there, and a GAP record gives them up."""
+    journal, starts = unreadable_in_the_midst(tmp_path)
     gap = encode_batch(B, [record(1, pack_gap(A, 20), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
     journal.segment([gap, batch(A, 21, messages(21, 30))], {A: 10})
 
@@ -311,14 +318,7 @@ def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Pa
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_stretch_that_the_mesh_has_closed_is_told_and_no_finding(tmp_path: Path, sealed: bool) -> None:
     """Records 11 to 20 stood where nothing can be read; nobody has them, and what stood behind them is back."""
-    journal = node(tmp_path, "b")
-    path = journal.segment(split(A, 1, 30, 10), sealed=False)
-    data = path.read_bytes()
-    starts = [place for place in range(len(data)) if data.startswith(BATCH_MAGIC, place)]
-    flip(path, starts[1] + 200)
-    (tmp_path / "b" / "quarantine").mkdir()
-    noted = [[starts[1], starts[2], None, 0, 0], [starts[2], len(data), list(A), 21, 30]]
-    (tmp_path / "b" / "quarantine" / f"{starts[1]:016x}{HOLES_SUFFIX}").write_bytes(msgpack.packb(noted))
+    journal, starts = unreadable_in_the_midst(tmp_path)
     gone = batch(B, 1, [record(1), record(2, pack_gone(Stretch(A, 11, 20)), "", kind=Kind.GONE)])
     closed = [gone, rest_batch(A, 10, nothing_left(20)), batch(A, 21, messages(21, 30))]
     journal.segment(closed, {A: 10}, sealed=sealed)
