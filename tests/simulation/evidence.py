@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from qmq.broker.rules import DEAD_LETTERS
 from qmq.dots import Dot, Origin
-from qmq.storage.batch import BatchHead, batch_records, read_head
+from qmq.storage.batch import BATCH_MAGIC, BatchHead, batch_records, claimed_end, read_head
 from qmq.storage.record import Kind
+from qmq.storage.segment import scan
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Sent, id_of
 
@@ -139,15 +140,22 @@ def records_of(batch: bytes) -> Iterator[tuple[Dot, str]]:
 
 
 def destroyed(batches: Iterable[bytes], before: bytes, after: bytes) -> Held:
-    """What does not stand any more where it stood in a file, of `batches` that may stand in others.
+    """What no reader finds any more where it stood in a file, of `batches` that may stand in others.
 
-    A write that went astray may have put a copy elsewhere; what is found of that is luck.
+    That is what has changed in a byte, and what a damaged batch says it reaches over: bodies may look like batches, so
+    nothing inside one may count, and a write that went astray may have put the head of a long one before short ones.
+    It may also have put a copy elsewhere; what is found of that is luck.
     """
+    claimed: list[tuple[int, int]] = []
+    first = before.find(BATCH_MAGIC)
+    for found in scan(after[first:]):
+        if found.head is None:
+            claimed.append((first + found.start, first + claimed_end(after[first:], found.start)))
 
     def is_gone(batch: bytes) -> bool:
         place = before.find(batch)
         while place >= 0:
-            if after[place : place + len(batch)] != batch:
+            if after[place : place + len(batch)] != batch or any(start <= place < end for start, end in claimed):
                 return True
             place = before.find(batch, place + 1)
         return False

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.dots import Dot, Origin
-from qmq.storage.batch import BatchHead, encode_batch, read_head
+from qmq.storage.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
 from qmq.storage.record import Kind, pack_envelope, pack_record
 from tests.simulation.checks import alarms, can_decide, fanouts, members, moves, queues, records, toil, topics
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
@@ -234,6 +234,25 @@ def test_of_a_damaged_file_only_the_batches_whose_bytes_are_gone_are_lost() -> N
     gone = destroyed([first, both, elsewhere], first + both, bytes(spoilt))
 
     assert gone == {Dot(N1, 2): two.id, Dot(N1, 3): three.id}
+
+
+def test_what_a_misplaced_head_reaches_over_is_lost_too_and_what_stands_behind_it_is_not() -> None:
+    _, sent = ledger_with(*[QUEUE] * 12)
+    head, long = batch(N1, 1, *sent[:6])
+    short = [batch(N1, 7 + number, message)[1] for number, message in enumerate(sent[6:])]
+    whole = b"".join([long, *short])
+    # A write went astray: a whole batch, and the beginning of a long one.
+    copied = short[0] + long[: HEAD_BYTES + 4 * head.count]
+    at = len(long) + 10
+    spoilt = whole[:at] + copied + whole[at + len(copied) :]
+    reaches = at + len(short[0]) + head.size
+    within = [message.id for message, data in zip(sent[6:], short, strict=True) if whole.index(data) < reaches]
+    assert spoilt.find(short[3]) + len(short[3]) < reaches, "one stands there as it was"
+
+    gone = destroyed([long, *short], whole, spoilt)
+
+    assert list(gone.values()) == within
+    assert sent[-1].id not in within
 
 
 def test_a_queue_message_that_reached_nobody_is_found() -> None:
