@@ -27,6 +27,8 @@ class Sent:
     """Virtual seconds."""
     node: str
     """To which it was sent first. Only those who insist send a message to another one too."""
+    connected_at: float = 0.0
+    """When the connection began that it was sent over, virtual seconds."""
     transaction: int = 0
     """Which of its publisher's transactions it belongs to; 0: none."""
     receipted_by: Origin | None = None

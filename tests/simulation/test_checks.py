@@ -87,6 +87,16 @@ def test_what_nobody_sent_or_what_stands_twice_or_out_of_order_is_found() -> Non
     assert wrongs(changed) == ["I2 log:"]
 
 
+def test_what_has_no_receipt_may_come_after_what_its_publisher_sent_over_the_next_connection() -> None:
+    ledger, (one, two, three) = ledger_with(QUEUE, QUEUE, QUEUE)
+    two.receipted_by = three.receipted_by = None
+    log = published([{N1: [batch(N1, 1, three, one, two)]}])
+
+    assert [wrong.split(":")[0] for wrong in records.inventions(log, ledger)] == ["I4 log"]
+    three.connected_at = 1.5
+    assert records.inventions(log, ledger) == []
+
+
 def test_what_stands_in_the_log_of_another_node_than_it_was_sent_to_is_found_unless_it_is_adopted() -> None:
     ledger, (one, two) = ledger_with(QUEUE, QUEUE)
     logged = published([{N2: [batch(N2, 1, two, one)]}])  # adopted in the order of their priorities

@@ -2,7 +2,8 @@
 
 I2   nothing is in a log that nobody sent to its node, nothing stands twice, and bodies are as they were sent
 I3   of one incarnation, one node's records are a prefix of another's, byte for byte, without a hole
-I4   of one incarnation, each publisher's messages stand in the order in which it sent them
+I4   of one incarnation, each publisher's messages stand in the order in which it sent them; what has no receipt may
+     have been on its way when its publisher gave its connection up, and is only behind what that carried before
 """
 
 from collections.abc import Collection, Mapping
@@ -58,7 +59,7 @@ def inventions(records: Mapping[Dot, Published], ledger: Ledger, adopted: Collec
     """I2 and I4 in the logs. Of those in `adopted` only what they say is judged here; see `members`."""
     wrong: list[str] = []
     where: dict[str, Dot] = {}
-    last: dict[tuple[Origin, str], int] = {}
+    last: dict[tuple[Origin, str, float | None], int] = {}
     for dot in sorted(records):
         record = records[dot]
         sent = ledger.sent.get(record.id)
@@ -72,7 +73,7 @@ def inventions(records: Mapping[Dot, Published], ledger: Ledger, adopted: Collec
         if record.id in where:
             wrong.append(f"I2 twice: {record.id} is both {where[record.id]} and {dot}")
         where[record.id] = dot
-        line = (dot.origin, sent.publisher)
+        line = (dot.origin, sent.publisher, sent.connected_at if sent.receipted_by is None else None)
         if sent.number <= last.get(line, 0):
             wrong.append(f"I4 log: {dot} is {record.id}, after number {last[line]} of the same publisher")
         last[line] = sent.number

@@ -32,6 +32,7 @@ async def publish(stage: Stage, name: str) -> None:
         member = chance.choice(stage.in_reach)
         try:
             async with connected(stage, name, member) as client:
+                connected_at = trio.current_time()
                 while trio.current_time() < until and chance.random() > 0.06:
                     burst: list[Sent] = []
                     for _ in range(chance.randint(1, 6)):
@@ -40,6 +41,7 @@ async def publish(stage: Stage, name: str) -> None:
                         burst.append(stage.ledger.send(name, number, member.name, destination, chance))
                     at_once = chance.random() < 0.2
                     for message in burst:
+                        message.connected_at = connected_at
                         # In a transaction the strongest level of all counts.
                         # A level beyond what a mesh that changes has for a while would be refused then.
                         message.level = "" if at_once or stage.plan.newcomer else draw_level(chance)

@@ -11,7 +11,7 @@ import trio
 from qmq.broker.dead_letters import EXPIRED
 from qmq.wire.stomp import Frame, encode_frame
 from tests.simulation.cluster import Member
-from tests.simulation.ledger import dot_of, id_of
+from tests.simulation.ledger import Sent, dot_of, id_of
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.client import Client, GoneError, connected
 from tests.simulation.workloads.names import DEAD, POISON, TIMED
@@ -32,20 +32,22 @@ async def make_trouble(stage: Stage, name: str) -> None:
         member = chance.choice(stage.in_reach)
         try:
             async with connected(stage, name, member) as client:
+                connected_at = trio.current_time()
                 for _ in range(chance.randint(1, 4)):
                     number += 1
-                    await _send(stage, name, number, member, client, chance)
+                    destination = chance.choice((POISON, TIMED))
+                    message = stage.ledger.send(name, number, member.name, destination, chance)
+                    message.connected_at = connected_at
+                    await _send(stage, message, member, client)
                     await trio.sleep(chance.uniform(0.05, 0.5))
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
         await trio.sleep(chance.uniform(0.05, 0.5))
 
 
-async def _send(stage: Stage, name: str, number: int, member: Member, client: Client, chance: random.Random) -> None:
-    destination = chance.choice((POISON, TIMED))
-    message = stage.ledger.send(name, number, member.name, destination, chance)
-    headers = [("destination", destination), ("receipt", message.id)]
-    if destination == TIMED:
+async def _send(stage: Stage, message: Sent, member: Member, client: Client) -> None:
+    headers = [("destination", message.destination), ("receipt", message.id)]
+    if message.destination == TIMED:
         headers.append(("ttl", str(int(TTL_SECONDS * 1000))))
         if not stage.plan.quiet:
             stage.ledger.consumed.add(message.id)  # it may expire before anybody can be reached
