@@ -130,6 +130,8 @@ class Checkpointer:
         # Until the first checkpoint of this life: what the last ones of the life before noted.
         self._arrival = Arrival(max((extent.last_us for extent in logs.extents.values()), default=0), NEVER - 1)
         self.stored = Stored(self._vector_of_queues(), tombstones)
+        # What is left of earlier lives may be carried anew, into a queue store that has sound rows of a damaged one.
+        self._again_before = 0 if self.stored.vector == journal.vector() else journal.end
 
     @property
     def state(self) -> CheckpointState:
@@ -238,6 +240,7 @@ class Checkpointer:
             queue_position=place,
             fanout_position=NEVER,
             forgotten=self._seals.forgotten,
+            is_again=True,
         )
         while batches := self._journal.read(place, _READ_BYTES):
             for start, head, data in batches:
@@ -263,6 +266,7 @@ class Checkpointer:
             queue_position=self._queues.position(),
             fanout_position=self.state.position,
             forgotten=self._seals.forgotten,
+            is_again=begin < self._again_before,
         )
         position = begin
         limit = min(end, begin + min(SLICE_BYTES, room))

@@ -43,7 +43,8 @@ class Reduction:
     """`vector` and `tombstones` describe the point where the stretch begins; `vector` moves with it.
 
     `queue_position` and `fanout_position` say from where on each kind of store still needs the journal: batches before
-    one of them move the vector, but leave that store alone.
+    one of them move the vector, but leave that store alone. `is_again`: rows of messages that the stretch publishes may
+    be in the queue store already, so that it has to forget them, too.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class Reduction:
         "_node",
         "_queue_position",
         "_fanout_position",
+        "_is_again",
     )
 
     def __init__(
@@ -79,6 +81,7 @@ class Reduction:
         queue_position: int,
         fanout_position: int,
         forgotten: Collection[Origin] = (),
+        is_again: bool = False,
     ) -> None:
         self.vector = vector
         self.live: dict[Origin, dict[int, QueueRow]] = {}
@@ -110,6 +113,7 @@ class Reduction:
         self._node = node
         self._queue_position = queue_position
         self._fanout_position = fanout_position
+        self._is_again = is_again
 
     def take(self, position: int, head: BatchHead, data: bytes) -> None:
         """The next batch of the log. Raises CorruptLog when its records are not what its head says."""
@@ -216,7 +220,7 @@ class Reduction:
                 if origin.node == self._node:
                     # Only when the disk lost journal that the queue store had taken: the row is there all the same.
                     self.deletes.setdefault(queue, []).append(dot)
-            elif live is None or live.pop(sequence, None) is None:
+            elif live is None or live.pop(sequence, None) is None or self._is_again:
                 self.deletes.setdefault(queue, []).append(Dot(origin, sequence))
 
     def _fail(self, queue: str, counts: dict[Dot, int]) -> None:
@@ -228,7 +232,7 @@ class Reduction:
             row = self.live.get(origin, {}).get(sequence)
             if row is not None:
                 self.live[origin][sequence] = row._replace(attempts=max(row.attempts, count))
-            else:
+            if row is None or self._is_again:
                 known = self.attempts.setdefault(queue, {})
                 known[dot] = max(count, known.get(dot, 0))
 

@@ -200,3 +200,23 @@ def test_a_row_that_has_no_number_has_the_file_made_anew(tmp_path: Path) -> None
 
     assert "put aside" in filled.store.damage()[0]
     filled.store.close()
+
+
+def test_a_row_of_a_damaged_file_whose_settle_only_the_journal_has_does_not_come_back(tmp_path: Path) -> None:
+    """The message is in the journal, too, and the file was behind it when its node ended."""
+    filled = Filled(tmp_path)
+    first = filled.a.publish(JOBS, b"done").sequence
+    filled.a.publish(JOBS, b"fails")
+    filled.a.publish(JOBS, b"misplaced")
+    filled.take(filled.a.batch())
+    filled.b.settle(JOBS, [Dot(A, first)])
+    filled.b.attempts(JOBS, {Dot(A, first + 1): 3})
+    filled.store.journal.append([filled.b.batch()])
+    filled.store.journal.sync()
+
+    filled.damage(first + 2, column="sequence", value=str(first + 2 ^ 1 << 40))
+
+    assert "put aside" in filled.store.damage()[0]
+    assert filled.standing() == [1, 2, 3, 4, 5, first + 1, first + 2]
+    assert [failed for _, dot, failed in filled.store.standing(Dot(A, first), 1)] == [3]
+    filled.store.close()
