@@ -20,7 +20,7 @@ from qmq.storage.ports import QueueRow
 from qmq.storage.queue_plan import LaneRow, unsigned
 from qmq.storage.queue_sql import COLUMNS
 from qmq.storage.queue_store import MARK_SUFFIX, SqliteQueueStore
-from qmq.storage.queue_walk import LANES_ALL, Raw, is_lane_sound, lane_of
+from qmq.storage.queue_walk import LANES_ALL, Raw, is_lane_sound, lane_of, read_tombstones
 from qmq.storage.recovery import QUARANTINE_DIRECTORY
 from qmq.storage.row_checksum import is_sound
 
@@ -109,6 +109,7 @@ def _rescue(old: Path, new: SqliteQueueStore) -> int:
     """Put every row of `old` that can be read and has a checksum that fits into `new`; returns how many."""
     count = size = 0
     rows: list[QueueRow] = []
+    tombstones: set[Dot] = set()
     with suppress(sqlite3.Error), closing(sqlite3.connect(old, isolation_level=None)) as reader:
         for row in _sound_rows(reader):
             rows.append(row)
@@ -117,8 +118,16 @@ def _rescue(old: Path, new: SqliteQueueStore) -> int:
             if len(rows) >= _SLICE_ROWS or size >= _SLICE_BYTES:
                 new.apply(rows, {}, [], [], NOWHERE)
                 rows, size = [], 0
-    new.apply(rows, {}, [], [], NOWHERE)
+        # The journal may have dropped settles whose messages are still to come.
+        tombstones = _sound_tombstones(reader)
+    new.apply(rows, {}, tombstones, [], NOWHERE)
     return count
+
+
+def _sound_tombstones(reader: sqlite3.Connection) -> set[Dot]:
+    with suppress(sqlite3.Error, TypeError, ValueError):
+        return read_tombstones(reader)
+    return set()
 
 
 def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:

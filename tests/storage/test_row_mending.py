@@ -220,3 +220,18 @@ def test_a_row_of_a_damaged_file_whose_settle_only_the_journal_has_does_not_come
     assert filled.standing() == [1, 2, 3, 4, 5, first + 1, first + 2]
     assert [failed for _, dot, failed in filled.store.standing(Dot(A, first), 1)] == [3]
     filled.store.close()
+
+
+def test_a_settle_in_a_damaged_file_still_waits_for_its_message(tmp_path: Path) -> None:
+    """The journal has dropped it, and the message comes later."""
+    filled = Filled(tmp_path)
+    filled.b.settle(JOBS, [Dot(A, 6)])
+    filled.take(filled.b.batch())
+    filled.forget_the_past()
+    filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
+    assert "put aside" in filled.store.damage()[0]
+
+    filled.take(filled.a.published(JOBS, b"late"))
+
+    assert 6 not in filled.standing()
+    filled.store.close()
