@@ -246,7 +246,7 @@ class Repairs:
         await desk.bring_up_stores()
         after: Dot | None = None
         while True:
-            page = await desk.world.run_blocking(partial(desk.store.standing, after, DOTS_AT_ONCE))
+            page = await desk.world.run_blocking(partial(desk.store.in_doubt, after, DOTS_AT_ONCE))
             if not page:
                 break
             after = page[-1][1]

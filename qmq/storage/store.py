@@ -453,6 +453,18 @@ class Store:
                 found += [(queue, Dot(origin, sequence), attempts) for sequence, queue, attempts in rows]
         return found
 
+    def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
+        """As `standing`, with the messages of damaged rows: they may come back from peers that know no better."""
+        with self._row_mender.still:
+            found = self.standing(after, limit)
+            lacks = [lack for lack in self.lacks() if lack.sequence]
+        last = found[-1][1] if len(found) == limit else None
+        for lack in lacks:
+            dot = Dot(lack.origin, lack.sequence)
+            if (after is None or dot > after) and (last is None or dot < last):
+                found.append((lack.queue, dot, 0))
+        return sorted(found, key=lambda one: one[1])[:limit]
+
     def fanouts(self) -> list[str]:
         """Destinations that have a fanout log, sorted."""
         with self._lock:

@@ -474,3 +474,39 @@ async def test_the_last_message_of_a_lost_file_does_not_come_back_settled(autoju
         await eventually(lambda: not a.store.lacks())
 
         assert queued(a, dead) == [b"one"]
+
+
+async def test_what_was_settled_while_this_node_was_away_does_not_come_back_for_a_damaged_row(
+    autojump_clock: MockClock,
+) -> None:
+    """b knows that it is done, and has dropped the settle. a was away as well, cannot reach b, and is asked first."""
+    async with rig("a", "b", "c").run() as mesh:
+        consumer = await mesh.connect("b")
+        await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
+        await consumer.receipt()
+        await publish(mesh, "c", JOBS, "one", "two")
+        got = [await consumer.next("MESSAGE") for _ in range(2)]
+        await same_everywhere(mesh)
+        dead = mesh.nodes["c"].origin
+        spoil(mesh.nodes["c"], b"one")
+        for name in "ac":
+            await mesh.stop(name)
+        for frame in got:
+            await consumer.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:done\n\n")
+            await consumer.receipt()
+        await consumer.send("DISCONNECT\nreceipt:bye\n\n")
+        await consumer.until_closed()
+        await forget_the_past(mesh, "b")
+        for name in "ac":
+            mesh.cut(name, "b")
+        await mesh.start("a")
+        c = await mesh.start("c")
+        await eventually(lambda: mesh.link("c", "a") == "caught-up")
+
+        mesh.heal("b", "c")
+        await eventually(lambda: mesh.link("c", "b") == "caught-up" and not c.repairs.is_stale)
+        await eventually(lambda: not c.broker.queues.held)
+        await trio.sleep(30)
+        await c.checkpoints.checkpoint()
+
+        assert (queued(c, dead), lost(c)) == ([], [])
