@@ -117,6 +117,11 @@ def encode_records(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
     return batches
 
 
+def record_of(message: Message) -> bytes:
+    """The record that publishes `message`, packed."""
+    return _packed([message])[0]
+
+
 def _split(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int) -> list[bytes]:
     """An Outcome too large for one batch, as several."""
     batches: list[bytes] = []

@@ -22,6 +22,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.outcome import Outcome
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, DiskFull
+from qmq.journal import record_of
 from qmq.replication.gaps import Want
 from qmq.server.clerk import Clerk
 from qmq.server.repairs import ask_rest
@@ -138,14 +139,26 @@ class RowRepairs:
         left = await desk.world.run_blocking(partial(desk.store.mend_by_journal, lack))
         self._has_changed = True
         if left is not None and left.sequence:
-            packed = await desk.world.run_blocking(partial(desk.store.read_aside, Dot(left.origin, left.sequence)))
-            if packed is not None:
-                left = await self._take(left, left.sequence - 1, Rest(left.sequence, 0, 0, [packed]))
+            rest = self._in_memory(left)
+            if rest is None:
+                packed = await desk.world.run_blocking(partial(desk.store.read_aside, Dot(left.origin, left.sequence)))
+                rest = None if packed is None else Rest(left.sequence, 0, 0, [packed])
+            if rest is not None:
+                left = await self._take(left, left.sequence - 1, rest)
         if left is None:
             self.mended += 1
         else:
             self._searched.add(left)
         return left
+
+    def _in_memory(self, lack: Lack) -> Rest | None:
+        """The message that is lacking, where this node serves it and has not let go of it, or a consumer here has it."""
+        sequence = lack.sequence
+        message = self._desk.broker.queues.owned.get(lack.origin, {}).get(sequence)
+        if message is None or message.envelope.destination != lack.queue:
+            return None
+        failed = [(lack.queue, sequence, message.attempts)] if message.attempts else []
+        return Rest(sequence, 0, 0, [record_of(message)], failed)
 
     async def _mend(self, lack: Lack) -> Lack | None:
         """What is still lacking when everybody who can be reached was asked."""

@@ -33,7 +33,9 @@ async def bodies(mesh: MeshRig, node: str, count: int) -> list[bytes]:
 
 
 def spoil(node: Node, *texts: bytes) -> list[Dot]:
-    """Bits flip in the rows with these bodies."""
+    """Bits flip in the rows with these bodies, which are in memory no more, unless a consumer has them."""
+    for queue in list(node.broker.queues.by_name.values()):
+        node.broker.queues.paging.evict(queue)
     store = node.store.queues
     assert isinstance(store, MemoryQueueStore)
     rows = [row for origin in store.origins() for row in store.standing_rows(origin, 0, 1 << 40, 1 << 30)]

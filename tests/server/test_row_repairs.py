@@ -44,6 +44,12 @@ def lost(node: Node) -> list[str]:
     return [str(alarm["message"]) for alarm in node.alarms.list() if alarm["code"] == "lost"]
 
 
+def by_its_stores(*nodes: Node) -> None:
+    """What these have in memory is of no help to them."""
+    for node in nodes:
+        node.row_repairs._in_memory = lambda lack: None  # type: ignore[method-assign]
+
+
 async def settle(mesh: MeshRig, node: str, body: bytes) -> None:
     """A consumer there takes jobs, and acknowledges only this one."""
     consumer = await mesh.connect(node)
@@ -192,6 +198,7 @@ async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_whose_s
     """This node has forgotten the record that settles it."""
     async with rig("a", "b").run() as mesh:
         a, b = mesh.nodes["a"], mesh.nodes["b"]
+        by_its_stores(a, b)
         await publish(mesh, "a", JOBS, "one", "two", "three", "four")
         await forget_the_past(mesh, "b")
         await same_everywhere(mesh)
@@ -216,6 +223,7 @@ async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_that_wa
     """This node has dropped the settle from its journal, and the peer is about to ask what it has missed."""
     async with rig("a", "b").run() as mesh:
         a, b = mesh.nodes["a"], mesh.nodes["b"]
+        by_its_stores(a, b)
         await publish(mesh, "a", JOBS, "one", "two", "three", "four")
         await same_everywhere(mesh)
         await forget_the_past(mesh, "b")
@@ -366,6 +374,7 @@ async def test_what_is_settled_while_it_is_lacking_is_not_told_as_lost(autojump_
         await publish(mesh, "a", JOBS, "one")
         await forget_the_past(mesh, "a")
         a = mesh.nodes["a"]
+        by_its_stores(a)
         consumer = await mesh.connect("a")
         await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
         frame = await consumer.next("MESSAGE")
@@ -391,6 +400,7 @@ async def test_what_is_settled_beside_a_damaged_row_is_done_for_who_comes_back(
     """Both lack the row, and c, who may have it, is away."""
     async with rig("a", "b", "c").run() as mesh:
         a, b = mesh.nodes["a"], mesh.nodes["b"]
+        by_its_stores(a, b)
         consumer = await mesh.connect("a")
         await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
         await consumer.receipt()
@@ -510,3 +520,25 @@ async def test_what_was_settled_while_this_node_was_away_does_not_come_back_for_
         await c.checkpoints.checkpoint()
 
         assert (queued(c, dead), lost(c)) == ([], [])
+
+
+async def test_what_is_in_memory_is_not_lost(autojump_clock: MockClock) -> None:
+    """Nobody else has it, and it is with a consumer when its row is found damaged. The next life has it, too."""
+    async with rig("a").run() as mesh:
+        await publish(mesh, "a", JOBS, "one", "two")
+        await forget_the_past(mesh, "a")
+        a = mesh.nodes["a"]
+        consumer = await mesh.connect("a")
+        await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
+        await consumer.messages(2)
+        spoil(a, b"two")
+        meet_damage(a, a.origin)
+        await eventually(lambda: not a.store.lacks())
+        assert lost(a) == []
+        await mesh.stop("a")
+
+        await mesh.start("a")
+
+        consumer = await mesh.connect("a")
+        await consumer.send(subscribe(JOBS, id="jobs", ack="auto"))
+        assert await consumer.messages(2) == [b"one", b"two"]
