@@ -250,16 +250,10 @@ class Repairs:
             if not page:
                 break
             after = page[-1][1]
-            question = ["settled", pack_dot_groups([dot for _, dot, _ in page])]
-            fields = _fields(await desk.ask_one(peer, MARK + msgpack.packb(question)), 1)
-            if fields is None:
+            known = await ask_settled(desk, peer, [dot for _, dot, _ in page])
+            if known is None:
                 return False
-            try:
-                done = set(check_dots(fields[0]))
-                # Nodes of an earlier version say nothing of failures.
-                failed = unpack_attempts(octets(fields[1])) if len(fields) > 1 else {}
-            except (MeshError, CorruptLog):
-                return False
+            done, failed = known
             await desk.commit_slot()
             self._settle([(queue, dot) for queue, dot, _ in page if dot in done])
             self._note_attempts([(queue, dot, failed[dot]) for queue, dot, n in page if failed.get(dot, 0) > n])
@@ -390,6 +384,19 @@ async def ask_rest(desk: Asks, want: Want, fanout: str = "", row: int | None = N
         return Rest(number(fields[0], 0, want.through), number(fields[1]), number(fields[2]), records, attempts)
     except MeshError as error:
         log.error("! %s answers what is left of %s with nonsense: %s", want.peer, want.origin, error.message)
+        return None
+
+
+async def ask_settled(desk: Asks, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
+    """Which of these, at most DOTS_AT_ONCE, a peer knows to be done, and how often others have failed. None: it gives
+    no answer."""
+    fields = _fields(await desk.ask_one(peer, MARK + msgpack.packb(["settled", pack_dot_groups(dots)])), 1)
+    if fields is None:
+        return None
+    try:
+        # Nodes of an earlier version say nothing of failures.
+        return set(check_dots(fields[0])), unpack_attempts(octets(fields[1])) if len(fields) > 1 else {}
+    except (MeshError, CorruptLog):
         return None
 
 

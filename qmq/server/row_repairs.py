@@ -25,8 +25,9 @@ from qmq.errors import CorruptLog, DiskFull
 from qmq.journal import record_of
 from qmq.replication.gaps import Want
 from qmq.server.clerk import Clerk
-from qmq.server.repairs import ask_rest
+from qmq.server.repairs import DOTS_AT_ONCE, ask_rest, ask_settled
 from qmq.storage.ports import Lack
+from qmq.storage.record import unpack_record
 from qmq.storage.rest import Rest
 from qmq.storage.store import Store
 from qmq.world import World
@@ -152,7 +153,7 @@ class RowRepairs:
         return left
 
     def _in_memory(self, lack: Lack) -> Rest | None:
-        """The message that is lacking, where this node serves it and has not let go of it, or a consumer here has it."""
+        """The message that is lacking, where this node serves it and has not let go of it."""
         sequence = lack.sequence
         message = self._desk.broker.queues.owned.get(lack.origin, {}).get(sequence)
         if message is None or message.envelope.destination != lack.queue:
@@ -199,12 +200,26 @@ class RowRepairs:
                 rest = rest._replace(through=rest.lost)
             if rest.records or not rest.lost:
                 try:
+                    if not lack.sequence and not self.is_behind:
+                        rest = await self._without_done(links, peer, lack.origin, rest)
                     left = await self._take(left, after, rest)
                 except (CorruptLog, ValueError) as error:
                     log.error("! what %s has left of %s cannot be taken: %s", peer, lack.origin, error)
                     return left, False
             after = rest.through
         return left, True
+
+    async def _without_done(self, links: Links, peer: str, origin: Origin, rest: Rest) -> Rest:
+        """Of what went with a file this node has forgotten what is settled, and it is about to hand it out: so it asks
+        the others. Before, all of it is asked about at once (`Repairs`)."""
+        dots = [Dot(origin, unpack_record(packed).sequence) for packed in rest.records]
+        done: set[Dot] = set()
+        for other in links.reachable():
+            for at in range(0, len(dots) if other != peer else 0, DOTS_AT_ONCE):
+                known = await ask_settled(self._desk, other, dots[at : at + DOTS_AT_ONCE])
+                done.update(known[0] if known is not None else ())
+        left = [packed for packed, dot in zip(rest.records, dots, strict=True) if dot not in done]
+        return rest._replace(records=left)
 
     async def _take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
         self._has_changed = True

@@ -542,3 +542,34 @@ async def test_what_is_in_memory_is_not_lost(autojump_clock: MockClock) -> None:
         consumer = await mesh.connect("a")
         await consumer.send(subscribe(JOBS, id="jobs", ack="auto"))
         assert await consumer.messages(2) == [b"one", b"two"]
+
+
+async def test_what_comes_late_for_a_lost_file_is_not_handed_out_when_another_knows_that_it_is_done(
+    autojump_clock: MockClock,
+) -> None:
+    """b lacks a row of that stretch, so a waits for c, goes on without it, and asks it when it is back. c was away when
+    b heard of the settle, and cannot reach b."""
+    async with rig("a", "b", "c").run() as mesh:
+        await publish(mesh, "a", JOBS, "one", "two", "three", "four")
+        await same_everywhere(mesh)
+        await mesh.stop("c")
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        dead = a.origin
+        await settle(mesh, "a", b"two")
+        for name in "ab":
+            await forget_the_past(mesh, name)
+        await same_everywhere(mesh)
+        spoil(b, b"three")
+        await mesh.stop("a")
+        MemoryQueueStore(mesh.disks["a"]).begin_anew()
+        a = await mesh.start("a")
+        await eventually(lambda: not a.repairs.is_stale and not a.broker.queues.held)
+        assert queued(a, dead) == [b"one", b"four"]
+        assert dead in [lack.origin for lack in a.store.lacks()]
+
+        mesh.cut("b", "c")
+        await mesh.start("c")
+        await eventually(lambda: b"three" in queued(a, dead))
+        await trio.sleep(60)
+
+        assert queued(a, dead) == [b"one", b"three", b"four"]
