@@ -125,13 +125,16 @@ class Mesh:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen and dial until cancelled; started when the port is open. Raises OSError when it cannot be had."""
         await self._listener.listen(self._address)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._listener.run)
-            nursery.start_soon(self._turning.run)
-            self._nursery = nursery
-            for link in self._links.values():
-                nursery.start_soon(link.run)
-            task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listener.run)
+                nursery.start_soon(self._turning.run)
+                self._nursery = nursery
+                for link in self._links.values():
+                    nursery.start_soon(link.run)
+                task_status.started()
+        finally:
+            self._nursery = None  # A node that ends may still be reading a new peers file.
 
     def _dial_soon(self, peer: str) -> None:
         link = self._links.get(peer)

@@ -6,6 +6,7 @@ import trio.testing
 
 from qmq.broker.outcome import Outcome
 from qmq.dots import Origin
+from qmq.members import Listing
 from qmq.replication import handshake
 
 from .rig import JOBS, Network, Node, Settings, peers_of, running, until
@@ -30,6 +31,18 @@ async def test_records_reach_the_peer_first_old_ones_then_live_ones(autojump_clo
     assert b.journal.of(A) == a.journal.of(A)
     assert a.journal.of(B) == b.journal.of(B)
     assert a.fanouts == [(A, b"old"), (A, b"live"), (B, b"back")]
+
+
+async def test_a_peers_file_may_come_when_the_mesh_has_ended(autojump_clock: trio.testing.MockClock) -> None:
+    network, peers, more = Network(), peers_of("ab"), peers_of("abc")
+    a, b = Node(network, "a", peers), Node(network, "b", peers)
+    async with running(a, b):
+        pass
+
+    a.membership.take_up(Listing(2, frozenset("abc")))
+    a.mesh.take_up(more)
+
+    assert [peer.name for peer in a.mesh.statistics().peers] == ["b", "c"]
 
 
 async def test_what_is_not_durable_does_not_leave(autojump_clock: trio.testing.MockClock) -> None:
