@@ -29,6 +29,7 @@ COMPILED: Sequence[str] = (
     "storage/queue_plan.py",
     "storage/record.py",
     "storage/reduce.py",
+    "storage/row_checksum.py",
     "storage/segment.py",
     "replication/feed.py",
     "replication/following.py",

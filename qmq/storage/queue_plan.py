@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from qmq.dots import Dot, Origin
 from qmq.storage.ports import Lack, QueueRow, RowDamage
-from qmq.storage.row_checksum import lane_checksum
+from qmq.storage.row_checksum import checksum_of, lane_checksum
 
 SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
@@ -102,6 +102,24 @@ def by_lane(rows: Iterable[QueueRow]) -> dict[LaneKey, list[QueueRow]]:
             lane = lanes.setdefault(LaneKey(queue, -priority, delayed, origin), [])
         lane.append(row)
     return lanes
+
+
+def row_values(lane: int, number: int, shared: int, rows: Iterable[QueueRow]) -> list[int | bytearray]:
+    """`rows` of one lane, as the statement that inserts them wants them, one after another. `shared` is the lane's
+    checksum.
+
+    Surprising: bytes go as bytearrays, which sqlite3 takes as they are; for each bytes object it asks all its adapters,
+    which takes ten times as long as the copy (`need_adapt` in CPython's Modules/_sqlite/statement.c and cursor.c).
+    """
+    values: list[int | bytearray] = []
+    for row in rows:
+        (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
+        checksum = checksum_of(shared, row)
+        if sequence >= SIGN or timestamp_us >= SIGN:
+            sequence, timestamp_us = signed(sequence), signed(timestamp_us)
+        values += (lane, sequence, number, timestamp_us, flags, due_us, expires_us)
+        values += (bytearray(headers), bytearray(body), attempts, checksum)
+    return values
 
 
 def settles_by_origin(deletes: Mapping[str, Sequence[Dot]]) -> dict[tuple[str, Origin], list[int]]:

@@ -39,6 +39,7 @@ from qmq.storage.queue_plan import (
     lack_of_row,
     note_damage,
     origin_columns,
+    row_values,
     runs,
     settled_lacks,
     settled_met,
@@ -48,7 +49,7 @@ from qmq.storage.queue_plan import (
     within,
 )
 from qmq.storage.queue_walk import Raw, lane_of, read_position, read_tombstones, walk
-from qmq.storage.row_checksum import checksum_of, is_in_place, is_sound, lane_checksum, number_checksum
+from qmq.storage.row_checksum import is_in_place, is_sound, lane_checksum, number_checksum
 from qmq.storage.sqlite import medium, open_migrated, open_reader
 
 _new: Final = tuple.__new__
@@ -62,7 +63,7 @@ _PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
 MARK_SUFFIX: Final = ".damaged"
 """Of the file beside the database that tells the next opening what a read or a write has found."""
 
-Value = str | int | bytes
+Value = str | int | bytes | bytearray
 
 
 class SqliteQueueStore:
@@ -168,15 +169,8 @@ class SqliteQueueStore:
         flat: list[Value] = []
         count = 0
         for index, (key, rows) in enumerate(lanes.items()):
-            lane, number, shared = ids[index], self._number(key.origin, added), lane_checksum(*key)
             count += len(rows)
-            for row in rows:
-                (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
-                checksum = checksum_of(shared, row)
-                if sequence >= SIGN or timestamp_us >= SIGN:
-                    sequence, timestamp_us = signed(sequence), signed(timestamp_us)
-                flat += (lane, sequence, number, timestamp_us, flags, due_us, expires_us, headers, body)
-                flat += (attempts, checksum)
+            flat += row_values(ids[index], self._number(key.origin, added), lane_checksum(*key), rows)
         if self._run(sql.INSERT, 11, flat) != count:
             # Some were here already: after the disk lost journal that it had synced, peers send it again.
             self._run(sql.RECOUNT, 1, list(ids.values()))
