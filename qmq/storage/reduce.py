@@ -5,7 +5,8 @@ has to forget, and the records of each fanout. Recovery and checkpoint use the s
 undisturbed run cannot disagree.
 
 Surprising: whether a settle's message is already known is decided by the vector at that point of the log, not by
-looking for the row. That makes the result a function of the log alone, however often it is computed.
+looking for the row. That makes the result a function of the log alone, however often it is computed. And messages stay
+the records that they came as until the stretch has ended (`rows`): most of a busy queue's are settled within it.
 """
 
 from collections.abc import Collection
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 from qmq.cursors import Move
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.members import Retirement
-from qmq.storage.batch import GAPS, BatchHead, record_slices, unpack_records
+from qmq.storage.batch import GAPS, BatchHead, Unpacked, record_slices, unpack_records
 from qmq.storage.cursor_record import unpack_move
 from qmq.storage.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.gone_record import Stretch, unpack_gone
@@ -64,6 +65,7 @@ class Reduction:
         "seals",
         "_forgotten",
         "_known_tombstones",
+        "_failed",
         "_settings",
         "_node",
         "_queue_position",
@@ -84,8 +86,10 @@ class Reduction:
         is_again: bool = False,
     ) -> None:
         self.vector = vector
-        self.live: dict[Origin, dict[int, QueueRow]] = {}
+        self.live: dict[Origin, dict[int, Unpacked]] = {}
         """Origin → sequence → queue message published here and not settled, in log order."""
+        self._failed: dict[Dot, int] = {}
+        """How often messages of `live` have failed, of those that have."""
         self.deletes: dict[str, list[Dot]] = {}
         """Queue → settled messages that were published before this stretch."""
         self.tombstones_add: set[Dot] = set()
@@ -115,26 +119,28 @@ class Reduction:
         self._fanout_position = fanout_position
         self._is_again = is_again
 
-    def take(self, position: int, head: BatchHead, data: bytes) -> None:
-        """The next batch of the log. Raises CorruptLog when its records are not what its head says."""
+    def take(self, position: int, head: BatchHead, data: bytes) -> list[Unpacked]:
+        """The next batch of the log; returns its records, none where no store needs them.
+
+        Raises CorruptLog when its records are not what its head says.
+        """
         origin = head.origin
         queues = position >= self._queue_position
         fanouts = position >= self._fanout_position
         if not queues and not fanouts and not head.attributes & GAPS:
             self.vector[origin] = head.last
-            return
+            return []
+        records = unpack_records(head, data)
         slices: list[bytes] = []
         live = self.live.setdefault(origin, {})
         name = ""
         is_queue = is_fanout = False
-        known = kind = flags = priority = -1
-        for place, record in enumerate(unpack_records(head, data)):
+        known = kind = -1
+        for place, record in enumerate(records):
             sequence, timestamp_us, what, destination, headers, body = record
             if what != known:
                 known = what
                 kind = what >> 56
-                flags = what >> 32 & FLAGS_MAX
-                priority = priority_of(flags)
             if kind == _PUBLISH:
                 if destination != name:
                     name = destination
@@ -142,14 +148,7 @@ class Reduction:
                     is_fanout = fanouts and name.startswith(self._settings.fanout_prefix)
                 if is_queue:
                     if not (self._known_tombstones or self.tombstones_add) or not self._waited(Dot(origin, sequence)):
-                        due_us = expires_us = 0
-                        if flags & TIMED:
-                            due_us, expires_us = self._settings.times_of(headers, timestamp_us)
-                        # The classes' own constructors would take as long as everything else here together.
-                        dot = _new(Dot, (origin, sequence))
-                        live[sequence] = _new(
-                            QueueRow, (dot, name, timestamp_us, flags, priority, due_us, expires_us, headers, body, 0)
-                        )
+                        live[sequence] = record
                 elif is_fanout:
                     slices = slices or record_slices(data)
                     self.fanouts.setdefault(name, []).append(FanoutEntry(origin, sequence, timestamp_us, slices[place]))
@@ -161,12 +160,8 @@ class Reduction:
                 self.vector[origin] = sequence
                 queue, dead, letter = unpack_dead(body)
                 self._settle(queue, dead.origin, [dead.sequence])
-                dot = Dot(origin, sequence)
-                if not self._waited(dot):
-                    due_us, expires_us = self._settings.times_of(headers, timestamp_us) if flags & TIMED else (0, 0)
-                    live[sequence] = QueueRow(
-                        dot, destination, timestamp_us, flags, priority, due_us, expires_us, headers, letter
-                    )
+                if not self._waited(Dot(origin, sequence)):
+                    live[sequence] = (sequence, timestamp_us, what, destination, headers, letter)
             elif kind == Kind.ATTEMPTS and queues:
                 self.vector[origin] = sequence
                 self._fail(destination, unpack_attempts(body))
@@ -184,10 +179,34 @@ class Reduction:
                 self._give_up(*unpack_gap(body), queues)
         self.vector[origin] = head.last
         self.changes += head.count
+        return records
 
     def rows(self) -> list[QueueRow]:
         """`live` as the queue store wants it."""
-        return [row for rows in self.live.values() for row in rows.values()]
+        rows: list[QueueRow] = []
+        name = ""
+        known = flags = priority = -1
+        for origin, live in self.live.items():
+            for sequence, timestamp_us, what, destination, headers, body in live.values():
+                if what != known:
+                    known = what
+                    flags = what >> 32 & FLAGS_MAX
+                    priority = priority_of(flags)
+                if destination != name:
+                    name = destination
+                due_us = expires_us = 0
+                if flags & TIMED:
+                    due_us, expires_us = self._settings.times_of(headers, timestamp_us)
+                # The classes' own constructors would take as long as everything else here together.
+                dot = _new(Dot, (origin, sequence))
+                attempts = self._failed.get(dot, 0) if self._failed else 0
+                rows.append(
+                    _new(
+                        QueueRow,
+                        (dot, name, timestamp_us, flags, priority, due_us, expires_us, headers, body, attempts),
+                    )
+                )
+        return rows
 
     def live_count(self) -> int:
         return sum(map(len, self.live.values()))
@@ -229,10 +248,10 @@ class Reduction:
             origin, sequence = dot
             if sequence > self.vector.get(origin, 0):
                 continue
-            row = self.live.get(origin, {}).get(sequence)
-            if row is not None:
-                self.live[origin][sequence] = row._replace(attempts=max(row.attempts, count))
-            if row is None or self._is_again:
+            is_live = sequence in self.live.get(origin, {})
+            if is_live:
+                self._failed[dot] = max(count, self._failed.get(dot, 0))
+            if not is_live or self._is_again:
                 known = self.attempts.setdefault(queue, {})
                 known[dot] = max(count, known.get(dot, 0))
 

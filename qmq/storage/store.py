@@ -539,15 +539,13 @@ def _recovered(
     attempts: dict[Dot, int] = {}
     for counts in left.attempts.values() if left is not None else ():
         attempts.update(counts)
-    for origin, rows in left.live.items() if left is not None else ():
-        if origin.node == identity.node:
-            for row in rows.values():
-                record = Record(
-                    row.dot.sequence, row.timestamp_us, Kind.PUBLISH, row.flags, row.queue, row.headers, row.body
-                )
-                messages.append((row.dot, record))
-                if row.attempts:
-                    attempts[row.dot] = row.attempts
+    for row in left.rows() if left is not None else ():
+        dot = row.dot
+        if dot.origin.node == identity.node:
+            record = Record(dot.sequence, row.timestamp_us, Kind.PUBLISH, row.flags, row.queue, row.headers, row.body)
+            messages.append((dot, record))
+            if row.attempts:
+                attempts[dot] = row.attempts
     return Recovered(
         identity=identity,
         fresh=fresh,
