@@ -82,7 +82,7 @@ def timed(work: Callable[[], object], rounds: int) -> Took:
 def write_log(root: Path, records: int) -> None:
     """A data directory of one node: JSON bodies, seven destinations, fifty header blocks."""
     from qmq.dots import Origin
-    from qmq.storage.batch import encode_batch
+    from qmq.storage.batch import BatchHead, encode_batch, verify_batch
     from qmq.storage.record import pack_envelope, pack_record
     from qmq.storage.segment import JOURNAL, encode_footer, encode_head, make_footer, segment_name
 
@@ -96,7 +96,7 @@ def write_log(root: Path, records: int) -> None:
     base, sequence = 0, 1
     while sequence <= records:
         head = encode_head(base, JOURNAL, "a", start_us, {origin: sequence - 1} if sequence > 1 else {})
-        placed: list[tuple[int, bytes]] = []
+        placed: list[tuple[int, BatchHead, bytes]] = []
         offset = len(head)
         while sequence <= records and offset < 64 << 20:
             count = min(PER_BATCH, records - sequence + 1)
@@ -106,12 +106,12 @@ def write_log(root: Path, records: int) -> None:
             ]
             last = sequence + count - 1
             data = encode_batch(origin, packed, sequence, last, start_us + sequence * 50, start_us + last * 50)
-            placed.append((offset, data))
+            placed.append((offset, verify_batch(data), data))
             offset += len(data)
             sequence += count
         with open(directory / segment_name(base), "wb") as file:
             file.write(head)
-            file.writelines(data for _, data in placed)
+            file.writelines(data for _, _, data in placed)
             file.write(encode_footer(make_footer(offset, placed)))
         base += offset
 

@@ -21,6 +21,7 @@ from qmq.storage.batch import HEAD_BYTES, BatchHead, read_head, verify_batch
 from qmq.storage.ports import Disk, File
 from qmq.storage.segment import (
     BatchEntry,
+    Footer,
     SegmentHead,
     encode_footer,
     encode_head,
@@ -203,15 +204,17 @@ class Chain:
             self.disk.remove(dropped.path)
         return freed
 
-    def seal(self, segment: Segment, holes: Sequence[Damage] = ()) -> None:
+    def seal(self, segment: Segment, holes: Sequence[Damage] = (), footer: Footer | None = None) -> None:
         """Append the index to a full segment, unless there is `damage` in it beside the `holes` that are known.
 
-        A crash in the middle leaves it unsealed, and it is sealed again.
+        `footer` is that index when it is known already; else the segment is read. A crash in the middle leaves it
+        unsealed, and it is sealed again.
         """
-        found = self.batches_of(segment, segment.damage, holes)
-        footer = make_footer(
-            segment.end - segment.base, ((position - segment.base, data) for position, _, data in found)
-        )
+        if footer is None:
+            found = self.batches_of(segment, segment.damage, holes)
+            footer = make_footer(
+                segment.end - segment.base, ((position - segment.base, head, data) for position, head, data in found)
+            )
         if not segment.damage:
             segment.file.write(encode_footer(footer))
             segment.file.sync()

@@ -268,10 +268,11 @@ class Checkpointer:
             forgotten=self._seals.forgotten,
             is_again=begin < self._again_before,
         )
+        journal = self._journal
         position = begin
         limit = min(end, begin + min(SLICE_BYTES, room))
         while position < limit:
-            batches = self._journal.read(position, min(_READ_BYTES, limit - position))
+            batches = journal.read(position, min(_READ_BYTES, limit - position))
             if not batches or batches[0][0] >= end:
                 position = end
             for start, head, data in batches:
@@ -282,12 +283,13 @@ class Checkpointer:
                         raise DiskFull(f"no room to carry a batch of {head.size} bytes into the stores")
                     limit = position
                     break
-                reduction.take(start, head, data)
+                if records := reduction.take(start, head, data):
+                    journal.note(start, head, records)
                 position = start + head.size
                 if reduction.changes >= changes_max:
                     limit = position
                     break
-        if any(begin <= start < position for start, _ in self._journal.damage):
+        if any(begin <= start < position for start, _ in journal.damage):
             raise CorruptLog("the journal was damaged since it was written; restart to recover")
         return reduction, position
 

@@ -4,8 +4,8 @@ A chain of segments that takes dense batches of any origin and knows, per origin
 Which records are wanted, and that none comes twice, is decided above: a batch that does not continue its origin is a
 bug of the caller. Opening, torn tails and damage are `recovery`'s.
 
-One thread appends; others may read, seek and ask for vectors at the same time. `drop_before` and `seal_full` belong
-to the checkpoint's thread.
+One thread appends; others may read, seek and ask for vectors at the same time. `drop_before`, `note` and
+`seal_full` belong to the checkpoint's thread.
 
 Surprising: after any failed write or sync nothing works but reading, until the process was started again.
 """
@@ -18,8 +18,9 @@ from typing import Final
 
 from qmq.dots import Vector, covers, merge
 from qmq.errors import DiskFull, LogBroken
-from qmq.storage.batch import GAPS, REST, BatchHead, batch_records, is_journal, read_head
-from qmq.storage.chain import Chain, Damage
+from qmq.storage.batch import GAPS, REST, BatchHead, Unpacked, batch_records, is_journal, read_head
+from qmq.storage.chain import Chain, Damage, find_segment
+from qmq.storage.indexing import Indexing
 from qmq.storage.journal_rests import JournalRests
 from qmq.storage.ports import StorageSettings
 from qmq.storage.recent import Recent
@@ -54,6 +55,7 @@ class Journal:
         self._holes = holes
         self._rests = JournalRests(chain)
         self._recent = Recent()
+        self._indexing = Indexing()
         self._writing = threading.Lock()
         self._state = threading.Lock()
         self._broken = False
@@ -232,12 +234,17 @@ class Journal:
             strip_heads(self._chain, without)
         self._rests.forget(without)
 
+    def note(self, position: int, head: BatchHead, records: list[Unpacked]) -> None:
+        """A checkpoint has read this batch, and these are all its records: `seal_full` need not read it again."""
+        segments = self._chain.segments
+        self._indexing.note(segments[find_segment(segments, position)], position, head, records)
+
     def seal_full(self) -> int:
         """Write the index of full segments that have none and are not damaged. Returns how many. Raises LogBroken."""
         try:
             unsealed = self._chain.unsealed()
             for segment in unsealed:
-                self._chain.seal(segment, self._holes)
+                self._chain.seal(segment, self._holes, self._indexing.index_of(segment))
                 self.damage += [found for found in segment.damage if found not in self.damage]
         except OSError as error:
             raise LogBroken(f"cannot seal a segment: {error}") from error

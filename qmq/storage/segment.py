@@ -193,26 +193,43 @@ def _resync(data: bytes, place: int) -> int:
     return len(data)
 
 
-def make_footer(batches_end: int, batches: Iterable[tuple[int, bytes]]) -> Footer:
-    """The index over `batches` (offset in the file, bytes). Decodes every record, so it is a checkpoint's work."""
-    entries: list[BatchEntry] = []
-    kinds: dict[tuple[Origin, int], int] = {}
-    destinations: dict[str, tuple[int, int]] = {}
-    is_listed = True
-    ranges: dict[Origin, list[tuple[int, int]]] = {}
-    for offset, data in batches:
-        head = verify_batch(data)
-        entries.append(BatchEntry(offset, head.origin, head.first, head.last, head.count, head.first_us, head.last_us))
-        records = unpack_records(head, data)
+class IndexBuilder:
+    """The index of one segment, batch by batch. `batches` grows with each; the rest is bounded."""
+
+    __slots__ = ("batches", "_kinds", "_destinations", "_is_listed", "_ranges")
+
+    def __init__(self) -> None:
+        self.batches: list[BatchEntry] = []
+        self._kinds: dict[tuple[Origin, int], int] = {}
+        self._destinations: dict[str, tuple[int, int]] = {}
+        self._is_listed = True
+        self._ranges: dict[Origin, list[tuple[int, int]]] = {}
+
+    def add(self, offset: int, head: BatchHead, records: list[Unpacked]) -> None:
+        """The next batch of the file; `offset` counts from the file's beginning."""
+        origin = head.origin
+        entry = BatchEntry(offset, origin, head.first, head.last, head.count, head.first_us, head.last_us)
+        self.batches.append(entry)
         for what, count in Counter([record[2] >> 56 for record in records]).items():
-            kinds[head.origin, what] = kinds.get((head.origin, what), 0) + count
-        if is_listed:
-            _count_destinations(records, destinations)
-            if len(destinations) > DESTINATIONS_MAX:
-                is_listed = False
-                destinations = {}
-        _extend_ranges(ranges.setdefault(head.origin, []), head, records)
-    return Footer(batches_end, entries, kinds, destinations, ranges)
+            self._kinds[origin, what] = self._kinds.get((origin, what), 0) + count
+        if self._is_listed:
+            _count_destinations(records, self._destinations)
+            if len(self._destinations) > DESTINATIONS_MAX:
+                self._is_listed = False
+                self._destinations = {}
+        _extend_ranges(self._ranges.setdefault(origin, []), head, records)
+
+    def footer(self, batches_end: int) -> Footer:
+        """`batches_end`: offset where the batches end."""
+        return Footer(batches_end, self.batches, self._kinds, self._destinations, self._ranges)
+
+
+def make_footer(batches_end: int, batches: Iterable[tuple[int, BatchHead, bytes]]) -> Footer:
+    """The index over whole `batches` (offset in the file, head, bytes). Decodes every record: a checkpoint's work."""
+    index = IndexBuilder()
+    for offset, head, data in batches:
+        index.add(offset, head, unpack_records(head, data))
+    return index.footer(batches_end)
 
 
 def _count_destinations(records: list[Unpacked], destinations: dict[str, tuple[int, int]]) -> None:

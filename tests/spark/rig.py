@@ -80,11 +80,11 @@ class Journal:
         offset = len(head)
         placed = []
         for data in batches:
-            placed.append((offset, data))
-            offset += len(data)
             batch_head = verify_batch(data)
+            placed.append((offset, batch_head, data))
+            offset += len(data)
             have[batch_head.origin] = batch_head.last
-        whole = head + b"".join(data for _, data in placed)
+        whole = head + b"".join(data for _, _, data in placed)
         if sealed:
             whole += encode_footer(make_footer(offset, placed))
         path.write_bytes(whole)

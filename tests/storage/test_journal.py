@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from qmq.errors import DiskFull, LogBroken
-from qmq.storage.batch import GAPS, MEMORY, SPARSE
+from qmq.storage.batch import GAPS, MEMORY, SPARSE, verify_batch
 from qmq.storage.chain import _SEAL_READ_BYTES, Segment
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import StorageSettings
 from qmq.storage.record import Kind, pack_gap
-from qmq.storage.segment import DESTINATIONS_MAX, make_footer, read_footer
+from qmq.storage.segment import DESTINATIONS_MAX, Footer, make_footer, read_footer
 
 from .rig import LIKE_AN_INDEX, NOW, SMALL, TRAILER_BYTES, A, B, C, Writer, journal_batches, like_an_index, open_small
 
@@ -384,11 +384,14 @@ def test_the_index_of_a_full_segment_is_made_without_holding_the_segment() -> No
 
 def test_an_index_lists_destinations_up_to_a_bound_and_then_none() -> None:
     writer = Writer(A)
-    few = [(100, writer.published("/queue/a", b"1")), (200, writer.published("/queue/b", b"22"))]
-    many = [(100 + n, writer.published(f"/queue/{n}", b"")) for n in range(DESTINATIONS_MAX + 1)]
+    few = [writer.published("/queue/a", b"1"), writer.published("/queue/b", b"22")]
+    many = [writer.published(f"/queue/{n}", b"") for n in range(DESTINATIONS_MAX + 1)]
 
-    assert make_footer(300, few).destinations == {"/queue/a": (1, 1), "/queue/b": (1, 2)}
-    footer = make_footer(300, [*many, *few])
+    def footer_of(batches: list[bytes]) -> Footer:
+        return make_footer(300, [(100 + n, verify_batch(data), data) for n, data in enumerate(batches)])
+
+    assert footer_of(few).destinations == {"/queue/a": (1, 1), "/queue/b": (1, 2)}
+    footer = footer_of([*many, *few])
 
     assert footer.destinations == {}
     assert footer.kinds[A, Kind.PUBLISH] == DESTINATIONS_MAX + 3
