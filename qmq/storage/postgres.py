@@ -1,8 +1,8 @@
 """The queue store on PostgreSQL, for those whose backlog shall live in a database they run anyway.
 
-Same lanes, rows and promises as `queue_store`; the tables are `qmq_…` in the first schema of the connection's
-search_path, so every node needs a database or schema of its own. An advisory lock keeps a second node out. Needs the
-extra `postgres` (psycopg).
+Same lanes, rows and promises as `queue_store` (`database_queues`); the tables are `qmq_…` in the first schema of the
+connection's search_path, so every node needs a database or schema of its own. An advisory lock keeps a second node
+out. Needs the extra `postgres` (psycopg).
 
 Surprising: joins that read a whole table are switched off for these connections. Each statement here touches few of
 many rows by their key, and the planner, whose statistics are from when the queue was short, does not always see that.
@@ -20,31 +20,24 @@ from psycopg.conninfo import conninfo_to_dict
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
 from qmq.storage import postgres_sql as sql
-from qmq.storage.ports import NO_ATTEMPTS, Lack, QueueHead, QueueRow, RowDamage
+from qmq.storage.database_queues import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
+from qmq.storage.ports import Lack, QueueHead, QueueRow
 from qmq.storage.queue_plan import (
     SIGN,
-    STANDING_ROWS,
     LaneKey,
     LaneRow,
-    attempts_by_origin,
-    by_lane,
+    Raw,
     expired_within,
-    first_sound,
     lack_columns,
     lack_key,
     lack_of,
-    lack_of_row,
-    note_damage,
     origin_columns,
     runs,
-    settled_lacks,
-    settled_met,
-    settles_by_origin,
     signed,
     unsigned,
     within,
 )
-from qmq.storage.row_checksum import checksum_of, is_in_place, is_sound, lane_checksum, number_checksum
+from qmq.storage.row_checksum import checksum_of, lane_checksum, number_checksum
 
 CONNECT_SECONDS: Final = 10
 """How long a start waits for the server."""
@@ -59,12 +52,11 @@ _OPTIONS: Final = (
     " -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={}"
 ).format(*_KEEPALIVE)
 
-_Raw = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
 _Lane = tuple[int, int, str, int, str, int, bool, int, int]
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-class PostgresQueueStore:
+class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     """See `ports.QueueStore`."""
 
     def __init__(self, url: str, node: str) -> None:
@@ -75,11 +67,9 @@ class PostgresQueueStore:
             DirectoryInUse: another process uses them.
             FutureVersion: they were made by later software.
         """
+        super().__init__()
         self._reading = Lock()
         self._open: list[_Connection] = []
-        # Lane and sequence of damaged rows that were met, and what they may have been.
-        self._met: dict[tuple[int, int], Lack] = {}
-        self.damage = RowDamage()
         self._where = _shown(url)
         self._writer = self._connect(url)
         try:
@@ -150,74 +140,10 @@ class PostgresQueueStore:
 
     # Writing
 
-    def apply(
-        self,
-        upserts: Sequence[QueueRow],
-        deletes: Mapping[str, Sequence[Dot]],
-        tombstones_add: Collection[Dot],
-        tombstones_del: Collection[Dot],
-        position: int,
-        attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
-    ) -> None:
-        missing_no_more = settled_met(self._met, deletes)
-        added: dict[Origin, int] = {}
+    @contextmanager
+    def _change(self) -> Iterator[_Connection]:
         with self._medium(), self._writer.transaction():
-            self._insert(by_lane(upserts), added)
-            self._fail(attempts_by_origin(attempts), added)
-            self._delete(settles_by_origin(deletes), added)
-            self._drop(missing_no_more)
-            for lack in settled_lacks(self._lost(self._writer), deletes):
-                self._end_lack(lack)
-            for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
-                numbers: list[int] = []
-                sequences: list[int] = []
-                checksums: list[int] = []
-                for origin, sequence in dots:
-                    numbers.append(self._number(origin, added))
-                    sequences.append(signed(sequence))
-                    checksums.append(number_checksum(sequence, *origin))
-                if numbers:
-                    columns = (
-                        (numbers, sequences, checksums) if statement == sql.ADD_TOMBSTONES else (numbers, sequences)
-                    )
-                    self._writer.execute(statement, columns)
-            self._writer.execute(sql.MOVE, (position, number_checksum(position)))
-        # Only now: numbers given out in a transaction that failed do not exist.
-        self._ids.update(added)
-        for key in missing_no_more:
-            self._met.pop(key, None)
-
-    def lack(self, lacks: Sequence[Lack], position: int) -> None:
-        with self._medium(), self._writer.transaction():
-            for lack in lacks:
-                self._remember(lack)
-            self._writer.execute(sql.MOVE, (position, number_checksum(position)))
-
-    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
-        met = [key for key, one in list(self._met.items()) if lack_key(one) == lack_key(lack)]
-        added: dict[Origin, int] = {}
-        with self._medium(), self._writer.transaction():
-            # First: where the damaged row stands there may be the place of the sound one.
-            damaged = [key for key in met if self._is_damaged(self._writer, key)]
-            self._drop(damaged)
-            stood = self._end_lack(lack)
-            if damaged or stood or not lack.is_of_one:
-                if left is not None:
-                    self._remember(left)
-                self._insert(by_lane(rows), added)
-        self._ids.update(added)
-        for key in met:
-            self._met.pop(key, None)
-
-    def _drop(self, damaged: Sequence[tuple[int, int]]) -> None:
-        """These rows go; who knows what they say of themselves, so their lanes are counted anew."""
-        for key in damaged:
-            self._writer.execute(sql.DELETE_ONE, key)
-            self._writer.execute(sql.RECOUNT, ([key[0]],))
-            self._writer.execute(sql.CLOSE_LANES, ([key[0]],))
-
-    def _remember(self, lack: Lack) -> None:
-        self._writer.execute(sql.ADD_LACK, lack_columns(lack))
+            yield self._writer
 
     def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
         if not lanes:
@@ -250,7 +176,7 @@ class PostgresQueueStore:
 
     def _lanes_of(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[tuple[int, int]]:
         """(Place in `keys`, lane) of the lanes that there are."""
-        numbers = [(queue, self._ids.get(origin) or added.get(origin)) for queue, origin in keys]
+        numbers = [(queue, self._known_number(origin, added)) for queue, origin in keys]
         known = [(n, queue, number) for n, (queue, number) in enumerate(numbers) if number is not None]
         if not known:
             return []
@@ -279,16 +205,39 @@ class PostgresQueueStore:
             self._writer.execute(sql.SUBTRACT, (lanes, counts, sizes))
             self._writer.execute(sql.CLOSE_LANES, (lanes,))
 
-    def _number(self, origin: Origin, added: dict[Origin, int]) -> int:
-        """The number of `origin`, given out on first sight, inside the open transaction."""
-        number = self._ids.get(origin) or added.get(origin)
-        if number is None:
-            found = self._writer.execute(
-                "INSERT INTO qmq_origins (node, incarnation) VALUES (%s, %s) RETURNING id", origin_columns(origin)
-            ).fetchone()
-            assert found is not None
-            number = added[origin] = int(found[0])
-        return number
+    def _delete_row(self, place: Place) -> None:
+        self._writer.execute(sql.DELETE_ONE, place)
+
+    def _recount(self, lane: int) -> None:
+        self._writer.execute(sql.RECOUNT, ([lane],))
+        self._writer.execute(sql.CLOSE_LANES, ([lane],))
+
+    def _add_origin(self, origin: Origin) -> int:
+        found = self._writer.execute(
+            "INSERT INTO qmq_origins (node, incarnation) VALUES (%s, %s) RETURNING id", origin_columns(origin)
+        ).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def _add_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None:
+        if dots:
+            numbers = [self._number(origin, added) for origin, _ in dots]
+            checksums = [number_checksum(sequence, *origin) for origin, sequence in dots]
+            self._writer.execute(sql.ADD_TOMBSTONES, (numbers, [signed(dot.sequence) for dot in dots], checksums))
+
+    def _delete_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None:
+        if dots:
+            numbers = [self._number(origin, added) for origin, _ in dots]
+            self._writer.execute(sql.DELETE_TOMBSTONES, (numbers, [signed(dot.sequence) for dot in dots]))
+
+    def _remember(self, lack: Lack) -> None:
+        self._writer.execute(sql.ADD_LACK, lack_columns(lack))
+
+    def _end_lack(self, lack: Lack) -> int:
+        return self._writer.execute(sql.END_LACK, lack_key(lack)).rowcount
+
+    def _move(self, position: int) -> None:
+        self._writer.execute(sql.MOVE, (position, number_checksum(position)))
 
     # Reading
 
@@ -298,7 +247,7 @@ class PostgresQueueStore:
             assert found is not None
             position, checksum = int(found[0]), int(found[1])
         if checksum not in (0, number_checksum(position)):
-            raise self._malformed("its position")
+            raise self._broken("its position")
         return position
 
     def nodes(self) -> list[str]:
@@ -360,7 +309,7 @@ class PostgresQueueStore:
                 parameters = (lane, now_us, beyond) if delayed else (lane, beyond)
                 found.setdefault(number, []).extend(self._sound(reader, of, statement, parameters, limit))
         for those in found.values():
-            those.sort(key=_sequence)
+            those.sort(key=by_sequence)
             rows += those[: limit - len(rows)]
         return rows
 
@@ -372,7 +321,7 @@ class PostgresQueueStore:
             ):
                 of = LaneRow(lane, queue, rank, True, number, Origin(name, unsigned(incarnation)))
                 rows += self._sound(reader, of, sql.DUE, (lane, after_us, until_us), limit)
-        rows.sort(key=_due)
+        rows.sort(key=by_due_time)
         return rows[:limit]
 
     def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
@@ -382,7 +331,7 @@ class PostgresQueueStore:
                 sizes = reader.execute(sql.EXPIRED_SIZES, (number, until_us, limit)).fetchall()
                 count = within((size for (size,) in sizes), bytes_max)
                 lanes: dict[int, LaneRow] = {}
-                for raw in _rows(reader, sql.EXPIRED, (number, until_us, count)):
+                for raw in self._rows(reader, sql.EXPIRED, (number, until_us, count)):
                     lane = lanes.get(raw[0]) or lanes.setdefault(raw[0], self._lane(reader, raw[0]))
                     row = self._row(reader, lane, raw)
                     if row is not None:
@@ -390,68 +339,22 @@ class PostgresQueueStore:
                 rows = expired_within(rows, limit, bytes_max)
         return rows
 
-    def _sound(
-        self, reader: _Connection, lane: LaneRow, statement: str, parameters: tuple[object, ...], limit: int
-    ) -> list[QueueRow]:
-        """The first `limit` rows that `statement` finds in `lane`, without the damaged ones among them."""
-        return first_sound(
-            lambda wanted: _rows(reader, statement, (*parameters, wanted)),
-            lambda raw: self._row(reader, lane, raw),
-            limit,
-        )
-
-    def _row(self, reader: _Connection, lane: LaneRow, raw: _Raw) -> QueueRow | None:
-        """None: it is damaged, and one of the `lacks` from now on."""
-        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
-        dot = Dot(lane.origin, unsigned(sequence))
-        row = QueueRow(
-            dot, lane.queue, unsigned(timestamp_us), flags, -lane.rank, due_us, expires_us, headers, body, attempts
-        )
-        if is_sound(lane.checksum, row, checksum):
-            return row
-        if (lane.id, sequence) not in self._met:
-            if self._lane(reader, lane.id).checksum not in (0, lane.checksum):
-                raise self._malformed(f"its lane {lane.id}")
-            if not is_in_place(lane.checksum, row, checksum):
-                raise self._malformed(f"a row of lane {lane.id} is not in its place")
-            self._met[lane.id, sequence] = lack_of_row(row)
-            note_damage(self.damage, self._met[lane.id, sequence])
-        return None
-
     def _lane(self, reader: _Connection, number: int) -> LaneRow:
-        """Its checksum is the one that was written down."""
         found = reader.execute(sql.LANE, (number,)).fetchone()
         if found is None:
-            raise self._malformed(f"lane {number} is missing")
+            raise self._broken(f"lane {number} is missing")
         lane, origin, node, incarnation, queue, rank, delayed, _, _, checksum = found
         return LaneRow(lane, queue, rank, delayed, origin, Origin(node, unsigned(incarnation)), checksum)
 
-    def _malformed(self, what: str) -> Malformed:
+    def _broken(self, what: str) -> Malformed:
         return Malformed(f"the queue store {self._where} is damaged: {what}; bring back a backup of that database")
 
-    def lacks(self) -> list[Lack]:
-        with self._snapshot() as reader:
-            for key in list(self._met):
-                if not self._is_damaged(reader, key):
-                    # Met by a reader of an older moment.
-                    self._met.pop(key, None)
-            return self._lost(reader) + list(self._met.values())
-
-    def _is_damaged(self, connection: _Connection, key: tuple[int, int]) -> bool:
-        """Whether the damaged row still stands that was met there."""
-        found = _rows(connection, sql.ONE, key)
-        if not found:
-            return False
-        lane = self._lane(connection, key[0])
-        lane = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
-        return self._row(connection, lane, found[0]) is None
+    def _one(self, connection: _Connection, place: Place) -> Raw | None:
+        found = self._rows(connection, sql.ONE, place)
+        return found[0] if found else None
 
     def _lost(self, connection: _Connection) -> list[Lack]:
         return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]
-
-    def _end_lack(self, lack: Lack) -> int:
-        """How many there were."""
-        return self._writer.execute(sql.END_LACK, lack_key(lack)).rowcount
 
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:
@@ -467,7 +370,7 @@ class PostgresQueueStore:
             ).fetchall():
                 dot = Dot(Origin(node, unsigned(incarnation)), unsigned(sequence))
                 if checksum not in (0, number_checksum(dot.sequence, *dot.origin)):
-                    raise self._malformed(f"the tombstone of {dot}")
+                    raise self._broken(f"the tombstone of {dot}")
                 found.add(dot)
         return found
 
@@ -475,38 +378,18 @@ class PostgresQueueStore:
         with self._snapshot() as reader:
             return sorted(Origin(node, unsigned(number)) for node, number in reader.execute(sql.ORIGINS).fetchall())
 
-    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
-        found: list[tuple[int, str, int]] = []
-        with self._snapshot() as reader:
-            while len(found) < limit:
-                wanted = limit - len(found)
-                keys = _standing(reader, origin, after, through, wanted)
-                found += [(row.dot.sequence, row.queue, row.attempts) for row in self._ones(reader, origin, keys)]
-                if len(keys) < wanted:
-                    break
-                after = keys[-1][0]
-        return found
+    def _rows(self, reader: _Connection, statement: str, parameters: tuple[int, ...]) -> list[Raw]:
+        with reader.cursor(binary=True) as cursor:
+            return cast(list[Raw], cursor.execute(statement, parameters).fetchall())
 
-    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
-        rows: list[QueueRow] = []
-        with self._snapshot() as reader:
-            for row in self._ones(reader, origin, _standing(reader, origin, after, through, STANDING_ROWS)):
-                bytes_max -= len(row.headers) + len(row.body)
-                if rows and bytes_max < 0:
-                    break
-                rows.append(row)
-        return rows
-
-    def _ones(
-        self, reader: _Connection, origin: Origin, keys: Sequence[tuple[int, int, str, int, bool, int]]
-    ) -> Iterator[QueueRow]:
-        """The sound ones of these rows, read one by one: their bodies may be large."""
-        for sequence, lane, queue, rank, delayed, number in keys:
-            of = LaneRow(lane, queue, rank, delayed, number, origin)
-            for raw in _rows(reader, sql.ONE, (lane, sequence)):
-                row = self._row(reader, of, raw)
-                if row is not None:
-                    yield row
+    def _standing(self, reader: _Connection, origin: Origin, after: int, through: int, limit: int) -> list[Standing]:
+        known = reader.execute(
+            "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s", origin_columns(origin)
+        ).fetchone()
+        if known is None:
+            return []
+        bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
+        return cast(list[Standing], reader.execute(sql.STANDING, bounds).fetchall())
 
     def close(self) -> None:
         """Let go of the server; what it has not committed is undone."""
@@ -516,7 +399,6 @@ class PostgresQueueStore:
 
     @contextmanager
     def _snapshot(self) -> Iterator[_Connection]:
-        """One reader at a time; everything read inside is of one moment."""
         with self._reading, self._medium(), self._reader.transaction():
             yield self._reader
 
@@ -560,24 +442,6 @@ def _lanes(reader: _Connection, where: str, parameters: tuple[object, ...]) -> l
     return cast(list[_Lane], reader.execute(f"{sql.LANES} {where}", parameters).fetchall())
 
 
-def _standing(
-    reader: _Connection, origin: Origin, after: int, through: int, limit: int
-) -> list[tuple[int, int, str, int, bool, int]]:
-    """Sequence, lane, queue, rank, delayed or not, number of the origin, by sequence."""
-    known = reader.execute(
-        "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s", origin_columns(origin)
-    ).fetchone()
-    if known is None:
-        return []
-    bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
-    return cast(list[tuple[int, int, str, int, bool, int]], reader.execute(sql.STANDING, bounds).fetchall())
-
-
-def _rows(reader: _Connection, statement: str, parameters: tuple[object, ...]) -> list[_Raw]:
-    with reader.cursor(binary=True) as cursor:
-        return cast(list[_Raw], cursor.execute(statement, parameters).fetchall())
-
-
 def _shown(url: str) -> str:
     """Where `url` leads, without its password."""
     try:
@@ -591,11 +455,3 @@ def _shown(url: str) -> str:
 def _one_line(error: psycopg.Error) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
-
-
-def _sequence(row: QueueRow) -> int:
-    return row.dot.sequence
-
-
-def _due(row: QueueRow) -> int:
-    return row.due_us

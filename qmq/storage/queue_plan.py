@@ -24,6 +24,11 @@ RUN_MIN: Final = 32
 Key = TypeVar("Key")
 
 
+Raw = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
+"""A row as a database gives it: lane, sequence, timestamp, flags, due and expiry time, failures, checksum, headers,
+body. Unsigned numbers are as databases hold them (`signed`)."""
+
+
 class LaneKey(NamedTuple):
     """`rank` is the priority with its sign turned, so that high priorities come first."""
 
@@ -219,9 +224,6 @@ def expired_within(
     """What `QueueStore.expired` answers when `rows` are known."""
     rows = sorted(rows, key=expiry)[:limit]
     return rows[: within((len(row.headers) + len(row.body) for row in rows), bytes_max)]
-
-
-Raw = TypeVar("Raw")
 
 
 def first_sound(

@@ -17,10 +17,10 @@ from typing import Final
 from qmq.dots import Dot
 from qmq.errors import LogBroken, Malformed
 from qmq.storage.ports import QueueRow
-from qmq.storage.queue_plan import LaneRow, unsigned
+from qmq.storage.queue_plan import LaneRow, Raw, unsigned
 from qmq.storage.queue_sql import COLUMNS
 from qmq.storage.queue_store import MARK_SUFFIX, SqliteQueueStore
-from qmq.storage.queue_walk import LANES_ALL, Raw, is_lane_sound, lane_of, read_tombstones
+from qmq.storage.queue_walk import LANES_ALL, is_lane_sound, lane_of, read_tombstones
 from qmq.storage.recovery import QUARANTINE_DIRECTORY
 from qmq.storage.row_checksum import is_sound
 

@@ -3,7 +3,7 @@
 Written by checkpoints, one transaction each, over one connection; read over another, so that no reader waits for a
 checkpoint. Messages lie in one b-tree by lane (`queue_plan`) and sequence: publishing and draining in order touch
 neighbouring pages only. Each lane's row counts its messages and bytes in the same transaction, and goes with the last
-of them. PostgreSQL can take this module's place (`postgres`).
+of them. What is the same on PostgreSQL (`postgres`), which can take this module's place, is in `database_queues`.
 
 Surprising: statements carry hundreds of rows each, and results come back as one row (JSON, and the bytes in a single
 blob). Every step of a statement lets go of the interpreter's lock, and under load it takes a busy main thread to get
@@ -13,7 +13,7 @@ it back: a page of 500 rows took 145 ms row by row, and 5 ms in one piece.
 import json
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import error as StructError  # noqa: N812  # it is an exception, and shall look like one
@@ -23,36 +23,28 @@ from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, LogBroken, Malformed
 from qmq.storage import queue_space
 from qmq.storage import queue_sql as sql
-from qmq.storage.ports import NO_ATTEMPTS, Lack, QueueHead, QueueRow, RowDamage
+from qmq.storage.database_queues import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
+from qmq.storage.ports import Lack, QueueHead, QueueRow
 from qmq.storage.queue_plan import (
     SIGN,
-    STANDING_ROWS,
     LaneKey,
     LaneRow,
-    attempts_by_origin,
-    by_lane,
+    Raw,
     expired_within,
-    first_sound,
     lack_columns,
     lack_key,
     lack_of,
-    lack_of_row,
-    note_damage,
     origin_columns,
     row_values,
     runs,
-    settled_lacks,
-    settled_met,
-    settles_by_origin,
     signed,
     unsigned,
     within,
 )
-from qmq.storage.queue_walk import Raw, lane_of, read_position, read_tombstones, walk
-from qmq.storage.row_checksum import is_in_place, is_sound, lane_checksum, number_checksum
+from qmq.storage.queue_walk import lane_of, read_position, read_tombstones, walk
+from qmq.storage.row_checksum import lane_checksum, number_checksum
 from qmq.storage.sqlite import medium, open_migrated, open_reader
 
-_new: Final = tuple.__new__
 _CHUNKS: Final = (256, 32, 4, 1)
 """How many rows the statements carry. Few sizes, so that each is compiled once."""
 _WAL_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -66,16 +58,14 @@ MARK_SUFFIX: Final = ".damaged"
 Value = str | int | bytes | bytearray
 
 
-class SqliteQueueStore:
+class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
     """See `ports.QueueStore`."""
 
     def __init__(self, path: Path) -> None:
         """Open or make the file, brought to this version. Raises FutureVersion, LogBroken."""
+        super().__init__()
         self._mark = path.with_name(path.name + MARK_SUFFIX)
         self._reading = threading.Lock()
-        # Lane and sequence of damaged rows that were met, and what they may have been.
-        self._met: dict[tuple[int, int], Lack] = {}
-        self.damage = RowDamage()
         self._sql: dict[tuple[str, int], str] = {}
         with self._making_sense(), self._medium():
             self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=queue_space.MOVABLE)
@@ -86,75 +76,14 @@ class SqliteQueueStore:
 
     # Writing
 
-    def apply(
-        self,
-        upserts: Sequence[QueueRow],
-        deletes: Mapping[str, Sequence[Dot]],
-        tombstones_add: Collection[Dot],
-        tombstones_del: Collection[Dot],
-        position: int,
-        attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
-    ) -> None:
-        missing_no_more = settled_met(self._met, deletes)
-        with self._medium(), _full():
-            added: dict[Origin, int] = {}
-            with self._database.atomic():
-                self._insert(by_lane(upserts), added)
-                self._fail(attempts_by_origin(attempts), added)
-                self._delete(settles_by_origin(deletes), added)
-                self._drop(missing_no_more)
-                for lack in settled_lacks(self._lost(self._database.conn), deletes):
-                    self._database.conn.execute(sql.END_LACK, lack_key(lack))
-                for statement, dots in ((sql.ADD_TOMBSTONES, tombstones_add), (sql.DELETE_TOMBSTONES, tombstones_del)):
-                    adding = statement == sql.ADD_TOMBSTONES
-                    flat: list[Value] = []
-                    for origin, sequence in dots:
-                        flat += (self._number(origin, added), signed(sequence))
-                        if adding:
-                            flat.append(number_checksum(sequence, *origin))
-                    self._run(statement, 3 if adding else 2, flat)
-                self._database.conn.execute(sql.MOVE, (position, number_checksum(position)))
-            # Only now: numbers given out in a transaction that failed do not exist.
-            self._ids.update(added)
-        for key in missing_no_more:
-            self._met.pop(key, None)
+    @contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        with self._medium(), _full(), self._database.atomic():
+            yield self._database.conn
 
     def give_back(self) -> bool:
         with self._medium(), _full():
             return queue_space.give_back(self._database.conn)
-
-    def lack(self, lacks: Sequence[Lack], position: int) -> None:
-        with self._medium(), _full(), self._database.atomic():
-            for lack in lacks:
-                self._remember(lack)
-            self._database.conn.execute(sql.MOVE, (position, number_checksum(position)))
-
-    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
-        met = [key for key, one in list(self._met.items()) if lack_key(one) == lack_key(lack)]
-        with self._medium(), _full():
-            added: dict[Origin, int] = {}
-            with self._database.atomic():
-                damaged = [key for key in met if self._is_damaged(self._database.conn, key)]
-                # First: where the damaged row stands there may be the place of the sound one.
-                self._drop(damaged)
-                stood = self._database.conn.execute(sql.END_LACK, lack_key(lack)).rowcount
-                if damaged or stood or not lack.is_of_one:
-                    if left is not None:
-                        self._remember(left)
-                    self._insert(by_lane(rows), added)
-            self._ids.update(added)
-        for key in met:
-            self._met.pop(key, None)
-
-    def _drop(self, damaged: Sequence[tuple[int, int]]) -> None:
-        """These rows go; who knows what they say of themselves, so their lanes are counted anew."""
-        for lane, sequence in damaged:
-            self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence))
-            self._run(sql.RECOUNT, 1, [lane])
-            self._run(sql.CLOSE_LANES, 1, [lane])
-
-    def _remember(self, lack: Lack) -> None:
-        self._database.conn.execute(sql.ADD_LACK, lack_columns(lack))
 
     def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
         opening: list[Value] = []
@@ -175,6 +104,35 @@ class SqliteQueueStore:
             # Some were here already: after the disk lost journal that it had synced, peers send it again.
             self._run(sql.RECOUNT, 1, list(ids.values()))
 
+    def _delete_row(self, place: Place) -> None:
+        lane, sequence = place
+        self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence))
+
+    def _recount(self, lane: int) -> None:
+        self._run(sql.RECOUNT, 1, [lane])
+        self._run(sql.CLOSE_LANES, 1, [lane])
+
+    def _add_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None:
+        flat: list[Value] = []
+        for origin, sequence in dots:
+            flat += (self._number(origin, added), signed(sequence), number_checksum(sequence, *origin))
+        self._run(sql.ADD_TOMBSTONES, 3, flat)
+
+    def _delete_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None:
+        flat: list[Value] = []
+        for origin, sequence in dots:
+            flat += (self._number(origin, added), signed(sequence))
+        self._run(sql.DELETE_TOMBSTONES, 2, flat)
+
+    def _remember(self, lack: Lack) -> None:
+        self._database.conn.execute(sql.ADD_LACK, lack_columns(lack))
+
+    def _end_lack(self, lack: Lack) -> int:
+        return self._database.conn.execute(sql.END_LACK, lack_key(lack)).rowcount
+
+    def _move(self, position: int) -> None:
+        self._database.conn.execute(sql.MOVE, (position, number_checksum(position)))
+
     def _fail(self, attempts: dict[tuple[str, Origin], list[tuple[int, int]]], added: dict[Origin, int]) -> None:
         keys = list(attempts)
         flat: list[Value] = []
@@ -187,7 +145,7 @@ class SqliteQueueStore:
         """What LANES_OF asks for; origins that are not here have none."""
         wanted: list[Value] = []
         for index, (queue, origin) in enumerate(keys):
-            number = self._ids.get(origin) or added.get(origin)
+            number = self._known_number(origin, added)
             if number is not None:
                 wanted += (index, queue, number)
         return wanted
@@ -215,15 +173,11 @@ class SqliteQueueStore:
         self._run(sql.SUBTRACT, 3, flat)
         self._run(sql.CLOSE_LANES, 1, list(less))
 
-    def _number(self, origin: Origin, added: dict[Origin, int]) -> int:
-        """The number of `origin`, given out on first sight, inside the open transaction."""
-        number = self._ids.get(origin) or added.get(origin)
-        if number is None:
-            cursor = self._database.conn.execute(
-                "INSERT INTO origins (node, incarnation) VALUES (?, ?)", origin_columns(origin)
-            )
-            number = added[origin] = int(cursor.lastrowid or 0)
-        return number
+    def _add_origin(self, origin: Origin) -> int:
+        cursor = self._database.conn.execute(
+            "INSERT INTO origins (node, incarnation) VALUES (?, ?)", origin_columns(origin)
+        )
+        return int(cursor.lastrowid or 0)
 
     def _run(self, template: str, width: int, flat: list[Value]) -> int:
         """Carry out `template` for `flat`, rows of `width` values one after another. Returns rows changed."""
@@ -310,7 +264,7 @@ class SqliteQueueStore:
                 if delayed is not None:
                     lane = LaneRow(delayed, queue, -priority, True, number, origin)
                     found += self._sound(reader, lane, sql.OVERDUE, (delayed, beyond, now_us), left)
-                    found.sort(key=_sequence)
+                    found.sort(key=by_sequence)
                 rows += found[:left]
                 if len(rows) >= limit:
                     break
@@ -326,7 +280,7 @@ class SqliteQueueStore:
             ).fetchall():
                 lane = LaneRow(number, queue, rank, True, origin, _origin(reader, origin))
                 rows += self._sound(reader, lane, sql.DUE, (number, after_us, until_us), limit)
-        rows.sort(key=_due)
+        rows.sort(key=by_due_time)
         return rows[:limit]
 
     def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
@@ -335,47 +289,13 @@ class SqliteQueueStore:
             lanes: dict[int, LaneRow] = {}
             for (number,) in reader.execute("SELECT id FROM origins WHERE node = ?", (node,)).fetchall():
                 sizes = json.loads(reader.execute(sql.EXPIRED_SIZES, (number, until_us, limit)).fetchone()[0])
-                for raw in _rows(reader, sql.EXPIRED, (number, until_us, within(sizes, bytes_max))):
-                    lane = lanes.get(raw[0]) or lanes.setdefault(raw[0], _lane(reader, raw[0]))
+                for raw in self._rows(reader, sql.EXPIRED, (number, until_us, within(sizes, bytes_max))):
+                    lane = lanes.get(raw[0]) or lanes.setdefault(raw[0], self._lane(reader, raw[0]))
                     row = self._row(reader, lane, raw)
                     if row is not None:
                         rows.append(row)
                 rows = expired_within(rows, limit, bytes_max)
         return rows
-
-    def _sound(
-        self, reader: sqlite3.Connection, lane: LaneRow, statement: str, parameters: tuple[Value, ...], limit: int
-    ) -> list[QueueRow]:
-        """The first `limit` rows that `statement` finds in `lane`, without the damaged ones among them."""
-        return first_sound(
-            lambda wanted: _rows(reader, statement, (*parameters, wanted)),
-            lambda raw: self._row(reader, lane, raw),
-            limit,
-        )
-
-    def _row(self, reader: sqlite3.Connection, lane: LaneRow, raw: Raw) -> QueueRow | None:
-        """None: it is damaged, and one of the `lacks` from now on."""
-        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
-        if sequence < 0 or timestamp_us < 0:
-            sequence, timestamp_us = unsigned(sequence), unsigned(timestamp_us)
-        # The classes' own constructors would take longer than the checksum.
-        dot = _new(Dot, (lane.origin, sequence))
-        row = _new(
-            QueueRow,
-            (dot, lane.queue, timestamp_us, flags, -lane.rank, due_us, expires_us, headers, body, attempts),
-        )
-        if is_sound(lane.checksum, row, checksum):
-            return row
-        sequence = raw[1]
-        if (lane.id, sequence) not in self._met:
-            known = _lane(reader, lane.id)
-            if known.checksum not in (0, lane.checksum):
-                raise sqlite3.DatabaseError(f"the row of lane {lane.id} is damaged")
-            if not is_in_place(lane.checksum, row, checksum):
-                raise sqlite3.DatabaseError(f"a row of lane {lane.id} is not in its place")
-            self._met[lane.id, sequence] = lack_of_row(row)
-            note_damage(self.damage, self._met[lane.id, sequence])
-        return None
 
     def check(self) -> str | None:
         """Look at every row. What is wrong with the file beyond single rows; None: nothing.
@@ -384,23 +304,6 @@ class SqliteQueueStore:
         """
         with self._snapshot() as reader:
             return walk(reader, lambda lane, raw: self._row(reader, lane, raw) is not None)
-
-    def lacks(self) -> list[Lack]:
-        with self._snapshot() as reader:
-            for key in list(self._met):
-                if not self._is_damaged(reader, key):
-                    # Met by a reader of an older moment.
-                    self._met.pop(key, None)
-            return self._lost(reader) + list(self._met.values())
-
-    def _is_damaged(self, connection: sqlite3.Connection, key: tuple[int, int]) -> bool:
-        """Whether the damaged row still stands that was met there."""
-        raw = connection.execute(sql.ONE, key).fetchone()
-        if raw is None:
-            return False
-        lane = _lane(connection, key[0])
-        lane = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
-        return self._row(connection, lane, raw) is None
 
     def _lost(self, connection: sqlite3.Connection) -> list[Lack]:
         return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]
@@ -417,43 +320,55 @@ class SqliteQueueStore:
         with self._snapshot() as reader:
             return sorted(Origin(node, unsigned(number)) for node, number in reader.execute(sql.ORIGINS).fetchall())
 
-    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
-        found: list[tuple[int, str, int]] = []
-        with self._snapshot() as reader:
-            while len(found) < limit:
-                wanted = limit - len(found)
-                keys = _standing(reader, origin, after, through, wanted)
-                found += [(row.dot.sequence, row.queue, row.attempts) for row in self._ones(reader, origin, keys)]
-                if len(keys) < wanted:
-                    break
-                after = keys[-1][0]
-        return found
-
-    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
-        rows: list[QueueRow] = []
-        with self._snapshot() as reader:
-            for row in self._ones(reader, origin, _standing(reader, origin, after, through, STANDING_ROWS)):
-                bytes_max -= len(row.headers) + len(row.body)
-                if rows and bytes_max < 0:
-                    break
-                rows.append(row)
+    def _rows(self, reader: sqlite3.Connection, statement: str, parameters: tuple[int, ...]) -> list[Raw]:
+        """What `statement` selects (`queue_sql.COLUMNS`), in its order."""
+        size = reader.execute(sql.SIZE.format(statement), parameters).fetchone()[0]
+        if size is None:
+            return []
+        if size > _PIECE_BYTES_MAX:
+            return reader.execute(statement, parameters).fetchall()
+        meta, data = reader.execute(sql.IN_ONE.format(statement), parameters).fetchone()
+        data = data or b""
+        rows: list[Raw] = []
+        place = 0
+        try:
+            for *numbers, headers, body in json.loads(meta):
+                middle = place + headers
+                end = middle + body
+                rows.append((*numbers, data[place:middle], data[middle:end]))
+                place = end
+        except (TypeError, ValueError) as error:
+            raise self._broken(f"rows of the queue store cannot be read: {error}") from error
+        if place != len(data):
+            raise self._broken("rows of the queue store cannot be read: their lengths are wrong")
         return rows
 
-    def _ones(
-        self, reader: sqlite3.Connection, origin: Origin, keys: Sequence[tuple[int, int, str, int, int, int]]
-    ) -> Iterator[QueueRow]:
-        """The sound ones of these rows, read one by one: their bodies may be large."""
-        for sequence, lane, queue, rank, delayed, number in keys:
-            raw = reader.execute(sql.ONE, (lane, sequence)).fetchone()
-            if raw is None:
-                raise sqlite3.DatabaseError(f"row {sequence} of lane {lane} is in one place and not in another")
-            row = self._row(reader, LaneRow(lane, queue, rank, bool(delayed), number, origin), raw)
-            if row is not None:
-                yield row
+    def _lane(self, reader: sqlite3.Connection, number: int) -> LaneRow:
+        found = reader.execute(sql.LANE, (number,)).fetchone()
+        if found is None:
+            raise self._broken(f"there is no lane {number}")
+        return lane_of(found)
+
+    def _one(self, connection: sqlite3.Connection, place: Place) -> Raw | None:
+        found: Raw | None = connection.execute(sql.ONE, place).fetchone()
+        return found
+
+    def _standing(
+        self, reader: sqlite3.Connection, origin: Origin, after: int, through: int, limit: int
+    ) -> list[Standing]:
+        known = reader.execute(
+            "SELECT id FROM origins WHERE node = ? AND incarnation = ?", origin_columns(origin)
+        ).fetchone()
+        if known is None:
+            return []
+        bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
+        return reader.execute(sql.STANDING, bounds).fetchall()
+
+    def _broken(self, what: str) -> Exception:
+        return sqlite3.DatabaseError(what)
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
-        """One reader at a time; everything read inside is of one moment."""
         with self._reading, self._making_sense(), self._medium():
             self._reader.execute("BEGIN")
             try:
@@ -546,64 +461,11 @@ def _lanes_of(
     return found
 
 
-def _standing(
-    reader: sqlite3.Connection, origin: Origin, after: int, through: int, limit: int
-) -> list[tuple[int, int, str, int, int, int]]:
-    """Sequence, lane, queue, rank, delayed or not, number of the origin, by sequence."""
-    known = reader.execute(
-        "SELECT id FROM origins WHERE node = ? AND incarnation = ?", origin_columns(origin)
-    ).fetchone()
-    if known is None:
-        return []
-    bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
-    return reader.execute(sql.STANDING, bounds).fetchall()
-
-
 def _origin(reader: sqlite3.Connection, number: int) -> Origin:
     node, incarnation = reader.execute("SELECT node, incarnation FROM origins WHERE id = ?", (number,)).fetchone()
     return Origin(node, unsigned(incarnation))
 
 
-def _rows(reader: sqlite3.Connection, statement: str, parameters: tuple[Value | None, ...]) -> list[Raw]:
-    """What `statement` selects (`queue_sql.COLUMNS`), in its order."""
-    size = reader.execute(sql.SIZE.format(statement), parameters).fetchone()[0]
-    if size is None:
-        return []
-    if size > _PIECE_BYTES_MAX:
-        return reader.execute(statement, parameters).fetchall()
-    meta, data = reader.execute(sql.IN_ONE.format(statement), parameters).fetchone()
-    data = data or b""
-    rows: list[Raw] = []
-    place = 0
-    try:
-        for *numbers, headers, body in json.loads(meta):
-            middle = place + headers
-            end = middle + body
-            rows.append((*numbers, data[place:middle], data[middle:end]))
-            place = end
-    except (TypeError, ValueError) as error:
-        raise sqlite3.DatabaseError(f"rows of the queue store cannot be read: {error}") from error
-    if place != len(data):
-        raise sqlite3.DatabaseError("rows of the queue store cannot be read: their lengths are wrong")
-    return rows
-
-
-def _lane(reader: sqlite3.Connection, number: int) -> LaneRow:
-    """Its checksum is the one that was written down."""
-    found = reader.execute(sql.LANE, (number,)).fetchone()
-    if found is None:
-        raise sqlite3.DatabaseError(f"there is no lane {number}")
-    return lane_of(found)
-
-
 def _add(totals: dict[int, tuple[int, int]], lane: int, messages: int, size: int) -> None:
     known = totals.get(lane, (0, 0))
     totals[lane] = (known[0] + messages, known[1] + size)
-
-
-def _sequence(row: QueueRow) -> int:
-    return row.dot.sequence
-
-
-def _due(row: QueueRow) -> int:
-    return row.due_us

@@ -10,12 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from qmq.dots import Dot, Origin
-from qmq.storage.queue_plan import LaneRow, unsigned
+from qmq.storage.queue_plan import LaneRow, Raw, unsigned
 from qmq.storage.queue_sql import COLUMNS, PLAIN, WIDTHS
 from qmq.storage.row_checksum import number_checksum
-
-Raw = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
-"""A row as the database gives it: `queue_sql.COLUMNS`."""
 
 LANES_ALL: Final = """SELECT messages, bytes, lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
     FROM lanes LEFT JOIN origins ON origins.id = lanes.origin"""

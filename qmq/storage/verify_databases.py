@@ -14,8 +14,8 @@ from urllib.parse import quote
 from qmq.dots import Dot
 from qmq.storage.catalog import TABLES, row_checksum
 from qmq.storage.ports import QueueRow
-from qmq.storage.queue_plan import LaneRow, unsigned
-from qmq.storage.queue_walk import Raw, walk
+from qmq.storage.queue_plan import LaneRow, Raw, unsigned
+from qmq.storage.queue_walk import walk
 from qmq.storage.row_checksum import is_sound
 
 DAMAGED_SHOWN_MAX = 1000

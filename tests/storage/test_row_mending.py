@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from qmq.dots import Dot
-from qmq.storage import queue_store
 from qmq.storage.batch import record_slices
+from qmq.storage.queue_store import SqliteQueueStore
 from qmq.storage.record import unpack_record
 from qmq.storage.rest import Rest
 from qmq.storage.row_mending import Search
@@ -169,7 +169,7 @@ def test_a_reader_of_an_older_moment_does_not_take_what_has_changed_for_damaged(
     queues = filled.store.queues
     (lack,) = filled.store.lacks()
     sound = Search(SMALL, lack).row(unpack_record(answer(3, 3).records[0]))
-    inner, position = queue_store._rows, queues.position()
+    inner, position = SqliteQueueStore._rows, queues.position()
     is_first = True
 
     def rows(*args: Any) -> object:
@@ -183,7 +183,7 @@ def test_a_reader_of_an_older_moment_does_not_take_what_has_changed_for_damaged(
                 queues.apply([], {JOBS: [Dot(A, 3)]}, [], [], position)
         return found
 
-    monkeypatch.setattr(queue_store, "_rows", rows)
+    monkeypatch.setattr(SqliteQueueStore, "_rows", rows)
     queues.page("a", JOBS, 4, None, NOW, 10)
     monkeypatch.undo()
 
