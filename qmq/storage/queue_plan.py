@@ -114,7 +114,7 @@ def row_values(lane: int, number: int, shared: int, rows: Iterable[QueueRow]) ->
     checksum.
 
     Surprising: bytes go as bytearrays, which sqlite3 takes as they are; for each bytes object it asks all its adapters,
-    which takes ten times as long as the copy (`need_adapt` in CPython's Modules/_sqlite/statement.c and cursor.c).
+    which takes several times as long as the copy (`need_adapt` in CPython's Modules/_sqlite/cursor.c).
     """
     values: list[int | bytearray] = []
     for row in rows:
