@@ -13,8 +13,8 @@ from qmq.storage.batch import BatchHead, Unpacked
 from qmq.storage.chain import Segment
 from qmq.storage.segment import Footer, IndexBuilder
 
-BATCHES_MAX: Final = 20_000
-"""Of one segment, some 250 bytes each."""
+BATCHES_MAX: Final = 5_000
+"""Of one segment, some 270 bytes each. Where there are more they are so small that other things cost more."""
 SEGMENTS_MAX: Final = 4
 """That wait to be sealed; it happens at the end of the checkpoint that has read them."""
 
