@@ -1,15 +1,15 @@
 """Indexes of segments, made of what a checkpoint reads anyway, so that sealing need not read and decode it all again.
 
 A checkpoint reads the journal once, in order, and decodes every record. Where it skips some, or begins in the midst of
-a segment, or the batches are too small and many to hold a list of them, there is no index here: such a segment is read
-again when it is sealed (`Chain.seal`).
+a segment, or the index would be too large to be held, there is no index here: such a segment is read again when it is
+sealed (`Chain.seal`). Too large: where batches are small and many, or one is a rest and each of its records a range.
 
 For the one thread that checkpoints.
 """
 
 from typing import Final
 
-from qmq.storage.batch import BatchHead, Unpacked
+from qmq.storage.batch import SPARSE, BatchHead, Unpacked
 from qmq.storage.chain import Segment
 from qmq.storage.segment import Footer, IndexBuilder
 
@@ -35,7 +35,7 @@ class Indexing:
             self._noted[base] = (IndexBuilder(), position)
         known = self._noted.get(base)
         if known is not None and known[1] == position:
-            if len(known[0].batches) < BATCHES_MAX:
+            if len(known[0].batches) < BATCHES_MAX and not head.attributes & SPARSE:
                 known[0].add(position - base, head, records)
                 self._noted[base] = (known[0], position + head.size)
             else:

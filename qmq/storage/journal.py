@@ -244,7 +244,10 @@ class Journal:
         try:
             unsealed = self._chain.unsealed()
             for segment in unsealed:
-                self._chain.seal(segment, self._holes, self._indexing.index_of(segment))
+                footer = self._indexing.index_of(segment)
+                if any(segment.base <= start < segment.end for start, _ in self.damage):
+                    footer = None  # It was sound when the checkpoint read it.
+                self._chain.seal(segment, self._holes, footer)
                 self.damage += [found for found in segment.damage if found not in self.damage]
         except OSError as error:
             raise LogBroken(f"cannot seal a segment: {error}") from error

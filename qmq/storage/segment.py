@@ -194,7 +194,7 @@ def _resync(data: bytes, place: int) -> int:
 
 
 class IndexBuilder:
-    """The index of one segment, batch by batch. `batches` grows with each; the rest is bounded."""
+    """The index of one segment, batch by batch. It grows with each, and with each record of a sparse one."""
 
     __slots__ = ("batches", "_kinds", "_destinations", "_is_listed", "_ranges")
 

@@ -9,6 +9,8 @@ from qmq.errors import CorruptLog, DiskFull
 from qmq.storage import indexing
 from qmq.storage.chain import Chain, Segment
 from qmq.storage.memory import MemoryDisk
+from qmq.storage.record import Kind, pack_envelope, pack_record
+from qmq.storage.rest import Rest, rest_batch
 from qmq.storage.segment import Footer, make_footer, read_footer
 from qmq.storage.store import Store
 
@@ -97,6 +99,18 @@ def test_a_segment_of_very_many_batches_is_read_again(monkeypatch: pytest.Monkey
     assert indexes(store) == indexes_read_anew(store)
 
 
+def test_a_segment_with_a_rest_is_read_again_for_its_index_has_a_range_for_each_record(read_again: list[int]) -> None:
+    store = open_small(MemoryDisk(), KEPT)
+    records = [pack_record(n, NOW, Kind.PUBLISH, 0, pack_envelope("/queue/q", b""), b"x") for n in range(1, 200, 2)]
+    rests, last = [rest_batch(A, 0, Rest(200, 0, 0, records))], Writer(A, 200)
+    store.journal.append(rests)
+    append_some(store, last, Writer(B), 2)
+    checkpoint(store)
+
+    assert read_again == [0]
+    assert indexes(store) == indexes_read_anew(store)
+
+
 def test_more_segments_than_are_remembered_are_all_sealed(read_again: list[int]) -> None:
     store = open_small(MemoryDisk(), KEPT)
     append_some(store, Writer(A), Writer(B), 40)
@@ -144,3 +158,23 @@ def test_a_segment_whose_damage_a_checkpoint_would_meet_gets_no_index() -> None:
 
     assert indexes(store).count(None) == 1
     assert indexes(store)[: len(whole)] == whole
+
+
+def test_a_segment_that_somebody_met_damaged_after_the_checkpoint_had_read_it_gets_no_index() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, KEPT)
+    a = Writer(A)
+    store.journal.append([a.published("/queue/q", b"first")])
+    store.journal.append([a.published("/queue/q", b"second")])
+    checkpoint(store)
+    (segment,) = store.journal._chain.segments
+    node = disk._files[segment.path]
+    node.data[node.data.index(b"first")] ^= 1
+    assert len(store.journal.read(0, 1 << 20)) == 1  # as a link reads
+    assert store.journal.damage
+    store.journal.append([a.published("/queue/q", b"x" * 2000)])
+    checkpoint(store)
+
+    assert store.journal._chain.segments[0] is segment
+    assert indexes(store)[0] is None
+    assert segment.damage == store.journal.damage
