@@ -26,7 +26,7 @@ Key = TypeVar("Key")
 
 Raw = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
 """A row as a database gives it: lane, sequence, timestamp, flags, due and expiry time, failures, checksum, headers,
-body. Unsigned numbers are as databases hold them (`signed`)."""
+body. Unsigned numbers are as databases hold them (`signed`). In a damaged one there may be values of other types."""
 
 
 class LaneKey(NamedTuple):
@@ -226,11 +226,18 @@ def expired_within(
     return rows[: within((len(row.headers) + len(row.body) for row in rows), bytes_max)]
 
 
+Given = TypeVar("Given")
+
+
 def first_sound(
-    read: Callable[[int], list[Raw]], row_of: Callable[[Raw], QueueRow | None], limit: int
+    read: Callable[[int], list[Given]], row_of: Callable[[Given], QueueRow | None], limit: int
 ) -> list[QueueRow]:
     """The first `limit` rows without the damaged ones among them: `read` gives the first so many of a statement,
-    `row_of` one of them, or None where it is damaged."""
+    `row_of` one of them, or None where it is damaged.
+
+    Surprising: it must not know that they are `Raw`. Compiled code would refuse all when one has a value of another
+    type, and that one is just damaged.
+    """
     wanted = limit
     while True:
         raws = read(wanted)

@@ -38,8 +38,8 @@ def checksum_of(lane: int, row: QueueRow) -> int:
     return (crc32(body, crc32(headers, crc32(numbers, lane))) or 1) | attempts << COUNT_SHIFT
 
 
-def is_sound(lane: int, row: QueueRow, checksum: int) -> bool:
-    """Whether `row` is what it was when its checksum was made."""
+def is_sound(lane: int, row: QueueRow, checksum: object) -> bool:
+    """Whether `row` is what it was when its checksum was made. That may be anything, too, where a file is damaged."""
     if not checksum:
         return True
     try:
@@ -48,7 +48,7 @@ def is_sound(lane: int, row: QueueRow, checksum: int) -> bool:
         return False  # There are values in it that no row has.
 
 
-def is_in_place(lane: int, row: QueueRow, checksum: int) -> bool:
+def is_in_place(lane: int, row: QueueRow, checksum: object) -> bool:
     """Whether a damaged row may be believed about its sequence: messages have such a number, and no change of a single
     bit of it makes the row sound. Otherwise the order is broken in which rows are found."""
     dot = row.dot
