@@ -153,7 +153,8 @@ class Checkpointer:
             self._arrival = Arrival(min(self._arrival.earliest_us, now_us), now_us)
             carried = self._carry(end)
             self._arrival = Arrival(now_us, now_us)
-            sealed = self._journal.seal_full()
+            # What was begun meanwhile is read by the next checkpoint, and its index is made then.
+            sealed = self._journal.seal_full(self.state.position)
             dropped += self._drop(now_us, members)
             due_us = self._drop_fanouts(now_us)
             self._forget_deletions(now_us)

@@ -239,10 +239,12 @@ class Journal:
         segments = self._chain.segments
         self._indexing.note(segments[find_segment(segments, position)], position, head, records)
 
-    def seal_full(self) -> int:
-        """Write the index of full segments that have none and are not damaged. Returns how many. Raises LogBroken."""
+    def seal_full(self, until: int | None = None) -> int:
+        """Write the index of full segments that have none and are not damaged; only of those that end at or before
+        `until`, if it is given. Returns how many. Raises LogBroken.
+        """
         try:
-            unsealed = self._chain.unsealed()
+            unsealed = [segment for segment in self._chain.unsealed() if until is None or segment.end <= until]
             for segment in unsealed:
                 footer = self._indexing.index_of(segment)
                 if any(segment.base <= start < segment.end for start, _ in self.damage):

@@ -74,6 +74,21 @@ def test_a_segment_that_a_checkpoint_has_read_is_sealed_without_being_read_again
     assert indexes(store) == indexes_read_anew(store)
 
 
+def test_a_segment_that_was_filled_during_a_checkpoint_is_sealed_by_the_next(read_again: list[int]) -> None:
+    store = open_small(MemoryDisk(), KEPT)
+    a, b = Writer(A), Writer(B)
+    append_some(store, a, b, 1)
+    end = store.journal.end
+    append_some(store, a, b, 2)
+    store.checkpoint(end, NOW, {})
+    assert store.journal.segments() > 1
+    assert set(indexes(store)) == {None}
+    checkpoint(store)
+
+    assert read_again == []
+    assert indexes(store) == indexes_read_anew(store)
+
+
 def test_a_segment_that_a_life_before_had_begun_is_read_again(read_again: list[int]) -> None:
     disk = MemoryDisk()
     store = open_small(disk, KEPT)

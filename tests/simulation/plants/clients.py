@@ -13,7 +13,7 @@ from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
 from qmq.cursors import Move
 from qmq.server.retries import Retries
-from qmq.storage.batch import BatchHead
+from qmq.storage.batch import BatchHead, Unpacked
 from qmq.storage.reduce import Reduction
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
@@ -59,8 +59,8 @@ def doubles_dropped_at_the_merge() -> Iterator[None]:
     """Of two messages with one dedup id a node keeps the one that it hears of first, which is another one elsewhere."""
     take = Reduction.take
 
-    def take_first(reduction: Reduction, position: int, head: BatchHead, data: bytes) -> None:
-        take(reduction, position, head, data)
+    def take_first(reduction: Reduction, position: int, head: BatchHead, data: bytes) -> list[Unpacked]:
+        records = take(reduction, position, head, data)
         for name, entries in reduction.fanouts.items():
             known: set[bytes] = set()
             for entry in list(entries):
@@ -70,6 +70,7 @@ def doubles_dropped_at_the_merge() -> Iterator[None]:
                     entries.remove(entry)
                 elif key is not None:
                     known.add(key)
+        return records
 
     with patch.object(Reduction, "take", take_first):
         yield
