@@ -2,14 +2,15 @@
 
 Trio shuffles each batch of runnable tasks with a generator of its own, and sorts the batch first only when a private
 flag is set. Both are set here for one run and put back. trio's own tests hold on to the two names; if they move, the
-check in `run_seeded` fails at once instead of letting runs differ.
+check in `seeded_scheduler` fails at once instead of letting runs differ.
 """
 
 import gc
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 from trio._core import _run as scheduler
@@ -87,17 +88,28 @@ class Watchdog(trio.abc.Instrument):
             self.scope.cancel()
 
 
+@contextmanager
+def seeded_scheduler(seed: int) -> Iterator[None]:
+    """Tasks that may run at the same moment do so in an order that `seed` draws."""
+    assert isinstance(scheduler._r, random.Random) and hasattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING")
+    before = (scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING)
+    scheduler._r = random.Random(f"scheduler/{seed}")
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio declares it final
+    try:
+        yield
+    finally:
+        scheduler._r = before[0]
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before[1]  # type: ignore[misc]
+
+
 def run_seeded(seed: int, main: Callable[[], Awaitable[None]]) -> list[str]:
     """Run `main` under trio on a jumping clock; returns what was logged as an error, and whether it never ended."""
-    assert isinstance(scheduler._r, random.Random) and hasattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING")
     logger = logging.getLogger("qmq")
-    before = (scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING, logger.level, logger.propagate)
+    before = (logger.level, logger.propagate)
     handler = ErrorLog()
     logger.addHandler(handler)
     logger.setLevel(logging.ERROR)
     logger.propagate = False
-    scheduler._r = random.Random(f"scheduler/{seed}")
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio declares it final
     watchdog = Watchdog()
 
     async def watched() -> None:
@@ -107,14 +119,13 @@ def run_seeded(seed: int, main: Callable[[], Awaitable[None]]) -> list[str]:
     # A fifth of the time, for garbage that one collection at the end takes away as well.
     gc.disable()
     try:
-        trio.run(watched, clock=Moments(watchdog.look).clock())
+        with seeded_scheduler(seed):
+            trio.run(watched, clock=Moments(watchdog.look).clock())
         return handler.errors + ([watchdog.wrong] if watchdog.wrong else [])
     finally:
-        scheduler._r = before[0]
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before[1]  # type: ignore[misc]
         logger.removeHandler(handler)
-        logger.setLevel(before[2])
-        logger.propagate = before[3]
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
         # Nodes freeze what they made at their start, which would keep every simulated mesh for ever.
         gc.unfreeze()
         gc.enable()

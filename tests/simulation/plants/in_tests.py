@@ -1,4 +1,7 @@
-"""A pytest plugin that puts the bug named by QMQ_PLANT into the product: for bugs that a test finds and no seed."""
+"""A pytest plugin that puts the bug named by QMQ_PLANT into the product: for bugs that a test finds and no seed.
+
+The order of tasks is always the same, because some of these bugs need a certain one to show.
+"""
 
 import os
 import subprocess
@@ -7,7 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.simulation.determinism import seeded_scheduler
 from tests.simulation.plants.registry import PLANTS, Planted
+
+SEED = 1
 
 FAILED = 1
 """What pytest says when tests ran and some of them failed."""
@@ -15,7 +21,7 @@ FAILED = 1
 
 @pytest.fixture(autouse=True)
 def _planted() -> Iterator[None]:
-    with PLANTS[os.environ["QMQ_PLANT"]].put_in():
+    with PLANTS[os.environ["QMQ_PLANT"]].put_in(), seeded_scheduler(SEED):
         yield
 
 
