@@ -157,7 +157,7 @@ class Handover:
         for queue_name, dot, record in gathered.settles:
             self._settled_meanwhile(queue_name, dot, record)
         for message in gathered.messages:
-            if message.dot not in queues.paging.gone.get(message.envelope.destination, {}):
+            if not queues.paging.gone.has(message.envelope.destination, message.dot):
                 queues.paging.recall_attempts(message)
                 queues.take_in(message, out)
         for queue in list(queues.by_name.values()):

@@ -3,8 +3,8 @@
 The store is written by checkpoints, from the journal, and so is always a little behind. Two facts bridge the gap:
 
 - What is in memory (`Queues.owned`) is passed over when the store gives it again.
-- What was settled and may still stand in the store is remembered by its dot (`gone`) until a checkpoint has taken the
-  settle's record, and passed over too. A settle that is only known by a peer's word waits for its record.
+- What was settled and may still stand in the store is remembered (`gone`) until a checkpoint has taken the settle's
+  record, and passed over too. A settle that is only known by a peer's word waits for its record.
 
 So a page of the store may be old without harm, as long as no checkpoint ends between reading it and taking it; the
 caller sees to that. A message leaves memory only when a finished checkpoint has put it into the store.
@@ -18,6 +18,7 @@ from qmq.broker.lane import is_spare
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.queue import Queue
+from qmq.broker.settled import Settled
 from qmq.dots import Dot, Origin, Vector
 
 if TYPE_CHECKING:
@@ -66,9 +67,7 @@ class Paging:
     def __init__(self, origin: Origin, queues: "Queues") -> None:
         self.origin = origin
         self._queues = queues
-        # queue -> settled dot -> its settle record: own sequence, another's dot, or 0 while the record has not come.
-        self.gone: dict[str, dict[Dot, int | Dot]] = {}
-        self.gone_count = 0
+        self.gone = Settled()
         self.begun = 0
         """Own messages up to this may stand in the store."""
         # Queues with very many messages due at the same time -> how many to ask for at once.
@@ -102,8 +101,7 @@ class Paging:
     def _left(self, name: str, queue: Queue | None, messages: int, body_bytes: int) -> tuple[int, int]:
         """What the store has of a queue beyond what is in memory, when it has so much in all."""
         known = 0 if queue is None else self._known_in_store(queue)
-        gone = sum(1 for dot in self.gone.get(name, ()) if dot.sequence <= self._covered.get(dot.origin, 0))
-        left = max(0, messages - known - gone)
+        left = max(0, messages - known - self.gone.covered(name, self._covered))
         return left, body_bytes * left // max(1, messages)
 
     def recount(self, queue_name: str, messages: int, body_bytes: int) -> None:
@@ -114,30 +112,18 @@ class Paging:
 
     # Settles
 
-    def settled(self, queue: str, dot: Dot) -> None:
-        """An own message was settled here that may stand in the store (`may_be_stored`); `recorded` follows."""
-        self._remember(queue, dot, 0)
-
     def starts_with(self, vector: Vector) -> None:
         """What the store holds when the node starts."""
         self._covered = dict(vector)
 
     def settled_before(self, queue: str, dots: Iterable[Dot]) -> None:
         """An earlier life settled `dots`; the next checkpoint takes them out of the store."""
-        for dot in dots:
-            self._remember(queue, dot, 1)
+        for origin, sequence in dots:
+            self.gone.add(queue, origin, sequence, 1)
 
     def may_be_stored(self, message: Message) -> bool:
         """Whether a checkpoint has put `message` into the store, or may be about to."""
         return message.sequence <= self.begun or message.origin != self.origin
-
-    def recorded(self, queue: str, dots: list[Dot], sequence: int) -> None:
-        """The settle of `dots` is the own record `sequence`."""
-        gone = self.gone.get(queue)
-        if gone:
-            for dot in dots:
-                if dot in gone:
-                    gone[dot] = sequence
 
     def settled_by(self, queue: str, dot: Dot, record: Dot | None) -> None:
         """An own message that was in memory was settled by another node's record, or (None) by its word.
@@ -145,22 +131,23 @@ class Paging:
         A word is remembered in any case: its record may miss the checkpoint that takes the message.
         """
         if record is None or dot.sequence <= self.begun or dot.origin != self.origin:
-            self._remember(queue, dot, 0 if record is None else record)
+            self.gone.add(queue, dot.origin, dot.sequence, 0 if record is None else record)
 
     def settled_unseen(self, queue_name: str, dot: Dot, record: Dot | None) -> None:
         """An own message that is not in memory was settled elsewhere, or this is the record of what we know."""
-        gone = self.gone.get(queue_name, {})
-        if dot in gone:
-            if record is not None and gone[dot] == 0:
-                if dot.sequence > self.begun and dot.origin == self.origin:
+        origin, sequence = dot
+        known = self.gone.record(queue_name, origin, sequence)
+        if known is not None:
+            if record is not None and known == 0:
+                if sequence > self.begun and origin == self.origin:
                     # The next checkpoint takes both, or neither.
-                    self._forget(queue_name, [dot])
+                    self.gone.forget(queue_name, origin, sequence)
                 else:
-                    gone[dot] = record
+                    self.gone.add(queue_name, origin, sequence, record)
             return
         if not self._queues.shared.has_stored:
             return
-        self._remember(queue_name, dot, 0 if record is None else record)
+        self.gone.add(queue_name, origin, sequence, 0 if record is None else record)
         queue = self._queues.by_name.get(queue_name)
         if queue is not None and queue.is_counted:
             backlog.stored_gone(queue, 0)
@@ -177,26 +164,10 @@ class Paging:
     def take_stored(self, message: Message) -> bool:
         """A message that is only in the store is settled without being loaded; False when it is known otherwise."""
         queue, dot = message.envelope.destination, message.dot
-        if dot.sequence in self._queues.owned.get(dot.origin, {}) or dot in self.gone.get(queue, {}):
+        if dot.sequence in self._queues.owned.get(dot.origin, {}) or self.gone.has(queue, dot):
             return False
-        self._remember(queue, dot, 0)
+        self.gone.add(queue, dot.origin, dot.sequence, 0)
         return True
-
-    def _remember(self, queue: str, dot: Dot, record: int | Dot) -> None:
-        gone = self.gone.get(queue)
-        if gone is None:
-            gone = self.gone[queue] = {}
-        if dot not in gone:
-            self.gone_count += 1
-        gone[dot] = record
-
-    def _forget(self, queue: str, dots: list[Dot]) -> None:
-        gone = self.gone[queue]
-        for dot in dots:
-            del gone[dot]
-        self.gone_count -= len(dots)
-        if not gone:
-            del self.gone[queue]
 
     # Checkpoints
 
@@ -215,20 +186,8 @@ class Paging:
             if self.attempts.get(dot) == count:
                 del self.attempts[dot]
         self._attempts_taken = {}
-        self.begun = covered = vector.get(self.origin, 0)
-        for queue in list(self.gone):
-            done: list[Dot] = []
-            for dot, record in self.gone[queue].items():
-                if isinstance(record, int):
-                    is_done = 0 < record <= covered or (
-                        record > 0 and dot.origin == self.origin and dot.sequence > covered
-                    )
-                else:
-                    is_done = record.sequence <= vector.get(record.origin, 0)
-                if is_done:
-                    done.append(dot)
-            if done:
-                self._forget(queue, done)
+        self.begun = vector.get(self.origin, 0)
+        self.gone.taken(vector, self.origin)
 
     def evict(self, queue: Queue) -> int:
         """Drop from memory what the store has of `queue`; returns how many. Not while a load is under way."""
@@ -325,11 +284,11 @@ class Paging:
 
     def _news(self, queue: Queue, messages: list[Message]) -> list[Message]:
         """Those that are neither in memory nor settled; from now on they are in memory."""
-        gone = self.gone.get(queue.name, {})
+        gone = self.gone
         news: list[Message] = []
         for message in messages:
             by_sequence = self._queues.owned.setdefault(message.origin, {})
-            if message.sequence not in by_sequence and message.dot not in gone:
+            if message.sequence not in by_sequence and not gone.has(queue.name, message.dot):
                 if self._queues.handover.elsewhere and self._queues.lend_elsewhere(message):
                     continue
                 by_sequence[message.sequence] = message

@@ -287,7 +287,7 @@ class Queues:
         if queue.picking is not None:
             queue.picking.finished(deliveries)
         message_ids = subscription.message_ids
-        begun, origin = self.paging.begun, self.paging.origin
+        begun, origin, gone = self.paging.begun, self.paging.origin, self.paging.gone
         all_deliveries, owned = self.deliveries, self.owned
         settled: list[Dot] = []
         for delivery in deliveries:
@@ -313,7 +313,7 @@ class Queues:
                 dot = _new_dot(Dot, (its, sequence))
                 settled.append(dot)
                 if sequence <= begun or (its is not origin and its != origin):
-                    self.paging.settled(own, dot)
+                    gone.add(own, its, sequence, 0)
         if settled:
             out.settles.setdefault(own, []).extend(settled)
         if subscription.window is not None:
@@ -509,7 +509,7 @@ class Queues:
             return
         self.owned[message.origin].pop(message.sequence, None)
         if self.paging.may_be_stored(message):
-            self.paging.settled(queue.name, message.dot)
+            self.paging.gone.add(queue.name, message.origin, message.sequence, 0)
         self._settle_dead(queue, message, reason, target, out)
 
     def _settle_dead(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
@@ -517,7 +517,7 @@ class Queues:
         dot = message.dot
         record = self._dead_letters.accept(message, reason, target, out) if target else 0
         if record:
-            self.paging.recorded(queue.name, [dot], record)
+            self.paging.gone.recorded(queue.name, [dot], record)
         else:
             out.settles.setdefault(queue.name, []).append(dot)
 

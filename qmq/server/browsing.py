@@ -141,10 +141,10 @@ class Browsing:
 
     def _unsettled(self, rows: list[QueueRow], now_us: int) -> list[Message]:
         desk = self._desk
+        gone = desk.broker.queues.paging.gone
         waiting: list[Message] = []
         for row in rows:
-            gone = desk.broker.queues.paging.gone.get(row.queue, {})
-            if row.dot not in gone and not 0 < row.expires_us <= now_us:
+            if not gone.has(row.queue, row.dot) and not 0 < row.expires_us <= now_us:
                 message = desk.replay.message_of_row(row)
                 if message is not None:
                     waiting.append(message)

@@ -171,7 +171,7 @@ class Clerk:
         if paging.is_crowded:
             paging.is_crowded = False
             return True
-        if paging.gone_count - self._gone_left > 2 * self._unsaved_max:
+        if len(paging.gone) - self._gone_left > 2 * self._unsaved_max:
             return True
         new = broker.next_sequence - self._begun_at
         if 2 * new <= self._unsaved_max:
@@ -213,7 +213,7 @@ class Clerk:
         async with self.errand:
             queues = self._desk.broker.queues
             queues.paging.checkpoint_done(vector)
-            self._gone_left = queues.paging.gone_count
+            self._gone_left = len(queues.paging.gone)
             if queues.paging.vague:
                 await self._recount()
             if queues.paging.in_memory > self._kept:

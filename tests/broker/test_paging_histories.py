@@ -326,7 +326,7 @@ class PagedHistories(RuleBasedStateMachine):
 
         assert node.store.is_empty("a")
         assert not node.store.tombstones()
-        assert not node.paging.gone and not node.paging.gone_count
+        assert not node.paging.gone
         assert not node.queues.by_name
         assert not any(node.queues.owned.values())
         assert not node.queues.settled_early
