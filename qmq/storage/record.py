@@ -171,8 +171,13 @@ def priority_of(flags: int) -> int:
 def pack_dots(dots: Iterable[Dot]) -> bytes:
     """Body of a SETTLE: dots grouped by origin, origins and sequences in the order they came."""
     grouped: dict[Origin, list[int]] = {}
+    known: Origin | None = None
+    sequences: list[int] = []
     for origin, sequence in dots:
-        grouped.setdefault(origin, []).append(sequence)
+        if origin is not known:
+            known = origin
+            sequences = grouped.setdefault(origin, [])
+        sequences.append(sequence)
     packed: bytes = msgpack.packb([[origin.node, origin.incarnation, found] for origin, found in grouped.items()])
     return packed
 

@@ -11,7 +11,6 @@ damaged is found (`scan`) but never repaired in place.
 
 import struct
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -210,14 +209,31 @@ class IndexBuilder:
         origin = head.origin
         entry = BatchEntry(offset, origin, head.first, head.last, head.count, head.first_us, head.last_us)
         self.batches.append(entry)
-        for what, count in Counter([record[2] >> 56 for record in records]).items():
-            self._kinds[origin, what] = self._kinds.get((origin, what), 0) + count
-        if self._is_listed:
-            _count_destinations(records, self._destinations)
-            if len(self._destinations) > DESTINATIONS_MAX:
-                self._is_listed = False
-                self._destinations = {}
+        self._count(origin, records)
+        if len(self._destinations) > DESTINATIONS_MAX:
+            self._is_listed = False
+            self._destinations = {}
         _extend_ranges(self._ranges.setdefault(origin, []), head, records)
+
+    def _count(self, origin: Origin, records: list[Unpacked]) -> None:
+        """In runs of one kind and destination, as they come from busy clients."""
+        kind = known = -1
+        destination = ""
+        first = bytes_before = body_bytes = 0
+        for place, (_, _, what, name, _, body) in enumerate(records):
+            if name != destination or what != known:
+                self._add(origin, kind, destination, place - first, body_bytes - bytes_before)
+                first, bytes_before = place, body_bytes
+                destination, known, kind = name, what, what >> 56
+            body_bytes += len(body)
+        self._add(origin, kind, destination, len(records) - first, body_bytes - bytes_before)
+
+    def _add(self, origin: Origin, kind: int, destination: str, count: int, body_bytes: int) -> None:
+        if count:
+            self._kinds[origin, kind] = self._kinds.get((origin, kind), 0) + count
+            if self._is_listed:
+                known_count, known_bytes = self._destinations.get(destination, (0, 0))
+                self._destinations[destination] = (known_count + count, known_bytes + body_bytes)
 
     def footer(self, batches_end: int) -> Footer:
         """`batches_end`: offset where the batches end."""
@@ -230,16 +246,6 @@ def make_footer(batches_end: int, batches: Iterable[tuple[int, BatchHead, bytes]
     for offset, head, data in batches:
         index.add(offset, head, unpack_records(head, data))
     return index.footer(batches_end)
-
-
-def _count_destinations(records: list[Unpacked], destinations: dict[str, tuple[int, int]]) -> None:
-    """Add records and bytes of bodies of one more batch."""
-    sizes: dict[str, int] = {}
-    for _, _, _, destination, _, body in records:
-        sizes[destination] = sizes.get(destination, 0) + len(body)
-    for destination, count in Counter([record[3] for record in records]).items():
-        known_count, known_size = destinations.get(destination, (0, 0))
-        destinations[destination] = (known_count + count, known_size + sizes[destination])
 
 
 def _extend_ranges(known: list[tuple[int, int]], head: BatchHead, records: list[Unpacked]) -> None:
