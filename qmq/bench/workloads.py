@@ -35,7 +35,7 @@ from qmq.bench.line import Ignore
 from qmq.bench.many import backlog, drained, queues, subscriptions
 from qmq.bench.paced import Paced, Schedule, Stopwatch
 from qmq.bench.plan import Lines, Meter, Plan, Report, Value
-from qmq.bench.process import Usage, sum_of, usage
+from qmq.bench.process import Usage, sum_of, usage, wake_on_time
 from qmq.bench.timed import timed
 
 BODY_BYTES_MIN = NUMBERED_BODY_BYTES_MIN
@@ -122,6 +122,7 @@ def latency(plan: Plan, lines: Lines) -> Report:
     receiver.subscribe(destination, "auto")
     frame = numbered_send(destination, plan.body_bytes, plan.send_headers(kind))
     sender = lines.add(Ignore())
+    wake_on_time()
     schedule.start = time.monotonic()
     paced = Paced(sender, receiver, frame, schedule, plan.progress)
     meter = Meter(plan.pids)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qmq.bench import exchange, many, paced, workloads
+from qmq.bench import exchange, many, paced, process, workloads
 from qmq.bench.process import Usage
 from qmq.cli.bench import limits_for
 from qmq.cli.throwaway import ends_in_order
@@ -282,6 +282,26 @@ def test_two_runs_do_not_meet_in_one_destination(measured: Callable[..., dict[st
         measured(relay, "topic")
 
     assert len({headers["destination"] for headers in relay.headers}) == 2
+
+
+def test_the_generator_of_latencies_asks_to_be_woken_on_time(
+    measured: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slack = tmp_path / "timerslack_ns"
+    monkeypatch.setattr(process, "TIMER_SLACK", slack)
+
+    with Relay() as relay:
+        measured(relay, "latency", "--rate", "200")
+
+    assert slack.read_text() == "1"
+
+
+def test_where_a_process_may_not_ask_to_be_woken_on_time_it_goes_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(process, "TIMER_SLACK", tmp_path / "no" / "timerslack_ns")
+    process.wake_on_time()
+    assert not list(tmp_path.iterdir())
 
 
 def test_idle_tells_memory_and_wakeups_of_the_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
