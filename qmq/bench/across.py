@@ -85,7 +85,7 @@ def _fanout(plan: Plan, lines: Lines, report: Report) -> Report:
     readers = [lines.add(MarkCounter(BODY_MARK), at) for at in (plan.at, *plan.others)]
     for reader in readers:
         reader.subscribe(destination, "auto")
-    ring = receipted_sends(destination, plan.body_bytes, *plan.send_headers("fanout"))
+    ring = receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("fanout"))
     sender = lines.add(MarkCounter(RECEIPT_MARK))
     # A message under way counts until its receipt and all its deliveries have come.
     counted = [sender, *readers]

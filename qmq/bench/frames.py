@@ -25,6 +25,9 @@ RECEIPT_MARK = b"receipt-id:" + RECEIPT_NAME.encode()
 RING_BYTES_MIN = 1 << 18
 """As much as one call hands to the kernel. Short frames are repeated up to this."""
 
+RING_BYTES_MAX = 1 << 24
+"""Of long frames there are fewer different ones: no more than their window needs, where those are more bytes."""
+
 RECEIPT_IDS = 10_000
 """How many different receipt ids go round; more than any window."""
 
@@ -130,15 +133,16 @@ def sends(destination: str, body_bytes: int, *headers: tuple[str, str]) -> Ring:
     return Ring([encode_frame("SEND", [("destination", destination), *headers], body_of(body_bytes))])
 
 
-def receipted_sends(destination: str, body_bytes: int, *headers: tuple[str, str]) -> Ring:
-    """SENDs that each ask for a receipt of their own."""
+def receipted_sends(destination: str, body_bytes: int, window: int, *headers: tuple[str, str]) -> Ring:
+    """SENDs that each ask for a receipt of their own, different for `window` of them in a row."""
     body = body_of(body_bytes)
+    count = min(RECEIPT_IDS, max(window, RING_BYTES_MAX // len(body)))
     digits = len(str(RECEIPT_IDS - 1))
     fixed = [("destination", destination), *headers]
     return Ring(
         [
             encode_frame("SEND", [*fixed, ("receipt", f"{RECEIPT_NAME}{number:0{digits}}")], body)
-            for number in range(RECEIPT_IDS)
+            for number in range(count)
         ]
     )
 

@@ -91,7 +91,7 @@ def drained(plan: Plan, lines: Lines) -> Report:
 def publish(plan: Plan, lines: Lines, report: Report, destination: str) -> None:
     """Send `plan.count` messages and wait for their receipts. Raises OSError when the node ends the connection."""
     sender = lines.add(MarkCounter(RECEIPT_MARK))
-    ring = receipted_sends(destination, plan.body_bytes, *plan.send_headers("queue"))
+    ring = receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("queue"))
     exchange = Exchange(sender, ring, [sender], copies=1, outstanding=plan.window, progress=plan.progress)
     plan.progress.phase("publishing")
     meter = Meter(plan.pids)

@@ -104,7 +104,7 @@ def send(plan: Plan, lines: Lines) -> Report:
     """SENDs with a receipt each; the messages stay in their queue."""
     destination = plan.destination_of("queue")
     report = Report(parameters={"body_bytes": plan.body_bytes, "window": plan.window, "memory": plan.memory})
-    ring = receipted_sends(destination, plan.body_bytes, *plan.send_headers("queue"))
+    ring = receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("queue"))
     sender = lines.add(MarkCounter(RECEIPT_MARK))
     exchange = Exchange(sender, ring, [sender], copies=1, outstanding=plan.window, progress=plan.progress)
     timed(plan, report, exchange)

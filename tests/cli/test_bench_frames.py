@@ -125,13 +125,22 @@ def test_a_numbered_frame_that_was_begun_is_finished_and_no_other() -> None:
 
 
 def test_receipts_differ_and_are_counted_apart_from_others() -> None:
-    ring = receipted_sends("/queue/q", 50)
+    ring = receipted_sends("/queue/q", 50, 10)
 
     receipts = [frame.receipt for frame in decoded(bytes(ring.next_piece(10_000)))]
 
     assert len(set(receipts)) == 10_000
     answers = b"".join(encode_frame("RECEIPT", [("receipt-id", str(name))]) for name in [*receipts[:3], "goodbye"])
     assert MarkCounter(RECEIPT_MARK).take(answers) == (3, b"")
+
+
+@pytest.mark.parametrize("window", [3, 40])
+def test_receipts_of_long_frames_differ_as_far_as_their_window_and_all_of_them_fit_into_memory(window: int) -> None:
+    ring = receipted_sends("/queue/q", 1 << 20, window)
+
+    receipts = [frame.receipt for frame in decoded(bytes(ring.next_piece(10_000)))]
+
+    assert len(receipts) == len(set(receipts)) == max(window, 16)
 
 
 def test_a_process_that_is_gone_is_an_error() -> None:
