@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WINDOW = 1000
 """Messages of one lane that stay in memory when memory is short and the queue has consumers."""
+WINDOW_BYTES = 4 << 20
+"""The same for large ones, by the mean size of the queue's messages."""
 
 
 def next_behind(queue: "Queue") -> Lane | None:
@@ -113,12 +115,14 @@ def stored_gone(queue: "Queue", body_bytes: int) -> None:
 def evict(queue: "Queue", covered: Vector) -> list[Message]:
     """Take out of memory what the store has: what a finished checkpoint has `covered`.
 
-    Keeps the first WINDOW of each lane while somebody wants them. Not while a load is under way.
+    Keeps the first of each lane while somebody wants them. Not while a load is under way.
     """
     is_cold = not queue.is_wanted
+    mean = queue.held_bytes // max(1, queue.held)
+    keep = 0 if is_cold else max(1, min(WINDOW, WINDOW_BYTES // max(1, mean)))
     dropped: list[Message] = []
     for lane in queue.lanes:
-        dropped += lane.evict(covered, 0 if is_cold else WINDOW, is_cold)
+        dropped += lane.evict(covered, keep, is_cold)
     if queue.delayed is not None:
         later: list[tuple[int, int, Message]] = []
         for entry in queue.delayed:

@@ -87,6 +87,11 @@ class Paging:
         """Durable messages of this node that are in memory."""
         return sum(map(len, self._queues.owned.values()))
 
+    @property
+    def bytes_in_memory(self) -> int:
+        """Of their bodies. Looks at each of them."""
+        return sum([len(message.body) for owned in self._queues.owned.values() for message in owned.values()])
+
     def depth(self, queue_name: str, messages: int, body_bytes: int) -> tuple[int, int]:
         """Unsettled messages of a queue and bytes of their bodies, when the store has so much of it.
 

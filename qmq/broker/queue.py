@@ -27,6 +27,8 @@ from qmq.broker.terms import PRIORITY_DEFAULT
 
 LOW_WATER = 250
 """A lane with more in the store is filled up when it has fewer than this ready."""
+LOW_WATER_BYTES = 2 << 20
+"""The same for large ones, by the mean size of the queue's messages."""
 
 MESSAGE_BYTES = 400
 """Of a message in memory, beside its body."""
@@ -393,13 +395,17 @@ class Queue:
             self.load(out)  # Became due while nobody wanted it.
         for lane in self.lanes:
             if lane.ready and not self._empty(lane, out):
-                if lane.behind and len(lane.ready) < LOW_WATER:
+                if lane.behind and self._is_low(len(lane.ready)):
                     self.load(out)
                 return
             if lane.behind:
                 # Nothing of a lower priority may overtake what the store still has of this one.
                 self.load(out)
                 return
+
+    def _is_low(self, ready: int) -> bool:
+        """Whether a lane with so many ready is to be filled up."""
+        return ready < LOW_WATER and ready * self.held_bytes < LOW_WATER_BYTES * self.held
 
     def _empty(self, lane: Lane, out: Outcome) -> bool:
         """Give away what `lane` has ready; False when somebody's room ended before."""

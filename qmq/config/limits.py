@@ -97,6 +97,8 @@ class LimitSettings(Section):
     """As above, in bytes of bodies."""
     queue_messages_in_memory_max: Annotated[int, Field(ge=1_000)] = 10_000
     """Of all queues together, beyond what is with consumers; a checkpoint leaves the rest to the queue store."""
+    queue_bytes_in_memory_max: Annotated[Size, Field(ge=1 << 20)] = 64 << 20
+    """The same in bytes of their bodies: whichever is reached first counts."""
     queue_memory_bytes_max: Size = 256 << 20
     """Queue messages that live in memory only, of all queues together: bodies, and some 400 bytes for each."""
     retained_topics_max: Count = 100_000

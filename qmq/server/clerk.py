@@ -36,6 +36,10 @@ UNSAVED_MOST = 3
 """So many times what asks for a checkpoint, and clients wait until the one under way is done: a disk that stands still
 for seconds must not fill the memory."""
 
+UNSAVED_BYTES_MOST = 2
+"""So many times the journal that asks for a checkpoint, written while one is under way, and clients wait for that too:
+large messages come faster than a queue store takes them."""
+
 EVICT_SLICE = 5_000
 """Queues or messages looked at before others have a turn."""
 
@@ -79,11 +83,14 @@ class Answer:
 
 
 class Clerk:
-    """`messages_kept`: queue messages that may stay in memory although the store has them."""
+    """`messages_kept`, `bytes_kept`: queue messages, and bytes of their bodies, that may stay in memory although the
+    store has them. `checkpoint_bytes`: of journal, after which a checkpoint begins."""
 
-    def __init__(self, desk: ClerkDesk, messages_kept: int) -> None:
+    def __init__(self, desk: ClerkDesk, messages_kept: int, bytes_kept: int, checkpoint_bytes: int) -> None:
         self._kept = messages_kept
+        self._bytes_kept = bytes_kept
         self._unsaved_max = int(messages_kept * UNSAVED_FACTOR)
+        self._unsaved_bytes_most = UNSAVED_BYTES_MOST * checkpoint_bytes
         self._desk = desk
         self._wanted: list[Queue] = []
         self._work = trio.Event()
@@ -94,6 +101,7 @@ class Clerk:
         self._sweep_rows = EXPIRED_AT_ONCE
         self._sweep_bytes = EXPIRED_BYTES
         self._begun_at = desk.broker.next_sequence
+        self._begun_end = desk.store.journal.end
         self._gone_left = 0
         # Set when the checkpoint under way is over; None while there is none.
         self._over: trio.Event | None = None
@@ -190,6 +198,7 @@ class Clerk:
         """A checkpoint will take what has been decided by now. `checkpoint_ends` follows, whatever becomes of it."""
         self._over = trio.Event()
         self._begun_at = self._desk.broker.next_sequence
+        self._begun_end = self._desk.store.journal.end
         self._desk.broker.queues.paging.checkpoint_begins()
 
     def checkpoint_ends(self) -> None:
@@ -200,13 +209,15 @@ class Clerk:
 
     async def slot(self) -> None:
         """Wait while a checkpoint is under way and very much more has come than it takes. No trio checkpoint if not."""
-        most = UNSAVED_MOST * self._unsaved_max
-        while (
-            self._over is not None
-            and 2 * (self._desk.broker.next_sequence - self._begun_at) > most
-            and self._weight > most
-        ):
+        while self._over is not None and self._is_overrun():
             await self._over.wait()
+
+    def _is_overrun(self) -> bool:
+        desk = self._desk
+        most = UNSAVED_MOST * self._unsaved_max
+        if 2 * (desk.broker.next_sequence - self._begun_at) > most and self._weight > most:
+            return True
+        return desk.store.journal.end - self._begun_end > self._unsaved_bytes_most
 
     async def checkpoint_done(self, vector: Vector) -> None:
         """The store has everything that `vector` covers: let go of it where memory is short."""
@@ -216,7 +227,7 @@ class Clerk:
             self._gone_left = len(queues.paging.gone)
             if queues.paging.vague:
                 await self._recount()
-            if queues.paging.in_memory > self._kept:
+            if queues.paging.in_memory > self._kept or queues.paging.bytes_in_memory > self._bytes_kept:
                 await self._evict()
         self.sweep_at(self._desk.world.now_us())
 

@@ -168,7 +168,12 @@ class Node:
             tell_after=self.teller.tell_after,
             flush=self.teller.flush,
         )
-        self.clerk = Clerk(self, limits.queue_messages_in_memory_max)
+        self.clerk = Clerk(
+            self,
+            limits.queue_messages_in_memory_max,
+            limits.queue_bytes_in_memory_max,
+            settings.storage.checkpoint_bytes,
+        )
         self.timekeeper = Timekeeper(self)
         self.repairs = Repairs(self)
         self.mending = Mending(self)

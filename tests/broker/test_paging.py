@@ -127,6 +127,39 @@ def test_queue_with_consumers_keeps_its_first_messages_in_memory() -> None:
     assert drain(node, subscription) == dots
 
 
+def test_queue_with_consumers_keeps_fewer_of_large_messages() -> None:
+    node = PagedNode()
+    subscription = node.subscribe(credit=1)
+    dots = [node.send(body=b"x" * 1000) for _ in range(20)]
+    node.checkpoint()
+
+    with patch.object(backlog, "WINDOW_BYTES", 2000):
+        assert node.evict() == 20 - 1 - 2
+
+    assert drain(node, subscription) == dots
+
+
+def test_large_messages_are_not_loaded_long_before_their_turn() -> None:
+    node = PagedNode()
+    dots = [node.send(body=b"x" * 1000) for _ in range(20)]
+    node.checkpoint()
+    assert node.evict() == 20
+
+    with patch.object(queue, "LOW_WATER", 10), patch.object(queue, "LOW_WATER_BYTES", 1000):
+        subscription = node.subscribe(credit=1)
+        seen: list[Dot] = []
+        most = 0
+        node.load_all()
+        while subscription.in_flight:
+            most = max(most, jobs(node).held)
+            seen += held_by(subscription)
+            node.ack(next(iter(subscription.in_flight.values())))
+            node.load_all()
+
+    assert seen == dots
+    assert most <= 1 + PAGE
+
+
 def test_what_consumers_have_or_have_failed_at_stays_in_memory() -> None:
     node = PagedNode(lambda name: QueueRules(redelivery_us_min=60 * SECOND_US))
     subscription = node.subscribe(credit=2)

@@ -56,6 +56,27 @@ async def test_a_backlog_without_a_consumer_leaves_memory_with_the_checkpoint_an
         assert JOBS not in rig.alive.broker.queues.by_name
 
 
+async def test_few_large_messages_leave_memory_as_many_small_ones_do(autojump_clock: MockClock) -> None:
+    rig = Rig(limits={"queue_bytes_in_memory_max": 1 << 20})
+    async with rig.run():
+        client = await rig.connect()
+        bodies = [bytes([65 + number]) * 300_000 for number in range(5)]
+        await client.send(*(send(JOBS, body.decode(), receipt="r") for body in bodies[:3]))
+        for _ in range(3):
+            await client.receipt()
+        await rig.alive.checkpoints.checkpoint()
+        assert in_memory(rig) == 3, "there is room for three"
+
+        await client.send(*(send(JOBS, body.decode(), receipt="r") for body in bodies[3:]))
+        for _ in range(2):
+            await client.receipt()
+        await rig.alive.checkpoints.checkpoint()
+
+        assert in_memory(rig) == 0
+        await client.send(subscribe(JOBS, ack="auto"))
+        assert [(await client.next("MESSAGE")).body for _ in range(5)] == bodies
+
+
 async def test_a_backlog_of_many_pages_is_delivered_once_and_in_order(autojump_clock: MockClock) -> None:
     rig = Rig(limits=SMALL)
     async with rig.run():
@@ -236,6 +257,24 @@ async def test_clients_wait_before_they_fill_the_memory_during_a_long_checkpoint
         assert in_memory(rig) < most + 2000  # one read more
         rig.alive.clerk.checkpoint_ends()
         carrying.release()  # and its publisher gets its receipt
+
+
+async def test_clients_with_large_messages_wait_sooner_during_a_long_checkpoint(autojump_clock: MockClock) -> None:
+    rig = Rig(storage={"checkpoint_bytes": 1 << 20})
+    async with rig.run(), trio.open_nursery() as nursery:
+        client = await rig.connect()
+        carrying = rig.alive.checkpoints._one
+        await carrying.acquire()  # as a checkpoint that its disk keeps waiting
+        rig.alive.clerk.checkpoint_begins()
+
+        nursery.start_soon(client.send, *(send(JOBS, "x" * 100_000) for _ in range(50)))
+        await eventually(lambda: in_memory(rig) > 20)
+        await trio.sleep(10)
+
+        assert 20 < in_memory(rig) < 25
+        rig.alive.clerk.checkpoint_ends()
+        await eventually(lambda: in_memory(rig) == 50)
+        carrying.release()
 
 
 async def test_large_messages_come_out_of_the_store_a_few_at_a_time(
