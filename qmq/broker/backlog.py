@@ -118,8 +118,7 @@ def evict(queue: "Queue", covered: Vector) -> list[Message]:
     Keeps the first of each lane while somebody wants them. Not while a load is under way.
     """
     is_cold = not queue.is_wanted
-    mean = queue.held_bytes // max(1, queue.held)
-    keep = 0 if is_cold else max(1, min(WINDOW, WINDOW_BYTES // max(1, mean)))
+    keep = 0 if is_cold else _window(queue)
     dropped: list[Message] = []
     for lane in queue.lanes:
         dropped += lane.evict(covered, keep, is_cold)
@@ -144,6 +143,14 @@ def evict(queue: "Queue", covered: Vector) -> list[Message]:
     elif queue.stored_due_us:
         queue.shared.deadlines.watch(queue, queue.stored_due_us)
     return dropped
+
+
+def _window(queue: "Queue") -> int:
+    """How many of a lane stay. Consumers that choose look through many for theirs, and would read all of them again."""
+    if queue.picking is not None:
+        return WINDOW
+    mean = queue.held_bytes // max(1, queue.held)
+    return max(1, min(WINDOW, WINDOW_BYTES // max(1, mean)))
 
 
 def put_away(queue: "Queue", messages: list[Message]) -> None:

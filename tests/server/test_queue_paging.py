@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.broker import paging
+from qmq.broker import backlog, paging
 from qmq.server import clerk
 from qmq.storage.memory_stores import MemoryQueueStore
 from qmq.storage.ports import QueueRow
@@ -275,6 +275,53 @@ async def test_clients_with_large_messages_wait_sooner_during_a_long_checkpoint(
         rig.alive.clerk.checkpoint_ends()
         await eventually(lambda: in_memory(rig) == 50)
         carrying.release()
+
+
+@pytest.mark.parametrize("_order", range(6))
+async def test_an_ack_that_waited_for_a_long_checkpoint_is_not_late(_order: int, autojump_clock: MockClock) -> None:
+    rig = Rig(storage={"checkpoint_bytes": 1 << 20})
+    async with rig.run(), trio.open_nursery() as nursery:
+        taker, client = await rig.connect(), await rig.connect()
+        await taker.send(subscribe("/queue/work", ack="client-individual", ack_timeout="5"))
+        await client.send(send("/queue/work", "one"))
+        given = await taker.next("MESSAGE")
+        carrying = rig.alive.checkpoints._one
+        await carrying.acquire()  # as a checkpoint that its disk keeps waiting
+        rig.alive.clerk.checkpoint_begins()
+        nursery.start_soon(client.send, *(send(JOBS, "x" * 100_000) for _ in range(50)))
+        await eventually(lambda: in_memory(rig) > 20)
+
+        await taker.send(f"ACK\nid:{given.head.headers['ack']}\n\n")
+        await trio.sleep(10)
+        rig.alive.clerk.checkpoint_ends()
+        carrying.release()
+
+        with trio.move_on_after(30) as patience:
+            await taker.next("MESSAGE")
+        assert patience.cancelled_caught
+
+
+async def test_a_selector_that_wants_none_of_a_backlog_of_large_messages_reads_it_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paging, "PAGE_BYTES", 100_000)
+    monkeypatch.setattr(backlog, "WINDOW_BYTES", 100_000)
+    rig = Rig(limits={"queue_bytes_in_memory_max": 1 << 20})
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(*(send(JOBS, "x" * 20_000) for _ in range(99)), send(JOBS, "x" * 20_000, receipt="r"))
+        await client.receipt()
+        await client.send(subscribe(JOBS, ack="auto", selector="color = 'red'"))
+        await client.send(send(JOBS, "red", color="red"))
+        await client.next("MESSAGE")
+        read = rig.alive.clerk.loaded
+
+        for _ in range(3):
+            await rig.alive.checkpoints.checkpoint()
+            await client.send(send(JOBS, "red", color="red"))
+            await client.next("MESSAGE")
+
+        assert rig.alive.clerk.loaded == read
 
 
 async def test_large_messages_come_out_of_the_store_a_few_at_a_time(
