@@ -231,6 +231,16 @@ def test_measured_growth_has_a_point_for_each_n_that_was_measured(store: Store, 
     assert (tmp_path / "plots" / "growth-connections.svg").exists()
 
 
+def test_measured_growth_has_a_row_for_each_line(store: Store) -> None:
+    lines = [line for _, lines in GROWTH.values() for line in lines]
+    for line in lines:
+        store.put("pure", line.row(line.sizes[0]).command, [{each.figure: 1.5 for each in lines}])
+
+    shown = tables.growth_section(store)
+
+    assert sum(row.endswith(": 1.5 |") for row in shown) == len(lines)
+
+
 def test_large_bodies_are_sent_fewer_at_once() -> None:
     topic = GROWTH["growth-body"][1][0]
 
