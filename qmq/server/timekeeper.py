@@ -78,8 +78,8 @@ class Timekeeper:
                 continue
             before = trio.current_time()
             await desk.slot()
-            if trio.current_time() > before:
-                # Clients waited for it, too, and what they have sent in time is still to be read.
+            if trio.current_time() >= before + SECOND_LOOK_SECONDS:
+                # Clients waited as long, and what they have sent in time is still to be read.
                 await trio.sleep(SECOND_LOOK_SECONDS)
             out = Outcome(now_us=desk.world.now_us())
             desk.broker.tick(out)

@@ -301,6 +301,28 @@ async def test_an_ack_that_waited_for_a_long_checkpoint_is_not_late(_order: int,
         assert patience.cancelled_caught
 
 
+async def test_a_slot_that_is_free_delays_no_deadline(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        free = rig.alive.slot
+
+        async def slot() -> None:
+            autojump_clock.jump(0.000_01)  # as any call takes on a real clock
+            await free()
+
+        monkeypatch.setattr(rig.alive, "slot", slot)
+        client = await rig.connect()
+        await client.send(subscribe(JOBS, ack="auto"))
+        await client.send(send(JOBS, "later", delay="5000"))
+        began = trio.current_time()
+
+        await client.next("MESSAGE")
+
+        assert 5 <= trio.current_time() - began < 5.1
+
+
 async def test_a_selector_that_wants_none_of_a_backlog_of_large_messages_reads_it_once(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
