@@ -149,8 +149,12 @@ def _window(queue: "Queue") -> int:
     """How many of a lane stay. Consumers that choose look through many for theirs, and would read all of them again."""
     if queue.picking is not None:
         return WINDOW
-    mean = queue.held_bytes // max(1, queue.held)
-    return max(1, min(WINDOW, WINDOW_BYTES // max(1, mean)))
+    return fitting(WINDOW, WINDOW_BYTES, queue.held, queue.held_bytes)
+
+
+def fitting(most: int, bytes_most: int, messages: int, size: int) -> int:
+    """How many may be taken of `messages` that have `size` bytes together: by their mean, at least one."""
+    return max(1, min(most, bytes_most // max(1, size // max(1, messages))))
 
 
 def put_away(queue: "Queue", messages: list[Message]) -> None:

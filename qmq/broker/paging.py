@@ -34,8 +34,7 @@ PAGE_BYTES = 4 << 20
 
 def page_limit(messages: int, body_bytes: int) -> int:
     """How many to ask for of a queue that holds so much."""
-    mean = body_bytes // max(1, messages) + 200
-    return max(1, min(PAGE_MESSAGES, PAGE_BYTES // mean))
+    return backlog.fitting(PAGE_MESSAGES, PAGE_BYTES, messages, body_bytes + 200 * max(1, messages))
 
 
 class Load(NamedTuple):

@@ -43,15 +43,11 @@ class Settled:
 
     def record(self, queue: str, origin: Origin, sequence: int) -> Record | None:
         """What settled it; None when it is not remembered."""
-        return self.of(queue, origin).get(sequence)
+        return self._queues.get(queue, {}).get(origin, {}).get(sequence)
 
     def has(self, queue: str, dot: Dot) -> bool:
         """Whether `dot` is remembered."""
-        return dot.sequence in self.of(queue, dot.origin)
-
-    def of(self, queue: str, origin: Origin) -> dict[int, Record]:
-        """Sequences and records of one origin; not to be changed."""
-        return self._queues.get(queue, {}).get(origin, {})
+        return self.record(queue, dot.origin, dot.sequence) is not None
 
     def recorded(self, queue: str, dots: Iterable[Dot], record: int) -> None:
         """Those of `dots` that are remembered were settled by this own record."""

@@ -193,7 +193,7 @@ class Reduction:
                     flags = what >> 32 & FLAGS_MAX
                     priority = priority_of(flags)
                 if destination != name:
-                    name = destination
+                    name = destination  # one string for all rows of a run
                 due_us = expires_us = 0
                 if flags & TIMED:
                     due_us, expires_us = self._settings.times_of(headers, timestamp_us)
