@@ -20,6 +20,8 @@ KILLS ?= 1
 # Seeds of every commit on the compiled build, others than the pure one has.
 COMPILED_SEEDS ?= 20
 START ?= 0
+MUTANTS ?= 100
+SEED ?= 1
 MINUTES ?= 30
 NODES ?= 3
 PAGE ?= nemesis.html
@@ -86,6 +88,10 @@ simulate: venv ## Many seeds, for the night (SEEDS=10000 START=0 KEEP=file)
 plants: venv ## Look for every bug planted into the product, for the night too
 	@$(BIN)/python -m tests.simulation --plants --seeds 500
 
+.PHONY: mutants
+mutants: venv ## Change the product in a hundred small ways and report what no test notices, for the night (MUTANTS=100 SEED=1)
+	@$(BIN)/python -m tests.mutation --count $(MUTANTS) --seed $(SEED) --jobs $(JOBS)
+
 .PHONY: nemesis
 nemesis: venv ## Fire at real nodes and write a page about it (MINUTES=30 NODES=3 PAGE=nemesis.html)
 	@$(BIN)/python -m tests.nemesis --minutes $(MINUTES) --nodes $(NODES) --page $(PAGE)
@@ -139,6 +145,10 @@ compiled-checks: $(COMPILED)/.made
 	@$(IN_COMPILED) -m pytest -q tests/cluster/test_09_ten_thousand_under_kills.py
 	@pure=$$($(BIN)/python $(DIGESTS)); compiled=$$($(IN_COMPILED) $(DIGESTS)); \
 	test "$$pure" = "$$compiled" || { echo "the two builds leave different traces" >&2; exit 1; }
+
+.PHONY: wheels
+wheels: ## Build the wheels of a release in dist/ and try each on every Python here (minutes)
+	@.ci/wheels
 
 .PHONY: coverage
 coverage: venv ## Line and branch coverage of the unit tests

@@ -1,7 +1,7 @@
-"""The build hook of the wheel: compiled where that is possible, pure Python everywhere else.
+"""The build hook of the wheel: pure Python, or with QMQ_BUILD=compiled the hot modules compiled as well.
 
-QMQ_BUILD=pure never compiles, QMQ_BUILD=compiled fails where it cannot; without it a failure is told and the wheel is
-pure Python. An editable install is always pure Python: it runs the files that are being edited.
+Compiling takes minutes, so it is asked for; where it cannot be done the build fails and says why. An editable install
+is always pure Python: it runs the files that are being edited.
 """
 
 import os
@@ -16,7 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILE_SECONDS_MAX = 1200
 COMPILER = "mypy[mypyc]>=2.4,<3"
-CHOICES = ("", "pure", "compiled")
+CHOICES = ("pure", "compiled")
 
 
 def obstacle() -> str | None:
@@ -31,9 +31,9 @@ def obstacle() -> str | None:
 
 def wanted() -> str:
     """QMQ_BUILD, checked."""
-    choice = os.environ.get("QMQ_BUILD", "")
+    choice = os.environ.get("QMQ_BUILD") or "pure"
     if choice not in CHOICES:
-        raise ValueError(f"QMQ_BUILD={choice}: must be pure, compiled, or not set")
+        raise ValueError(f"QMQ_BUILD={choice}: must be pure, which is the default, or compiled")
     return choice
 
 
@@ -43,26 +43,21 @@ class CompileHook(BuildHookInterface):
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        if wanted() == "pure" or obstacle() is not None:
-            return []
-        return [COMPILER]
+        return [COMPILER] if wanted() == "compiled" and obstacle() is None else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if wanted() == "pure" or version == "editable":
+        if wanted() != "compiled" or version == "editable":
             return
         missing = obstacle()
         if missing is None:
             self._copy = tempfile.mkdtemp(prefix="qmq-compile-")
             missing = self._compile(Path(self._copy))
-        if missing is None:
-            found = [path.relative_to(self._copy) for path in Path(self._copy).rglob("*.so")]
-            build_data["force_include"].update({str(Path(self._copy, path)): str(path) for path in found})
-            build_data["pure_python"] = False
-            build_data["infer_tag"] = True
-        elif wanted() == "compiled":
+        if missing is not None:
             raise RuntimeError(f"QMQ_BUILD=compiled, but {missing}")
-        else:
-            self.app.display_warning(f"QMQ is built as pure Python: {missing}")
+        found = [path.relative_to(self._copy) for path in Path(self._copy).rglob("*.so")]
+        build_data["force_include"].update({str(Path(self._copy, path)): str(path) for path in found})
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "_copy"):

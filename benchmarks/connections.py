@@ -55,7 +55,7 @@ async def measure(count: int, folder: Path, worker: Worker) -> None:
     settings = NodeSettings(
         name="connections",
         data=folder,
-        stomp=(ListenerSettings(address=Address("127.0.0.1", 0), anonymous=True),),
+        stomp=(ListenerSettings(address=Address("127.0.0.1", 0)),),
         limits=LimitSettings(connections_max=FIRST + count, connections_per_address_max=FIRST + count),
     )
     store = open_store(folder, node="connections")

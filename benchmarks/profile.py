@@ -114,6 +114,7 @@ def sampled_nodes(place: Path, count: int) -> Iterator[list[Node]]:
         for node, link in zip(nodes, addresses[1::2], strict=True)
     )
     peers_file = Path(place, "peers.toml")
+    peers_file.touch(0o600)
     peers_file.write_text(peers, "utf-8")
     with contextlib.ExitStack() as stack:
         for node in nodes:

@@ -77,7 +77,7 @@ class Malformed(LogBroken):
 
 
 class DiskFull(StorageError):
-    """Only the reserve is left; new messages are refused, settles still fit."""
+    """There is no room, or only the reserve. Nothing has changed, and it can be tried again."""
 
 
 class CorruptLog(StorageError):

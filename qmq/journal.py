@@ -9,7 +9,6 @@
     Attempts                        ATTEMPTS destination = the queue, body = how often each message failed
     Gap                             GAP      body = the origin and how far it was given up
     Moved                           CURSOR   destination = the fanout, body = what became of the cursor
-    Fact                            RETIRE   body = who has left, who adopts what it leaves, how far it was known
     Fact                            TERM     body = who serves whose queue messages; as VOTE: who has this node's vote
     Fact                            GONE     body = a stretch of records that are nowhere any more
 
@@ -25,7 +24,6 @@ from qmq.broker.message import Attempts, Burial, Envelope, Fact, Message, Moved,
 from qmq.broker.outcome import Outcome
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
-from qmq.members import Retirement
 from qmq.storage.batch import GAPS, batch_records, encode_batch
 from qmq.storage.cursor_record import pack_move, unpack_move
 from qmq.storage.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
@@ -44,7 +42,6 @@ from qmq.storage.record import (
     unpack_dots,
     with_priority,
 )
-from qmq.storage.retire_record import unpack_retirement
 from qmq.storage.seals import Seal, unpack_seals
 from qmq.storage.term_record import TermNote, is_term, unpack_term
 
@@ -215,10 +212,8 @@ def message_keys(batch: bytes) -> list[tuple[bytes, int]]:
 class Replay:
     """Records back into the broker: replicated ones while running, own ones at start."""
 
-    def __init__(self, broker: Broker, retired: Callable[[Retirement], None] = lambda retirement: None) -> None:
-        """`retired` hears of every RETIRE record, in the midst of a decision."""
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._retired = retired
         self._envelopes: dict[tuple[str, bytes], Envelope] = {}
         self.on_term: Callable[[TermNote], None] = _nobody_asks
         """Told of every TERM that comes in, and of votes of this node's earlier lives."""
@@ -275,8 +270,6 @@ class Replay:
                 self._broker.queues.failed_before(unpack_attempts(record.body))
             elif record.kind == Kind.CURSOR:
                 self._broker.durables.accept(unpack_move(record.destination, record.body))
-            elif record.kind == Kind.RETIRE:
-                self._retired(unpack_retirement(record.body))
             elif record.kind == Kind.SEAL:
                 self.on_seal(origin.node, unpack_seals(record.body))
             elif record.kind == Kind.GONE and origin.node == self._broker.origin.node:

@@ -7,7 +7,9 @@ Open to every layer, like `cursors`. The peers file names the nodes; three thing
   others had when it met them: every majority that an earlier disk was part of has a node among those. Another learner
   whose earlier life the mesh knows has forgotten as well, so it is none of them, and is met anew when it has learnt.
   Only where so many have forgotten that no majority is left, they have to do with each other.
-- A **retired** node is in no list any more, whatever the files say, and its name is not used again.
+- A **retired** node is in no list any more, whatever the files say, and its name is not used again. It is retired when
+  a majority of those who stay says so: one peer's word retires no member. This node's own word counts as one of them
+  once it agrees, because it has not heard the node for some time or because its operator said so.
 - While the files of two nodes **differ**, a majority is one of both lists, so the old and the new mesh cannot decide
   apart from each other.
 
@@ -97,6 +99,8 @@ class Membership:
         # Who has learnt itself since we met it, and of these, who is to be met anew.
         self._turned: set[str] = set()
         self._met_before: set[str] = set()
+        # What peers say is retired, and this node agrees with, as long as that is not decided.
+        self._agreed: dict[str, Retirement] = {}
         self._forgetful: set[str] = set()
         """Learners, as they were told last, of whom the mesh knows an earlier life."""
         if is_learner and not self.peers:
@@ -161,7 +165,7 @@ class Membership:
             listing=self.listing,
             disk=self.disk,
             is_learner=self.is_learner,
-            retired=tuple(self.retired.values()),
+            retired=(*self.retired.values(), *self._agreed.values()),
             destinations=self.destinations,
             heard_of=self.heard_of,
         )
@@ -179,11 +183,10 @@ class Membership:
 
     # What changes
 
-    def hear(self, peer: str, standing: Standing) -> list[Retirement]:
-        """`peer` tells its standing; returns the retirements that are news, which the caller has to `retire`."""
+    def hear(self, peer: str, standing: Standing) -> None:
+        """`peer` tells its standing."""
         if peer in self.retired:
-            # It says so before its links end, and nothing after that: its list would count for ever.
-            return [retirement for retirement in standing.retired if self._is_news(retirement)]
+            return  # Its list would count for ever.
         before = self._told.get(peer)
         self._told[peer] = standing
         if before is not None and before.is_learner and not standing.is_learner:
@@ -191,7 +194,40 @@ class Membership:
                 (self._met_before if peer in self._forgetful else self._turned).add(peer)
             self._forgetful.discard(peer)
         self._count_lists()
-        return [retirement for retirement in standing.retired if self._is_news(retirement)]
+
+    def retirements_heard(self) -> dict[str, dict[str, Retirement]]:
+        """Node → what each peer has told last of its retirement, as far as that is news."""
+        heard: dict[str, dict[str, Retirement]] = {}
+        for peer, standing in self._told.items():
+            for retirement in standing.retired:
+                if self._is_news(retirement):
+                    heard.setdefault(retirement.node, {})[peer] = retirement
+        return heard
+
+    def agree(self, gone: Collection[str]) -> bool:
+        """Agree with what peers say of the nodes in `gone`, and no others; whether that changes the standing."""
+        before = self._agreed.keys()
+        self._agreed = {
+            node: min(words.values(), key=lambda retirement: retirement.adopter)
+            for node, words in self.retirements_heard().items()
+            if node in gone and node != self.node and node not in self.retired
+        }
+        return self._agreed.keys() != before
+
+    def decided(self) -> list[Retirement]:
+        """The retirements heard of that a majority of those who stay stands behind, which the caller has to `retire`.
+
+        Those who stay are without all that this node agrees have left: where a majority is lost for good, what is left
+        may decide. Not so about itself, where it has no say. A node that no list names needs no majority.
+        """
+        found: list[Retirement] = []
+        for node, words in self.retirements_heard().items():
+            voters = {*words, self.node} if node in self._agreed else {*words}
+            leaving = {node} if node == self.node else {node, *self._agreed}
+            is_listed = any(node in names for names in self.lists)
+            if not is_listed or majority(voters, [names - leaving for names in self.lists]):
+                found += words.values()
+        return found
 
     def retire(self, retirement: Retirement) -> bool:
         """Take a retirement; False when nothing is new in it.
@@ -207,6 +243,7 @@ class Membership:
             merge(sealed, known.sealed)
             adopter = min(adopter, known.adopter)
         self.retired[retirement.node] = Retirement(node=retirement.node, adopter=adopter, sealed=sealed)
+        self._agreed.pop(retirement.node, None)
         self._told.pop(retirement.node, None)
         self.members = self.listing.names - self.retired.keys()
         self._count_lists()

@@ -24,10 +24,10 @@ class Pipe(Protocol):
         """Host of the other side, for limits and logs."""
 
     @property
-    def peer_certificate_name(self) -> str | None:
-        """The one name in the certificate that the other side has shown; None without one, and until bytes came.
+    def peer_certificate_names(self) -> frozenset[str]:
+        """The DNS names in the certificate that the other side has shown; none without one, and until bytes came.
 
-        Checked by the TLS layer against its CA; whether the name is the right one is the caller's question.
+        Checked by the TLS layer against its CA; whether one of them is the right one is the caller's question.
         """
 
     async def receive_some(self, bytes_max: int) -> bytes:

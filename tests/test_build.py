@@ -1,4 +1,4 @@
-"""The two builds: what is compiled, and what the wheel becomes where that is wanted, impossible, or fails."""
+"""The two builds: what is compiled, and what the wheel is where that is wanted, impossible, or fails."""
 
 import fnmatch
 from pathlib import Path
@@ -27,7 +27,7 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> hatch_build.Compile
     """The hook of a project that has a package and, by `compiler`, a native.py of its own."""
     (tmp_path / "qmq").mkdir()
     (tmp_path / "qmq" / "hot.py").touch()
-    monkeypatch.delenv("QMQ_BUILD", raising=False)
+    monkeypatch.setenv("QMQ_BUILD", "compiled")
     monkeypatch.setattr(native, "obstacle", lambda: None)
     compiler(tmp_path)
     return hatch_build.CompileHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")  # type: ignore[arg-type]
@@ -75,46 +75,33 @@ def test_what_was_compiled_is_removed_when_the_wheel_is_written(hook: hatch_buil
     assert not any(Path(path).exists() for path in data["force_include"])
 
 
-def test_a_wheel_is_pure_where_nothing_can_be_compiled(
-    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_wheel_is_pure_unless_it_is_asked_to_be_compiled(
+    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for choice in ("", "pure"):
+        monkeypatch.setenv("QMQ_BUILD", choice)
+
+        data = built(hook)
+
+        assert (data["force_include"], data["pure_python"], data["infer_tag"]) == ({}, True, False)
+        assert hook.dependencies() == []
+
+
+def test_a_compiled_wheel_that_cannot_be_made_says_what_is_missing(
+    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "obstacle", lambda: "there is no C compiler (cc)")
 
-    data = built(hook)
-
-    assert (data["force_include"], data["pure_python"], data["infer_tag"]) == ({}, True, False)
     assert hook.dependencies() == []
-    assert "built as pure Python: there is no C compiler (cc)" in "".join(capsys.readouterr())
-
-
-def test_a_wheel_is_pure_where_compiling_fails(
-    hook: hatch_build.CompileHook, capsys: pytest.CaptureFixture[str]
-) -> None:
-    compiler(Path(hook.root), failure="cc: out of memory")
-
-    data = built(hook)
-
-    assert (data["force_include"], data["pure_python"]) == ({}, True)
-    assert "cc: out of memory" in "".join(capsys.readouterr())
-
-
-def test_who_insists_on_the_compiled_build_gets_no_other(
-    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QMQ_BUILD", "compiled")
-    compiler(Path(hook.root), failure="cc: out of memory")
-
-    with pytest.raises(RuntimeError, match="QMQ_BUILD=compiled, but compiling failed"):
+    with pytest.raises(RuntimeError, match=r"QMQ_BUILD=compiled, but there is no C compiler \(cc\)"):
         built(hook)
 
 
-def test_who_wants_the_pure_build_needs_no_compiler(
-    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QMQ_BUILD", "pure")
+def test_a_compiled_wheel_that_fails_to_compile_says_why(hook: hatch_build.CompileHook) -> None:
+    compiler(Path(hook.root), failure="cc: out of memory")
 
-    assert hook.dependencies() == []
-    assert built(hook)["force_include"] == {}
+    with pytest.raises(RuntimeError, match=r"QMQ_BUILD=compiled, but compiling failed:\s+cc: out of memory"):
+        built(hook)
 
 
 def test_an_editable_install_runs_the_files_that_are_edited(hook: hatch_build.CompileHook) -> None:
@@ -126,7 +113,7 @@ def test_another_word_for_the_build_is_a_mistake(
 ) -> None:
     monkeypatch.setenv("QMQ_BUILD", "fast")
 
-    with pytest.raises(ValueError, match="QMQ_BUILD=fast: must be pure, compiled, or not set"):
+    with pytest.raises(ValueError, match="QMQ_BUILD=fast: must be pure, which is the default, or compiled"):
         built(hook)
 
 

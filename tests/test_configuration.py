@@ -5,7 +5,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from trio.testing import MockClock
 
+from qmq.cli import main
 from qmq.config import (
     DestinationPolicy,
     DestinationSettings,
@@ -23,6 +26,8 @@ from qmq.config import (
 from qmq.config.destinations import KEYS
 from qmq.config.difference import CHANGES_LIVE
 from qmq.config.model import Section, read_size
+from qmq.errors import ConfigError
+from tests.server.rig import Rig, send
 
 PAGE = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text("utf-8")
 
@@ -40,9 +45,7 @@ SECTIONS: dict[str, type[Section]] = {
 }
 
 # Defaults that are no single value: described in words.
-IN_WORDS = {("The node itself", key) for key in ("stomp", "storage", "limits", "destinations", "mesh")} | {
-    ("`[[stomp]]`", "anonymous")
-}
+IN_WORDS = {("The node itself", key) for key in ("stomp", "storage", "limits", "destinations", "mesh")}
 
 
 def rows(heading: str) -> dict[str, list[str]]:
@@ -86,15 +89,59 @@ def test_the_kind_of_destination_that_a_key_is_for_is_right(key: str) -> None:
     assert rows("`[[destinations.policies]]`")[key][0] == ", ".join(kinds)
 
 
-@pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
-def test_every_example_is_taken(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "example.toml"
+EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+TO_REPLACE = "PASTE HERE WHAT qmq config hash PRINTS"
+
+
+def printed_hash(password: str) -> str:
+    """What `qmq config hash` prints for it."""
+    result = CliRunner().invoke(main, ["config", "hash"], input=f"{password}\n")
+    assert result.exit_code == 0, result.output
+    return result.output.split()[-1]
+
+
+def written(text: str, folder: Path) -> Path:
+    path = folder / "example.toml"
     path.write_text(text, "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_every_example_is_taken(text: str, tmp_path: Path) -> None:
+    path = written(text.replace(TO_REPLACE, printed_hash("secret")) if TO_REPLACE in text else text, tmp_path)
 
     if "[[nodes]]" in text:
         load_peers(path)
     else:
         load_node(path)
+
+
+def test_users_that_are_copied_without_their_hashes_are_refused_with_the_command_that_makes_them(
+    tmp_path: Path,
+) -> None:
+    (text,) = [text for text in EXAMPLES if TO_REPLACE in text]
+
+    with pytest.raises(ConfigError) as refused:
+        load_node(written(text, tmp_path))
+
+    assert len(refused.value.mistakes) == text.count(TO_REPLACE)
+    assert all("`qmq config hash`" in mistake for mistake in refused.value.mistakes)
+
+
+async def test_users_that_are_copied_log_in_with_the_rights_that_their_comments_say(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    (text,) = [text for text in EXAMPLES if TO_REPLACE in text]
+    for name in ("app", "monitoring", "operator"):
+        text = text.replace(TO_REPLACE, printed_hash(f"password of {name}"), 1)
+    users = load_node(written(text, tmp_path)).users
+
+    async with Rig(users=users).run() as rig:
+        for user in users:
+            client = await rig.connect(login=user.name, passcode=f"password of {user.name}")
+            await client.send(send("/queue/q", "", "sent"))
+            assert await client.receipt() == "sent"
+    assert {user.name: user.control for user in users} == {"app": "none", "monitoring": "read", "operator": "admin"}
 
 
 def test_the_limits_that_need_no_restart_are_those_of_the_page() -> None:

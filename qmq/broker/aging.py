@@ -6,7 +6,7 @@ When to look is kept by `deadlines`; what is only in the store comes of age ther
 import heapq
 from typing import TYPE_CHECKING
 
-from qmq.broker.message import Message
+from qmq.broker.message import MAYBE_SEEN, Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.terms import PRIORITY_DEFAULT
 
@@ -31,15 +31,20 @@ def on_deadline(queue: "Queue", out: Outcome) -> None:
         if not delayed:
             queue.delayed = None
         # What comes back goes to its old place, and what was never in line to the end of what is in memory.
-        queue.push_back([message for message in due if message.attempts and not message.settled])
-        for message in due:
-            if not message.attempts and not message.settled:
-                mature(queue, message)
+        due = [message for message in due if not message.settled]
+        queue.push_back([message for message in due if not _is_new(message)])
+        for message in filter(_is_new, due):
+            mature(queue, message)
     if queue.stored_due_us and queue.stored_due_us <= now_us and queue.is_wanted:
         queue.load(out)
     if queue.expires_us and queue.expires_us <= now_us:
         _expire(queue, out)
     _watch(queue, now_us)
+
+
+def _is_new(message: Message) -> bool:
+    """Whether it waits for the delay that its sender asked for, not for one after a failure."""
+    return not message.attempts or message.attempts == MAYBE_SEEN
 
 
 def mature(queue: "Queue", message: Message) -> None:

@@ -25,12 +25,14 @@ from qmq.broker.listener import Hearer, Listener
 from qmq.broker.message import Attempts, Burial, Envelope, Fact, Gap, Message, Retain, Settle
 from qmq.broker.once import Once
 from qmq.broker.outcome import Outcome
-from qmq.broker.patterns import PatternTable
+from qmq.broker.patterns import VISITS_MAX, PatternTable
 from qmq.broker.queues import Queues
 from qmq.broker.replies import Replies
 from qmq.broker.retained import Retained
 from qmq.broker.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.selectors import Selector
 from qmq.broker.session import Session
+from qmq.broker.stored_names import StoredNames
 from qmq.broker.subscription import Ack, Delivery, Subscription, covered
 from qmq.broker.transactions import Transactions
 from qmq.cursors import Name
@@ -44,6 +46,11 @@ RECORD_OVERHEAD_BYTES = 64
 
 COPIES_BYTES_MAX = 18 << 20
 """A message and its copies in a fanout's children are one batch, which the storage format bounds."""
+
+
+def stopping() -> Refused:
+    """Why a node that ends serves a client no more."""
+    return Refused("stopping", "This node is stopping; the others of its mesh go on.")
 
 
 class Broker:
@@ -66,17 +73,23 @@ class Broker:
         self.next_sequence = next_sequence
         self.memory_sequence = 0
         self.disk_full = False
+        self.is_stopping = False
         self.sessions: dict[int, Session] = {}
-        self.topics: PatternTable[Hearer] = PatternTable()
+        self.topics: PatternTable[Hearer] = PatternTable(VISITS_MAX, limits.pattern_words_max)
         self.interest: PatternTable[str] = PatternTable()
         self.once = Once()
         # Patterns that local topic subscribers began to want, or want no more, since the peers were last told.
         self.wanted_changes: dict[str, bool] = {}
         # Who hears what the node tells of itself; apart from topics, whose patterns must not match it.
         self.watchers: dict[str, dict[Subscription, None]] = {name: {} for name in SYSTEM_DESTINATIONS}
+        self.watchers_new: list[Subscription] = []
+        """Those of them that began since the node last looked."""
         self.fanouts: dict[str, dict[Subscription, None]] = {}
         # What the selectors of a fanout's subscriptions cost together; where it has any.
         self._fanout_toil: dict[str, int] = {}
+        # The selectors of subscriptions by their text, each with how many have it; and what they cost together.
+        self._selectors: dict[str, tuple[Selector, int]] = {}
+        self._parts = 0
         # How many topic subscriptions have a selector, and what those cost of the subscribers asked about last.
         self._selecting = 0
         self._hearers: tuple[Hearer, ...] = ()
@@ -86,6 +99,7 @@ class Broker:
         # Fanout subscriptions that ended since whoever tells them was last told.
         self.left: list[Subscription] = []
         self.queues = Queues(origin, rules_of, self._accept_letter, lambda: self.disk_full, defaults_of)
+        self.queues.stored_names = StoredNames(limits.destinations_max)
         self.retained = Retained(limits.retained_topics_max, limits.retained_bytes_max)
         # What this node has of every origin; filled in by the node.
         self.received: Callable[[], Vector] = dict
@@ -109,6 +123,7 @@ class Broker:
         self.retained.topics_max = limits.retained_topics_max
         self.retained.bytes_max = limits.retained_bytes_max
         self.durables.durables_max = limits.durable_subscriptions_max
+        self.topics.words_max = limits.pattern_words_max
 
     # Sessions
 
@@ -117,8 +132,11 @@ class Broker:
         session = self.sessions[session_id] = Session(session_id, key)
         return session
 
-    def close_session(self, session_id: int, out: Outcome) -> None:
-        """A client is gone: its transactions end, its messages go back, its subscriptions end."""
+    def close_session(self, session_id: int, out: Outcome, why: Back = Back.RELEASED) -> None:
+        """A client is gone, or is about to: its transactions end, its messages go back, its subscriptions end.
+
+        `why` is LEFT where the client has said so itself. Nothing happens for one that is closed already.
+        """
         session = self.sessions.pop(session_id, None)
         if session is None:
             return
@@ -126,12 +144,23 @@ class Broker:
         for subscription in session.subscriptions.values():
             subscription.closed = True
         for subscription in session.subscriptions.values():
-            self._end_subscription(subscription, out)
+            self._end_subscription(subscription, out, why)
         listener = session.listener
         if listener is not None:
             for topic in listener.ids:
                 self._want_no_more(topic, listener)
             listener.end()
+
+    def cease(self, out: Outcome) -> None:
+        """From now on no consumer here is given anything; what they have they may still settle. No subscription begins
+        any more."""
+        self.is_stopping = True
+        for session in self.sessions.values():
+            for subscription in session.subscriptions.values():
+                if subscription.durable is not None:
+                    subscription.credit = 0
+                elif kind_of(subscription.destination) is QUEUE and not subscription.is_browser:
+                    self.queues.cease(subscription, out)
 
     # Messages
 
@@ -150,7 +179,7 @@ class Broker:
                 raise Refused("memory-full", f"The node holds its most of {most} bytes of memory-only queue messages.")
             queue = self.queues.by_name.get(envelope.destination)
             if queue is None:
-                self._check_room()
+                self._check_room(envelope.destination)
                 depth = held_bytes = 0
                 rules = self.queues.rules_for(envelope.destination)
             else:
@@ -189,10 +218,20 @@ class Broker:
             self._check_room()
             self.logged_fanouts.add(destination)
 
-    def _check_room(self) -> None:
-        """Refuse one more destination when there are too many. Queues and topics live while they are used."""
+    @property
+    def destinations(self) -> int:
+        """How many there are now. Queues and topics live while they are used or hold something, in memory or not."""
         fanouts = max(len(self.logged_fanouts), len(self.fanouts))
-        if len(self.queues.by_name) + len(self.topics) + fanouts >= self.limits.destinations_max:
+        return len(self.queues.by_name) + self.queues.stored_names.count + len(self.topics) + fanouts
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there are three quarters as many as there may be."""
+        return 4 * self.destinations >= 3 * self.limits.destinations_max
+
+    def _check_room(self, queue: str = "") -> None:
+        """Refuse one more destination when there are too many; `queue` may be one of those that are only stored."""
+        if self.destinations >= self.limits.destinations_max and queue not in self.queues.stored_names:
             raise Refused(
                 "too-many-destinations", f"The node has its most of {self.limits.destinations_max} destinations."
             )
@@ -223,10 +262,8 @@ class Broker:
                 out.toil += self._fanout_toil.get(envelope.destination, 0)
             for copy in envelope.copies:
                 self.send(copy, body, now_us, out)
-        elif kind is Kind.REPLY:
-            self.replies.send(message, out)
         else:
-            out.publish_topic(tuple(self.watchers.get(envelope.destination, ())), message)
+            self.replies.send(message, out)
 
     def send_run(self, envelope: Envelope, bodies: list[bytes], out: Outcome) -> bool:
         """`check_send` and `send` for many messages to one destination at once, accepted at `out.now_us`.
@@ -371,10 +408,16 @@ class Broker:
             or destination in self.fanouts
             or destination in self.logged_fanouts
         ):
-            self._check_room()
-        session.subscriptions[subscription.id] = subscription
+            self._check_room(destination)
+        if subscription.selector is not None:
+            self._check_selector(subscription.selector)
         if kind is Kind.TOPIC:
             self._want(destination, subscription)
+        if subscription.selector is not None:
+            subscription.selector = self._share_selector(subscription.selector)
+        session.subscriptions[subscription.id] = subscription
+        session.asked_bytes += subscription.memory_bytes
+        if kind is Kind.TOPIC:
             self._selecting += subscription.selector is not None
             if self.retained.values:
                 out.recalls.append((subscription, self.retained.change))
@@ -384,6 +427,7 @@ class Broker:
             self.queues.subscribe(subscription, out)
         elif kind is Kind.SYSTEM:
             self.watchers[destination][subscription] = None
+            self.watchers_new.append(subscription)
         else:
             self.fanouts.setdefault(destination, {})[subscription] = None
             if subscription.selector is not None:
@@ -409,7 +453,29 @@ class Broker:
         self._want(topic, listener)
         return True
 
+    def _check_selector(self, selector: Selector) -> None:
+        most = self.limits.selector_parts_max
+        if selector.text not in self._selectors and self._parts + selector.cost > most:
+            raise Refused("too-many-selectors", f"Different selectors have at most {most} parts together.")
+
+    def _share_selector(self, selector: Selector) -> Selector:
+        """The selector itself, or the one that others have with the same text: a large one is a thousand objects."""
+        known, count = self._selectors.get(selector.text, (selector, 0))
+        if not count:
+            self._parts += known.cost
+        self._selectors[known.text] = (known, count + 1)
+        return known
+
+    def _leave_selector(self, selector: Selector) -> None:
+        known, count = self._selectors.pop(selector.text)
+        if count > 1:
+            self._selectors[known.text] = (known, count - 1)
+        else:
+            self._parts -= known.cost
+
     def _check_subscriber(self, session: Session, subscription_id: str) -> None:
+        if self.is_stopping:
+            raise stopping()
         if session.is_taken(subscription_id):
             raise Refused("duplicate-subscription", "This connection already has a subscription with that id.")
         if session.subscribed >= self.limits.subscriptions_max:
@@ -418,9 +484,11 @@ class Broker:
             )
 
     def _want(self, pattern: str, hearer: Hearer) -> None:
-        if pattern not in self.topics:
-            self._wanted_changed(pattern, True)
+        """Raises Refused, with nothing changed, when the pattern is one too many."""
+        is_new = pattern not in self.topics
         self.topics.add(pattern, hearer)
+        if is_new:
+            self._wanted_changed(pattern, True)
 
     def _want_no_more(self, pattern: str, hearer: Hearer) -> None:
         self.topics.remove(pattern, hearer)
@@ -463,12 +531,17 @@ class Broker:
         subscription = session.subscriptions.pop(subscription_id, None)
         if subscription is None:
             raise Refused("unknown-subscription", "This connection has no subscription with that id.")
-        self._end_subscription(subscription, out)
+        self._end_subscription(subscription, out, Back.LEFT)
 
-    def _end_subscription(self, subscription: Subscription, out: Outcome) -> None:
+    def _end_subscription(self, subscription: Subscription, out: Outcome, why: Back) -> None:
         subscription.closed = True
         destination = subscription.destination
         kind = kind_of(destination)
+        if subscription.selector is not None and kind is not Kind.TEMP:
+            self._leave_selector(subscription.selector)
+        session = self.sessions.get(subscription.session)
+        if session is not None and kind is not Kind.TEMP:
+            session.asked_bytes -= subscription.memory_bytes
         if kind is Kind.TOPIC:
             self._want_no_more(destination, subscription)
             self._selecting -= subscription.selector is not None
@@ -476,7 +549,7 @@ class Broker:
         elif subscription.is_browser:
             pass
         elif kind is Kind.QUEUE:
-            self.queues.unsubscribe(subscription, out)
+            self.queues.unsubscribe(subscription, out, why)
         elif kind is Kind.TEMP:
             self.replies.end(subscription)
         elif kind is Kind.SYSTEM:
@@ -504,7 +577,7 @@ class Broker:
         """The delivery that `tag` names. Raises Refused when it is not in flight to this session."""
         delivery = self.queues.deliveries.get(tag)
         if delivery is None or delivery.subscription.session != session_id:
-            raise Refused("unknown-ack", "No message with that id is waiting for an ACK on this connection.")
+            raise Refused("unknown-ack", f"No message with the id {tag} waits for an ACK on this connection.")
         return delivery
 
     def find_run(self, session_id: int, tags: list[int]) -> list[Delivery] | None:
@@ -568,6 +641,8 @@ class Broker:
             self.dedup.learn(message.envelope.key, message.dot, out.now_us)
         if message.envelope.kind is Kind.FANOUT:
             out.publish_fanout(message.envelope.destination, message)
+            if self._fanout_toil:
+                out.toil += self._fanout_toil.get(message.envelope.destination, 0)
         elif message.envelope.kind is Kind.QUEUE:
             handover = self.queues.handover
             if message.origin.node in handover.serves:
@@ -593,6 +668,8 @@ class Broker:
         subscriptions = self.topics.match(message.envelope.destination)
         if subscriptions:
             out.publish_topic(subscriptions, message)
+            if self._selecting:
+                out.toil += self._toil_of(subscriptions)
 
     def value_from_peer(self, message: Message, peer: str, out: Outcome) -> None:
         """`peer` says what it knows of the last value of a topic; whoever has missed it here is told."""
@@ -600,6 +677,8 @@ class Broker:
             subscriptions = self.topics.match(message.envelope.destination)
             if subscriptions:
                 out.publish_value(subscriptions, message)
+                if self._selecting:
+                    out.toil += self._toil_of(subscriptions)
 
     def note_gap(self, origin: Origin, through: int, now_us: int, out: Outcome) -> None:
         """Records of `origin` up to `through` were given up by every peer that could be asked."""

@@ -7,6 +7,8 @@ Surprising: times are not moved, the question is: what a message's owner would r
 and an `expires` mean the same everywhere. And because the way is counted as if nothing had passed, a lent message is
 late here only when it is at its owner, too: nothing goes back as late that its owner would lend again.
 
+Our own clock may be in doubt (`qmq.server.clock_check`): then nothing expires by it that was there when it began.
+
 For messages that this node serves for another, how far the clocks are apart is settled when it begins (`serve`):
 queues remember until when they have looked, and a distance that moved could hide what became due in between.
 """
@@ -32,12 +34,28 @@ class _Known:
 class PeerClocks:
     """One entry per peer that was heard of."""
 
-    __slots__ = ("_known", "served_us")
+    __slots__ = ("_began_us", "_is_silent", "_known", "in_doubt_us", "served_us")
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self.served_us: dict[str, int] = {}
         """Nodes that are served here → how far our clock counts as ahead of theirs, where that is not 0."""
+        self.in_doubt_us = 0
+        """How far our own clock may be ahead of the time at which it began: what was there before is not late yet."""
+        self._began_us = 0
+        self._is_silent = False
+
+    def doubt(self, began_us: int, ahead_us: int, *, is_silent: bool) -> None:
+        """Our clock, which began at `began_us`, may be `ahead_us` ahead. `is_silent`: peers hear no time of it."""
+        self._began_us, self.in_doubt_us, self._is_silent = began_us, ahead_us, is_silent
+
+    def believe(self) -> None:
+        """Our clock is right."""
+        self.doubt(0, 0, is_silent=False)
+
+    def told(self, now_us: int) -> int:
+        """What peers hear of our clock; 0: nothing."""
+        return 0 if self._is_silent else now_us
 
     def serve(self, node: str) -> None:
         """This node hands out the messages of `node` from now on."""
@@ -58,8 +76,14 @@ class PeerClocks:
     def expiry(self, message: Message) -> int:
         """From when on by our clock a message that is served here is too late; 0: never."""
         terms = message.envelope.terms
-        late_us = 0 if terms is None else terms.expiry(message.timestamp_us)
-        return late_us + self.served_us.get(message.origin.node, 0) if late_us and self.served_us else late_us
+        if terms is None:
+            return 0
+        late_us = terms.expiry(message.timestamp_us)
+        if late_us and message.origin.node in self.served_us:
+            return late_us + self.served_us[message.origin.node]
+        if late_us and self.in_doubt_us and (terms.expires_us or message.timestamp_us < self._began_us):
+            return late_us + self.in_doubt_us
+        return late_us
 
     def heard(self, peer: Origin, theirs_us: int, now_us: int) -> None:
         """A frame of `peer` says what its clock was when it was sent; 0: it says nothing."""

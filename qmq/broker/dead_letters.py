@@ -58,7 +58,7 @@ class DeadLetters:
             _escaped(envelope.destination),
             # What never got into its queue has no id.
             b"dead-letter-id:%b\n" % _escaped(message.message_id) if message.sequence else b"",
-            message.attempts,
+            max(message.attempts, 0),
             _LEFT_OUT.sub(b"", envelope.headers),
         )
         for name, value in self._defaults_of(target).items():

@@ -1,12 +1,13 @@
 """Which messages this node knows by their dedup id: what makes a SEND that is tried again be appended once.
 
 A publisher that may try again names its message by `dedup-id` (Artemis's word `_AMQ_DUPL_ID` and `qmq-dedup-id` mean
-the same). An id counts for one destination, a queue or a fanout; topics keep nothing, so theirs only travels. The
-header goes with the message, so a node learns the ids of its peers' records as it does those of its own clients, and
+the same). An id counts for one sender and one destination, a queue or a fanout; topics keep nothing, so theirs only
+travels. A sender is a user, and all clients that have not logged in are one. The header goes with the message, and with
+it what stands for the user, so a node learns the ids of its peers' records as it does those of its own clients, and
 finds both in its journal after a restart.
 
-What is remembered is bounded by number and by age, whichever is reached first. A **key** is a digest of destination and
-id, so that long ids cost no more than short ones.
+What is remembered is bounded by number and by age, whichever is reached first. A **key** is a digest of destination, id
+and sender, so that long ids cost no more than short ones.
 
 Surprising: a node also remembers which keys a peer has asked about in vain. The publisher is at that peer now; what may
 still come of it here is a first try that was on its way, and must not be believed to be one.
@@ -28,6 +29,12 @@ SECONDS: Final = 600
 ASKED_MAX: Final = 10_000
 """Keys that peers have asked about in vain; the oldest is forgotten beyond it."""
 
+DEDUP_HEADERS: Final = ("dedup-id", "qmq-dedup-id", "_AMQ_DUPL_ID")
+
+SENDER: Final = "dedup-sender"
+"""Header of a message with a dedup id: `sender_of` its user. Clients cannot set it."""
+
+_SENDER: Final = re.compile(rb"^dedup-sender:([^\n]+)$", re.MULTILINE)
 _ID: Final = re.compile(rb"^(?:(?:qmq-)?dedup-id|_AMQ_DUPL_ID):([^\n]+)$", re.MULTILINE)
 
 
@@ -38,13 +45,22 @@ def dedup_key(destination: str, headers: bytes) -> bytes | None:
     found = _ID.search(headers)
     if found is None:
         return None
-    return blake2b(b"%b\n%b" % (destination.encode(), found[1]), digest_size=KEY_BYTES).digest()
+    name = b"%b\n%b" % (destination.encode(), found[1])
+    sender = _SENDER.search(headers)
+    if sender is not None:
+        name += b"\n" + sender[1]
+    return blake2b(name, digest_size=KEY_BYTES).digest()
+
+
+def sender_of(user: str) -> str:
+    """What stands for a user: consumers of a message learn no login name."""
+    return blake2b(user.encode(), digest_size=8).hexdigest()
 
 
 class Dedup:
     """Key → the message that has it, for the last IDS_MAX of them and SECONDS."""
 
-    __slots__ = ("_asked", "_asked_order", "_ids_max", "_known", "_order", "_us_max")
+    __slots__ = ("_asked", "_asked_order", "_ids_max", "_known", "_order", "_us_max", "is_behind")
 
     def __init__(self, ids_max: int = IDS_MAX, seconds: int = SECONDS) -> None:
         self._ids_max = ids_max
@@ -52,6 +68,8 @@ class Dedup:
         self._known: dict[bytes, Dot] = {}
         # When each was learned, oldest first.
         self._order: deque[tuple[int, bytes]] = deque()
+        self.is_behind = False
+        """Whether any SEND may have been tried again at a peer whose records are not here: see `qmq.server.retries`."""
         self._asked: set[bytes] = set()
         self._asked_order: deque[bytes] = deque()
 
@@ -84,8 +102,8 @@ class Dedup:
                 self._asked.discard(self._asked_order.popleft())
 
     def was_asked(self, key: bytes) -> bool:
-        """Whether a peer has asked, so that a SEND with this key is to be treated as tried again."""
-        return key in self._asked
+        """Whether a peer has asked, or may have, so that a SEND with this key is to be treated as tried again."""
+        return self.is_behind or key in self._asked
 
     def _forget_old(self, now_us: int) -> None:
         order = self._order

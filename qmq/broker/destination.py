@@ -43,6 +43,9 @@ JOURNAL = "/system/journal"
 """The node's commit log itself, read from any place on."""
 SYSTEM_DESTINATIONS = ("/system/events", "/system/peers", JOURNAL)
 
+GUESSED_MAX = 100
+"""Characters of a name that an error message repeats."""
+
 KINDS_TEXT = ", ".join(f"{prefix}NAME" for prefix in PREFIXES)
 
 
@@ -51,13 +54,26 @@ def kind_of(destination: str, bytes_max: int = DESTINATION_BYTES_MAX) -> Kind:
     end = destination.find("/", 1) + 1
     kind = PREFIXES.get(destination[:end]) if end > 1 else None
     if kind is None or len(destination) == end:
-        raise Refused("bad-destination", f"A destination is one of {KINDS_TEXT}.")
+        raise Refused("bad-destination", f"A destination is one of {KINDS_TEXT}.{_guess(destination)}")
     # A node made the reply address, and its length is nothing that a client could change.
     if kind is Kind.REPLY:
         bytes_max = DESTINATION_BYTES_MAX
     if len(destination.encode()) > bytes_max:
         raise Refused("destination-too-long", f"A destination has at most {bytes_max} bytes.")
     return kind
+
+
+def _guess(destination: str) -> str:
+    """What a name without a slash before it may have meant."""
+    if (
+        not destination
+        or destination.startswith("/")
+        or len(destination) > GUESSED_MAX
+        or not destination.isprintable()
+    ):
+        return ""
+    is_kind = any(f"/{destination}".startswith(prefix) for prefix in PREFIXES)
+    return f" Did you mean {'' if is_kind else '/queue'}/{destination}?"
 
 
 def is_pattern(destination: str) -> bool:

@@ -148,6 +148,8 @@ class Handover:
         self.serves.add(owner)
         queues.shared.clocks.serve(owner)
         queues.serves_own = queues.node in self.serves
+        if owner == queues.node:
+            queues.paging.served_elsewhere()
         queues.shared.has_stored = True
         queues.settled_early.update(dot for dot in tombstones if dot.origin.node == owner)
         self._adopt_deliveries(owner)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from qmq.broker.message import Message
+from qmq.broker.message import MAYBE_SEEN, Message
 from qmq.dots import Dot, Vector
 
 NOTHING_READY: Final[deque[Message]] = deque(maxlen=0)
@@ -78,7 +78,10 @@ class Lane:
         self.behind = True
 
     def evict(self, covered: Vector, keep: int, is_cold: bool) -> list[Message]:
-        """Let go of what the store has, but for the first `keep`; see `is_spare`. Returns it."""
+        """Let go of what the store has, but for the first `keep`; see `is_spare`. Returns it.
+
+        What is behind that and not in the store follows it: what was accepted since, and memory-only messages.
+        """
         fresh: list[Message] = []
         gone: list[Message] = []
         if len(self.ready) > keep:
@@ -87,7 +90,7 @@ class Lane:
             for message in waiting[keep:]:
                 if is_spare(message, covered, is_cold):
                     gone.append(message)
-                elif gone and message.sequence > covered.get(message.origin, 0):
+                elif gone and (message.sequence < 0 or message.sequence > covered.get(message.origin, 0)):
                     fresh.append(message)
                 elif not message.settled:
                     stay.append(message)
@@ -133,7 +136,9 @@ def is_spare(message: Message, covered: Vector, is_cold: bool) -> bool:
 
     One that came due in memory is found again only by who counts the queue anew (`is_cold`).
     """
-    if message.settled or message.attempts or message.sequence < 0:
+    if message.settled or message.sequence < 0:
+        return False
+    if message.attempts and message.attempts != MAYBE_SEEN:
         return False
     if message.sequence > covered.get(message.origin, 0):
         return False

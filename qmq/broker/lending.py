@@ -14,7 +14,7 @@ borrower forget its own and may offer the name again. So a queue used once leave
 under a name that is being withdrawn was lent before.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from qmq.broker.borrower import Borrower
@@ -31,6 +31,11 @@ WITHDRAWN: Final = -1
 """The limit of an offer that is no more."""
 
 
+def asking(limit: int) -> int:
+    """An offer with this limit that also asks whether messages wait, and the inverse of it: less than WITHDRAWN."""
+    return WITHDRAWN - 1 - limit
+
+
 class Lending:
     """Both sides of lending on one node. Offers have names: see `classes.offer_name`."""
 
@@ -43,6 +48,8 @@ class Lending:
         # Owners we can reach -> offer -> messages received over the present link, and the limit last offered.
         self._received: dict[str, dict[str, int]] = {}
         self._offered: dict[str, dict[str, int]] = {}
+        # Owners we can reach -> queues about which they have been asked whether messages wait, and have not said no.
+        self._asked: dict[str, set[str]] = {}
         # Owners we can reach -> offers that they have been asked to forget.
         self._withdrawing: dict[str, set[str]] = {}
         # Queue -> names of offers for its special classes that some owner knows.
@@ -90,8 +97,18 @@ class Lending:
             borrower = offered[name] = Borrower(peer, lent, of, selector, since_us)
         queue = self._queues.get(queue_name)
         queue.admit(borrower)
-        borrower.limit = limit
+        asks = limit < WITHDRAWN
+        borrower.limit = asking(limit) if asks else limit
         queue.line_up_peer(borrower)
+        if queue.asking is not None:
+            queue.asking.pop(borrower, None)
+        if asks and not of:
+            has_room = borrower.limit > borrower.sent
+            if has_room and self._queues.held:
+                out.peer_waiting.setdefault(peer, {})[name] = False
+            else:
+                queue.asking = queue.asking or {}
+                queue.asking[borrower] = has_room
         self._queues.dispatch(queue, out)
 
     def settled(self, peer: str, dots: Iterable[Dot]) -> None:
@@ -153,11 +170,15 @@ class Lending:
         self.owner_lost(peer)
         self._received[peer] = {}
         self._offered[peer] = {}
+        self._asked[peer] = set()
         self._withdrawing[peer] = set()
 
     def owner_lost(self, peer: str) -> None:
         """Our link to `peer` ended; what we borrowed stays with its consumers, and what they have not got is let go."""
         self._received.pop(peer, None)
+        self._asked.pop(peer, None)
+        for name in list(self._queues.shared.waiting_elsewhere):
+            self._waits_no_more(peer, name)
         for name in {**self._offered.pop(peer, {}), **dict.fromkeys(self._withdrawing.pop(peer, ()))}:
             self._forget_special(name)
         for name, queue in self._queues.by_name.items():
@@ -176,6 +197,42 @@ class Lending:
                 self._forget_special(name)
                 # Somebody may have come meanwhile.
                 self._queues.touched[split_offer(name)[0]] = None
+
+    def waiting(self, peer: str, queues: Mapping[str, bool]) -> None:
+        """`peer` says, where it was asked, whether messages wait there for plain consumers here."""
+        if peer not in self._received:
+            return
+        elsewhere = self._queues.shared.waiting_elsewhere
+        for name, is_waiting in queues.items():
+            queue = self._queues.by_name.get(name)
+            if not is_waiting or queue is None or name not in self._asked[peer]:
+                self._waits_no_more(peer, name)
+                continue
+            elsewhere.setdefault(name, set()).add(peer)
+            for subscription in queue.subscriptions:
+                window = subscription.window
+                if (
+                    window is not None
+                    and window.room <= 0
+                    and subscription.free > 0
+                    and window.turn is not subscription
+                ):
+                    queue.leave_line(subscription)
+                    window.wait(subscription)
+
+    def _waits_no_more(self, peer: str, name: str) -> None:
+        """It has to be asked again."""
+        owners = self._queues.shared.waiting_elsewhere.get(name)
+        if owners is not None:
+            owners.discard(peer)
+            if not owners:
+                del self._queues.shared.waiting_elsewhere[name]
+        if peer in self._asked:
+            self._asked[peer].discard(name)
+        self._queues.touched[name] = None
+        queue = self._queues.by_name.get(name)
+        if queue is not None and self._queues.shared.turns:
+            self._queues.shared.stirred[queue] = None
 
     def _forget_special(self, name: str) -> None:
         queue, of = split_offer(name)
@@ -197,6 +254,9 @@ class Lending:
         name = offer_name(destination, message.lent_as)
         received[name] = received.get(name, 0) + 1
         self._queues.touched[destination] = None
+        if not message.lent_as and destination in self._asked[owner]:
+            self._waits_no_more(owner, destination)
+            self._queues.end_turns_of(destination)
         dot = message.dot
         if dot in self._queues.settled_here.get(owner, {}):
             out.peer_settled_after.setdefault(owner, []).append(dot)
@@ -281,7 +341,7 @@ class Lending:
                 free = {}
             else:
                 free = picking.free_by_class()
-                self._tell(name, free.pop(PLAIN, None), told)
+                self._tell(name, free.pop(PLAIN, None), told, asks=picking.has_window)
                 for of in free:
                     if self._received:
                         self._special.setdefault(name, {})[offer_name(name, of)] = None
@@ -289,13 +349,17 @@ class Lending:
                 self._tell(special, free.get(split_offer(special)[1]), told)
         return told
 
-    def _tell(self, name: str, free: int | None, told: list[tuple[str, str, int]]) -> None:
-        """What each owner must hear about one offer; `free` None: there is no consumer for it."""
+    def _tell(self, name: str, free: int | None, told: list[tuple[str, str, int]], *, asks: bool = False) -> None:
+        """What each owner must hear about one offer; `free` None: there is no consumer for it. `asks`: consumers with a
+        window want to know of messages for which they have no room, and whether the one comes that a place is kept for.
+        """
+        waiting = self._queues.shared.waiting_elsewhere.get(name, ()) if asks else ()
         share = -(-free // len(self._received)) if free and self._received else 0
         for peer, received in self._received.items():
             offered = self._offered[peer]
             if free is None:
                 if offered.pop(name, None) is not None:
+                    self._waits_no_more(peer, name)
                     self._withdrawing[peer].add(name)
                     told.append((peer, name, WITHDRAWN))
                 continue
@@ -304,11 +368,22 @@ class Lending:
             limit = received.get(name, 0) + share
             before = offered.get(name, 0)
             left = before - received.get(name, 0)
+            # A new one is always told: who is first of the exclusive, and whose a group is, depends on consumers that
+            # have no room, too.
+            asks_now = asks and (not free or peer in waiting)
             if (
-                limit == before
-                or (limit < before and free)
-                or (limit > before and left > 0 and limit - before < share / 2)
+                not (asks_now and name not in self._asked[peer])
+                and name in offered
+                and (
+                    limit == before
+                    or (limit < before and free)
+                    or (limit > before and left > 0 and limit - before < share / 2)
+                )
             ):
                 continue
             offered[name] = limit
-            told.append((peer, name, limit))
+            if asks_now:
+                self._asked[peer].add(name)
+            else:
+                self._asked[peer].discard(name)
+            told.append((peer, name, asking(limit) if asks_now else limit))

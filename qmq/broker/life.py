@@ -31,13 +31,15 @@ class Back(IntEnum):
     UNSEEN = 0
     """No client has seen it: the peer had no consumer free after all."""
     RELEASED = 1
-    """Its consumer ended (UNSUBSCRIBE, a lost connection) without an ACK."""
+    """Its consumer was lost (a broken connection, an ERROR) without an ACK."""
     TIMED_OUT = 2
     """No ACK came within the ack-timeout."""
     FAILED = 3
     """NACK."""
     REJECTED = 4
     """NACK with `requeue:false`."""
+    LEFT = 5
+    """Its consumer left in order (DISCONNECT, UNSUBSCRIBE): perhaps seen, and no failure."""
 
 
 COMES_BACK: Final[dict[Back, tuple[State, State]]] = {
@@ -46,6 +48,7 @@ COMES_BACK: Final[dict[Back, tuple[State, State]]] = {
     Back.TIMED_OUT: (State.READY, State.DEAD),
     Back.FAILED: (State.DELAYED, State.DEAD),
     Back.REJECTED: (State.DEAD, State.DEAD),
+    Back.LEFT: (State.READY, State.READY),
 }
 """What becomes of a message that came back: below the limit of deliveries, and at it."""
 

@@ -20,6 +20,12 @@ class BrokerLimits:
     """Held by all transactions of one connection."""
 
     destinations_max: int = 100_000
+    pattern_words_max: int = 200_000
+    """Words of all topic patterns with wildcards."""
+
+    selector_parts_max: int = 200_000
+    """What all different selectors cost together (`Selector.cost`)."""
+
     queue_memory_bytes_max: int = 256 << 20
     """Bodies of memory-only queue messages."""
 

@@ -11,6 +11,7 @@ their message.
 """
 
 from enum import IntEnum
+from typing import Final
 
 from qmq.broker.dedup import dedup_key
 from qmq.broker.destination import Kind
@@ -20,6 +21,14 @@ from qmq.dots import Dot, Origin
 
 KEPT_KINDS = (Kind.QUEUE, Kind.FANOUT)
 """Whose messages are known by their dedup ids."""
+
+
+SEEN: Final = -1
+"""In place of a number of failed deliveries: there was none, and yet a client may have seen the message."""
+
+
+MAYBE_SEEN: Final = -2
+"""As SEEN, for what a node has not handed out itself: an earlier life of it may have, or the node it serves for."""
 
 
 class Retain(IntEnum):
@@ -92,8 +101,9 @@ class Message:
     Memory-only messages are numbered -1, -2, … by a counter of their own, so that journal sequences stay dense.
     `owner` is None for a message of this node, else the name of the peer that lent it to us for delivery; `lent_as` is
     the class of consumers that it is lent to (`classes`).
-    `attempts` counts the deliveries that came back; `settled` is set once and makes every queue skip it. `place` is
-    its queue's: where in its order a message that comes back belongs.
+    `attempts` counts the deliveries that failed, or is SEEN or MAYBE_SEEN; `settled` is set once and makes every queue
+    skip it.
+    `place` is its queue's: where in its order a message that comes back belongs.
     """
 
     __slots__ = (

@@ -26,6 +26,12 @@ TOIL_MAX: Final = 100_000
 have their turn."""
 
 
+TURN_TOIL: Final = 10_000
+"""What selecting may cost in one turn of the event loop, some 2 ms; the last selector asked may exceed it, by 1,012."""
+
+FOLLOW_TOIL_MAX: Final = 2 * TURN_TOIL
+"""What selecting for live followers of fanouts may cost in one group of commits; beyond it they read the log."""
+
 LETTERS_BYTES_MAX: Final = 18 << 20
 """Of the dead letters that a transaction sets off; the largest message fits."""
 
@@ -71,6 +77,7 @@ class Outcome:
     __slots__ = (
         "attempts",
         "batches",
+        "begins",
         "borrowed_settled",
         "browsers",
         "deliveries_after",
@@ -97,6 +104,7 @@ class Outcome:
         "peer_settled_after",
         "peer_settled_now",
         "peer_topics",
+        "peer_waiting",
         "recalls",
         "receipts",
         "record_bytes",
@@ -128,7 +136,7 @@ class Outcome:
         self.batches: list[tuple[Origin, int, bytes]] = []
         # With a transaction, which must be one batch: how many more bytes of dead letters it may set off.
         self.letters_left: int | None = None
-        # What the selectors of those who are told topics and fanouts may cost.
+        # What the selectors of those who are told topics and fanouts may cost, and what reading them has cost.
         self.toil = 0
         # What readers of fanouts miss, besides what is told here: origin, after, through. Told behind the fanout runs.
         self.gone: list[tuple[Origin, int, int]] = []
@@ -151,6 +159,8 @@ class Outcome:
         # Other answers to the session, ready encoded, told after its receipts; `ending` closes it after them.
         self.frames: list[bytes] = []
         self.ending = False
+        # Whether the receipt of a SUBSCRIBE is among them, which goes before the first message of the subscription.
+        self.begins = False
         # Fanout subscriptions that begin: the server reads their past and then lets them follow live.
         self.joined: list[Subscription] = []
         # Topic subscriptions that begin while there are retained values, and the last change before them.
@@ -162,6 +172,8 @@ class Outcome:
         self.peer_deliveries: dict[str, list[Message]] = {}
         # Credit that a peer has withdrawn, and that is forgotten once everything lent against it before is told.
         self.peer_forgotten: dict[str, list[str]] = {}
+        # Queue → whether messages wait here for consumers of a peer, which has asked.
+        self.peer_waiting: dict[str, dict[str, bool]] = {}
         self.peer_settled_now: dict[str, list[Dot]] = {}
         self.peer_settled_after: dict[str, list[Dot]] = {}
         # Lent messages given back to their owner.
@@ -180,6 +192,7 @@ class Outcome:
             or self.fanout_runs
             or self.peer_deliveries
             or self.peer_forgotten
+            or self.peer_waiting
             or self.peer_settled_after
         )
 

@@ -10,12 +10,12 @@ So a page of the store may be old without harm, as long as no checkpoint ends be
 caller sees to that. A message leaves memory only when a finished checkpoint has put it into the store.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from qmq.broker import backlog
 from qmq.broker.lane import is_spare
-from qmq.broker.message import Message
+from qmq.broker.message import MAYBE_SEEN, SEEN, Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.queue import Queue
 from qmq.broker.settled import Settled
@@ -78,6 +78,10 @@ class Paging:
         # room for a checkpoint. And what of them the checkpoint under way takes.
         self.attempts: dict[Dot, int] = {}
         self._attempts_taken: dict[Dot, int] = {}
+        self.is_unseen = False
+        """Whether no consumer had seen what earlier lives of this node left: the last one ended in order."""
+        self._elsewhere_through = 0
+        """Of this life, up to where another node may have handed out what is in the store."""
         self.is_crowded = False
         """Whether memory holds much that could be let go after a checkpoint."""
 
@@ -163,7 +167,7 @@ class Paging:
     def recall_attempts(self, message: Message) -> None:
         """A message comes into memory, with what the store knows of its failures: perhaps there were more."""
         if self.attempts:
-            message.attempts = max(message.attempts, self.attempts.pop(message.dot, 0))
+            message.attempts = max(message.attempts, self.attempts.pop(message.dot, SEEN))
 
     def take_stored(self, message: Message) -> bool:
         """A message that is only in the store is settled without being loaded; False when it is known otherwise."""
@@ -202,6 +206,7 @@ class Paging:
             if len(waiting) == queue.held and all([is_spare(message, self._covered, True) for message in waiting]):
                 # Nothing of it is left here, so nothing need be known of it: the common end among a million queues.
                 self.let_go(waiting)
+                queue.is_counted = False
                 self._queues.drop(queue)
                 return len(waiting)
         dropped = backlog.evict(queue, self._covered)
@@ -260,7 +265,8 @@ class Paging:
             if lane is not None and lane.behind:
                 fetched = found.messages
                 after = fetched[-1].dot if fetched else load.after
-                backlog.take_page(queue, lane, self._news(queue, fetched), after, len(fetched) < load.limit)
+                news = self._news(queue, fetched, may_be_seen=load.after is None)
+                backlog.take_page(queue, lane, news, after, len(fetched) < load.limit)
         queues.dispatch(queue, out)
         queues.forget_if_idle(queue)
 
@@ -278,6 +284,31 @@ class Paging:
             self._due_limits.pop(queue.name, None)
         backlog.take_due(queue, self._news(queue, fetched), next_due_us, until_us)
 
+    def _is_of_before(self, message: Message) -> bool:
+        """Whether another than this life of this node may have handed `message` out."""
+        origin = message.origin
+        if origin == self.origin:
+            return message.sequence <= self._elsewhere_through
+        return not self.is_unseen or origin.node != self.origin.node
+
+    def served_elsewhere(self) -> None:
+        """Until now another node may have handed out what the store has of this one."""
+        self.is_unseen = False
+        self._elsewhere_through = self._covered.get(self.origin, 0)
+
+    def leaves_unseen(self, stored: Collection[Origin]) -> bool:
+        """Whether no message is with a consumer, nor was any that is in memory, failures aside: those are on record.
+
+        Nor any in the store that is not of this life; `stored` says whose messages are there.
+        """
+        before = [origin for origin in stored if origin != self.origin or self._elsewhere_through]
+        if not self.is_unseen and any([origin.node == self.origin.node for origin in before]):
+            return False
+        if self._queues.deliveries or any(self._queues.lent.values()):
+            return False
+        owned = self._queues.owned.values()
+        return all([message.attempts >= 0 for messages in owned for message in messages.values()])
+
     def _known_in_store(self, queue: Queue) -> int:
         """How many of the messages in memory the store has, too."""
         known = [message for message in queue.waiting() if not message.settled]
@@ -286,8 +317,12 @@ class Paging:
             known += [message for message in lent.values() if message.envelope.destination == queue.name]
         return sum(1 for m in known if not m.settled and 0 < m.sequence <= self._covered.get(m.origin, 0))
 
-    def _news(self, queue: Queue, messages: list[Message]) -> list[Message]:
-        """Those that are neither in memory nor settled; from now on they are in memory."""
+    def _news(self, queue: Queue, messages: list[Message], *, may_be_seen: bool = False) -> list[Message]:
+        """Those that are neither in memory nor settled; from now on they are in memory.
+
+        `may_be_seen`: they are the first of the store, where that stands which was with consumers when this node or
+        its owner went away. Nothing says which of them were.
+        """
         gone = self.gone
         news: list[Message] = []
         for message in messages:
@@ -297,5 +332,7 @@ class Paging:
                     continue
                 by_sequence[message.sequence] = message
                 self.recall_attempts(message)
+                if may_be_seen and not message.attempts and self._is_of_before(message):
+                    message.attempts = MAYBE_SEEN
                 news.append(message)
         return news

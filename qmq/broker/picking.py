@@ -6,8 +6,9 @@ A queue has a Picking only while it needs one; others never come here. Three rul
   name) gets everything; the others stand by. The next one begins when nothing of ours is in other hands.
 - Groups: all messages of a group go to one consumer. Nobody remembers whom: it follows from the names of those who
   could have it (rendezvous hashing over nodes, then over a node's classes, then over consumers), so all owners agree
-  without talking. While messages of a group are out, the group stays where they are. When its consumer has no room,
-  the group waits and others go on.
+  without talking. While messages of a group are out, nobody else gets more of it; when its consumer is another one by
+  now, it gets no more either, else a backlog would keep the group where it is. When its consumer has no room, the
+  group waits and others go on.
 - Selectors: a message goes to the next in line that wants it. What nobody in line wants stays, others go past it.
 
 Each look continues where the last one ended (`seen`: a place per lane and class of consumers, or per consumer once
@@ -19,6 +20,7 @@ What peers lend to consumers here is in `parking`, what is out in `hands`, who i
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
+from qmq.broker.borrower import Borrower
 from qmq.broker.classes import PLAIN
 from qmq.broker.hands import Hands, group_of, key_of
 from qmq.broker.lane import Lane, place_of
@@ -33,7 +35,6 @@ from qmq.broker.subscription import Delivery, Subscription
 from qmq.broker.window import Window
 
 if TYPE_CHECKING:
-    from qmq.broker.borrower import Borrower
     from qmq.broker.queue import Queue
 
 LOOKED_MAX: Final = 2000
@@ -48,6 +49,12 @@ LET_GO_FROM: Final = 1000
 
 KEPT_MAX: Final = 10_000
 """Messages of one lane that wait in memory for consumers without room, while others look for theirs behind them."""
+
+LET_GO_BYTES: Final = 8 << 20
+"""Of bodies and headers, likewise."""
+
+KEPT_BYTES_MAX: Final = 64 << 20
+"""Of bodies and headers, likewise; one page may go over."""
 
 CHOICES_MAX: Final = 4096
 
@@ -122,12 +129,12 @@ class Picking:
             self.queue.shared.withdrawn[self.queue.name, subscription.lent_as] = None
         self._changed()
 
-    def admitted(self, borrower: "Borrower") -> None:
+    def admitted(self, borrower: Borrower) -> None:
         """A peer has offered credit for one more class of consumers."""
         self._count(borrower.lent_as)
         self._changed()
 
-    def dismissed(self, borrower: "Borrower") -> None:
+    def dismissed(self, borrower: Borrower) -> None:
         """It has none any more."""
         self._uncount(borrower.lent_as, borrower.key)
         self._changed()
@@ -158,6 +165,11 @@ class Picking:
             return True
         if any(self.roster.classes) or self.hands.local or self.hands.lent:
             return True
+        return self.has_window
+
+    @property
+    def has_window(self) -> bool:
+        """Whether some consumer here shares a window."""
         return any(subscription.window is not None for subscription in self.queue.subscriptions)
 
     @property
@@ -301,20 +313,20 @@ class Picking:
             self._has_seen(other, lane, last)
         return left
 
-    def _in_line(self) -> "list[Subscription | Borrower]":
+    def _in_line(self) -> list[Subscription | Borrower]:
         return [*self._subscriptions, *self._peers]
 
-    def _key(self, lane: Lane, taker: "Subscription | Borrower") -> tuple[int, object]:
+    def _key(self, lane: Lane, taker: Subscription | Borrower) -> tuple[int, object]:
         if not self.is_grouped:
             return lane.priority, taker.lent_as
         return lane.priority, taker if isinstance(taker, Subscription) else taker.key
 
-    def _has_seen(self, taker: "Subscription | Borrower", lane: Lane, place: int) -> None:
+    def _has_seen(self, taker: Subscription | Borrower, lane: Lane, place: int) -> None:
         key = self._key(lane, taker)
         if place > self._seen.get(key, 0):
             self._seen[key] = place
 
-    def _taker_of(self, message: Message) -> "Subscription | Borrower | None":
+    def _taker_of(self, message: Message) -> Subscription | Borrower | None:
         envelope = message.envelope
         group = group_of(message)
         if group and self.roster.active is None:
@@ -335,7 +347,7 @@ class Picking:
             refused = selector
         return None
 
-    def _hand(self, taker: "Subscription | Borrower", message: Message, lane: Lane, out: Outcome) -> None:
+    def _hand(self, taker: Subscription | Borrower, message: Message, lane: Lane, out: Outcome) -> None:
         queue = self.queue
         if isinstance(taker, Subscription):
             self._subscriptions.remove(taker)
@@ -387,10 +399,15 @@ class Picking:
 
     # Groups
 
-    def _holder_of(self, group: bytes, message: Message) -> "Subscription | Borrower | None":
+    def _holder_of(self, group: bytes, message: Message) -> Subscription | Borrower | None:
         """Who may have this message of `group`, with room or without; None: nobody now."""
         held = self.hands.groups.get(group)
         if held is not None:
+            if held.epoch != self.hands.epoch and not self.roster.selectors:
+                chosen = self._choose(group, message)
+                if held.holder != (chosen.key if isinstance(chosen, Borrower) else chosen):
+                    return None
+                held.epoch = self.hands.epoch
             holder = held.holder
             taker = (self.queue.borrowers or {}).get(holder) if isinstance(holder, str) else holder
             if taker is None or wants(taker, message):
@@ -399,6 +416,10 @@ class Picking:
             return None
         if self.roster.selectors:
             return choose(self.queue, group, message)
+        return self._choose(group, message)
+
+    def _choose(self, group: bytes, message: Message) -> Subscription | Borrower | None:
+        """The one of all consumers that the group goes to when it is free; nobody has a selector."""
         chosen = self._choices.get(group)
         if chosen is None:
             chosen = choose(self.queue, group, message)
@@ -416,9 +437,18 @@ class Picking:
         if queue.is_loading:
             return
         wanted = len(lane.ready)
-        if wanted > LET_GO_FROM and not roster.wants_all and not self.is_grouped:
+        if wanted >= KEPT_MAX and (roster.wants_all or self.is_grouped):
+            return
+        size = _bytes_of(lane)
+        if (wanted > LET_GO_FROM or size > LET_GO_BYTES) and not roster.wants_all and not self.is_grouped:
             wanted, has_dropped = let_go(queue, lane, roster.selectors)
             if has_dropped:
                 self._skipped.add(lane.priority)
-        if wanted < KEPT_MAX:
+                size = _bytes_of(lane)
+        if wanted < KEPT_MAX and size < KEPT_BYTES_MAX:
             queue.load(out)
+
+
+def _bytes_of(lane: Lane) -> int:
+    """What is in memory of it. Looked at only when a page is about to come."""
+    return sum([len(message.body) + len(message.envelope.headers) for message in lane.ready])

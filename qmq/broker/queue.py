@@ -38,6 +38,7 @@ class Queue:
     """Messages in order, consumers in line. Pure; every method adds what follows to an Outcome."""
 
     __slots__ = (
+        "asking",
         "borrowers",
         "check_us",
         "delayed",
@@ -100,6 +101,8 @@ class Queue:
         self.in_line: list[Subscription] | None = None
         self.borrowers: dict[str, Borrower] | None = None
         self.peers_in_line: deque[Borrower] | None = None
+        self.asking: dict[Borrower, bool] | None = None
+        """Peers that want to hear whether messages wait for them here; True: they had room when they asked."""
         self.picking: Picking | None = Picking(self) if rules.exclusive else None
         """Set when not everybody may have every message."""
 
@@ -298,6 +301,8 @@ class Queue:
         if self.borrowers is not None and self.borrowers.pop(borrower.key, None) is not None:
             if not self.borrowers:
                 self.borrowers = None
+            if self.asking is not None:
+                self.asking.pop(borrower, None)
             if self.picking is not None:
                 self.picking.dismissed(borrower)
 
@@ -383,6 +388,25 @@ class Queue:
 
     def dispatch(self, out: Outcome) -> None:
         """Give ready messages away, the highest priority first, until nobody has room or none is left."""
+        self._dispatch(out)
+        if self.asking is not None and not self.is_loading:
+            self._answer(self.asking, out)
+
+    def _answer(self, asking: "dict[Borrower, bool]", out: Outcome) -> None:
+        """Let peers hear what they have asked for: that something waits, when they have no room; that nothing does,
+        when they have some. Where they had room, a message that is lent answers as well."""
+        is_waiting = not self.is_counted or any(lane.ready or lane.behind for lane in self.lanes)
+        for borrower, had_room in list(asking.items()):
+            has_room = borrower.limit > borrower.sent
+            if not had_room and (has_room or not is_waiting or self.picking is not None):
+                continue
+            del asking[borrower]
+            if has_room or not had_room:
+                out.peer_waiting.setdefault(borrower.peer, {})[self.name] = not had_room
+        if not asking:
+            self.asking = None
+
+    def _dispatch(self, out: Outcome) -> None:
         if self.picking is not None:
             self.picking.dispatch(out)
             return

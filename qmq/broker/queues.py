@@ -17,13 +17,16 @@ from qmq.broker.alone import Alone
 from qmq.broker.dead_letters import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, DeadLetters, Publish, letter_bytes_of
 from qmq.broker.handover import Handover
 from qmq.broker.life import COMES_BACK, Back, State
-from qmq.broker.message import Envelope, Message
+from qmq.broker.message import MAYBE_SEEN, SEEN, Envelope, Message
 from qmq.broker.outcome import Outcome, Return
 from qmq.broker.paging import Paging
+from qmq.broker.postponed import Postponed
 from qmq.broker.queue import MESSAGE_BYTES, Queue
 from qmq.broker.rules import QueueRules
 from qmq.broker.shared import Shared
-from qmq.broker.subscription import Asks, Delivery, Subscription
+from qmq.broker.stored_names import StoredNames
+from qmq.broker.subscription import Ack, Asks, Delivery, Subscription
+from qmq.broker.window import Window
 from qmq.dots import Dot, Origin
 
 _new_dot: Final = tuple.__new__
@@ -48,6 +51,8 @@ class Queues:
         self.node = origin.node
         self.rules_of = rules_of
         self.by_name: dict[str, Queue] = {}
+        self.stored_names = StoredNames(0)
+        """Queues that are only in the store."""
         self.shared = Shared(origin.node, self._expired)
         self.shared.is_fenced = self._is_fenced
         self.deliveries = self.shared.deliveries
@@ -58,6 +63,7 @@ class Queues:
         self.settled_early: set[Dot] = set()
         self.handover = Handover(self, origin.node)
         self.alone = Alone(self)
+        self.postponed = Postponed(self)
         self.serves_own = True
         """Whether this node hands out what it accepts, and not another that has taken over."""
         self.held = False
@@ -80,6 +86,8 @@ class Queues:
         queue = self.by_name.get(name)
         if queue is None:
             queue = self.by_name[name] = Queue(name, self.rules_for(name), self.shared)
+            if self.stored_names.count:
+                self.stored_names.discard(name)
         return queue
 
     def forget_if_idle(self, queue: Queue) -> None:
@@ -93,6 +101,8 @@ class Queues:
         self.deadlines.forget(queue)
         if self.by_name.get(queue.name) is queue:
             del self.by_name[queue.name]
+            if queue.stored or not queue.is_counted:
+                self.stored_names.add(queue.name)
 
     def rules_for(self, name: str) -> QueueRules:
         """The rules of the queue called `name`, which need not be here."""
@@ -115,6 +125,8 @@ class Queues:
 
     def settle_turns(self, out: Outcome) -> None:
         """It may be somebody else's turn: after a consumer came or went, or what was lent is settled or back."""
+        if self.shared.turns:
+            self._mind_turns(out)
         while self.shared.stirred:
             stirred, self.shared.stirred = self.shared.stirred, {}
             for queue in stirred:
@@ -128,6 +140,7 @@ class Queues:
     def release_hold(self, out: Outcome) -> None:
         """The node may hand out: everything that waited goes out."""
         self.held = False
+        self.postponed.end(out)
         for queue in list(self.by_name.values()):
             queue.dispatch(out)
 
@@ -182,6 +195,8 @@ class Queues:
         if dot in self.settled_early:
             self.settled_early.discard(dot)
         elif not (self.handover.elsewhere and self.lend_elsewhere(message)):
+            # Its owner may have handed it out before it was silent.
+            message.attempts = message.attempts or MAYBE_SEEN
             self.push(message, out)
 
     def lend_elsewhere(self, message: Message) -> bool:
@@ -189,6 +204,7 @@ class Queues:
         peer = self.handover.elsewhere.pop(message.dot, None)
         if peer is None:
             return False
+        message.attempts = message.attempts or MAYBE_SEEN
         self.owned.setdefault(message.origin, {})[message.sequence] = message
         queue = self.get(message.envelope.destination)
         queue.count_in(message)
@@ -205,6 +221,8 @@ class Queues:
     def restore(self, message: Message) -> None:
         """Take in an owned message that only the journal has, at start; nothing is handed out yet."""
         self.paging.recall_attempts(message)
+        if not message.attempts and not self.paging.is_unseen:
+            message.attempts = MAYBE_SEEN
         self.owned.setdefault(message.origin, {})[message.sequence] = message
         self.get(message.envelope.destination).push(message, 0)
 
@@ -253,20 +271,33 @@ class Queues:
         self.touched[queue.name] = None
         self.dispatch(queue, out)
 
-    def unsubscribe(self, subscription: Subscription, out: Outcome) -> None:
-        """Take a consumer out; what it has in flight counts as a failed delivery and goes back."""
+    def cease(self, subscription: Subscription, out: Outcome) -> None:
+        """Give a consumer nothing more; what it has in flight stays with it. A second call does nothing."""
         queue = self.get(subscription.destination)
-        if subscription in queue.subscriptions:
-            queue.subscriptions.remove(subscription)
+        if subscription not in queue.subscriptions:
+            return
+        queue.subscriptions.remove(subscription)
         queue.leave_line(subscription)
-        subscription.closed = True
-        self.deadlines.forget(subscription)
         queue.free -= subscription.credit
+        subscription.credit = 0
         if queue.picking is not None:
             queue.picking.leave(subscription, out)
         if subscription.window is not None:
             subscription.window.leave(subscription)
-        self.give_back(list(subscription.in_flight.values()), Back.RELEASED, out)
+        self.touched[queue.name] = None
+
+    def unsubscribe(self, subscription: Subscription, out: Outcome, why: Back) -> None:
+        """Take a consumer out; what it has in flight goes back, as `why` (RELEASED or LEFT) says."""
+        subscription.closed = True
+        self.cease(subscription, out)
+        self.deadlines.forget(subscription)
+        queue = self.get(subscription.destination)
+        in_flight = list(subscription.in_flight.values())
+        if why is Back.LEFT and subscription.ack is Ack.AUTO:
+            # What was sent before a client left comes to it before the answer to that.
+            self.settle([delivery for delivery in in_flight if delivery.sent], out)
+            in_flight = [delivery for delivery in in_flight if not delivery.sent]
+        self.give_back(in_flight, why, out)
         self.touched[queue.name] = None
         self.forget_if_idle(queue)
 
@@ -336,9 +367,14 @@ class Queues:
             for other in window.subscriptions:
                 self.touched[other.destination] = None
         window.held -= count
-        queue.leave_line(subscription)
-        if not subscription.closed and subscription.free > 0:
-            window.wait(subscription)
+        if window.turn is not subscription:
+            queue.leave_line(subscription)
+            if not subscription.closed and subscription.free > 0:
+                window.wait(subscription)
+        self._go_round(window, out)
+
+    def _go_round(self, window: Window, out: Outcome) -> None:
+        """There may be room: the next of the client's subscriptions has its turn, and so on."""
         while window.room > 0:
             following = window.next()
             if following is None:
@@ -347,6 +383,38 @@ class Queues:
                 its = self.get(following.destination)
                 its.line_up(following)
                 self.dispatch(its, out)
+                if following.waiting and window.turn is None and self._may_come(following):
+                    its.leave_line(following)
+                    window.turn = following
+                    self.shared.turns[following] = None
+                    self.touched[its.name] = None
+
+    def _may_come(self, subscription: Subscription) -> bool:
+        return not subscription.lent_as and subscription.destination in self.shared.waiting_elsewhere
+
+    def end_turns_of(self, queue_name: str) -> None:
+        """A message for the places that are kept is here: they are free for it."""
+        for subscription in self.shared.turns:
+            if subscription.destination == queue_name:
+                self._end_turn(subscription)
+
+    def _end_turn(self, subscription: Subscription) -> None:
+        window = subscription.window
+        if window is not None and window.turn is subscription:
+            window.turn = None
+            if not subscription.closed:
+                self.get(subscription.destination).line_up(subscription)
+
+    def _mind_turns(self, out: Outcome) -> None:
+        """Keep no place for what does not come any more; others may have it."""
+        for subscription in list(self.shared.turns):
+            window = subscription.window
+            assert window is not None
+            if window.turn is not subscription or subscription.closed or not self._may_come(subscription):
+                del self.shared.turns[subscription]
+                self._end_turn(subscription)
+                self.touched[subscription.destination] = None
+                self._go_round(window, out)
 
     def _settle_borrowed(self, message: Message, out: Outcome) -> None:
         message.settled = True
@@ -393,12 +461,13 @@ class Queues:
     # Back
 
     def give_back(self, deliveries: list[Delivery], why: Back, out: Outcome) -> None:
-        """These deliveries failed: own messages go where `life` says, borrowed ones to their owner, which decides.
+        """These deliveries come back: own messages go where `life` says, borrowed ones to their owner, which decides.
 
-        All of one subscription, in delivery order.
+        All of one subscription, in delivery order. Of a consumer that has gone, nothing was seen that was not sent.
         """
         if not deliveries:
             return
+        has_gone = why is Back.RELEASED or why is Back.LEFT
         subscription = deliveries[0].subscription
         queue = self.get(subscription.destination)
         back: list[Return] = []
@@ -414,7 +483,7 @@ class Queues:
                 subscription.message_ids.pop(message.message_id, None)
             if message.settled:
                 continue
-            returned = Return(message, why, asks)
+            returned = Return(message, Back.UNSEEN if has_gone and not delivery.sent else why, asks)
             if message.owner is None:
                 back.append(returned)
             else:
@@ -428,13 +497,26 @@ class Queues:
 
     def take_back(self, queue: Queue, returns: list[Return], out: Outcome) -> None:
         """Own messages, out of everybody's hands again and in their old order."""
+        for message, why, _ in returns:
+            if why is Back.LEFT:
+                message.attempts = message.attempts if message.attempts > 0 else SEEN
+            elif why is not Back.UNSEEN:
+                message.attempts = max(message.attempts, 0) + 1
+        self.put_back(queue, returns, out)
+        self.dispatch(queue, out)
+        self.forget_if_idle(queue)
+
+    def put_back(self, queue: Queue, returns: list[Return], out: Outcome) -> None:
+        """Each goes where `_fate` says; its failure is counted."""
         rules = queue.rules
         again: list[Message] = []
-        for message, why, asks in returns:
-            if why is not Back.UNSEEN:
-                message.attempts += 1
+        for returned in returns:
+            message, why, asks = returned
             state, target = self._fate(queue, message.attempts, why, asks)
-            if state is not State.DEAD and why is not Back.UNSEEN:
+            if state is State.DEAD and self.postponed.must_wait(queue, message):
+                self.postponed.waiting.append(returned)
+                state = State.READY
+            if state is not State.DEAD and why is not Back.UNSEEN and why is not Back.LEFT:
                 self._note_attempts(message, out)
             if state is State.READY:
                 again.append(message)
@@ -454,8 +536,6 @@ class Queues:
         if again and self.alone.after is not None:
             again = self.alone.give_back(queue, again)
         queue.push_back(again)
-        self.dispatch(queue, out)
-        self.forget_if_idle(queue)
 
     def _fate(self, queue: Queue, attempts: int, why: Back, asks: Asks | None) -> tuple[State, str]:
         """What becomes of a message that has come back so often, and where its letter goes, if there is one."""
@@ -478,7 +558,7 @@ class Queues:
             return 0
         subscription = delivery.subscription
         queue = self.get(subscription.destination)
-        state, target = self._fate(queue, message.attempts + 1, why, subscription.asks)
+        state, target = self._fate(queue, max(message.attempts, 0) + 1, why, subscription.asks)
         return letter_bytes_of(message) if state is State.DEAD and target else 0
 
     def _note_attempts(self, message: Message, out: Outcome) -> None:

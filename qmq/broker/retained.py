@@ -31,6 +31,9 @@ EARLY_MAX = 4096
 SCAN_MAX = 500
 """Names looked at for one page: about 2 ms of a pattern that matches none of them."""
 
+SCAN_VISITS_MAX = 5_000
+"""Or fewer names, where the pattern is one that costs much to match."""
+
 STAMP_MAX = (1 << 63) - 1
 
 
@@ -160,7 +163,7 @@ class Retained:
         names = self.names
         found: list[Message] = []
         index = bisect_right(names, position) if position else bisect_left(names, pattern.literal)
-        end = min(len(names), index + SCAN_MAX)
+        end = min(len(names), index + max(1, min(SCAN_MAX, SCAN_VISITS_MAX // pattern.visits)))
         size = 0
         while index < end and size < bytes_max:
             name = names[index]

@@ -95,7 +95,9 @@ class Roster:
             if self.active is not None and subscription is not first:
                 own = 0
             window = subscription.window
-            if window is not None:
+            if window is not None and window.turn is subscription:
+                own = min(own, 1)
+            elif window is not None:
                 left = rooms.get(window, window.room)
                 own = min(own, left)
                 rooms[window] = left - max(0, own)

@@ -59,9 +59,20 @@ class Session:
     """One client. `subscriptions` by the client's id, `transactions` by its name; `key` is random (`replies`).
 
     `listener` has those of its subscriptions that need no object of their own; None while there are none.
+    `held_bytes` is what its transactions hold, `asked_bytes` what its other subscriptions cost.
     """
 
-    __slots__ = ("_late", "_late_order", "held_bytes", "id", "key", "listener", "subscriptions", "transactions")
+    __slots__ = (
+        "_late",
+        "_late_order",
+        "asked_bytes",
+        "held_bytes",
+        "id",
+        "key",
+        "listener",
+        "subscriptions",
+        "transactions",
+    )
 
     def __init__(self, id: int, key: int = 0) -> None:
         self.id = id
@@ -69,6 +80,7 @@ class Session:
         self.subscriptions: dict[str, Subscription] = {}
         self.listener: Listener | None = None
         self.held_bytes = 0
+        self.asked_bytes = 0
         self.transactions: dict[str, list[Held]] = {}
         self._late: dict[int | str, tuple[int, Subscription]] = {}
         self._late_order: deque[int | str] | None = None

@@ -7,7 +7,7 @@ from qmq.broker.clocks import PeerClocks
 from qmq.broker.deadlines import Deadlines
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
-from qmq.broker.subscription import Delivery
+from qmq.broker.subscription import Delivery, Subscription
 from qmq.dots import Dot
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Shared:
         "paging",
         "stirred",
         "tag",
+        "turns",
+        "waiting_elsewhere",
         "withdrawn",
     )
 
@@ -56,6 +58,10 @@ class Shared:
         """peer → what it has from us: neither settled nor returned nor given up."""
         self.stirred: dict[Queue, None] = {}
         """Queues in which it may be somebody else's turn; looked at when the decision under way is finished."""
+        self.waiting_elsewhere: dict[str, set[str]] = {}
+        """Queue → owners that have said that messages wait there for plain consumers of this node."""
+        self.turns: dict[Subscription, None] = {}
+        """Those for which a place of their window is kept, or was until just now."""
         self.withdrawn: dict[tuple[str, str], None] = {}
         """(queue, class): an ordered message goes back to its owner, so nothing may be on its way here meanwhile."""
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qmq.broker.buffer import Buffer
 from qmq.broker.classes import PLAIN
+from qmq.broker.destination import is_pattern
 from qmq.broker.message import Message
+from qmq.broker.patterns import NODE_BYTES
 from qmq.broker.selectors import Selector
 from qmq.broker.window import Window
 from qmq.dots import Vector
@@ -58,6 +60,10 @@ class JournalSpan(NamedTuple):
     until: Vector | None
     reader: str = ""
 
+
+OBJECT_BYTES: Final = 600
+SELECTOR_PART_BYTES: Final = 200
+"""Of a compiled selector, for each unit of its cost."""
 
 NOTHING_IN_FLIGHT: "Final[dict[int, Delivery]]" = {}
 """One for all, and nobody writes into it: `hold` gives a subscription a dictionary of its own before the first.
@@ -137,6 +143,16 @@ class Subscription:
         self.start: str | Vector | StartAt | JournalSpan = "first"
         # The last sequence that this node had given when a fanout subscription began; for `next`.
         self.since = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it costs to have it, about, besides what it is given."""
+        size = OBJECT_BYTES
+        if self.selector is not None:
+            size += SELECTOR_PART_BYTES * self.selector.cost
+        if is_pattern(self.destination):
+            size += NODE_BYTES * (1 + self.destination.count("."))
+        return size
 
     def hold(self, delivery: "Delivery") -> None:
         """It has this message in hand."""

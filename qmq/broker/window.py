@@ -3,6 +3,9 @@
 Each subscription keeps its own credit; the window comes on top. One that would be given a message while the window is
 full waits in the client's own round, and lines up at its queue again when its turn comes: so queues with many messages
 do not starve those with few.
+
+A queue may have messages at other nodes only. When its turn comes, and an owner has said that messages wait there
+(`Shared.waiting_elsewhere`), the place is kept free until one of them is here or none waits any more (`turn`).
 """
 
 from collections import deque
@@ -13,19 +16,21 @@ if TYPE_CHECKING:
 
 
 class Window:
-    """`most` messages, of which `held` are out. `subscriptions` are all that share it."""
+    """`most` messages, of which `held` are out. `subscriptions` are all that share it; for `turn` one place is kept."""
 
-    __slots__ = ("_round", "held", "most", "subscriptions")
+    __slots__ = ("_round", "held", "most", "subscriptions", "turn")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.held = 0
         self.subscriptions: dict[Subscription, None] = {}
+        self.turn: Subscription | None = None
         self._round: dict[Subscription, None] = {}
 
     @property
     def room(self) -> int:
-        return self.most - self.held
+        kept = 0 if self.turn is None else 1
+        return self.most - self.held - kept
 
     @property
     def round(self) -> deque["Subscription"]:
@@ -45,6 +50,6 @@ class Window:
         return None
 
     def leave(self, subscription: "Subscription") -> None:
-        """It ends."""
+        """It ends. A place that is kept for it is free when `Queues._mind_turns` has seen that."""
         self.subscriptions.pop(subscription, None)
         self._round.pop(subscription, None)

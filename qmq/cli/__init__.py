@@ -46,7 +46,7 @@ def main() -> None:
       qmq serve                               one node on 127.0.0.1:61613
       qmq send /queue/hello "hello"           in another shell
       qmq listen /queue/hello --count 1
-      qmq mesh up cluster/three.toml          three nodes
+      qmq mesh up peers.toml                  every node of a peers file
 
     Exit codes: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong.
     """

@@ -1,12 +1,13 @@
 """`qmq config`: what is wrong with the files, what counts in the end, what a change changes, and password hashes."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from ..config import check_together, difference, effective, load, load_node, load_peers
+from ..config import difference, effective, load, load_node, load_peers
 from ..errors import ConfigError
 from .options import FILE, json_option, node_options, overrides
 from .output import print_json, printable
@@ -22,24 +23,35 @@ def config() -> None:
 def check(config_file: Path | None, peers_file: Path | None, node_name: str | None, data: Path | None) -> None:
     """Check the node file, the peers file, and both together.
 
-    Prints every mistake with its line and leaves with exit code 2 when there is one. Without --node, a peers file is
-    checked for each of its nodes.
+    Prints every mistake with its line and leaves with exit code 2 when there is one. Without --node, and without a name
+    in the node file, both files are checked for each node of the peers file.
     """
     if config_file is None and peers_file is None:
         raise click.UsageError("give --config, --peers or both")
-    if config_file is None and peers_file is not None and node_name is None:
-        peers = load_peers(peers_file)
-        mistakes: list[str] = []
-        for peer in peers.nodes:
-            found = check_together(load_node(None, {"name": peer.name}), peers, str(peers_file))
-            mistakes += [mistake for mistake in found if mistake not in mistakes]
-        if mistakes:
-            raise ConfigError(mistakes)
-    else:
-        load(config_file, peers_file, node_name, overrides(data))
+    given = overrides(data)
+    mistakes: list[str] = []
+    for name in [node_name] if node_name is not None else _nodes_to_check(config_file, peers_file, given):
+        try:
+            load(config_file, peers_file, name, given)
+        except ConfigError as error:
+            mistakes += [mistake for mistake in error.mistakes if mistake not in mistakes]
+    if mistakes:
+        raise ConfigError(mistakes)
     for file in (config_file, peers_file):
         if file is not None:
             click.echo(f"{file}: ok")
+
+
+def _nodes_to_check(
+    config_file: Path | None, peers_file: Path | None, given: dict[str, object]
+) -> Sequence[str | None]:
+    """Every node of the peers file, or None for the one that the node file names. Files that cannot be read: None."""
+    try:
+        if peers_file is not None and "name" not in load_node(config_file, given).model_fields_set:
+            return [peer.name for peer in load_peers(peers_file).nodes]
+    except ConfigError:
+        pass  # `load` says what is wrong with them.
+    return [None]
 
 
 @config.command

@@ -28,8 +28,8 @@ PROGRAM: Sequence[str] = (sys.executable, "-m", "qmq")
 READY_SECONDS = 20.0
 PROBE_SECONDS = 1.0
 POLL_SECONDS = 0.05
-STOP_SECONDS = 15.0
-"""From SIGTERM to SIGKILL: the default `limits.drain_seconds` and a little more."""
+STOP_SECONDS = 20.0
+"""From SIGTERM to SIGKILL: the default `limits.drain_seconds`, the last frames and records, and a little more."""
 TAIL_LINES = 15
 TAIL_BYTES = 16 << 10
 
@@ -84,8 +84,9 @@ class Mesh:
         config_file: Path | None = None,
         peers_files: Mapping[str, Path] | None = None,
         log_level: str = "info",
+        bound: bool = False,
     ) -> None:
-        """Nothing is started yet. `nodes` None means all of the file.
+        """Nothing is started yet. `nodes` None means all of the file. `bound` ones end with this process.
 
         `peers_files` gives single nodes a peers file of their own, as when a link is to go through a proxy.
         Raises ConfigError for a bad peers file, Failed for a name that is not in it.
@@ -96,6 +97,7 @@ class Mesh:
         self.config_file = config_file
         self.peers_files = dict(peers_files or {})
         self.log_level = log_level
+        self.bound = bound
         self.nodes: dict[str, Node] = {}
         for name in nodes if nodes is not None else [peer.name for peer in self.peers.nodes]:
             peer = self.peers.peer(name)
@@ -122,10 +124,16 @@ class Mesh:
         command += ["--peers", str(self.peers_files.get(name, self.peers_file)), "--log-level", self.log_level]
         if self.config_file is not None:
             command += ["--config", str(self.config_file)]
+        if self.bound:
+            command.append("--until-eof")
         with node.log.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we stop the nodes in order.
             node.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.PIPE if self.bound else subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         record(self.data, add=[Running(name, node.process.pid, start_mark(node.process.pid) or "")])
         return node
@@ -213,6 +221,8 @@ class Mesh:
         except subprocess.TimeoutExpired:
             node.process.kill()
             node.process.wait()
+        if node.process.stdin is not None:
+            node.process.stdin.close()
         record(self.data, remove=[name])
         return node.process.returncode
 
@@ -292,9 +302,9 @@ def record(data: Path, *, add: Sequence[Running] = (), remove: Sequence[str] = (
 
 
 def make_folder(path: Path) -> None:
-    """Make it and those that it is in, where they are missing. Raises Failed."""
+    """Make it, for this user alone, and those that it is in, where they are missing. Raises Failed."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Failed(f"{error.filename or path}: {error.strerror or error}") from error
 

@@ -40,11 +40,11 @@ mesh_options: Callable[..., Any] = together(
 def queues(prefix: str, **options: Any) -> None:
     """List queues with messages or consumers.
 
-    Those whose name begins with PREFIX (without /queue/), in order of their names. A node lists what it owns and its
-    own consumers; with --mesh, all nodes are summed.
+    Those whose name begins with PREFIX (/queue/ may be left out), in order of their names. A node lists what it
+    owns and its own consumers; with --mesh, all nodes are summed.
     """
     heads = ["QUEUE", "MESSAGES", "BYTES", "IN FLIGHT", "CONSUMERS"]
-    _show(f"/control/list/queue/{prefix}*", heads, _depths, **options)
+    _show(_list("queue", prefix), heads, _depths, **options)
 
 
 @click.command
@@ -53,9 +53,9 @@ def queues(prefix: str, **options: Any) -> None:
 def topics(prefix: str, **options: Any) -> None:
     """List topics and patterns with subscribers.
 
-    Those whose name begins with PREFIX (without /topic/), in order of their names.
+    Those whose name begins with PREFIX (/topic/ may be left out), in order of their names.
     """
-    _show(f"/control/list/topic/{prefix}*", ["TOPIC", "CONSUMERS"], _names, **options)
+    _show(_list("topic", prefix), ["TOPIC", "CONSUMERS"], _names, **options)
 
 
 @click.command
@@ -64,10 +64,10 @@ def topics(prefix: str, **options: Any) -> None:
 def fanouts(prefix: str, **options: Any) -> None:
     """List fanouts that have a log or followers.
 
-    Those whose name begins with PREFIX (without /fanout/), in order of their names. Every node has its own copy of the
-    messages: with --mesh, the largest is shown, and consumers are summed.
+    Those whose name begins with PREFIX (/fanout/ may be left out), in order of their names. Every node has its own
+    copy of the messages: with --mesh, the largest is shown, and consumers are summed.
     """
-    _show(f"/control/list/fanout/{prefix}*", ["FANOUT", "MESSAGES", "BYTES", "CONSUMERS"], _copies, **options)
+    _show(_list("fanout", prefix), ["FANOUT", "MESSAGES", "BYTES", "CONSUMERS"], _copies, **options)
 
 
 @click.command
@@ -80,6 +80,11 @@ def subscribers(destination: str, **options: Any) -> None:
     """
     heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT"]
     _show(f"/control/list-subscribers{destination}", heads, _places, **options)
+
+
+def _list(kind: str, prefix: str) -> str:
+    """The question. The prefix may begin as the list shows it."""
+    return f"/control/list/{kind}/{prefix.removeprefix(f'/{kind}/')}*"
 
 
 def _show(

@@ -4,6 +4,7 @@ A real mesh has one `qmq serve` per host under a service manager; what these com
 `status` only needs the addresses of the peers file.
 """
 
+import re
 import shutil
 import signal
 import sys
@@ -17,12 +18,12 @@ from typing import Any, TextIO
 
 import click
 
-from ..config import PeersFile, load_peers
+from ..config import PeersFile, is_open_to_others, load_peers
 from .client import Client, ServerError
 from .launch import PROBE_SECONDS, Mesh, Node, exit_text, recorded, stop_recorded
 from .mesh_members import check, retire
 from .mesh_serving import serving_table, who_serves
-from .options import FILE, FOLDER, json_option
+from .options import FILE, FOLDER, json_option, login_options
 from .output import Failed, print_json, printable, table
 from .serve import LOG_LEVELS
 from .status import ask, links_of
@@ -30,6 +31,9 @@ from .status import ask, links_of
 REFRESH_SECONDS = 0.5
 LOG_READ_BYTES_MAX = 64 << 10
 CLEAR_BELOW = "\x1b[J"
+LOG_ENTRY = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ([A-Z]+) ")
+"""The beginning of a line as `qmq serve` logs it."""
+QUIET_LEVELS = (b"DEBUG", b"INFO")
 
 data_option = click.option("--data", type=FOLDER, help="Where nodes keep their data.  [default: .mesh/MESH-ID]")
 nodes_option = click.option("--nodes", metavar="A,B", help="Only these nodes of the file.")
@@ -66,20 +70,34 @@ mesh.add_command(retire)
 @nodes_option
 @click.option("--config", "config_file", type=FILE, help="A node file for every node; its name is overruled.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Of the nodes.")
-def up(peers: Path, data: Path | None, nodes: str | None, config_file: Path | None, log_level: str) -> None:
+@click.option("--verbose", "-v", is_flag=True, help="Show all that the nodes log, not warnings and errors alone.")
+@login_options
+def up(
+    peers: Path,
+    data: Path | None,
+    nodes: str | None,
+    config_file: Path | None,
+    log_level: str,
+    verbose: bool,
+    login: str | None,
+    passcode: str | None,
+) -> None:
     """Start a node for each of the peers file; Ctrl-C stops all.
 
-    Shows what the nodes log, and below it (on a terminal) a table with their live state. Each node keeps its data in
-    DATA/NAME and its log in DATA/NAME.log. Exit code 1 when a node ends before it answers (with the end of
-    its log), or did not end in order.
+    Shows the warnings of the nodes, and below them (on a terminal) a table with their live state. Each node keeps its
+    data in DATA/NAME and its whole log in DATA/NAME.log. Exit code 1 when a node ends before it answers (with the end
+    of its log), or did not end in order.
     """
-    where = data or default_data(load_peers(peers))
+    file = load_peers(peers)
+    where = data or default_data(file)
+    if file.secret is not None and is_open_to_others(peers):
+        _keep_to_oneself(peers)
     fleet = Mesh(peers, where, nodes=_names(nodes), config_file=config_file, log_level=log_level)
     with stop_signals() as stopping, fleet:
-        logs = [LogFollower(node) for node in fleet.nodes.values()]
+        logs = [LogFollower(node, verbose) for node in fleet.nodes.values()]
         screen = Screen(sys.stdout)
         fleet.start_all()
-        watcher = Watcher(fleet)
+        watcher = Watcher(fleet, login, passcode)
         was_ready = False
         while not stopping.is_set():
             states = watcher.look()
@@ -125,18 +143,20 @@ def down(peers: Path, data: Path | None, nodes: str | None) -> None:
 @mesh.command
 @click.argument("peers", type=FILE)
 @data_option
+@login_options
 @json_option
-def status(peers: Path, data: Path | None, as_json: bool) -> None:
+def status(peers: Path, data: Path | None, login: str | None, passcode: str | None, as_json: bool) -> None:
     """Show every node of a peers file: whether it answers, its links, and who serves whose queue messages.
 
-    Works for nodes on other hosts too. Exit code 1 when one of them does not answer.
+    Works for nodes on other hosts too. Nodes with users tell it to those whose `control` is "read" or "admin". Exit
+    code 1 when one of them does not answer.
     """
     file = load_peers(peers)
     pids = {one.name: one.pid for one in recorded(data or default_data(file)) if one.is_alive}
     states = []
     pictures = {}
     for peer in file.nodes:
-        probe = Probe(Node(peer.name, peer.client, Path()), file.version)
+        probe = Probe(Node(peer.name, peer.client, Path()), file.version, login, passcode)
         states.append(probe.look(pids.get(peer.name), "silent"))
         if probe.takeover is not None:
             pictures[peer.name] = probe.takeover
@@ -151,6 +171,17 @@ def status(peers: Path, data: Path | None, as_json: bool) -> None:
         click.echo("\n".join(printable(line) for line in lines))
     if any(state.state != "ready" for state in states):
         sys.exit(1)
+
+
+def _keep_to_oneself(peers: Path) -> None:
+    """Nodes take no secret that others can read, and that of a fresh checkout always is."""
+    try:
+        peers.chmod(0o600)
+    except OSError as error:
+        raise Failed(
+            f"{peers}: other users can read the secret in it, and chmod 600 failed: {error.strerror}"
+        ) from error
+    click.echo(f"{peers}: others could read the secret in it; only you can now (chmod 600)")
 
 
 def default_data(peers: PeersFile) -> Path:
@@ -184,10 +215,12 @@ def stop_signals() -> Iterator[threading.Event]:
 class Probe:
     """Asks one node for its status over one connection that it keeps, so that asking twice a second costs little."""
 
-    def __init__(self, node: Node, version: int = 0) -> None:
+    def __init__(self, node: Node, version: int = 0, login: str | None = None, passcode: str | None = None) -> None:
         """`version` of the peers file that it should go by; 0 for any."""
         self.node = node
         self._version = version
+        self._login = login
+        self._passcode = passcode
         self._client: Client | None = None
         self.takeover: Mapping[str, Any] | None = None
         """What the node said last about who serves whom; None when it said nothing."""
@@ -197,15 +230,19 @@ class Probe:
         state, up, links, notes = unanswered, None, None, ""
         try:
             if self._client is None:
-                self._client = Client(self.node.address, timeout_seconds=PROBE_SECONDS)
+                self._client = Client(
+                    self.node.address, login=self._login, passcode=self._passcode, timeout_seconds=PROBE_SECONDS
+                )
             state = "ready"
             facts = ask(self._client)
             up, links = links_of(facts)
             told = facts.get("takeover")
             self.takeover = told if isinstance(told, dict) else None
             notes = _notes(facts.get("membership"), self._version)
-        except ServerError:
-            state = "ready"  # it answers, only not to us: login needed, or no status allowed
+        except ServerError as refused:
+            # It answers, only not to this user: a login is missing or wrong, or the user may not read the status.
+            state = "ready"
+            notes = f"refuses its status: {refused.code or refused.message}"
             self.close()
         except Failed:
             self.close()
@@ -220,8 +257,8 @@ class Probe:
 class Watcher:
     """The states of all nodes of a mesh that runs here."""
 
-    def __init__(self, fleet: Mesh) -> None:
-        self._probes = [Probe(node) for node in fleet.nodes.values()]
+    def __init__(self, fleet: Mesh, login: str | None = None, passcode: str | None = None) -> None:
+        self._probes = [Probe(node, 0, login, passcode) for node in fleet.nodes.values()]
         self._answered: set[str] = set()
 
     def look(self) -> list[NodeState]:
@@ -242,10 +279,11 @@ class Watcher:
 
 
 class LogFollower:
-    """New lines of a node's log, with the node's name before each."""
+    """New lines of a node's log, each with the node's name; all of them, or without DEBUG and INFO."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, is_verbose: bool) -> None:
         self._node = node
+        self._is_verbose = is_verbose
         self._at = node.log.stat().st_size if node.log.exists() else 0
         self._rest = b""
 
@@ -258,7 +296,12 @@ class LogFollower:
             data = file.read(LOG_READ_BYTES_MAX)
         self._at += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [f"{self._node.name} | {printable(line.decode('utf-8', 'backslashreplace'))}" for line in lines]
+        shown = [printable(line.decode("utf-8", "backslashreplace")) for line in lines if self._is_shown(line)]
+        return [f"{self._node.name} | {line}" for line in shown]
+
+    def _is_shown(self, line: bytes) -> bool:
+        entry = LOG_ENTRY.match(line)
+        return self._is_verbose or entry is None or entry[1] not in QUIET_LEVELS
 
 
 class Screen:

@@ -38,6 +38,11 @@ def read_address(ctx: click.Context, param: click.Parameter, value: str) -> Addr
         raise click.BadParameter(f"{value!r} {error}") from error
 
 
+def read_optional_address(ctx: click.Context, param: click.Parameter, value: str | None) -> Address | None:
+    """The same, for an option that may be left out."""
+    return None if value is None else read_address(ctx, param, value)
+
+
 def read_headers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, str]]:
     """`name:value`, cut at the first colon; the value may have more, and may be empty."""
     headers = []
@@ -71,6 +76,11 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+login_options: Callable[[F], F] = together(
+    click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name, also from QMQ_LOGIN."),
+    click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE."),
+)
+
 client_options: Callable[[F], F] = together(
     click.option(
         "--at",
@@ -80,8 +90,7 @@ client_options: Callable[[F], F] = together(
         show_default=True,
         help="The node to talk to.",
     ),
-    click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name, also from QMQ_LOGIN."),
-    click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE."),
+    login_options,
     click.option(
         "--patience",
         type=Number(min=0, max=SECONDS_MAX, min_open=True),
@@ -111,6 +120,7 @@ node_options: Callable[[F], F] = together(
 )
 
 
-def overrides(data: Path | None) -> dict[str, object]:
+def overrides(data: Path | None, listen: Address | None = None) -> dict[str, object]:
     """What the command line says over the node file."""
-    return {} if data is None else {"data": data}
+    given: dict[str, object] = {"data": data, "stomp": None if listen is None else ({"address": str(listen)},)}
+    return {key: value for key, value in given.items() if value is not None}

@@ -28,7 +28,9 @@ OWN_HEADERS = ("destination", "receipt")
 @click.argument("body", required=False)
 @header_option
 @click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="Send the body so many times.")
-@click.option("--lines", type=click.File("rb"), help="Send each line of this file as a message, without its line end.")
+@click.option(
+    "--lines", type=click.File("rb"), help="Send each line of this file as a message, without its newline (LF)."
+)
 @click.option("--receipt/--no-receipt", default=True, show_default=True, help="Wait until the node has every message.")
 @client_options
 @json_option
@@ -52,7 +54,7 @@ def send(
     \b
       qmq send /queue/jobs "resize 17"
       qmq send /topic/news - < article.html
-      qmq send /fanout/log --lines access.log --at 127.0.0.1:61614
+      qmq send /fanout/log --lines notes.txt --at 127.0.0.1:61614
     """
     if lines is not None and (body is not None or count != 1):
         raise click.UsageError("--lines takes the place of BODY and --count")
@@ -69,7 +71,8 @@ def send(
             raise Failed(f"{failure.message}; {window.summary()}") from failure
     if as_json:
         seconds = round(time.monotonic() - started, 6)
-        print_json({"destination": destination, "sent": window.sent, "receipted": window.receipted, "seconds": seconds})
+        counts = {"sent": window.sent, "receipted": window.receipted, "copies": window.copies}
+        print_json({"destination": destination, **counts, "seconds": seconds})
     else:
         click.echo(window.summary())
 
@@ -83,6 +86,8 @@ class Window:
         self.wants_receipts = wants_receipts
         self.sent = 0
         self.receipted = 0
+        self.copies: int | None = None
+        """The smallest number of disks that a receipt named; None when none did."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._unanswered: set[str] = set()
@@ -110,9 +115,10 @@ class Window:
 
     def summary(self) -> str:
         messages = f"{self.sent} message{'' if self.sent == 1 else 's'}"
-        return f"sent {messages} to {self.destination}" + (
-            f", {self.receipted} receipted" if self.wants_receipts else ", no receipts asked for"
-        )
+        if not self.wants_receipts:
+            return f"sent {messages} to {self.destination}, no receipts asked for"
+        copies = "" if self.copies is None else f", copies {self.copies}"
+        return f"sent {messages} to {self.destination}, {self.receipted} receipted{copies}"
 
     def _write(self, client: Client) -> None:
         client.write(b"".join(self._pending))
@@ -129,6 +135,9 @@ class Window:
             if frame.head.command == "RECEIPT" and receipt in self._unanswered:
                 self._unanswered.remove(receipt)
                 self.receipted += 1
+                copies = frame.head.headers.get("copies", "")
+                if copies.isdecimal():
+                    self.copies = int(copies) if self.copies is None else min(self.copies, int(copies))
 
 
 def _body(text: str | None) -> bytes:
@@ -139,4 +148,4 @@ def _body(text: str | None) -> bytes:
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     for line in file:
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
+        yield line.removesuffix(b"\n")  # of CRLF the CR stays: the file can be made again, byte for byte

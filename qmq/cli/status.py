@@ -17,6 +17,8 @@ from .output import Failed, byte_size, duration, print_json, printable, table
 
 STATUS_DESTINATION = "/control/status"
 QUEUES_SHOWN_MAX = 20
+FOR_EVERYBODY = frozenset({"node", "software", "incarnation", "vector", "cut"})
+"""All that a user without `control` is given."""
 
 
 @click.command
@@ -57,11 +59,16 @@ def links_of(facts: Mapping[str, Any]) -> tuple[int, int]:
 
 def describe(facts: Mapping[str, Any]) -> list[str]:
     """The status for people: one line about the node, then a table for each thing of which there are several."""
+    named = f"node {facts.get('node', '?')}  incarnation {facts.get('incarnation', '?')}"
+    if facts.keys() <= FOR_EVERYBODY:
+        return [named, 'nothing more: the rest is for users with control = "read"']
     lines = [
-        f"node {facts.get('node', '?')}  incarnation {facts.get('incarnation', '?')}  "
-        f"up {duration(float(facts.get('uptime_seconds', 0)))}",
+        f"{named}  up {duration(float(facts.get('uptime_seconds', 0)))}",
         f"connections {facts.get('connections', 0)}  subscriptions {facts.get('subscriptions', 0)}",
     ]
+    memory = facts.get("memory")
+    if isinstance(memory, dict):
+        lines[-1] += f"  hold {byte_size(memory.get('bytes', 0))} of {byte_size(memory.get('max', 0))}"
     journal = facts.get("journal")
     if isinstance(journal, dict):
         end = journal.get("end", 0)

@@ -1,5 +1,7 @@
 """A node or a mesh of one's own for a measurement: on loopback, with a data directory that goes with it.
 
+The nodes hold the other end of a pipe of this process (`--until-eof`), so they end with it, also when it is killed.
+
 Its log is kept until then, so that a node that does not start says why.
 """
 
@@ -75,11 +77,9 @@ class Throwaway:
 
     def start(self, timeout_seconds: float = READY_SECONDS) -> None:
         """Start it and wait until it answers. Raises Failed when it does not."""
-        command = [*PROGRAM, "serve", "--config", str(self._node_file), "--log-level", "warning"]
+        command = [*PROGRAM, "serve", "--config", str(self._node_file), "--log-level", "warning", "--until-eof"]
         with self._log.open("ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
         self._process = process
         if self._core is not None:
             os.sched_setaffinity(process.pid, {self._core})  # before it has threads: they inherit it
@@ -95,18 +95,19 @@ class Throwaway:
     def kill(self) -> None:
         """End its process as a crash does. Idempotent."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            with self._process:  # It is waited for, and its pipe closed.
+                self._process.kill()
 
     def stop(self) -> None:
         """Ask its process to end, and kill it when it does not. Idempotent."""
         if self._process is None:
             return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        with self._process:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
 
 
 def ends_in_order() -> None:
@@ -152,9 +153,10 @@ def throwaway_mesh(folder: Path | None, limits: Mapping[str, int], core: int | N
             PEER.format(name=name, client=client, mesh=link)
             for name, client, link in zip(names, addresses[::2], addresses[1::2], strict=True)
         )
+        peers.touch(0o600)
         peers.write_text(PEERS_FILE + text, "utf-8")
         config.write_text(MESH_NODE_FILE.format(limits=_lines(limits)), "utf-8")
-        with Mesh(peers, Path(place, "data"), config_file=config, log_level="warning") as mesh:
+        with Mesh(peers, Path(place, "data"), config_file=config, log_level="warning", bound=True) as mesh:
             mesh.start_all()
             for node in mesh.nodes.values():
                 if core is not None and node.process is not None:

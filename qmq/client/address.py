@@ -63,6 +63,11 @@ class Rotation:
         most = min(self._seconds_max, self._seconds_min * 2.0 ** min(rounds - 1, 63))
         return address, self._chance.uniform(0.0, most)
 
+    @property
+    def has_failed_everywhere(self) -> bool:
+        """Whether every node has failed since the last connection that stood."""
+        return self._failures >= len(self.addresses)
+
     def failed(self) -> None:
         """The node last named could not be had, or its connection ended soon."""
         self._failures += 1

@@ -46,7 +46,7 @@ from qmq.wire.stomp import (
 LIMITS = Limits(header_line_bytes_max=1 << 20, header_count_max=1000, header_bytes_max=4 << 20, body_bytes_max=64 << 20)
 """Of what a node may send. It is trusted more than a stranger, so these only stop nonsense."""
 
-NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "unknown-ack"})
+NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "stopping", "unknown-ack"})
 """ERRORs without a receipt that no request can be blamed for."""
 
 

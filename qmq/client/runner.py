@@ -56,6 +56,7 @@ class Runner:
         """The node that the client is logged in to."""
         self.last_error = ""
         self._rotation = rotation
+        self._is_warned = False
         self._dial = dial
         self._tls = tls
         self._attempt_seconds = attempt_seconds
@@ -145,6 +146,16 @@ class Runner:
                 self._rotation.stood()
             else:
                 self._rotation.failed()
+            self._warn(was_online)
+
+    def _warn(self, was_online: bool) -> None:
+        """Say once that no node can be reached: until one can, every call just waits."""
+        if was_online:
+            self._is_warned = False
+        elif self._rotation.has_failed_everywhere and not self._is_warned and self.core.phase is not Phase.CLOSED:
+            self._is_warned = True
+            nodes = ", ".join(map(str, self._rotation.addresses))
+            log.warning("! no node can be reached (%s); trying again until one can. Last: %s", nodes, self.last_error)
 
     def _note(self, address: Address, what: str) -> None:
         self.last_error = f"{address}: {what}"

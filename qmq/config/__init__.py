@@ -8,6 +8,7 @@
     peers        PeersFile
     toml_lines   where in the text a key stands
     mistakes     what is wrong, in words
+    secrecy      files with secrets that others could read
     load         files in, settings out
     show         settings out, as TOML
     peers_change whether one peers file may follow another
@@ -29,6 +30,8 @@ from .load import check_together as check_together
 from .load import load as load
 from .load import load_node as load_node
 from .load import load_peers as load_peers
+from .node import CONTROLS as CONTROLS
+from .node import Control as Control
 from .node import ListenerSettings as ListenerSettings
 from .node import MeshSettings as MeshSettings
 from .node import NodeSettings as NodeSettings
@@ -39,4 +42,6 @@ from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers_change import check_change as check_change
 from .prints import prints_of as prints_of
+from .secrecy import check_secrecy as check_secrecy
+from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective

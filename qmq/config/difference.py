@@ -42,6 +42,8 @@ CHANGES_LIVE = (
     "limits.heartbeat_floor_ms",
     "limits.heartbeat_grace",
     "limits.destinations_max",
+    "limits.pattern_words_max",
+    "limits.selector_parts_max",
     "limits.durable_subscriptions_max",
     "limits.queue_messages_max",
     "limits.queue_bytes_max",

@@ -31,13 +31,14 @@ class LimitSettings(Section):
 
     # Before login: whoever can reach the port can cost this much, and no more.
     login_seconds: Seconds = 5.0
-    """From accept to the end of CONNECT, TLS included. A client on a slow line needs one round trip or three."""
+    """From accept to CONNECTED, TLS and the wait for a password check included. A client on a slow line needs one round
+    trip or three."""
     login_bytes_max: LineSize = 8 << 10
     """Everything sent until CONNECT is complete; the largest CONNECT of the stock clients is under 1 KiB."""
     logins_pending_max: Count = 400
     """Connections that have not logged in yet, on the whole node."""
     logins_pending_per_address_max: Count = 200
-    """Of these, from one IP address: silent connections from one place must not keep everyone out."""
+    """Of these, from one address; beyond either the oldest silent one goes (`qmq.server.door`)."""
 
     # Connections.
     connections_max: Count = 10_000
@@ -85,8 +86,15 @@ class LimitSettings(Section):
     """Factor: a client is gone after this many of its own intervals in silence (STOMP 1.2, "Heart-beating")."""
 
     # Of the node.
+    memory_bytes_max: SizeOrUnbounded = 0
+    """What all connections together may make the node hold; 0 = a quarter of what the machine, or the control group of
+    the node, has."""
     destinations_max: Count = 100_000
     """Destinations that live at once; each unused one is forgotten."""
+    pattern_words_max: Count = 200_000
+    """Words of all topic patterns with wildcards that have a subscriber; each costs some 400 bytes."""
+    selector_parts_max: Count = 200_000
+    """Headers, values, operators and LIKE steps of all different selectors: what one message can make the node ask."""
     durable_subscriptions_max: Count = 1_000
     """Names of durable fanout subscriptions that the mesh knows, used or not; their cursors are kept in memory."""
     commit_pending_bytes_max: Size = 16 << 20

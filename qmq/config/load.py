@@ -17,6 +17,7 @@ from ..errors import ConfigError
 from .mistakes import describe, suggest
 from .node import NodeSettings
 from .peers import PeersFile
+from .secrecy import check_secrecy
 from .toml_lines import LineIndex
 
 FILE_BYTES_MAX = 4 << 20
@@ -68,6 +69,7 @@ def load(
         mistakes += _check_levels(settings, peers, str(node_file) if node_file is not None else "settings")
     if settings is not None and peers is not None:
         mistakes += check_together(settings, peers, str(peers_file))
+    mistakes += check_secrecy(settings, peers, peers_file)
     if mistakes or settings is None:
         raise ConfigError(mistakes)
     return settings, peers
@@ -78,7 +80,12 @@ def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peer
     names = [peer.name for peer in peers.nodes]
     mistakes = []
     if settings.name not in names:
-        mistakes.append(f"{source}: nodes: no node is named {settings.name!r}; {suggest(settings.name, names)}")
+        if "name" in settings.model_fields_set:
+            mistakes.append(f"{source}: nodes: no node is named {settings.name!r}; {suggest(settings.name, names)}")
+        else:
+            mistakes.append(
+                f"{source}: which of its nodes is this? Give --node, or name in the node file: {', '.join(names)}"
+            )
     if settings.mesh.tls is None and len(peers.nodes) > 1:
         if not peers.is_loopback:
             mistakes.append(
@@ -118,6 +125,8 @@ def _load_node(
         peer = peers.peer(str(overrides.get("name", values.get("name", default))))
         if peer is not None:
             values["stomp"] = [{"address": str(peer.client)}]
+    if "stomp" in values and "stomp" in overrides:
+        mistakes.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
     for key, value in overrides.items():
         section: object = values
         *outer, last = key.split(".")

@@ -6,19 +6,26 @@ the peers file say of each other is checked in `load`, because either can be rea
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
-from .address import Address, parse_address
+from .address import Address
 from .destinations import DestinationSettings
 from .limits import LimitSettings
 from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 SYNC_INTERVAL_MS_MAX = 60_000
+
+CHECKPOINT_PARTS = 16
+"""A reserve has room for so many times what starts a checkpoint. The databases' own logs take about eight times what it
+reads, and a half of the reserve is held by a file for the journal alone."""
+
+CHECKPOINT_ROOM_MAX = 32 << 20
+"""No checkpoint needs a larger reserve: it works in slices."""
 
 
 class TlsSettings(Section):
@@ -35,24 +42,18 @@ class ListenerSettings(Section):
 
     address: AddressText
     tls: TlsSettings | None = None
-    anonymous: bool
-    """Whether CONNECT without login is served. When the file does not say: only on loopback."""
+    anonymous: bool | None = None
+    """Whether CONNECT without login is served. None: on loopback, as long as no user is configured."""
+    receipts_before_commit: bool = False
+    """Whether the receipts of a transaction's frames come at once, for clients that wait for them before COMMIT."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _anonymous_only_on_loopback(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or "anonymous" in values:
-            return values
-        address = values.get("address")
-        try:
-            parsed = parse_address(address) if isinstance(address, str) else address
-        except ValueError:
-            parsed = None  # the field itself says what is wrong with it
-        return {**values, "anonymous": isinstance(parsed, Address) and parsed.is_loopback}
+    def serves_anonymous(self, *, has_users: bool) -> bool:
+        """Whether CONNECT without login is served here; `has_users` says whether the node has any user."""
+        return self.address.is_loopback and not has_users if self.anonymous is None else self.anonymous
 
     @field_validator("anonymous")
     @classmethod
-    def _nobody_unknown_from_outside(cls, anonymous: bool, info: ValidationInfo) -> bool:
+    def _nobody_unknown_from_outside(cls, anonymous: bool | None, info: ValidationInfo) -> bool | None:
         address = info.data.get("address")
         if anonymous and address is not None and not address.is_loopback:
             raise ValueError(f"must be false: {address} can be reached from other machines; add [[users]] instead")
@@ -96,6 +97,16 @@ class StorageSettings(Section):
     fanout_age_seconds_max: Seconds = 7 * 86400.0
     queue_store: Annotated[str, BeforeValidator(_read_queue_store)] = "sqlite"
     """Where a backlog waits: a file in the data directory, or a PostgreSQL database of this node's own."""
+    queue_store_seconds_max: Annotated[Seconds, Field(ge=1.0)] = 30.0
+    """How long PostgreSQL may hang, or be away, before the node ends, so that peers take over."""
+
+    @field_validator("disk_reserve_bytes")
+    @classmethod
+    def _room_for_a_checkpoint(cls, reserve: int | None, info: ValidationInfo) -> int | None:
+        least = min(CHECKPOINT_PARTS * int(info.data.get("checkpoint_bytes", 0)), CHECKPOINT_ROOM_MAX)
+        if reserve and reserve < least:
+            raise ValueError(f"must be 0, or at least {least}: what a checkpoint needs, as checkpoint_bytes says")
+        return reserve
 
     @property
     def sync_interval_ms(self) -> int | None:
@@ -123,14 +134,32 @@ def _read_password_hash(value: object) -> object:
     return value
 
 
+Control = Literal["none", "read", "admin"]
+"""What a user may ask of the node and do to it; docs/configuration.md has the table."""
+CONTROLS: tuple[Control, ...] = get_args(Control)
+"""Each may all that those before it may."""
+
+
+def _read_control(value: object) -> object:
+    if isinstance(value, bool):
+        instead = '"admin", or "read" to look only' if value else '"none"'
+        raise ValueError(f"must be one of the words none, read and admin: write {instead}")
+    if value not in CONTROLS:
+        raise ValueError('must be "none", "read" or "admin"')
+    return value
+
+
 class User(Section):
     """One `[[users]]`: who may log in."""
 
     name: Annotated[str, BeforeValidator(_read_user_name)]
     password_hash: Annotated[str, BeforeValidator(_read_password_hash), Field(repr=False)]
     """As `qmq config hash` prints it."""
-    control: bool = True
-    """Whether the user may ask what is in the broker and who is connected (`/control/…`, `/system/…`)."""
+    control: Annotated[Control, BeforeValidator(_read_control)] = "none"
+    """`read` is to ask what is in the broker and who is connected; `admin` also to read its journal, which has every
+    body, and to change the mesh (`/control/…`, `/system/…`)."""
+    receipts_before_commit: bool | None = None
+    """As of `[[stomp]]`, for this user at any listener. None: as the listener says."""
 
 
 class MeshSettings(Section):
@@ -203,7 +232,7 @@ class NodeSettings(Section):
 
     name: NodeName = "qmq"
     data: FilePath = Path("qmq-data")
-    stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP, anonymous=True),)
+    stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     users: tuple[User, ...] = ()
@@ -251,7 +280,9 @@ class NodeSettings(Section):
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise ValueError(f"must not have two users named {name!r}")
-        closed = [listener.address for listener in info.data.get("stomp", ()) if not listener.anonymous]
-        if closed and not users:
+        if users:
+            return users
+        closed = [one.address for one in info.data.get("stomp", ()) if not one.serves_anonymous(has_users=False)]
+        if closed:
             raise ValueError(f"must name at least one user: nobody could log in at {closed[0]}")
         return users

@@ -11,6 +11,7 @@ from qmq.broker.destination import Kind
 from qmq.broker.outcome import Outcome
 from qmq.cursors import Name
 from qmq.errors import Refused
+from qmq.gateways.headers import truth
 
 NAME_HEADERS = ("durable-subscription-name", "durable-subscriber-name", "activemq.subscriptionName")
 FLAG_HEADERS = ("durable", "persistent")
@@ -26,10 +27,7 @@ def durable_words(headers: Mapping[str, str], subscription_id: str, client_id: s
                 raise Refused("missing-header", f"CONNECT needs the header client-id for {header}.")
             return _checked(client_id, name)
     for header in FLAG_HEADERS:
-        text = headers.get(header, "false")
-        if text not in ("true", "false"):
-            raise Refused("bad-header", f"The header {header} is true or false.")
-        if text == "true":
+        if truth(headers, header, False):
             return _checked("", subscription_id)
     return None
 

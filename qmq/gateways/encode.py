@@ -101,12 +101,13 @@ def encode_run(prefix: bytes, tails: list[bytes]) -> bytes:
 
 
 def encode_deliveries(subscription: Subscription, deliveries: list[Delivery], version: Version) -> bytes:
-    """Queue messages for one subscription, with what its client needs to settle them."""
+    """Queue messages for one subscription, with what its client needs to settle them. They count as sent now."""
     prefix = subscription.prefix
     needs_ack = subscription.ack is not Ack.AUTO
     tagged = needs_ack and version >= Version.V12
     parts: list[bytes] = []
     for delivery in deliveries:
+        delivery.sent = True
         message = delivery.message
         if tagged and not message.attempts:
             # Told once, and whole: nobody else will want this tail.
@@ -123,7 +124,7 @@ def encode_deliveries(subscription: Subscription, deliveries: list[Delivery], ve
         if tagged:
             parts.append(b"ack:%d\n" % delivery.tag)
         if message.attempts:
-            parts.append(b"redelivered:true\ndelivery-count:%d\n" % (message.attempts + 1))
+            parts.append(b"redelivered:true\ndelivery-count:%d\n" % (max(message.attempts, 0) + 1))
         parts.append(tail_of(message) if version == Version.V12 else tail_for(message, version))
         if needs_ack and not tagged:
             if subscription.message_ids is None:

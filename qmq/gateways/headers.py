@@ -6,6 +6,7 @@ Everything that is wrong here is refused with what would be right (design sectio
 import re
 from collections.abc import Mapping
 
+from qmq.broker.dedup import SENDER
 from qmq.broker.destination import Kind, is_pattern, kind_of
 from qmq.broker.life import Back
 from qmq.broker.message import Retain
@@ -25,6 +26,7 @@ OWN_HEADERS = frozenset(
     {
         "ack",
         "content-length",
+        SENDER,
         "delivery-count",
         "destination",
         "dropped",
@@ -79,14 +81,22 @@ def prefetch(headers: Mapping[str, str], default: int, most: int) -> int:
     return default
 
 
+def truth(headers: Mapping[str, str], name: str, default: bool) -> bool:
+    """What a header says that is `true` or `false`, in upper or lower case. Raises Refused for anything else."""
+    text = headers.get(name)
+    if text is None:
+        return default
+    said = text.lower()
+    if said != "true" and said != "false":
+        raise Refused("bad-header", f"The header {name} is true or false.")
+    return said == "true"
+
+
 def is_said(headers: Mapping[str, str], *names: str) -> bool:
     """Whether the first of these headers that is there says `true`. Raises Refused for anything but true and false."""
     for name in names:
-        text = headers.get(name)
-        if text is not None:
-            if text not in ("true", "false"):
-                raise Refused("bad-header", f"The header {name} is true or false.")
-            return text == "true"
+        if name in headers:
+            return truth(headers, name, False)
     return False
 
 
@@ -142,20 +152,12 @@ def ack_timeout_us(headers: Mapping[str, str]) -> int:
 
 def nack_reason(headers: Mapping[str, str]) -> Back:
     """`requeue:false` on NACK rejects the message for good (RabbitMQ's word)."""
-    text = headers.get("requeue", "true")
-    if text not in ("true", "false"):
-        raise Refused("bad-header", "The header requeue is true or false.")
-    return Back.FAILED if text == "true" else Back.REJECTED
+    return Back.FAILED if truth(headers, "requeue", True) else Back.REJECTED
 
 
 def is_persistent(headers: Mapping[str, str]) -> bool:
     """`persistent:false` asks for memory only; anything but true and false is refused."""
-    text = headers.get("persistent")
-    if text is None or text == "true":
-        return True
-    if text == "false":
-        return False
-    raise Refused("bad-header", "The header persistent is true or false.")
+    return truth(headers, "persistent", True)
 
 
 def selector(headers: Mapping[str, str]) -> Selector | None:

@@ -7,6 +7,7 @@ session (temporary queues, reply addresses) is worked out each time.
 from collections.abc import Mapping
 
 from qmq.broker.broker import Broker
+from qmq.broker.dedup import DEDUP_HEADERS, SENDER, sender_of
 from qmq.broker.destination import Kind, is_pattern, kind_of
 from qmq.broker.levels import FSYNC
 from qmq.broker.message import Envelope, Retain
@@ -26,6 +27,7 @@ class SendPlan:
         "envelope",
         "generation",
         "is_bounded",
+        "is_early",
         "is_retry",
         "key",
         "level",
@@ -42,12 +44,15 @@ class SendPlan:
         level: int = FSYNC,
         *,
         is_retry: bool = False,
+        is_early: bool = False,
     ) -> None:
         self.envelope = envelope
         self.generation = generation
         self.level = level
         self.transaction = transaction
         self.is_retry = is_retry
+        # In a transaction: whether its receipt does not wait for COMMIT.
+        self.is_early = is_early
         self.key = envelope.key
         self.likeness: object | None = None
         # Whether nothing but its destination decides about it, so that many can be sent as one (`Broker.send_run`).
@@ -62,18 +67,21 @@ class SendPlan:
 
     def to(self, destination: str) -> "SendPlan":
         """The plan of a block that differs only in its destination, which is of the same likeness."""
-        return SendPlan(self.envelope.to(destination), self.transaction, self.generation, self.level)
+        return SendPlan(
+            self.envelope.to(destination), self.transaction, self.generation, self.level, is_early=self.is_early
+        )
 
 
 class SendPlans:
-    """Those of one session, with its `replies`."""
+    """Those of one session, with its `replies` and its `user`."""
 
-    __slots__ = ("_broker", "_replies", "_rules")
+    __slots__ = ("_broker", "_replies", "_rules", "_sender")
 
-    def __init__(self, broker: Broker, rules: Rules, replies: ReplyTo) -> None:
+    def __init__(self, broker: Broker, rules: Rules, replies: ReplyTo, user: str | None = None) -> None:
         self._broker = broker
         self._rules = rules
         self._replies = replies
+        self._sender = () if user is None else ((SENDER, sender_of(user)),)
 
     def of(self, head: Head) -> SendPlan | None:
         """What a SEND with this header block asks for; None for a control destination, answered each time anew.
@@ -117,6 +125,8 @@ class SendPlans:
         else:
             durable = durable and is_persistent(headers)
         travelling, is_own = self._replies.travelling(headers)
+        if self._sender and kind is not Kind.TOPIC and any(name in headers for name in DEDUP_HEADERS):
+            travelling += self._sender
         block = self._block(travelling, headers, destination, kind)
         if kind is Kind.QUEUE:
             check_terms(block)
@@ -135,17 +145,23 @@ class SendPlans:
                 check_terms(block)
         if kind is Kind.TOPIC:
             envelope.retain = retain(headers, self._rules.retains(destination))
+        transaction = headers.get("transaction")
         level = self._rules.level_of(headers, destination)
+        is_early = transaction is not None and level < FSYNC and "receipt-level" in headers
+        if is_early:
+            # It has what it asked for; what COMMIT waits for is not its business.
+            level = self._rules.level(destination)
         if not durable:
             level = FSYNC
         if is_own:
             # Tried again it has another reply address, and the answer to the first try reaches nobody.
             envelope.key = None
         is_retry = envelope.key is not None and is_said(headers, "redelivered")
-        plan = SendPlan(envelope, headers.get("transaction"), self._rules.generation, level, is_retry=is_retry)
-        if not is_own:
+        plan = SendPlan(envelope, transaction, self._rules.generation, level, is_retry=is_retry, is_early=is_early)
+        # A name of a message means another one in the session of another user.
+        if not is_own and envelope.key is None:
             head.memo = plan
-            if form is not None and kind is not Kind.FANOUT and envelope.key is None:
+            if form is not None and kind is not Kind.FANOUT:
                 plan.likeness = self._rules.likeness(destination)
                 form.memo = plan
         return plan

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from qmq.broker.broker import Broker
 from qmq.broker.destination import JOURNAL, Kind, is_pattern, kind_of
-from qmq.broker.levels import FSYNC, HEARD, QUORUM, asked_level, asks_quorum
+from qmq.broker.levels import ACCEPTED, FSYNC, HEARD, QUORUM, asked_level, asks_quorum
 from qmq.broker.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
 from qmq.broker.session import Held
 from qmq.broker.subscription import Ack, Delivery, Subscription
@@ -39,14 +39,18 @@ from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.rules import Rules
 from qmq.gateways.send_plans import SendPlan, SendPlans
 from qmq.wire.stomp import SUPPORTED_VERSIONS, Acks, Frame, Head, Version, encode_frame
+from qmq.wire.stomp.refusals import shown
 
 KEEP_OPEN_CODES = frozenset(
     {
         "queue-full",
         "disk-full",
         "memory-full",
+        "bad-destination",
         "unknown-destination",
         "too-many-destinations",
+        "too-many-patterns",
+        "too-many-selectors",
         "too-many-retained",
         "not-allowed",
         "too-few-copies",
@@ -57,13 +61,20 @@ KEEP_OPEN_CODES = frozenset(
 )
 """Refusals after which a client may ask to stay connected: the frame was right, the moment or the user was not."""
 
+BYTES_OF_TOIL = 5
+"""Of what a subscription costs in memory: reading its selector or pattern takes as long as one unit of selecting, so
+that about 5 ms of it fit into one turn."""
+
+SEARCHED_OF_TOIL = 3
+"""Messages in flight that are searched for a message-id in the time of one unit of selecting."""
+
 CONFIGURED_KINDS = (Kind.TOPIC, Kind.QUEUE, Kind.FANOUT)
 """Kinds whose destinations the operator may have to name before somebody uses them."""
 
 
 class StompGateway:
-    """The dialogue with one logged-in client. `may_look`: whether its `user` may subscribe to what the node
-    tells of itself.
+    """The dialogue with one logged-in client. `check_right` raises Refused when its `user` may not subscribe to this
+    system topic.
     """
 
     def __init__(
@@ -76,8 +87,9 @@ class StompGateway:
         *,
         client_id: str = "",
         user: str | None = None,
-        may_look: Callable[[str | None], bool] = lambda user: True,
+        check_right: Callable[[str | None, str], None] = lambda user, destination: None,
         window: Window | None = None,
+        answers_early: bool = False,
     ) -> None:
         self.session_id = session_id
         self.client_id = client_id
@@ -86,16 +98,21 @@ class StompGateway:
         self._rules = rules
         self.keep_open = keep_open
         self._user = user
-        self._may_look = may_look
+        self._check_right = check_right
         self._window = window
+        self._answers_early = answers_early
         self._replies = ReplyTo(session_id, broker, version)
         # Consecutive ACKs of one read are settled together; tag -> delivery, in order.
         self._acked: dict[int, Delivery] = {}
-        self._plans = SendPlans(broker, rules, self._replies)
+        self._plans = SendPlans(broker, rules, self._replies, user)
         self.repeats = Repeats(session_id, broker, self._plans)
         self.goes_on = False
         """Whether what `handle` returned last needs no answer from elsewhere, only an Outcome of its own."""
         self._may_run = True
+        self._nameless: str | None = None
+        """How the one subscription is known that a client of 1.1 or 1.2 gave no id; None when there is none."""
+        self.has_left = False
+        """Whether the client has said so itself (DISCONNECT)."""
 
     def handle(self, frames: list[Frame], now_us: int, out: Outcome) -> list[Frame]:
         """Obey `frames` in order. Sets `out.ending` when the session must end; later frames are then ignored.
@@ -145,14 +162,17 @@ class StompGateway:
                         may_run = False
                     body = frame.body
                     if plan.transaction is not None:
+                        is_early = plan.is_early or self._answers_early
                         held = Held(
                             envelope=plan.envelope,
                             body=body,
-                            receipt=frame.receipt,
+                            receipt=None if is_early else frame.receipt,
                             level=plan.level,
                             is_retry=plan.is_retry,
                         )
                         broker.transactions.hold(self.session_id, plan.transaction, held)
+                        if is_early and frame.receipt is not None:
+                            out.receipt(frame.receipt, ACCEPTED)
                         continue
                     if plan.is_bounded:
                         if plan.key is not None and not self.repeats.is_first(plan.key, plan.is_retry, now_us):
@@ -174,7 +194,9 @@ class StompGateway:
                 else:
                     if self._acked:
                         self._settle_acked(out)
-                    if head.command == "COMMIT" and out.record_bytes >= BESIDE_BYTES_MAX:
+                    # A farewell by itself: what came before is told, and receipted, before the end is decided.
+                    is_late = head.command == "COMMIT" and out.record_bytes >= BESIDE_BYTES_MAX
+                    if is_late or (head.command == "DISCONNECT" and at > 1):
                         self.goes_on = True
                         self._may_run = may_run
                         return frames[at - 1 :]
@@ -259,14 +281,15 @@ class StompGateway:
         """Take one ACK; returns the level of its receipt, None when a transaction holds that back."""
         headers = frame.head.headers
         transaction = headers.get("transaction")
-        delivery = self._find(headers)
+        delivery = self._find(headers, out)
         if delivery is None:
             return FSYNC
         level = self._level_of_settle(frame, delivery, self._rules.level_of_ack)
         if transaction is not None:
-            held = Held(delivery=delivery, is_ack=True, receipt=frame.receipt, level=level)
+            receipt = None if self._answers_early else frame.receipt
+            held = Held(delivery=delivery, is_ack=True, receipt=receipt, level=level)
             self._broker.transactions.hold(self.session_id, transaction, held)
-            return None
+            return ACCEPTED if self._answers_early else None
         if level >= QUORUM:
             self._broker.settle_for_good(delivery, out)
         if delivery.subscription.ack is Ack.CLIENT_INDIVIDUAL:
@@ -288,7 +311,7 @@ class StompGateway:
         asked = level_of(frame.head.headers, envelope.destination)
         return asked if envelope.durable else FSYNC
 
-    def _find(self, headers: Mapping[str, str]) -> Delivery | None:
+    def _find(self, headers: Mapping[str, str], out: Outcome) -> Delivery | None:
         """The delivery that an ACK or NACK names, or the last before it that it covers when it comes too late itself.
 
         None when there is nothing to settle (topics, fanouts, 1.0).
@@ -297,9 +320,14 @@ class StompGateway:
             text = headers.get("id", "")
             if text == NO_ACK_ID:
                 return None
-            if not (text.isascii() and text.isdigit()) or len(text) > 18:
-                raise Refused("unknown-ack", "ACK and NACK need the header id, as it was in the header ack of MESSAGE.")
-            tag = int(text)
+            if text.isascii() and text.isdigit() and len(text) <= 18:
+                tag = int(text)
+            else:
+                found = self._tag_of_message_id(text, out)
+                if found is None:
+                    _check_late(headers)
+                    return self._broker.sessions[self.session_id].before_late(text)
+                tag = found
         else:
             found = self._tag_of(headers)
             if found is None:
@@ -308,7 +336,7 @@ class StompGateway:
         if tag in self._acked:
             if self.version < Version.V11:
                 return None
-            raise Refused("unknown-ack", "The message with that id has been acknowledged before.")
+            raise Refused("unknown-ack", f"The message with the id {_named(headers)} has been acknowledged before.")
         session = self._broker.sessions[self.session_id]
         if session.was_late(tag):
             _check_late(headers)
@@ -320,7 +348,7 @@ class StompGateway:
         message_id = required(headers, "message-id", "ACK")
         session = self._broker.sessions[self.session_id]
         wanted = headers.get("subscription")
-        if wanted is None and self.version >= Version.V11:
+        if wanted is None and self.version >= Version.V11 and self._nameless is None:
             raise Refused("missing-header", "ACK needs the header subscription in STOMP 1.1.")
         for subscription in session.subscriptions.values():
             if wanted is not None and subscription.id != wanted:
@@ -339,7 +367,32 @@ class StompGateway:
             return None if before is None else before.tag
         if self.version < Version.V11:
             return None
-        raise Refused("unknown-ack", "No message with that message-id is waiting for an ACK on this connection.")
+        raise Refused(
+            "unknown-ack", f"No message with the message-id {_named(headers)} waits for an ACK on this connection."
+        )
+
+    def _tag_of_message_id(self, message_id: str, out: Outcome) -> int | None:
+        """What a 1.2 client means that gives the message-id as `id`: that is no number, so there is no doubt.
+
+        None for a delivery that was late. What the search costs is toil of `out`.
+        """
+        session = self._broker.sessions[self.session_id]
+        number = message_id.rpartition("-")[2].removeprefix("m")
+        sequence = int(number) if number.isascii() and number.isdigit() and len(number) <= 18 else 0
+        if sequence:
+            for subscription in session.subscriptions.values():
+                out.toil += len(subscription.in_flight) // SEARCHED_OF_TOIL
+                for tag, delivery in subscription.in_flight.items():
+                    message = delivery.message
+                    if message.sequence in (sequence, -sequence) and message.message_id == message_id:
+                        return tag
+        if session.was_late(message_id):
+            return None
+        what = f"not {shown(message_id)}" if message_id else "and there is none"
+        raise Refused(
+            "unknown-ack",
+            f"ACK and NACK need the header id, as it was in the header ack of a MESSAGE that waits for it, {what}.",
+        )
 
     def _obey(self, frame: Frame, now_us: int, out: Outcome) -> int | None:
         """Every command but SEND to a destination, and ACK; returns the level of its receipt, None when someone else
@@ -349,7 +402,9 @@ class StompGateway:
         headers = head.headers
         broker = self._broker
         if command == "SUBSCRIBE":
-            return self._subscribe(headers, now_us, out)
+            heard = self._subscribe(headers, now_us, out)
+            out.begins = out.begins or frame.receipt is not None
+            return heard
         elif command == "UNSUBSCRIBE":
             self._unsubscribe(headers, now_us, out)
         elif command == "NACK":
@@ -375,21 +430,23 @@ class StompGateway:
         else:
             assert command == "DISCONNECT", command
             out.ending = True
+            self.has_left = True
         return FSYNC
 
     def _refuse_delivery(self, frame: Frame, out: Outcome) -> int | None:
         """Take one NACK; returns the level of its receipt, None when a transaction holds that back."""
         headers = frame.head.headers
         why = nack_reason(headers)
-        delivery = self._find(headers)
+        delivery = self._find(headers, out)
         if delivery is None:
             return FSYNC
         level = self._level_of_settle(frame, delivery, self._rules.level_of)
         transaction = headers.get("transaction")
         if transaction is not None:
-            held = Held(delivery=delivery, is_ack=False, why=why, receipt=frame.receipt, level=level)
+            receipt = None if self._answers_early else frame.receipt
+            held = Held(delivery=delivery, is_ack=False, why=why, receipt=receipt, level=level)
             self._broker.transactions.hold(self.session_id, transaction, held)
-            return None
+            return ACCEPTED if self._answers_early else None
         self._broker.refuse(delivery, out, why)
         return level
 
@@ -400,25 +457,35 @@ class StompGateway:
         if words is not None and (words[0] or named):
             delete_durable(self._broker, headers, words, self.session_id, named, now_us, out)
         else:
-            self._broker.unsubscribe(self.session_id, self._subscription_id(headers, "UNSUBSCRIBE"), out)
+            wanted = self._subscription_id(headers, "UNSUBSCRIBE")
+            self._broker.unsubscribe(self.session_id, wanted, out)
+            if wanted == self._nameless:
+                self._nameless = None
 
     def _subscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> int:
         """Begin a subscription; returns the level of its receipt."""
         destination = required(headers, "destination", "SUBSCRIBE")
         kind = kind_of(destination, self._rules.destination_bytes_max)
-        if kind is Kind.SYSTEM and not self._may_look(self._user):
-            raise Refused("not-allowed", "This user may not look into the broker: control is false in [[users]].")
-        named = headers.get("id")
+        if kind is Kind.SYSTEM:
+            self._check_right(self._user, destination)
+        is_nameless = not headers.get("id") and self.version >= Version.V11
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")
+        # STOMP 1.1 and 1.2 want a subscription on every MESSAGE.
+        named = subscription_id if is_nameless else headers.get("id")
         if not is_pattern(destination) and kind in CONFIGURED_KINDS and not self._rules.policy(destination)[0]:
             raise Refused("unknown-destination", "This destination is not configured, and none is made on use.")
         ack = ack_mode(headers)
         durable = durable_name(headers, kind, destination, subscription_id, self.client_id)
+        if is_nameless:
+            if durable is not None and not durable.client:
+                raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
         credit = prefetch(headers, self._rules.prefetch_default, self._rules.prefetch_max)
         buffer = buffer_of(headers, kind, self._rules.buffer_bytes_max)
         wanted = selector(headers)
         if kind is Kind.TOPIC and ack is Ack.AUTO and named and buffer is None and wanted is None:
             if not is_pattern(destination) and self._broker.listen(self.session_id, destination, named):
+                if is_nameless:
+                    self._nameless = subscription_id
                 return HEARD
         needs_no_ack = kind is not Kind.QUEUE and ack is not Ack.AUTO and durable is None
         prefix = subscription_prefix(self.version, named, needs_no_ack)
@@ -445,13 +512,27 @@ class StompGateway:
             self._broker.subscribe(subscription, out)
         else:
             self._broker.subscribe_durable(subscription, durable, now_us, out)
+        if is_nameless:
+            self._nameless = subscription_id
+        out.toil += subscription.memory_bytes // BYTES_OF_TOIL
         return HEARD if kind is Kind.TOPIC else FSYNC
 
     def _subscription_id(self, headers: Mapping[str, str], command: str) -> str:
-        """`id`; a 1.0 client may leave it out, and its subscription is then known by its destination (1.0)."""
+        """`id`; a 1.0 client may leave it out, and its subscription is then known by its destination (1.0).
+
+        So may others for one subscription at a time, as they do at other brokers.
+        """
+        named = headers.get("id")
+        if named:
+            return named
         if self.version >= Version.V11:
-            return required(headers, "id", command)
-        return headers.get("id") or required(headers, "destination", command)
+            if command == "UNSUBSCRIBE":
+                return self._nameless or required(headers, "id", command)
+            if self._nameless is not None:
+                raise Refused(
+                    "missing-header", "SUBSCRIBE needs the header id: this connection has a subscription without one."
+                )
+        return required(headers, "destination", command)
 
 
 def _check_late(headers: Mapping[str, str]) -> None:
@@ -459,6 +540,11 @@ def _check_late(headers: Mapping[str, str]) -> None:
     made of the message will be made again, so it must not be committed."""
     if "transaction" in headers:
         raise Refused("unknown-ack", "The ack-timeout of this message has passed; its transaction cannot be committed.")
+
+
+def _named(headers: Mapping[str, str]) -> str:
+    """What an ACK or NACK names, for an error."""
+    return shown(headers.get("id") or headers.get("message-id", ""))
 
 
 def _is_held(head: Head) -> bool:

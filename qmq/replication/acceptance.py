@@ -33,17 +33,22 @@ from qmq.storage.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, re
 from qmq.storage.cursor_record import unpack_move
 from qmq.storage.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.gone_record import unpack_gone
-from qmq.storage.record import Kind, Record
+from qmq.storage.record import SCANT_BYTES, Kind, Record, unpack
 from qmq.storage.rest import Rest, rest_batch
-from qmq.storage.retire_record import unpack_retirement
 from qmq.storage.seals import unpack_seals
 from qmq.storage.term_record import unpack_term
 
 CHECKED: Final = frozenset({Kind.PUBLISH, Kind.SETTLE, Kind.DEAD, Kind.ATTEMPTS, Kind.CURSOR})
 """Kinds of which this node obeys every record."""
 
-FACTS: Final = frozenset({Kind.TERM, Kind.VOTE, Kind.RETIRE, Kind.SEAL, Kind.GONE})
+FACTS: Final = frozenset({Kind.TERM, Kind.VOTE, Kind.SEAL, Kind.GONE})
 """Kinds of which only the body says something."""
+
+COUNTED: Final = (CHECKED | FACTS) - {Kind.PUBLISH, Kind.DEAD, Kind.SETTLE}
+"""Kinds whose body is unpacked by another module, which leaves it to this one to look how much it would be."""
+
+ELEMENTS_MAX: Final = 1_000_000
+"""Of all arrays and maps in the body of one record; of that many dots is a SETTLE of some hours."""
 
 NOT_HERE: Final = "gap"
 """Code of the MeshError that only means: subscribe again. It needs no alarm."""
@@ -182,8 +187,10 @@ def _check_record(record: Record, head: BatchHead) -> None:
     ):
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin} has fields of the wrong type")
     try:
+        if kind in COUNTED and len(record.body) > SCANT_BYTES:
+            unpack(record.body, ELEMENTS_MAX)
         if kind == Kind.SETTLE:
-            check_dots(msgpack.unpackb(record.body))
+            check_dots(unpack(record.body, ELEMENTS_MAX))
         elif kind in CHECKED:
             _check_body(record)
         elif kind in FACTS:
@@ -211,12 +218,7 @@ def _check_body(record: Record) -> None:
 
 def _check_fact(kind: int, body: bytes) -> None:
     """The catalog will hold it for ever, and every start reads it: there it is too late to refuse."""
-    if kind == Kind.RETIRE:
-        retirement = unpack_retirement(body)
-        node_name(retirement.node)
-        node_name(retirement.adopter)
-        check_vector(retirement.sealed)
-    elif kind == Kind.SEAL:
+    if kind == Kind.SEAL:
         check_vector({seal.origin: seal.last for seal in unpack_seals(body)})
     elif kind == Kind.GONE:
         stretch = unpack_gone(body)

@@ -30,6 +30,7 @@ from qmq.replication.frames import (
     Retained,
     Serves,
     Topics,
+    Waiting,
     Welcome,
 )
 from qmq.replication.gaps import Gaps
@@ -84,7 +85,8 @@ class Following:
             self.outbox.put(Members(host.membership.standing))
         if TERMS in self.partner.features:
             host.greet(self.outbox)
-        self.outbox.put(Ack(0, self._told_received, self._told_durable, direct, host.world.now_us()))
+        sent_us = host.broker.clocks.told(host.world.now_us())
+        self.outbox.put(Ack(0, self._told_received, self._told_durable, direct, sent_us))
         own = host.origin
         through = {origin: last for origin, last in self._told_received.items() if origin.node == own.node}
         through[own] = host.broker.next_sequence - 1
@@ -123,6 +125,8 @@ class Following:
                 self._borrow(messages, terms, out)
             case Forgotten(names):
                 broker.lending.forgotten(self.peer, names)
+            case Waiting(queues):
+                broker.lending.waiting(self.peer, queues)
             case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
                 if isinstance(frame, Beats):
                     self._echo_us = max(self._echo_us, frame.beat.echo_us)
@@ -215,7 +219,8 @@ class Following:
             self._told_durable.update(durable)
             self._told_direct = direct
             self._told_frames = frames
-            self.outbox.put(Ack(frames, received, durable, news, self._host.world.now_us()))
+            sent_us = self._host.broker.clocks.told(self._host.world.now_us())
+            self.outbox.put(Ack(frames, received, durable, news, sent_us))
 
     def _take_batches(self, number: int, body: bytes, out: Outcome) -> bool:
         grown = self._acceptance.take(body, self._host.received_vector(), out)

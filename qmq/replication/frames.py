@@ -12,12 +12,11 @@ Long for one module: it is the protocol, a class, a row and two functions for ea
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgpack
 
 from qmq.broker.destination import Kind, check_pattern, is_pattern
-from qmq.broker.lending import WITHDRAWN
 from qmq.broker.life import Back
 from qmq.broker.message import Message
 from qmq.broker.subscription import Asks
@@ -59,6 +58,8 @@ from qmq.replication.values import (
     vector_of,
 )
 from qmq.replication.wants import NEVER
+from qmq.storage.record import unpack
+from qmq.wire.stomp.limits import BODY_BYTES_CEILING
 
 BATCH_TYPE: Final = "application/x-qmq-batch"
 MSGPACK_TYPE: Final = "application/msgpack"
@@ -172,10 +173,18 @@ class Interest:
 class Credit:
     """(queue and class of consumers, how many messages may be lent for it in all over this link).
 
-    -1: none any more. The other side forgets what it has lent and answers with Forgotten.
+    -1: none any more. The other side forgets what it has lent and answers with Forgotten. Less than that is -2 minus
+    the limit, and a question besides; the answer is `Waiting` or a message.
     """
 
     offers: list[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Queue → whether messages wait here for plain consumers of the follower, which has asked."""
+
+    queues: dict[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +300,7 @@ Paths = Reach | WantsPart | Heard | Passed
 """What links tell each other of who wants what, and how it gets there (`routes`)."""
 
 Follows = Ack | Interest | Credit | Settled | Returned | Held | Both
-Serves = Welcome | Gap | Hole | Batches | Topics | Lend | Forgotten | Retained | Both
+Serves = Welcome | Gap | Hole | Batches | Topics | Lend | Forgotten | Waiting | Retained | Both
 MeshFrame = Follows | Serves | Paths
 
 
@@ -368,7 +377,7 @@ def _patterns(value: object) -> dict[str, bool]:
 def _credit(fields: list[object], sender: Sender) -> MeshFrame:
     values = pairs(fields[0], 2)
     return Credit(
-        [(offer_of(values[i]), number(values[i + 1], WITHDRAWN)) for i in range(0, len(values), 2)],
+        [(offer_of(values[i]), number(values[i + 1], -SEQUENCE_MAX)) for i in range(0, len(values), 2)],
     )
 
 
@@ -429,6 +438,10 @@ def _forgotten(fields: list[object], sender: Sender) -> MeshFrame:
     return Forgotten([offer_of(name) for name in array(fields[0])])
 
 
+def _waiting(fields: list[object], sender: Sender) -> MeshFrame:
+    return Waiting({offer_of(name): truth(is_waiting) for name, is_waiting in mapping(fields[0]).items()})
+
+
 def _members(fields: list[object], sender: Sender) -> MeshFrame:
     return check_standing(fields)
 
@@ -471,8 +484,35 @@ TO_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/lend": (1, _lend),
     "/mesh/retained": (1, _retained),
     "/mesh/forgotten": (1, _forgotten),
+    "/mesh/waiting": (1, _waiting),
     **BOTH_WAYS,
 }
+
+
+class Bound(NamedTuple):
+    """How much one frame may be."""
+
+    body_bytes_max: int
+    elements_max: int
+    """In all its arrays and maps together: an empty array is one byte here, and 64 in memory."""
+
+
+MESSAGES: Final = Bound(17 << 20, 100_000)
+"""One message of the most that a node takes (16 MiB) and its headers, or about a quarter of a MiB."""
+LISTS: Final = Bound(16 << 20, 1_000_000)
+"""What grows with queues, topics and messages under way; an outbox holds no more of it (`outbox.SMALL_BYTES_MAX`)."""
+OPAQUE: Final = Bound(BODY_BYTES_CEILING, 10)
+"""Bytes for somebody else, who has a bound of his own; an answer may hold a batch."""
+FEW: Final = Bound(4 << 20, 100_000)
+"""What grows with nodes, their lives and policies."""
+
+BOUNDS: Final[Mapping[str, Bound]] = {
+    **dict.fromkeys(("/mesh/replies", "/mesh/passed", "/mesh/topics", "/mesh/lend", "/mesh/retained"), MESSAGES),
+    **dict.fromkeys(("/mesh/interest", "/mesh/wants", "/mesh/credit", "/mesh/waiting", "/mesh/forgotten"), LISTS),
+    **dict.fromkeys(("/mesh/settled", "/mesh/returned", "/mesh/held", "/mesh/holds"), LISTS),
+    **dict.fromkeys(("/mesh/question", "/mesh/answer"), OPAQUE),
+}
+"""Of frames that are no batches; all others are FEW."""
 
 
 def pack(frame: MeshFrame) -> tuple[str, bytes]:
@@ -485,7 +525,7 @@ def pack(frame: MeshFrame) -> tuple[str, bytes]:
 
 
 def _fields(
-    frame: Follows | Welcome | Gap | Hole | Topics | Lend | Forgotten | Retained | Both | Paths,
+    frame: Follows | Welcome | Gap | Hole | Topics | Lend | Forgotten | Waiting | Retained | Both | Paths,
 ) -> tuple[str, list[object]]:
     match frame:
         case Ack(frames, received, durable, direct, sent_us):
@@ -518,6 +558,8 @@ def _fields(
             return "/mesh/retained", [pack_values(values)]
         case Forgotten(names):
             return "/mesh/forgotten", [names]
+        case Waiting(queues):
+            return "/mesh/waiting", [queues]
         case Replies(messages):
             return "/mesh/replies", [pack_messages(messages)]
         case Question(mark, body):
@@ -549,8 +591,11 @@ def decode(table: Mapping[str, tuple[int, Check]], destination: str, body: bytes
     if row is None:
         raise MeshError("bad-frame", f"{shown(destination)} is not sent in this direction")
     least, check = row
+    bound = BOUNDS.get(destination, FEW)
+    if len(body) > bound.body_bytes_max:
+        raise MeshError("bad-frame", f"{destination} of {len(body)} bytes is over {bound.body_bytes_max}")
     try:
-        fields: object = msgpack.unpackb(body)
+        fields: object = unpack(body, bound.elements_max)
     except (ValueError, msgpack.UnpackException) as error:
         raise MeshError("bad-frame", f"the body of {destination} is not msgpack: {error}") from error
     try:

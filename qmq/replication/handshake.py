@@ -13,7 +13,7 @@ A serving node that its follower cannot dial dials that one, and says so in a CO
 there on the two meet as above, on that connection: who was dialled is the follower, and sends the first CONNECT.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,15 +103,16 @@ class Dialling:
 class Answering:
     """The serving node's half.
 
-    `certificate_name` gives the name in the certificate of the other side, which must be the node's; None means that
-    this mesh has no TLS. It is asked when CONNECT came, because a certificate is shown after a connection was accepted.
+    `certificate_names` gives the names in the certificate of the other side, one of which must be the node's, as where
+    this node dials; None means that this mesh has no TLS. It is asked when CONNECT came, because a certificate is shown
+    after a connection was accepted.
     Without TLS and without a secret nobody is let in.
     """
 
-    def __init__(self, identity: Identity, nonce: str, certificate_name: Callable[[], str | None] | None) -> None:
+    def __init__(self, identity: Identity, nonce: str, certificate_names: Callable[[], Collection[str]] | None) -> None:
         self._identity = identity
         self._nonce = nonce
-        self._certificate_name = certificate_name
+        self._certificate_names = certificate_names
         self._parts: tuple[str, ...] = ()
         self.claimed = ""
         """The name the other side gave, for alarms; not proven."""
@@ -152,12 +153,13 @@ class Answering:
         to = headers.get("to", "")
         if to != mine.origin.node:
             raise MeshError("wrong-node", f"{node} meant to reach {to[:40]!r}; this is {mine.origin.node}")
-        if mine.secret is None and self._certificate_name is None:
+        if mine.secret is None and self._certificate_names is None:
             raise MeshError("no-proof", "this mesh has no secret, so a link needs TLS with a certificate")
-        if self._certificate_name is not None:
-            name = self._certificate_name()
-            if name != node:
-                raise MeshError("wrong-certificate", f"the certificate of {node} names {name!r}")
+        if self._certificate_names is not None:
+            names = self._certificate_names()
+            if node not in names:
+                named = ", ".join(sorted(map(ascii, names))) or "no DNS name"
+                raise MeshError("wrong-certificate", f"the certificate of {node} names {named[:200]}, not the node")
         theirs = headers.get("nonce", "")
         if len(theirs) != NONCE_CHARACTERS:
             raise MeshError("bad-proof", f"a nonce has {NONCE_CHARACTERS} characters")

@@ -91,6 +91,9 @@ class Host(Protocol):
     def link_caught_up(self, peer: str) -> None:
         """All that `peer` had when the link to it was made is here. Once per connection."""
 
+    def held_came(self, peer: str) -> None:
+        """`peer` has told over its present link what its consumers hold of what is served here."""
+
     def peer_durable(self, peer: str, vector: Vector) -> None:
         """`peer` has reported what is durable there: the whole of it, not only what is new."""
 

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import trio
 
 from qmq.broker.outcome import Outcome
-from qmq.errors import MeshError
+from qmq.errors import MeshError, StorageError
 from qmq.replication.conversation import Conversation, LinkState
 from qmq.replication.following import Following
 from qmq.replication.frames import Gap, MeshFrame, Paths, Serves
@@ -159,14 +159,17 @@ def reasons(error: BaseException) -> list[BaseException]:
 def report_end(hub: Hub, who: str, error: BaseException) -> str:
     """Log and alarm why a connection ended; returns it in one line."""
     worst = ""
+    named = who or "a stranger"
     for reason in reasons(error):
         if isinstance(reason, MeshError):
             hub.alarm(who, reason, trio.current_time())
-            log.log(logging.INFO if reason.code in QUIET else logging.WARNING, "! link with %s: %s", who, reason)
+            log.log(logging.INFO if reason.code in QUIET else logging.WARNING, "! link with %s: %s", named, reason)
         elif isinstance(reason, LOST):
-            log.info("= link with %s ended: %r", who, reason)
+            log.info("= link with %s ended: %r", named, reason)
+        elif isinstance(reason, StorageError):
+            log.error("! link with %s failed: %s", named, reason)
         else:
-            log.error("! link with %s failed", who, exc_info=reason)
+            log.error("! link with %s failed", named, exc_info=reason)
         worst = str(reason) or type(reason).__name__
     return worst
 

@@ -10,7 +10,7 @@ kept for it until `redeliver_after_seconds`, in case it comes back and still hol
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NoReturn
 
@@ -136,13 +136,13 @@ class MeshListener:
         await ended.wait()
 
     async def _serve_accepted(self, pipe: Pipe, nursery: trio.Nursery) -> None:
-        await self._serve(pipe, nursery, (lambda: pipe.peer_certificate_name) if self._tls is not None else None)
+        await self._serve(pipe, nursery, (lambda: pipe.peer_certificate_names) if self._tls is not None else None)
 
     async def _serve(
-        self, pipe: Pipe, nursery: trio.Nursery, certificate_name: Callable[[], str | None] | None
+        self, pipe: Pipe, nursery: trio.Nursery, certificate_names: Callable[[], Collection[str]] | None
     ) -> None:
         hub = self._hub
-        answering = Answering(hub.identity, fresh_nonce(self._host.world), certificate_name)
+        answering = Answering(hub.identity, fresh_nonce(self._host.world), certificate_names)
         frames_of: list[Served] = []
         line = Line(
             pipe,

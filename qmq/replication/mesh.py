@@ -22,7 +22,18 @@ from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome, Return
 from qmq.dots import Dot, Origin
 from qmq.replication.following import Following
-from qmq.replication.frames import ASKING, ROUTES, SNAPSHOT, Answer, Credit, Forgotten, Question, Returned, Settled
+from qmq.replication.frames import (
+    ASKING,
+    ROUTES,
+    SNAPSHOT,
+    Answer,
+    Credit,
+    Forgotten,
+    Question,
+    Returned,
+    Settled,
+    Waiting,
+)
 from qmq.replication.gaps import GiveUp, Reach, Want
 from qmq.replication.handshake import Identity
 from qmq.replication.host import Host, Peers, Settings
@@ -233,6 +244,13 @@ class Mesh:
         """The incarnations of peers that we have a link with."""
         return list(self._hub.ways)
 
+    def is_handed_over(self, origin: Origin, last: int) -> bool:
+        """Whether each peer that follows us has that much of `origin` durably, and no short frame waits for a link."""
+        links: list[Following | Serving] = [*self._hub.followings.values(), *self._hub.servings.values()]
+        if any(link.outbox.has_short for link in links):
+            return False
+        return all(serving.feed.has_exactly(origin, last) for serving in self._hub.servings.values())
+
     def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool:
         """Whether each of `peers` has told over its present link that it has exactly so much of `origin`, durably."""
         servings = [self._hub.servings.get(peer) for peer in peers]
@@ -284,6 +302,12 @@ class Mesh:
             peer for peer, link in self._hub.followings.items() if link.welcomed and SNAPSHOT in link.partner.features
         ]
 
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether this node has no link, or has not yet what a linked peer had when the link began."""
+        followings = self._hub.followings.values()
+        return not all(link.caught_up for link in followings) if followings else True
+
     def knows_nothing(self, want: Want, through: int) -> None:
         """The peer that was asked knows nothing of what comes up to `through`."""
         self._hub.gaps.lost(want.peer, want.origin, through)
@@ -310,6 +334,10 @@ class Mesh:
         """The peers that are linked now, and whether they obey terms."""
         links: list[Following | Serving] = [*self._hub.followings.values(), *self._hub.servings.values()]
         return {link.peer: TERMS in link.partner.features for link in links}
+
+    def followers(self) -> set[str]:
+        """The peers that follow this node now."""
+        return set(self._hub.servings)
 
     def aware_followers(self) -> set[str]:
         """The peers that follow this node now, and obey terms."""
@@ -340,6 +368,12 @@ class Mesh:
                 self._listener.return_unlent_soon()
             for start in range(0, len(names), OFFERS_PER_FRAME):
                 serving.outbox.put(Forgotten(names[start : start + OFFERS_PER_FRAME]))
+
+    def waiting(self, peer: str, queues: dict[str, bool]) -> None:
+        """Whether messages wait here for consumers of `peer`, which has asked."""
+        serving = self._hub.servings.get(peer)
+        if serving is not None:
+            serving.outbox.put(Waiting(queues))
 
     def settled(self, peer: str, dots: list[Dot]) -> None:
         """Messages lent by `peer` that are settled here."""

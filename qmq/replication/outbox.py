@@ -21,6 +21,7 @@ from qmq.broker.message import Message
 from qmq.broker.spread import VALUE_BYTES_MAX, Spread
 from qmq.replication.frames import (
     BATCH_TYPE,
+    MESSAGES,
     MSGPACK_TYPE,
     Batches,
     Gap,
@@ -34,7 +35,6 @@ from qmq.replication.frames import (
     pack,
 )
 from qmq.replication.telling import Telling
-from qmq.wire.stomp.limits import BODY_BYTES_CEILING
 from qmq.wire.stomp.writer import encode_frame
 
 TOPIC_BYTES_MAX: Final = 4 << 20
@@ -49,7 +49,7 @@ REPLY_BYTES_MAX: Final = 16 << 20
 SMALL_BYTES_MAX: Final = 16 << 20
 """Acks, credit, interest, settles, questions and the like waiting for one link."""
 
-SINGLE_BYTES_MAX: Final = BODY_BYTES_CEILING - (64 << 10)
+SINGLE_BYTES_MAX: Final = MESSAGES.body_bytes_max - (64 << 10)
 """Of one topic message or reply: what still fits into a frame together with its envelope."""
 
 assert VALUE_BYTES_MAX <= SINGLE_BYTES_MAX
@@ -119,6 +119,11 @@ class Outbox:
         """This node's clock, for frames that carry it."""
         self.turn_bytes = TURN_BYTES
         """About how much of each kind goes out in one turn; less on a slow link (`pace`)."""
+
+    @property
+    def has_short(self) -> bool:
+        """Whether frames wait that are no part of a stream."""
+        return bool(self._small)
 
     def put(self, frame: MeshFrame) -> None:
         """Add a small frame. When too many wait, nothing more is added: the link must end (`overflowed`)."""

@@ -65,7 +65,7 @@ class Serving:
         """Open the link: the follower may borrow, and is told what it will get."""
         lending = self._host.broker.lending
         self._host.broker.abilities.heard(self.peer, self.partner.features)
-        self.outbox.now_us = self._host.world.now_us
+        self.outbox.now_us = self._clock_us
         self.outbox.node = self._host.origin.node
         self._suspects = lending.with_peer(self.peer)
         lending.borrower_connected(self.peer)
@@ -76,9 +76,12 @@ class Serving:
         if TERMS in self.partner.features:
             self.outbox.terms = self._host.terms_served
             self.outbox.is_lent = self._is_lent
-        self.outbox.put(Welcome(dict(self._host.durable_vector()), self._host.world.now_us()))
+        self.outbox.put(Welcome(dict(self._host.durable_vector()), self._clock_us()))
         if MEMBERS in self.partner.features:
             self.outbox.put(Members(self._host.membership.standing))
+
+    def _clock_us(self) -> int:
+        return self._host.broker.clocks.told(self._host.world.now_us())
 
     def _is_lent(self, message: Message) -> bool:
         return self._host.broker.lending.lent.get(self.peer, {}).get(message.dot) is message
@@ -131,6 +134,7 @@ class Serving:
                     self.peer, [dot for dot in frame.keep if dot not in lent]
                 )
                 self.take_back(self._host.received_vector(), out)
+                self._host.held_came(self.peer)
             case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
                 take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)
 

@@ -12,7 +12,8 @@ import msgpack
 
 from qmq.broker.classes import read_class, split_offer
 from qmq.broker.destination import Kind, is_pattern, kind_of
-from qmq.broker.message import Envelope, Message, Retain
+from qmq.broker.message import MAYBE_SEEN, Envelope, Message, Retain
+from qmq.broker.replies import check_address
 from qmq.cursors import Move
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError, Refused
@@ -113,6 +114,8 @@ def name_of(value: object, kind: Kind) -> str:
     try:
         if kind_of(name, DESTINATION_BYTES_MAX) is not kind:
             raise MeshError("bad-frame", f"a {kind.name.lower()} was due, not {shown(name)}")
+        if kind is Kind.REPLY:
+            check_address(name)
     except Refused as refused:
         raise MeshError("bad-frame", f"{shown(name)}: {refused.message}") from refused
     return name
@@ -258,7 +261,7 @@ def messages_of(value: object, sender: Sender, kind: Kind) -> list[Message]:
                 number(values[index + 1], low, high),
                 number(values[index + 2], 0, SEQUENCE_MAX if envelope.retain else _U64_MAX),
             )
-            message.attempts = number(values[index + 3])
+            message.attempts = number(values[index + 3], MAYBE_SEEN)
             message.owner = server
             message.lent_as = lent_as
             messages.append(message)

@@ -17,8 +17,8 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.message import Message
-from qmq.broker.paging import page_limit
-from qmq.broker.selectors import selects
+from qmq.broker.outcome import TURN_TOIL
+from qmq.broker.selectors import select_within
 from qmq.broker.subscription import Subscription
 from qmq.dots import Dot
 from qmq.errors import LogBroken, Refused
@@ -32,7 +32,7 @@ from qmq.wire.stomp import encode_headers
 from qmq.world import World
 
 PAGE_ROWS: Final = 200
-"""Of one page, or fewer where they are large (`page_limit`)."""
+"""Of one page, or fewer where they are large."""
 TOLD_BYTES: Final = 256 << 10
 """Bodies, more or less, between two looks whether the client has read what came before."""
 AT_ONCE: Final = 4
@@ -119,6 +119,9 @@ class Browsing:
         for priority, node, limit in lanes:
             after: Dot | None = None
             while True:
+                # A client that does not read must not keep a page in memory besides what waits for it.
+                if await drained(self._desk.sessions, subscription) is None:
+                    return
                 page = partial(desk.store.queues.page, node, queue, priority, after, times[node], limit)
                 async with self._turns:
                     rows: list[QueueRow] = await desk.world.run_blocking(page)
@@ -154,7 +157,13 @@ class Browsing:
         """Tell what the subscription wants of `messages`, each part once the client has read what came before; False
         when it has left."""
         selector = subscription.selector
-        wanted = [m for m in messages if selector is None or selects(selector, m.envelope)]
+        wanted: list[Message] = messages
+        if selector is not None:
+            wanted = []
+            at = 0
+            while at < len(messages):
+                at, _ = select_within(selector, messages, at, TURN_TOIL, wanted)
+                await trio.lowlevel.checkpoint()
         for part in _parts(wanted):
             session = await drained(self._desk.sessions, subscription)
             if session is None:
@@ -183,10 +192,15 @@ def _lanes(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tupl
     """In a worker thread: (priority, node, how many to read at once) of everything that waits, in the order in which it
     is told."""
     found = [
-        (priority, place, node, min(PAGE_ROWS, page_limit(head.messages, head.body_bytes)))
+        (priority, place, node, _rows_of_page(head.messages, head.body_bytes))
         for place, node in enumerate(nodes)
         for head in store.queues.heads(node, [queue], now_us).values()
         for priority in head.priorities
     ]
     found.sort(key=lambda lane: (-lane[0], lane[1]))
     return [(priority, node, limit) for priority, _, node, limit in found]
+
+
+def _rows_of_page(messages: int, body_bytes: int) -> int:
+    """How many rows have about TOLD_BYTES, by their mean size."""
+    return min(PAGE_ROWS, max(1, TOLD_BYTES * messages // max(1, body_bytes)))

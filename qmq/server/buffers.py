@@ -9,6 +9,7 @@ All buffers of a connection together hold at most what an outbox may (`outbox_by
 """
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from qmq.broker.buffer import Buffer
@@ -25,10 +26,12 @@ TURN_BYTES = 32 << 10
 
 
 class Buffers:
-    """Tells bounded subscriptions. `bytes_max` is for all buffers of one connection together."""
+    """Tells bounded subscriptions. `bytes_max` is for all buffers of one connection together; `grew` is told how much
+    more or less waits in them."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, grew: Callable[[Session, int], None] = lambda session, delta: None) -> None:
         self._bytes_max = bytes_max
+        self._grew = grew
         self.told = 0
         """Messages put into outboxes."""
         self.dropped = 0
@@ -56,12 +59,14 @@ class Buffers:
     def _wait(self, session: Session, subscription: Subscription, buffer: Buffer, rests: list[bytes]) -> None:
         began = not buffer
         dropped = buffer.dropped
+        held = session.buffered_bytes
         for rest in rests:
             bytes_before = buffer.bytes
             if not buffer.add(rest, self._bytes_max - session.buffered_bytes):
                 session.evict(too_far_behind(subscription, buffer))
                 break
             session.buffered_bytes += buffer.bytes - bytes_before
+        self._grew(session, session.buffered_bytes - held)
         self.dropped += buffer.dropped - dropped
         if began and buffer:
             if session.buffered is None:
@@ -82,11 +87,14 @@ class Buffers:
             buffer = subscription.buffer
             assert buffer is not None
             if not session.owns(subscription):
-                session.buffered_bytes -= buffer.clear()
+                cleared = buffer.clear()
+                session.buffered_bytes -= cleared
+                self._grew(session, -cleared)
                 continue
             bytes_before = buffer.bytes
             taken = buffer.take(TURN_BYTES)
             session.buffered_bytes -= bytes_before - buffer.bytes
+            self._grew(session, buffer.bytes - bytes_before)
             outbox.put(encode_run(subscription.prefix, [marked(missed, rest) for missed, rest in taken]))
             self.told += len(taken)
             if buffer:

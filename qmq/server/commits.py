@@ -5,7 +5,8 @@ while the one commit task appends everything that has gathered in one write and 
 after it. An Outcome of a session that has one waiting waits behind it, so a client hears its answers in order.
 
 A session waits in `slot` before it decides, never after: that is the only place where a fast sender is held up. If an
-append fails the node stops, because what it decided and what is on the disk no longer agree.
+append fails the node stops, because what it decided and what is on the disk no longer agree. One for which there is no
+room has not failed: it is tried again, and everything waits behind it.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,9 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.outcome import Outcome
+from qmq.errors import DiskFull
 from qmq.journal import encode_group
+from qmq.server.room import ROOM_SECONDS
 from qmq.storage.journal import Journal
 from qmq.world import World
 
@@ -31,7 +34,7 @@ def _waiting_bytes(out: Outcome) -> int:
 
 class Commits:
     """The queue in front of the journal. `tell_now` and `tell_after` hand effects to sessions and
-    links; `flush` sends what they put."""
+    links; `flush` sends what they put; `on_short` hears that the reserve of the disk is being used."""
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Commits:
         tell_now: Callable[[Outcome], None],
         tell_after: Callable[[list[Outcome], int], None],
         flush: Callable[[], None],
+        on_short: Callable[[], None],
     ) -> None:
         self._journal = journal
         self._broker = broker
@@ -51,6 +55,10 @@ class Commits:
         self._tell_now = tell_now
         self._tell_after = tell_after
         self._flush = flush
+        self._on_short = on_short
+        self._waits_for_room = True
+        self.is_stuck = False
+        """What waits finds no room, not even in the reserve."""
         self._waiting: list[Outcome] = []
         self._waiting_sessions: dict[int, int] = {}
         # Those of them that have answers to hear; what was `accepted` has been answered before it is on the disk.
@@ -94,7 +102,8 @@ class Commits:
     async def run(self) -> None:
         """Append and tell, group by group, until `stop` and nothing is left.
 
-        Raises LogBroken when the disk refuses; nothing of that group has been told.
+        Raises LogBroken when the disk refuses, and DiskFull when the node ends and there is no room; nothing of that
+        group has been told.
         """
         while True:
             if not self._waiting:
@@ -110,10 +119,7 @@ class Commits:
         batches = encode_group(self._broker.origin, group)
         begin = self.told_end
         if batches:
-            with trio.CancelScope(shield=True):
-                # The reserve may be used: new messages are refused before they are decided (`Broker.disk_full`).
-                append = partial(self._journal.append, batches, settle_only=True)
-                self.told_end = await self._world.run_commit(append)
+            self.told_end = await self._append(batches)
             self.groups += 1
         for out in group:
             self.records += len(out.records)
@@ -134,6 +140,29 @@ class Commits:
         self._told += len(group)
         self._progress.set()
         self._progress = trio.Event()
+
+    async def _append(self, batches: list[bytes]) -> int:
+        # The reserve may be used: new messages are refused before they are decided (`Broker.disk_full`).
+        append = partial(self._journal.append, batches, settle_only=True)
+        while True:
+            try:
+                with trio.CancelScope(shield=True):
+                    end = await self._world.run_commit(append)
+            except DiskFull:
+                if not self._waits_for_room:
+                    raise
+                self.is_stuck = True
+                self._on_short()
+                await trio.sleep(ROOM_SECONDS)
+            else:
+                self.is_stuck = False
+                if self._journal.is_short:
+                    self._on_short()
+                return end
+
+    def wait_for_no_room(self) -> None:
+        """The node ends: what finds no room from now on is not tried again."""
+        self._waits_for_room = False
 
     async def grew(self, position: int) -> None:
         """Wait until something durable lies beyond `position`."""

@@ -9,12 +9,13 @@ A node that does not answer in time is missing from the picture, and the answer 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from qmq.broker.destination import Kind, kind_of
 from qmq.errors import Refused
+from qmq.gateways.headers import is_said
 from qmq.server.answers import Answer
 from qmq.server.counts import Page, Row, destination_rows, queue_depth, row_key, subscriber_rows, subscribers_of
 from qmq.server.retiring import RETIRE
@@ -44,7 +45,14 @@ FACTS: Mapping[str, str] = {
 }
 """What the answer is called; headers have a hyphen where it has an underscore."""
 
-UNDERSTOOD = ", ".join([STATUS, f"{RETIRE}NODE", *(f"{question}/KIND/NAME" for question in QUESTIONS)])
+UNDERSTOOD = ", ".join(
+    [
+        STATUS,
+        f"{RETIRE}NODE",
+        *(f"{question}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME" for question, kinds in QUESTIONS.items()),
+    ]
+)
+"""For an error: `/control/count-subscribers/queue|topic|fanout/NAME`."""
 
 ROWS_DEFAULT = 100
 ROWS_MAX = 1000
@@ -71,11 +79,11 @@ class Question:
 KINDS = {"/queue/": Kind.QUEUE, "/topic/": Kind.TOPIC, "/fanout/": Kind.FANOUT}
 
 
-async def control_answer(node: "Node", headers: Mapping[str, str], *, may_ask: bool = True) -> Answer:
+async def control_answer(node: "Node", headers: Mapping[str, str], check_right: Callable[[str], None]) -> Answer:
     """What the node says to a SEND with these headers.
 
-    Raises Refused for a question that nobody understands, and for one of a client that may not ask. Such a client gets
-    of the status what it needs to follow a fanout: every message-id tells as much.
+    `check_right` raises Refused when the client may not ask this. Such a client gets of the status what it needs to
+    follow a fanout: every message-id tells as much. Raises Refused, too, for a question that nobody understands.
     """
     destination = headers["destination"]
     is_mesh = _is_mesh(headers)
@@ -83,16 +91,19 @@ async def control_answer(node: "Node", headers: Mapping[str, str], *, may_ask: b
         if is_mesh:
             raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
         await node.look_around()
-        status = status_answer(node) if may_ask else position_answer(node)
+        try:
+            check_right(destination)
+            status = status_answer(node)
+        except Refused:
+            status = position_answer(node)
         return Answer({"status": status}, status.encode())
-    if not may_ask:
-        raise Refused("not-allowed", "This user may not ask what is in the broker: control is false in [[users]].")
+    check_right(destination)
     if destination.startswith(RETIRE):
         name = destination.removeprefix(RETIRE)
-        if headers.get("majority-lost") == "true":
+        if is_said(headers, "majority-lost"):
             done = await node.retiring.retire_lost({one for one in name.split(",") if one})
         else:
-            done = await node.retiring.retire(name, force=headers.get("force") == "true")
+            done = await node.retiring.retire(name, force=is_said(headers, "force"))
         lines = {key.replace("_", "-"): fact if type(fact) is str else json.dumps(fact) for key, fact in done.items()}
         return Answer(lines, json.dumps(done).encode())
     question = parse_question(destination, headers)
@@ -133,7 +144,7 @@ def parse_question(destination: str, headers: Mapping[str, str]) -> Question:
             known = kind_of(about) in kinds
         if known:
             return Question(what, about, headers.get("after", ""), _limit(headers))
-    raise Refused("bad-destination", f"Control destinations are {UNDERSTOOD}; KIND is queue, topic or fanout.")
+    raise Refused("bad-destination", f"Control destinations are {UNDERSTOOD}.")
 
 
 def _limit(headers: Mapping[str, str]) -> int:

@@ -43,10 +43,12 @@ class Answer:
     `sequence` is the last record that it is about, or the version of what subscribers want; `owners` are those whose
     messages it settles for good. `waits` counts what it waits for. `copies` is set when it is told although too few
     have that: on how many disks it is, and `misses` says what it should have waited for: its level, or QUORUM, or both.
-    `marks` are header lines that each of the receipts carries.
+    `marks` are header lines that each of the receipts carries. `begins`: with it the receipts are complete behind which
+    the first messages of a subscription wait.
     """
 
     __slots__ = (
+        "begins",
         "copies",
         "deadline",
         "ending",
@@ -74,6 +76,7 @@ class Answer:
         self.receipts = receipts
         self.frames: list[bytes] = []
         self.ending = False
+        self.begins = False
         self.level = level
         self.owners = owners
         self.sequence = sequence
@@ -105,6 +108,7 @@ def answers_of(out: Outcome) -> list[Answer]:
             answer.marks = out.marks
     answers[-1].frames = out.frames
     answers[-1].ending = out.ending
+    answers[-1].begins = out.begins
     return answers
 
 

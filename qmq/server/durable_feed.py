@@ -17,6 +17,7 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.broker.durables import Attachment, Handed
 from qmq.broker.message import Message
+from qmq.broker.outcome import TURN_TOIL
 from qmq.broker.selectors import selects
 from qmq.broker.subscription import Ack, StartAt, Subscription
 from qmq.dots import Dot, Origin, Vector
@@ -214,7 +215,18 @@ class DurableFeeds:
         rows = page.rows
         whole = True
         index = 0
+        selector = attachment.subscription.selector
+        toil = 0
         while index < len(rows):
+            if selector is not None:
+                toil += selector.cost
+                if toil > TURN_TOIL:
+                    toil = 0
+                    self._send(attachment, run)
+                    run = []
+                    await trio.lowlevel.checkpoint()
+                    if self._session(attachment) is None:
+                        return False
             if attachment.free <= 0:
                 self._send(attachment, run)
                 run = []

@@ -15,8 +15,8 @@ from typing import Protocol
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.message import Message
-from qmq.broker.outcome import TOIL_MAX, FanoutRun
+from qmq.broker.message import Envelope, Message
+from qmq.broker.outcome import TURN_TOIL, FanoutRun, Outcome
 from qmq.broker.selectors import Selector, selected, selects
 from qmq.broker.subscription import StartAt, Subscription
 from qmq.dots import Dot, Origin, Vector, merge
@@ -34,11 +34,6 @@ from qmq.storage.store import Store
 from qmq.world import World
 
 READ_BYTES = 256 << 10
-READ_BYTES_MIN = 8 << 10
-"""Of readers whose selector is costly: what is read in one go is selected from in one turn."""
-
-RECORD_BYTES_MIN = 64
-
 READS_AT_ONCE = 4
 """Worker threads that all readers together may have: those that are left must never keep a commit waiting."""
 
@@ -132,17 +127,38 @@ class Followers:
     def _go_live(self, subscription: Subscription) -> None:
         self._live.setdefault(subscription.destination, {})[subscription] = None
 
-    def tell(self, destination: str, messages: list[Message], begin: int) -> None:
-        """Tell live followers; `begin` is where the group of commits that these belong to starts in the journal."""
+    def toil_of(self, group: list[Outcome]) -> int:
+        """What it costs to select from `group` for live followers: each selector is asked once about each envelope."""
+        envelopes: dict[str, dict[Envelope, None]] = {}
+        for out in group:
+            for run in out.fanout_runs:
+                envelopes.setdefault(run.destination, {}).update({one.envelope: None for one in run.messages})
+        toil = 0
+        for destination, distinct in envelopes.items():
+            selectors = {one.selector: None for one in self._live.get(destination, ())}
+            toil += len(distinct) * sum([one.cost for one in selectors if one is not None])
+        return toil
+
+    def tell(self, destination: str, messages: list[Message], begin: int, *, is_costly: bool = False) -> None:
+        """Tell live followers; `begin` is where the group of commits that these belong to starts in the journal.
+
+        Where selecting from the group `is_costly`, for all of it, those with a selector read it from the log, page by
+        page in turns of their own.
+        """
         followers = self._live.get(destination)
         if not followers:
             return
         encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
+        chosen: dict[Selector | None, list[Message]] = {None: messages}
         for subscription in list(followers):
             session = self._desk.sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
                 self._leave(subscription)
                 self._ahead.pop(subscription, None)
+                continue
+            if is_costly and subscription.selector is not None:
+                self._leave(subscription)
+                self._read_again(subscription, begin)
                 continue
             if subscription.durable is not None:
                 if not self.feeds.tell(session, subscription.durable, messages):
@@ -150,7 +166,10 @@ class Followers:
                     self._read_again(subscription, begin)
                 continue
             selector = subscription.selector
-            wanted = messages if selector is None else selected(selector, messages)
+            wanted = chosen.get(selector)
+            if wanted is None:
+                assert selector is not None, "what everyone gets is known"
+                wanted = chosen[selector] = selected(selector, messages)
             if not wanted:
                 continue
             if subscription.buffer is not None:
@@ -276,23 +295,19 @@ class Followers:
             return
         async with self._reads:
             position, skip = await desk.world.run_blocking(partial(_start, store, subscription, begin))
-        read_bytes = READ_BYTES
-        if subscription.selector is not None:
-            affordable = RECORD_BYTES_MIN * TOIL_MAX // subscription.selector.cost
-            read_bytes = min(READ_BYTES, max(READ_BYTES_MIN, affordable))
         heard: Heard | None = None
         if isinstance(subscription.start, dict) and (begin is None or position.seen):
             heard = Heard(dict(position.seen))
         while True:
             async with self._reads:
                 have = store.journal.vector()
-                page = await desk.world.run_blocking(partial(store.fanout_page, name, position, read_bytes))
+                page = await desk.world.run_blocking(partial(store.fanout_page, name, position, READ_BYTES))
             session = desk.sessions.get(subscription.session)
             if session is None or not session.owns(subscription):
                 self._ahead.pop(subscription, None)
                 return
             position = page.position
-            self._tell_page(subscription, session, page, skip, heard, have)
+            await self._tell_page(subscription, session, page, skip, heard, have)
             skip = 0
             if page.at_end and position.journal_position == desk.told_end():
                 self._forget_reached(subscription, have)
@@ -303,7 +318,7 @@ class Followers:
                 # What was read may be appended and not told yet, in the commit that is under way.
                 await desk.journal_grew(position.journal_position - 1)
 
-    def _tell_page(
+    async def _tell_page(
         self,
         subscription: Subscription,
         session: Session,
@@ -312,7 +327,10 @@ class Followers:
         heard: Heard | None,
         have: Vector,
     ) -> None:
-        """Tell what was read, without its first `skip` rows. With `heard`, also what is missing."""
+        """Tell what was read, without its first `skip` rows. With `heard`, also what is missing.
+
+        Waits for nothing but the turns of others, where selecting costs much.
+        """
         tails: list[bytes] = []
         selector = subscription.selector
         gone = self._desk.broker.durables.gone
@@ -322,7 +340,13 @@ class Followers:
 
         if heard is not None:
             miss(heard.missing(page.dropped))
+        toil = 0
         for origin, record in page.rows[skip:]:
+            if selector is not None:
+                toil += selector.cost
+                if toil > TURN_TOIL:
+                    toil = 0
+                    await trio.lowlevel.checkpoint()
             if heard is not None and (missing := heard.before(origin, record.sequence, gone)):
                 miss(missing)
             if not self._is_news(subscription, origin, record.sequence):

@@ -1,6 +1,5 @@
 """Accepting clients. A shortage of descriptors or memory slows accepting down and ends nothing."""
 
-import logging
 from collections.abc import Callable
 
 import trio
@@ -8,7 +7,7 @@ import trio
 from qmq.config import ListenerSettings
 from qmq.errors import Refused
 from qmq.gateways.stomp import encode_error
-from qmq.server.login import Logins
+from qmq.server.door import Door
 from qmq.server.session import Desk, Session
 from qmq.wire.stomp import Version
 from qmq.world import Pipe
@@ -20,8 +19,6 @@ REFUSED_FAREWELL_SECONDS = 1.0
 
 TURNED_AWAY_MAX = 64
 """Refused connections that are told why at the same time; more are just closed."""
-
-log = logging.getLogger("qmq.listener")
 
 
 async def serve_clients(
@@ -41,33 +38,37 @@ async def serve_clients(
 
         task_status.started((listener.address, stop_listening))
         with accepting:
+            short: set[str] = set()
             while True:
                 try:
                     pipe = await listener.accept()
                 except (OSError, trio.ClosedResourceError) as error:
-                    desk.alarm("shortage", f"nobody new is let in: {error}")
+                    short.add(message := f"no new client is accepted: {error}")
+                    desk.alarm("shortage", message)
                     await trio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
-                _begin(desk, desk.logins, nursery, pipe, settings.anonymous)
+                while short:
+                    desk.alarm_over("shortage", short.pop())
+                _begin(desk, nursery, pipe, settings)
         listener.close()
 
 
-def _begin(desk: Desk, logins: Logins, nursery: trio.Nursery, pipe: Pipe, anonymous: bool) -> None:
+def _begin(desk: Desk, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings) -> None:
     try:
-        logins.admit(pipe.peer_address)
+        login = desk.door.admit(pipe.peer_address)
     except Refused as refused:
-        log.warning("! %s refused: %s", pipe.peer_address, refused)
-        if logins.turning_away < TURNED_AWAY_MAX:
-            nursery.start_soon(_turn_away, logins, pipe, refused)
+        desk.refusals.note(pipe.peer_address, refused)
+        if desk.door.turning_away < TURNED_AWAY_MAX:
+            nursery.start_soon(_turn_away, desk.door, pipe, refused)
         else:
             pipe.close()
         return
-    nursery.start_soon(Session(desk, pipe, anonymous).serve)
+    nursery.start_soon(Session(desk, pipe, listener, login).serve)
 
 
-async def _turn_away(logins: Logins, pipe: Pipe, refused: Refused) -> None:
+async def _turn_away(door: Door, pipe: Pipe, refused: Refused) -> None:
     """Say why, briefly, and close."""
-    logins.turning_away += 1
+    door.turning_away += 1
     try:
         with trio.move_on_after(REFUSED_FAREWELL_SECONDS):
             await pipe.send_all(encode_error(refused, None, Version.V12))
@@ -77,5 +78,5 @@ async def _turn_away(logins: Logins, pipe: Pipe, refused: Refused) -> None:
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # it left before it could be told
     finally:
-        logins.turning_away -= 1
+        door.turning_away -= 1
         pipe.close()

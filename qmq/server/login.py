@@ -1,48 +1,43 @@
-"""Who may come in: users with argon2 hashes, and bounds on connections per node, address and user.
+"""Who may log in: users with argon2 hashes, and the bound on connections of each.
 
-A password check costs tens of milliseconds by design, so it runs in a worker thread, a few at a time, and a login that
-was right is remembered (as a keyed digest, not as the password) so that a reconnect storm does not starve the node.
+A password check costs tenths of a second by design, so it runs in a worker thread when it is its turn (`checks`), and a
+login that was right is remembered (as a keyed digest, not as the password): of a thousand clients of one user that come
+back at once, one is checked.
 """
 
 import hashlib
 import hmac
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import argon2
 import trio
 
-from qmq.config import LimitSettings, User
+from qmq.config import LimitSettings, ListenerSettings, User
 from qmq.errors import Refused
+from qmq.server.checks import Checks
 from qmq.world import World
 
-CHECKS_AT_ONCE = 2
 REMEMBERED_LOGINS_MAX = 1024
 FAILED_LOGIN_SECONDS = 1.0
 """Pause before a wrong password is answered, so that guessing is slow."""
 
 
 class Logins:
-    """The door of one node."""
+    """The users of one node."""
 
     def __init__(self, users: tuple[User, ...], limits: LimitSettings, world: World) -> None:
-        self._hashes = {user.name: user.password_hash for user in users}
+        self._take(users)
         self._limits = limits
         self._world = world
-        self._checks = trio.CapacityLimiter(CHECKS_AT_ONCE)
+        self._checks = Checks()
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, None] = {}
         # Checked against when the user is unknown, so that the time taken does not tell.
         self._nobody = _hash_of_nobody() if users else ""
-        self._addresses: Counter[str] = Counter()
-        self._pending_addresses: Counter[str] = Counter()
         self._users: Counter[str] = Counter()
-        self._total = 0
-        self._closed = False
-        self.pending = 0
-        self.turning_away = 0
 
     async def prepare(self, users: tuple[User, ...]) -> None:
         """What has to be waited for before `change` to these users."""
@@ -51,61 +46,50 @@ class Logins:
 
     def change(self, users: tuple[User, ...], limits: LimitSettings) -> None:
         """From now on these users and bounds count. Whoever is in stays in."""
-        self._hashes = {user.name: user.password_hash for user in users}
+        self._take(users)
         self._limits = limits
 
-    def close(self) -> None:
-        """Let nobody in any more: the node is stopping."""
-        self._closed = True
+    def _take(self, users: tuple[User, ...]) -> None:
+        self._hashes = {user.name: user.password_hash for user in users}
+        self._early = {user.name: user.receipts_before_commit for user in users}
 
-    def admit(self, address: str) -> None:
-        """Count a new connection. Raises Refused when there is no room; nothing is counted then."""
-        limits = self._limits
-        if self._closed:
-            raise stopping()
-        if self._total >= limits.connections_max:
-            raise Refused("too-many-connections", f"The node serves at most {limits.connections_max} connections.")
-        if self._addresses[address] >= limits.connections_per_address_max:
-            raise Refused(
-                "too-many-connections", f"One address has at most {limits.connections_per_address_max} connections."
-            )
-        if self.pending >= limits.logins_pending_max:
-            raise Refused("too-many-logins", f"At most {limits.logins_pending_max} clients may be logging in.")
-        if self._pending_addresses[address] >= limits.logins_pending_per_address_max:
-            raise Refused(
-                "too-many-logins",
-                f"At most {limits.logins_pending_per_address_max} clients of one address may be logging in.",
-            )
-        self._addresses[address] += 1
-        self._pending_addresses[address] += 1
-        self._total += 1
-        self.pending += 1
+    def answers_early(self, user: str | None, listener: ListenerSettings) -> bool:
+        """Whether a client gets the receipts of a transaction's frames before its COMMIT."""
+        said = None if user is None else self._early.get(user)
+        return listener.receipts_before_commit if said is None else said
 
-    def logged_in(self, address: str) -> None:
-        """A connection counted by `admit` has finished logging in, or ended before."""
-        _less(self._pending_addresses, address)
-        self.pending -= 1
+    def is_user(self, name: str | None) -> bool:
+        """Whether that is the name of a user."""
+        return name in self._hashes
 
-    def leave(self, address: str, user: str | None) -> None:
-        """A connection counted by `admit` has ended."""
-        _less(self._addresses, address)
-        self._total -= 1
+    def leave(self, user: str | None) -> None:
+        """A connection that `check` has let in has ended."""
         if user is not None:
-            _less(self._users, user)
+            self._users[user] -= 1
+            if not self._users[user]:
+                del self._users[user]
 
-    async def check(self, headers: Mapping[str, str], anonymous: bool) -> str | None:
-        """The user that CONNECT names, None for an anonymous one; counts the user. Raises Refused."""
-        if self._closed:
-            raise stopping()
+    def serves_anonymous(self, listener: ListenerSettings) -> bool:
+        """Whether this listener serves clients without login, with the users of now."""
+        return listener.serves_anonymous(has_users=bool(self._hashes))
+
+    async def check(
+        self, headers: Mapping[str, str], listener: ListenerSettings, address: str, gone: Callable[[], Awaitable[None]]
+    ) -> str | None:
+        """The user that CONNECT names, None for an anonymous one; counts the user.
+
+        `gone` is run while a password check waits for its turn, and returns when the client has left. Raises
+        trio.BrokenResourceError then, and Refused for who may not come in.
+        """
         login = headers.get("login")
         passcode = headers.get("passcode", "")
-        if login is None or (anonymous and not self._hashes):
-            if anonymous:
+        if login is None or not self._hashes:
+            if self.serves_anonymous(listener):
                 return None
             raise Refused("login-required", "This listener serves only users that log in.")
         known = self._hashes.get(login)
         # The password is checked elsewhere meanwhile, and the user may have been taken out or given another one.
-        if not await self._is_right(login, passcode, known) or self._hashes.get(login) != known:
+        if not await self._is_right(login, passcode, known, address, gone) or self._hashes.get(login) != known:
             await trio.sleep(FAILED_LOGIN_SECONDS)
             raise Refused("login-failed", "Unknown user or wrong passcode.")
         if self._users[login] >= self._limits.connections_per_user_max:
@@ -115,11 +99,15 @@ class Logins:
         self._users[login] += 1
         return login
 
-    async def _is_right(self, login: str, passcode: str, known: str | None) -> bool:
+    async def _is_right(
+        self, login: str, passcode: str, known: str | None, address: str, gone: Callable[[], Awaitable[None]]
+    ) -> bool:
         digest = hmac.digest(self._key, f"{login}\0{passcode}\0{known}".encode(), hashlib.sha256)
         if digest in self._remembered:
             return True
-        async with self._checks:
+        async with self._checks.turn(address, login, gone):
+            if digest in self._remembered:
+                return True  # another client of this user was checked meanwhile
             right = await self._world.run_blocking(partial(_verify, known or self._nobody, passcode))
         if right and known is not None:
             if len(self._remembered) >= REMEMBERED_LOGINS_MAX:
@@ -127,11 +115,6 @@ class Logins:
             self._remembered[digest] = None
             return True
         return False
-
-
-def stopping() -> Refused:
-    """Why nobody is let in while the node ends."""
-    return Refused("stopping", "This node is stopping; the others of its mesh go on.")
 
 
 def _hash_of_nobody() -> str:
@@ -145,9 +128,3 @@ def _verify(password_hash: str, passcode: str) -> bool:
         return False
     except argon2.exceptions.InvalidHashError:
         return False
-
-
-def _less(counter: Counter[str], key: str) -> None:
-    counter[key] -= 1
-    if counter[key] <= 0:
-        del counter[key]

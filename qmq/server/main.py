@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import random
 import resource
 import signal
@@ -82,10 +83,18 @@ def real_world(commits: Worker) -> World:
     )
 
 
-def serve(settings: NodeSettings, peers: PeersFile | None, read: Read | None = None) -> int:
+def serve(
+    settings: NodeSettings,
+    peers: PeersFile | None,
+    read: Read | None = None,
+    *,
+    until_eof: bool = False,
+    trusts_clock: bool = False,
+) -> int:
     """Run a node until SIGTERM or SIGINT. Returns the exit code; says on stderr what went wrong.
 
-    At SIGHUP the configuration is taken from `read` again; without it the signal ends the node as SIGTERM does.
+    At SIGHUP the configuration is taken from `read` again; without it the signal ends the node as SIGTERM does. With
+    `until_eof` the end of standard input does so too. `trusts_clock`: the operator says that the wall clock is right.
     """
     early = EarlyHangUp() if read is not None else None
     try:
@@ -94,6 +103,7 @@ def serve(settings: NodeSettings, peers: PeersFile | None, read: Read | None = N
             node=settings.name,
             settings=store_settings(settings),
             queue_store=settings.storage.queue_store,
+            queue_store_seconds_max=settings.storage.queue_store_seconds_max,
         )
     except (OSError, StorageError) as error:
         print(f"qmq: cannot open the stores of {settings.data}: {error}", file=sys.stderr)
@@ -101,7 +111,8 @@ def serve(settings: NodeSettings, peers: PeersFile | None, read: Read | None = N
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with Worker("qmq-commits") as commits:
-            trio.run(partial(_run, settings, peers, store, real_world(commits), read, early))
+            world = real_world(commits)
+            trio.run(partial(_run, settings, peers, store, world, read, early, until_eof, trusts_clock))
     except BaseExceptionGroup as group:
         expected, unexpected = group.split((QmqError, OSError))
         if unexpected is not None:
@@ -156,8 +167,10 @@ async def _run(
     world: World,
     read: Read | None,
     early: EarlyHangUp | None,
+    until_eof: bool,
+    trusts_clock: bool,
 ) -> None:
-    node = Node(with_connections_that_fit(settings), peers, store, world)
+    node = Node(with_connections_that_fit(settings), peers, store, world, trusts_clock=trusts_clock)
     reloader = Reloader(node, settings, peers, read, with_connections_that_fit) if read is not None else None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
@@ -168,8 +181,19 @@ async def _run(
             for host, port in node.addresses:
                 log.info("= node %s serves STOMP on %s:%d", node.origin, host, port)
             nursery.start_soon(_obey_signals, node, signals, reloader, early is not None and early.came)
+            if until_eof:
+                nursery.start_soon(_stop_at_eof, node)
             await node.ended.wait()
             nursery.cancel_scope.cancel()
+
+
+async def _stop_at_eof(node: Node) -> None:
+    """Standard input is a pipe that somebody else holds; it ends with that process, whatever becomes of it."""
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as pipe:
+        while await pipe.receive_some():
+            pass
+    log.info("= standard input has ended: draining")
+    node.stop()
 
 
 async def _obey_signals(node: Node, signals: AsyncIterator[int], reloader: Reloader | None, reload_first: bool) -> None:

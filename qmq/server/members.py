@@ -10,6 +10,7 @@ whichever it is, promises may be forgotten, so the node learns anew.
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from qmq.config import PeersFile, prints_of
 from qmq.dots import Origin, Vector
 from qmq.errors import StorageError
 from qmq.members import Listing, Membership, Retirement, Standing, majority
+from qmq.server.room import when_there_is_room
 from qmq.storage.mesh_facts import (
     DISK,
     HEEDLESS,
@@ -42,6 +44,19 @@ DIFFER = "destinations-differ"
 
 NAMES_TOLD = 3
 """Of destinations that differ, in an alarm; the status has more."""
+
+UNCONFIRMED = "retirement-unconfirmed"
+"""Code of the alarm."""
+
+SILENT_SECONDS = 5.0
+"""Without a link with a node, before this one agrees that it is retired: a link that breaks and a quick restart take
+less. The asked node waits for it, and its operator with it."""
+
+AGREED_SECONDS = 600.0
+"""For which the word of an operator (`--force`) counts, though the node is heard."""
+
+LOOK_AGAIN_SECONDS = 1.0
+"""While peers say that a node is retired, and this one does not agree yet."""
 
 log = logging.getLogger("qmq.members")
 
@@ -79,17 +94,28 @@ class Members:
         self._lives = frozenset(catalog.incarnations())
         """Lives of this node on this directory. What it had of them when it opened no other can have had more of."""
         self._had = {**dict.fromkeys(self._lives, 0), **node.store.journal.vector()}
+        self._linked: frozenset[str] = frozenset()
+        self._unlinked_at: dict[str, float] = {}
+        self._began = math.inf
+        self._forced_until: dict[str, float] = {}
+        self._unconfirmed: dict[str, str] = {}
+        """Node → the alarm that peers call it retired."""
         self._leaves = False
         self._refused_by: set[str] = set()
         # Facts to write, in this order; and what is done when they are written.
         self._facts: dict[str, str | None] = {}
+        self._are_written = True
+        self._wrote = trio.Event()
         self._stirred = trio.Event()
 
     async def run(self) -> None:
         """Write facts and obey them until cancelled. Raises LogBroken when the disk refuses."""
+        self._began = trio.current_time()
         while True:
-            await self._stirred.wait()
+            with trio.move_on_after(LOOK_AGAIN_SECONDS if self.membership.retirements_heard() else math.inf):
+                await self._stirred.wait()
             self._stirred = trio.Event()
+            self._mind_retirements()
             await self._write_facts()
             if self._leaves:
                 self._node.stop()
@@ -99,12 +125,21 @@ class Members:
     def remember(self, facts: dict[str, str | None]) -> None:
         """Write these facts to the catalog soon."""
         self._facts.update(facts)
+        self._are_written = False
         self._stirred.set()
+
+    async def written(self) -> None:
+        """Wait until the catalog has all that it was to remember."""
+        while not self._are_written:
+            await self._wrote.wait()
 
     async def _write_facts(self) -> None:
         if self._facts:
             facts, self._facts = self._facts, {}
-            await self._node.world.run_blocking(partial(self._node.store.catalog.set_facts, facts))
+            await when_there_is_room(self._node.world, partial(self._node.store.catalog.set_facts, facts))
+        self._are_written = not self._facts
+        self._wrote.set()
+        self._wrote = trio.Event()
 
     # What peers tell
 
@@ -112,7 +147,7 @@ class Members:
         """See `Host.standing_came`."""
         membership = self.membership
         counted, heard_of = membership.counts(peer), membership.heard_of
-        news = membership.hear(peer, standing)
+        membership.hear(peer, standing)
         known = self._disks.get(peer)
         if standing.disk and known != standing.disk:
             if known is not None:
@@ -123,8 +158,8 @@ class Members:
                 )
             self._disks[peer] = standing.disk
             self.remember({DISK + peer: standing.disk})
-        for retirement in news:
-            self.retired(retirement)
+        self._mind_retirements()
+        self._stirred.set()  # to look again later, where a retirement is in dispute
         self._mind_destinations()
         if counted != membership.counts(peer):
             log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
@@ -214,7 +249,7 @@ class Members:
         node = self._node
         await node.all_told()
         await node.world.run_blocking(node.store.journal.sync)
-        await node.world.run_blocking(partial(node.store.catalog.set_facts, {LEARNER: None}))
+        await when_there_is_room(node.world, partial(node.store.catalog.set_facts, {LEARNER: None}))
         self.membership.learnt()
         log.info("= this node has what a majority of the others had: it counts from now on")
         self._tell()
@@ -240,8 +275,50 @@ class Members:
         self._mind_learning()
         self._obey()
 
+    def links_changed(self) -> None:
+        """A link began or ended."""
+        mesh = self._node.mesh
+        linked = frozenset({peer.node for peer in mesh.present()} if mesh is not None else ())
+        self._unlinked_at.update(dict.fromkeys(self._linked - linked, trio.current_time()))
+        self._linked = linked
+
+    def agrees_in(self, name: str) -> float | None:
+        """Seconds until this node agrees that `name` has left; None as long as it hears it, and nobody forces it."""
+        now = trio.current_time()
+        if self._forced_until.get(name, 0.0) > now:
+            return 0.0
+        if name in self._linked:
+            return None
+        return max(0.0, self._unlinked_at.get(name, self._began) + SILENT_SECONDS - now)
+
+    def force(self, name: str) -> None:
+        """The operator of this node says that `name` is to leave, though it may be heard."""
+        self._forced_until[name] = trio.current_time() + AGREED_SECONDS
+
+    def _mind_retirements(self) -> None:
+        """Who is retired as peers say, time has passed, or a link has begun or ended."""
+        membership = self.membership
+        if membership.agree({name for name in membership.retirements_heard() if self.agrees_in(name) == 0}):
+            self._tell()
+        for retirement in membership.decided():
+            self.retired(retirement)
+        before, self._unconfirmed = (
+            self._unconfirmed,
+            {
+                name: f"{', '.join(sorted(words))} say that {name} is retired: they are too few, and this node hears it"
+                for name, words in membership.retirements_heard().items()
+                if name in self._linked
+            },
+        )
+        for name, message in before.items():
+            if self._unconfirmed.get(name) != message:
+                self._node.alarms.clear(UNCONFIRMED, message)
+        for name, message in self._unconfirmed.items():
+            if before.get(name) != message:
+                self._node.alarm(UNCONFIRMED, message)
+
     def retired(self, retirement: Retirement) -> None:
-        """A peer or a record says that a node has left. May come in the midst of a decision, and more than once."""
+        """It is decided that a node has left. May come in the midst of a decision, and more than once."""
         if self.membership.retire(retirement):
             kept = self.membership.retired[retirement.node]
             if kept.node == self.membership.node:

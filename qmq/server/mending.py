@@ -19,7 +19,7 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.dots import merge
-from qmq.errors import CorruptLog
+from qmq.errors import CorruptLog, DiskFull
 from qmq.replication.gaps import Want
 from qmq.server.repairs import ask_rest
 from qmq.storage.mending import Found, records_of
@@ -88,6 +88,8 @@ class Mending:
             elif await desk.world.run_blocking(partial(desk.store.finish_mending, destination, found)):
                 self.mended += 1
                 log.info("= the log of %s is whole again", destination)
+        except DiskFull as error:
+            log.info("= the log of %s cannot be mended yet: %s", destination, error)
         finally:
             with trio.CancelScope(shield=True):
                 await desk.world.run_blocking(found.close)

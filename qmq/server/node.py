@@ -1,8 +1,8 @@
 """One node: everything built, started and stopped, in order.
 
 Start: open and recover the store, draw an incarnation and make it durable, restore owned queue messages, then the
-commit task, the mesh, and last the client listeners. Stop (SIGTERM): no new connections, read no more, tell everything
-decided, close clients and links, checkpoint, close the store. A failed append or fsync is not survived: the exception
+commit task, the mesh, and last the client listeners. Stop (SIGTERM): no new connections, let clients finish and go
+(`draining`), close links, checkpoint, close the store. A failed append or fsync is not survived: the exception
 leaves `run` and the process ends, because what it decided is not what the disk holds (docs/guarantees.md).
 
 Long for one module: it is the list of the node's parts, and for each what it asks of the others; a part that has
@@ -11,6 +11,7 @@ rules of its own has a module of its own.
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -23,6 +24,7 @@ from qmq.broker.outcome import Outcome
 from qmq.broker.subscription import Delivery, Subscription
 from qmq.config import ListenerSettings, NodeSettings, PeersFile
 from qmq.dots import Origin, Vector
+from qmq.errors import DiskFull
 from qmq.journal import Replay
 from qmq.members import Membership, Standing
 from qmq.replication.mesh import Mesh
@@ -33,13 +35,17 @@ from qmq.server.answers import Answer
 from qmq.server.asking import Asking
 from qmq.server.beats import Beats
 from qmq.server.browsing import Browsing
+from qmq.server.budget import Budget, default_bytes_max
 from qmq.server.buffers import Buffers
 from qmq.server.certificates import Certificates
 from qmq.server.checkpoints import Checkpoints
 from qmq.server.clerk import Clerk
+from qmq.server.clock_check import ClockCheck
 from qmq.server.commits import Commits
 from qmq.server.control import answer_peer, control_answer
 from qmq.server.copies import Copies
+from qmq.server.door import Door
+from qmq.server.draining import drain_clients, hand_over
 from qmq.server.followers import Followers
 from qmq.server.journal_reads import JournalReads
 from qmq.server.listeners import serve_clients
@@ -47,15 +53,19 @@ from qmq.server.login import Logins
 from qmq.server.members import Members
 from qmq.server.mending import Mending
 from qmq.server.policies import Policies, broker_limits, wire_limits
+from qmq.server.queue_count import QueueCount
 from qmq.server.recalls import Recalls
 from qmq.server.receipts import Receipts
+from qmq.server.refusals import Refusals
 from qmq.server.releasing import Releasing, is_about_aside
 from qmq.server.repairs import Repairs, is_about_repairs
 from qmq.server.retiring import Retiring, answer_hearing, is_about_hearing
 from qmq.server.retries import Retries, is_about_retries, replay_ids
+from qmq.server.rights import check_right, note_if_open
 from qmq.server.row_repairs import RowRepairs
 from qmq.server.sealing import Sealing
 from qmq.server.session import Session
+from qmq.server.start_hold import StartHold
 from qmq.server.status import DESTINATIONS_SHOWN, Alarms, peers_of
 from qmq.server.system import SystemTopics
 from qmq.server.takeover import Takeover
@@ -63,6 +73,7 @@ from qmq.server.teller import Teller
 from qmq.server.timekeeper import Timekeeper
 from qmq.storage.batch import BatchHead
 from qmq.storage.gone_record import Stretch, pack_gone
+from qmq.storage.mesh_facts import UNSEEN
 from qmq.storage.ports import Lack
 from qmq.storage.record import Kind, Record
 from qmq.storage.recovery import in_words
@@ -71,14 +82,13 @@ from qmq.storage.store import Store
 from qmq.wire.stomp import HeadCaches
 from qmq.world import World
 
-HOLD_SECONDS_MAX = 2.0
-"""How long a restarted node of a mesh waits to learn from its peers what was settled meanwhile, before it hands out
-queue messages of its earlier life. Peers that are down must not keep a queue shut."""
-
 INCARNATION_BITS = 64
 
 REPAIR_SECONDS = 10.0
 """How long a peer may take for an answer that its stores have to look for."""
+
+COUNT_SECONDS = 2.0
+"""What a status waits for the stores."""
 
 QUEUES_LOOKED_AT = 1000
 """Of those in the queue store, for the status. `qmq queues` lists them all."""
@@ -89,7 +99,15 @@ log = logging.getLogger("qmq.node")
 class Node:
     """A broker node. `store` is opened by the caller and closed by `run`."""
 
-    def __init__(self, settings: NodeSettings, peers: PeersFile | None, store: Store, world: World) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        peers: PeersFile | None,
+        store: Store,
+        world: World,
+        *,
+        trusts_clock: bool = False,
+    ) -> None:
         limits = settings.limits
         self.settings = settings
         self.limits = limits
@@ -110,7 +128,8 @@ class Node:
             limits=broker_limits(limits),
         )
         self.broker.abilities.of_members(self.peer_names)
-        self.replay = Replay(self.broker, self.members.retired)
+        self.replay = Replay(self.broker)
+        self.start_hold = StartHold(self)
         self.takeover = Takeover(self, settings.mesh)
         self.replay.on_term = self.takeover.noted
         self.broker.queues.shared.has_stored = not store.queues.is_empty(settings.name)
@@ -118,15 +137,19 @@ class Node:
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(limits)
         self.rules = self.policies.gateway_rules()
+        self.door = Door(limits)
         self.logins = Logins(settings.users, limits, world)
         self.beats = Beats()
+        self.refusals = Refusals(self.beats)
         self.alarms = Alarms()
         self.system = SystemTopics(self, settings.name, partial(peers_of, self))
         self.fanout_counts: dict[str, int] = {}
         self.stored_counts: dict[str, tuple[int, int]] = {}
+        self._counted: trio.Event | None = None
         self.addresses: list[tuple[str, int]] = []
         self.started_seconds = trio.current_time()
-        self.buffers = Buffers(limits.outbox_bytes_max)
+        self.budget = Budget(self, limits.memory_bytes_max or default_bytes_max())
+        self.buffers = Buffers(limits.outbox_bytes_max, self.budget.change)
         self.followers = Followers(self, limits.subscriber_buffer_bytes_default)
         self.recalls = Recalls(
             self.sessions,
@@ -167,6 +190,7 @@ class Node:
             tell_now=self.teller.tell_now,
             tell_after=self.teller.tell_after,
             flush=self.teller.flush,
+            on_short=self._ran_short,
         )
         self.clerk = Clerk(
             self,
@@ -180,12 +204,14 @@ class Node:
         self.row_repairs = RowRepairs(self)
         self.retiring = Retiring(self)
         self.adopting = Adopting(self)
+        self.queue_count = QueueCount(self)
         self.sealing = Sealing(self)
         self.releasing = Releasing(self)
         self.broker.forgotten = self.sealing.seals.forgotten
         self.replay.on_seal = self.sealing.came
         self.asking = Asking(self.spawn, self._answer_peer)
         self.retries = Retries(self)
+        self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.checkpoints = Checkpoints(self, settings.storage)
         self.browsing = Browsing(self)
         self.journal_reads = JournalReads(self)
@@ -226,7 +252,7 @@ class Node:
 
     def _restore(self) -> None:
         """Put back what earlier lives of this node left unsettled. In a mesh it is held until peers have told what
-        they settled meanwhile (HOLD_SECONDS_MAX)."""
+        they settled meanwhile and hold (`StartHold`)."""
         recovered = self.store.recovered
         self.broker.logged_fanouts.update(self.store.fanouts())
         self.broker.durables.restore(recovered.cursors, recovered.given_up, recovered.gone)
@@ -239,6 +265,9 @@ class Node:
         for queue, dots in recovered.settled.items():
             self.broker.queues.paging.settled_before(queue, dots)
         self.broker.queues.paging.attempts.update(recovered.attempts)
+        if UNSEEN in self.store.catalog.facts():
+            self.broker.queues.paging.is_unseen = True
+            self.store.catalog.set_facts({UNSEEN: None})
         for dot, record in recovered.messages:
             self.replay.restore(dot.origin, record)
         self.broker.queues.held = self.takeover.is_starting = bool(self.peer_names)
@@ -271,23 +300,31 @@ class Node:
                 nursery.start_soon(self.sealing.run)
                 nursery.start_soon(self.releasing.run)
                 nursery.start_soon(self.adopting.run)
+                nursery.start_soon(self.clock_check.run)
+                nursery.start_soon(self.queue_count.run)
                 async with trio.open_nursery() as serving:
                     self.sealing.look()
                     if self.mesh is not None:
                         await serving.start(self.mesh.run)
-                        serving.start_soon(self._hold_no_longer_than, HOLD_SECONDS_MAX)
+                        serving.start_soon(self._hold_at_start)
                         serving.start_soon(self.takeover.run)
                         await self._learn_interest(self.mesh)
                     listeners = [await self._listen(serving, listener) for listener in self.settings.stomp]
+                    note_if_open(self.settings)
                     task_status.started()
                     await self._stop.wait()
                     for close in listeners:
                         close()
                     await self._drain()
                     serving.cancel_scope.cancel()
+                self.refusals.close()
                 # So that the next start replays next to nothing. While commits still run, for what expires meanwhile
                 # waits to be told, and a checkpoint waits for that.
                 await self.checkpoints.bring_up()
+                await self.clock_check.note()
+                if self.broker.queues.paging.leaves_unseen(await self.world.run_blocking(self.store.queues.origins)):
+                    with suppress(DiskFull):
+                        await self.world.run_blocking(partial(self.store.catalog.set_facts, {UNSEEN: ""}))
                 self.commits.stop()
                 await self.commits.all_told()
                 nursery.cancel_scope.cancel()
@@ -312,27 +349,30 @@ class Node:
         return close  # type: ignore[no-any-return]  # started() hands the value through untyped
 
     async def _drain(self) -> None:
-        """Read no more, tell what was decided, close the clients; at most `drain_seconds`."""
-        log.info("= draining %d connections", len(self.sessions))
-        self.logins.close()
-        self._draining.deadline = trio.current_time() + self.limits.drain_seconds
+        """Let clients finish and go, then peers get what they lack; until a second call of `stop`."""
+        self.door.close()
         with self._draining:
-            sessions = list(self.sessions.values())
-            for session in sessions:
-                session.end_in_order()
-            for session in sessions:
-                await session.closed.wait()
-            await self.commits.all_told()
+            await drain_clients(self)
+            if self.mesh is not None:
+                await hand_over(self, self.mesh)
+        # Also after a second call of `stop`: a full disk must not keep the node from its end.
+        self.commits.wait_for_no_room()
 
     # The commit path
 
-    async def slot(self) -> None:
-        await self.receipts.slot()
-        await self.clerk.slot()
-        await self.commits.slot()
+    async def slot(self, session: int = 0, *, asks: bool = False) -> None:
+        await self.teller.selecting.told(session)
+        if not asks:
+            await self.receipts.slot()
+            await self.clerk.slot()
+            await self.commits.slot()
         self.takeover.check()
 
+    def once_told(self, session: int, do: Callable[[], None]) -> None:
+        self.teller.selecting.once_told(session, do)
+
     async def commit_slot(self) -> None:
+        await self.teller.selecting.told(0)
         await self.commits.slot()
         self.takeover.check()
 
@@ -342,14 +382,27 @@ class Node:
         return ServedRows(self.store.queues, queues.handover.serves, dict(queues.shared.clocks.served_us))
 
     async def look_around(self) -> None:
-        """Count what is in the fanouts, for `status`; a worker reads what was appended since the last count."""
+        """Count what is in the fanouts, for `status`; a worker reads what was appended since the last count.
+
+        Where the stores take longer than `COUNT_SECONDS`, the last count stands.
+        """
+        if self._counted is None:
+            self._counted = trio.Event()
+            self.spawn(self._count)
+        with trio.move_on_after(COUNT_SECONDS):
+            await self._counted.wait()
+
+    async def _count(self) -> None:
         self.fanout_counts = await self.world.run_blocking(self._count_fanouts)
         listing = partial(self.served_rows().listing, None, QUEUES_LOOKED_AT)
         stored = await self.world.run_blocking(listing)
         self.stored_counts = {name: (messages, body_bytes) for name, messages, body_bytes in stored}
+        assert self._counted is not None
+        self._counted.set()
+        self._counted = None
 
     async def answer(self, user: str | None, headers: Mapping[str, str]) -> Answer:
-        return await control_answer(self, headers, may_ask=self.may_ask(user))
+        return await control_answer(self, headers, partial(self.check_right, user))
 
     async def _answer_peer(self, question: bytes) -> bytes:
         if is_about_repairs(question):
@@ -364,9 +417,8 @@ class Node:
             return answer_holding(self, question)
         return await answer_peer(self, question)
 
-    def may_ask(self, user: str | None) -> bool:
-        """Whether the user may look into the broker. Anonymous clients may: they come from this machine."""
-        return all(known.control for known in self.settings.users if known.name == user)
+    def check_right(self, user: str | None, destination: str) -> None:
+        check_right(user, self.settings.users, destination)
 
     def _count_fanouts(self) -> dict[str, int]:
         names = sorted({*self.store.fanouts(), *list(self.broker.fanouts)})[:DESTINATIONS_SHOWN]
@@ -397,7 +449,13 @@ class Node:
         if self.broker.left:
             self.followers.forget(self.broker.left)
             self.broker.left = []
+        if self.broker.watchers_new:
+            self.system.answer(self.broker.watchers_new)
+            self.broker.watchers_new = []
         self.followers.feeds.look_again()
+
+    def _ran_short(self) -> None:
+        self.checkpoints.ran_short()
 
     def _begin_time(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Of deliveries under an ack-timeout; see `Queues.told`. The timekeeper hears of it after this pass."""
@@ -515,10 +573,19 @@ class Node:
         if self.alarms.raise_alarm(code, message, self.world.now_us()):
             self.system.note("alarm", code=code, message=message)
 
+    def alarm_over(self, code: str, message: str) -> None:
+        self.alarms.clear(code, message)
+
+    def storage_now_us(self) -> int:
+        return self.clock_check.storage_now_us()
+
     def links_changed(self) -> None:
         self.system.links_changed()
+        self.start_hold.stir()
         self.takeover.links_changed()
+        self.members.links_changed()
         self.asking.links_changed()
+        self.retries.links_changed()
 
     @property
     def takes_over(self) -> bool:
@@ -574,6 +641,10 @@ class Node:
             self.takeover.look()
 
     @property
+    def is_catching_up(self) -> bool:
+        return self.mesh is not None and bool(self.peer_names) and self.mesh.is_catching_up
+
+    @property
     def lacks_rows(self) -> bool:
         return self.row_repairs.is_behind
 
@@ -617,16 +688,25 @@ class Node:
         self.mending.soon()
         self.row_repairs.soon()
         self._caught_up.add(peer)
+        self.clock_check.soon()
+        self.retries.links_changed()
         self.takeover.stir()
         self.members.caught_up_with(peer)
         self.sealing.look()
         self.releasing.look()
         self.system.links_changed()
-        self._release_hold_when_caught_up()
+        self.start_hold.stir()
 
-    def _release_hold_when_caught_up(self) -> None:
-        if self._caught_up.issuperset(self.peer_names):
-            self._release_hold()
+    def held_came(self, peer: str) -> None:
+        self.start_hold.held_came(peer)
+
+    def linked_peers(self) -> Collection[str]:
+        """The peers that follow this node now."""
+        return () if self.mesh is None else self.mesh.followers()
+
+    def has_caught_up_with(self, peer: str) -> bool:
+        """Whether what `peer` had when this node met it is here."""
+        return peer in self._caught_up
 
     # Membership
 
@@ -658,14 +738,14 @@ class Node:
         self.rules_changed()
         self.adopting.look()
         self.releasing.look()
-        self._release_hold_when_caught_up()
+        self.start_hold.stir()
         self.takeover.stir()
 
-    async def _hold_no_longer_than(self, seconds: float) -> None:
-        await trio.sleep(seconds)
+    async def _hold_at_start(self) -> None:
+        await self.start_hold.run()
         self._release_hold()
 
     def _release_hold(self) -> None:
-        if self.broker.queues.held and not self.repairs.is_stale:
+        if self.broker.queues.held and self.start_hold.is_over and not self.repairs.is_stale:
             self.takeover.is_starting = False
             self.takeover.look()

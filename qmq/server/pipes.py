@@ -61,8 +61,8 @@ class SocketPipe:
         await trio.lowlevel.wait_readable(self._socket)
 
     @property
-    def peer_certificate_name(self) -> str | None:
-        return None
+    def peer_certificate_names(self) -> frozenset[str]:
+        return frozenset()
 
     def send_now(self, data: bytes) -> int:
         if self._closed:
@@ -106,13 +106,12 @@ class TlsPipe:
         self.peer_address = peer_address
 
     @property
-    def peer_certificate_name(self) -> str | None:
+    def peer_certificate_names(self) -> frozenset[str]:
         try:
             certificate = self._stream.getpeercert()
         except trio.NeedHandshakeError:
-            return None
-        names = [value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS"]
-        return names[0] if len(names) == 1 else None
+            return frozenset()
+        return frozenset(value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS")
 
     async def receive_some(self, bytes_max: int) -> bytes:
         return bytes(await self._stream.receive_some(bytes_max))

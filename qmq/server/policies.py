@@ -23,6 +23,8 @@ def broker_limits(limits: LimitSettings) -> BrokerLimits:
         transaction_frames_max=limits.transaction_frames_max,
         transaction_bytes_max=limits.transaction_bytes_max,
         destinations_max=limits.destinations_max,
+        pattern_words_max=limits.pattern_words_max,
+        selector_parts_max=limits.selector_parts_max,
         queue_memory_bytes_max=limits.queue_memory_bytes_max,
         retained_topics_max=limits.retained_topics_max,
         retained_bytes_max=limits.retained_bytes_max,

@@ -18,6 +18,7 @@ import trio
 
 from qmq.broker.listener import Hearer
 from qmq.broker.message import Message
+from qmq.broker.outcome import TURN_TOIL
 from qmq.broker.retained import Retained, pattern_for
 from qmq.broker.selectors import Selector, selects
 from qmq.broker.subscription import Subscription
@@ -28,6 +29,8 @@ from qmq.server.session import Session
 from qmq.wire.stomp import Version
 
 PAGE_BYTES = 16 << 10
+VALUE_BYTES_MIN = 16
+"""Of one value, with its name: less is selected from in one turn where the selector is costly."""
 
 RETAINED_MARK = b"retained:true\n"
 
@@ -156,7 +159,11 @@ class Recalls:
         if walk.pattern is None:
             values = self._of_one(walk)
         else:
-            values, position = self._retained.page(walk.pattern, walk.position, walk.since, PAGE_BYTES)
+            selector = subscription.selector
+            page_bytes = (
+                PAGE_BYTES if selector is None else min(PAGE_BYTES, VALUE_BYTES_MIN * TURN_TOIL // selector.cost)
+            )
+            values, position = self._retained.page(walk.pattern, walk.position, walk.since, page_bytes)
         self._tell(subscription, [value for value in values if value.envelope.destination not in walk.told])
         session.outbox.flush()
         if position is None:

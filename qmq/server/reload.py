@@ -11,7 +11,9 @@ the next moments, because there may be a hundred thousand of them):
 - Nodes that the peers file adds are dialled, changed addresses are dialled anew, links with nodes that it leaves out
   end. Which changes it may make is said by `qmq.config.peers_change`.
 - Certificates that were renewed in their files are shown from then on; which files they are in needs a restart.
-- A user who is gone is disconnected with an ERROR. One whose password has changed stays until the connection ends.
+- A user who is gone is disconnected with an ERROR, and so is a client without login when there are users now, and a
+  subscriber of a system topic whose `control` is too low now. One whose password has changed stays until the connection
+  ends.
 
 What is reloadable at all is `qmq.config.difference.CHANGES_LIVE`, and `take_up` is where it is made true.
 """
@@ -25,6 +27,8 @@ import trio
 from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_difference
 from qmq.errors import ConfigError, Refused
 from qmq.server.policies import bound_clients, broker_limits, wire_limits
+from qmq.server.rights import note_if_open
+from qmq.server.session import Session
 
 if TYPE_CHECKING:
     from qmq.server.node import Node
@@ -57,6 +61,8 @@ class Reloader:
         self._peers = peers
         self._read = read
         self._fit = fit
+        self._refused: str | None = None
+        """What the alarm says: why the last reload took nothing up."""
 
     async def reload(self) -> bool:
         """Read the files again and take them up; log what changed, or why nothing did. False when it was refused."""
@@ -83,6 +89,7 @@ class Reloader:
         if peers is not None and peers != self._peers:
             node.members.take_up(peers)
         self._settings, self._peers = settings, peers
+        self._end_alarm()
         await follow(node)
         self._tell(lines)
         return True
@@ -92,18 +99,31 @@ class Reloader:
             log.error("! reload: %s", reason)
         count = len(reasons)
         more = f" (and {count - 1} more, see the log)" if count > 1 else ""
-        self._node.alarm("reload", f"nothing of the configuration was taken up: {reasons[0]}{more}")
+        self._end_alarm()
+        self._refused = f"nothing of the configuration was taken up: {reasons[0]}{more}"
+        self._node.alarm("reload", self._refused)
         return False
+
+    def _end_alarm(self) -> None:
+        if self._refused is not None:
+            self._node.alarm_over("reload", self._refused)
+            self._refused = None
 
     def _tell(self, changes: list[str]) -> None:
         for change in changes:
             log.info("= reload: %s", change)
-        log.info("= reload: %s", f"{len(changes)} changes" if changes else "nothing has changed")
+        log.info("= reload: %s", _counted(len(changes)))
+
+
+def _counted(changes: int) -> str:
+    return "nothing has changed" if not changes else "1 change" if changes == 1 else f"{changes} changes"
 
 
 def take_up(node: "Node", settings: NodeSettings) -> None:
     """Let `settings` count from now on. Never waits, so nothing is decided by half of them."""
     limits = settings.limits
+    if node.settings.users:
+        note_if_open(settings)
     node.settings = settings
     node.limits = limits
     node.wire_limits = wire_limits(limits)
@@ -112,11 +132,28 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     node.broker.limit(broker_limits(limits))
     node.checkpoints.soon()
     node.members.destinations_changed()
+    node.door.change(limits)
     node.logins.change(settings.users, limits)
     known = {user.name for user in settings.users}
     for session in list(node.sessions.values()):
         if session.user is not None and session.user not in known:
             session.evict(Refused("user-removed", f"The user {session.user} may not log in here any more."))
+        elif session.user is None and not node.logins.serves_anonymous(session.listener):
+            session.evict(Refused("login-required", "From now on this listener serves only users that log in."))
+        else:
+            _end_what_is_not_allowed(node, session)
+
+
+def _end_what_is_not_allowed(node: "Node", session: Session) -> None:
+    """Close the connection when it is subscribed to a system topic that its client may not look at any more."""
+    known = node.broker.sessions.get(session.id)
+    for subscription in () if known is None else known.subscriptions.values():
+        if subscription.destination.startswith("/system/"):
+            try:
+                node.check_right(session.user, subscription.destination)
+            except Refused as refused:
+                session.evict(refused, subscription.id)
+                return
 
 
 async def follow(node: "Node") -> None:

@@ -27,11 +27,13 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, MeshError, Refused
 from qmq.replication.gaps import GiveUp, Want
 from qmq.replication.values import array, check_dots, check_move, name_of, number, octets, origin_of, pack_dot_groups
+from qmq.server.room import when_there_is_room
 from qmq.storage.cursor_record import pack_move, unpack_move
 from qmq.storage.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
 from qmq.storage.gone_record import Stretch
 from qmq.storage.mesh_facts import UNCHECKED
 from qmq.storage.ports import Lack
+from qmq.storage.record import unpack
 from qmq.storage.rest import Rest, nothing_left
 from qmq.storage.store import Store
 from qmq.world import World
@@ -44,6 +46,9 @@ RETRY_SECONDS: Final = 1.0
 
 DOTS_AT_ONCE: Final = 2000
 """Messages that one question asks about."""
+
+ELEMENTS_MAX: Final = 1_000_000
+"""In a question or an answer."""
 
 PICTURES_BYTES: Final = 256 * 1024
 """Of durable subscriptions in one answer, about."""
@@ -90,6 +95,8 @@ class RepairDesk(Protocol):
     async def bring_up_stores(self) -> bool:
         """Up to everything that is durable here; False: there is no room for it."""
 
+    @property
+    def member_names(self) -> Collection[str]: ...
     def hold_back(self) -> None:
         """Hand out nothing of the queues until `repaired`."""
 
@@ -138,6 +145,9 @@ class Repairs:
         while True:
             self._stirred = trio.Event()
             links = self.links
+            if self._is_marked and not self._desk.member_names and not self._desk.lacks_rows:
+                # No member can say more than this node knows.
+                await self._end()
             if links is not None and await self._step(links):
                 continue
             waits = links is not None and (links.has_gaps or self.is_stale)
@@ -183,7 +193,7 @@ class Repairs:
         self._has_answer = False
         await desk.all_told()
         await desk.world.run_blocking(desk.store.journal.sync)
-        await desk.world.run_blocking(partial(desk.store.catalog.set_facts, {UNCHECKED: None}))
+        await when_there_is_room(desk.world, partial(desk.store.catalog.set_facts, {UNCHECKED: None}))
         self._is_marked = False
         desk.repaired()
 
@@ -199,7 +209,7 @@ class Repairs:
             # At once: whoever wonders meanwhile whether to hand out finds it stale.
             self._is_marked = True
             # Before the first record: once the vector has passed over settles, nothing else would tell a next life.
-            await desk.world.run_blocking(partial(desk.store.catalog.set_facts, {UNCHECKED: ""}))
+            await when_there_is_room(desk.world, partial(desk.store.catalog.set_facts, {UNCHECKED: ""}))
         rest = await ask_rest(desk, want)
         if rest is None:
             return False
@@ -303,7 +313,7 @@ class Repairs:
         """What this node says to a question of a peer. Raises Refused for what it cannot answer."""
         desk = self._desk
         try:
-            fields = array(msgpack.unpackb(question[len(MARK) :]), 1)
+            fields = array(unpack(question[len(MARK) :], ELEMENTS_MAX), 1)
             what = fields[0]
             if what == "rest":
                 origin = origin_of(fields[1], fields[2])
@@ -409,7 +419,7 @@ def _fields(answer: bytes | None, least: int) -> list[object] | None:
     if answer is None:
         return None
     try:
-        return array(msgpack.unpackb(answer), least)
+        return array(unpack(answer, ELEMENTS_MAX), least)
     except (ValueError, MeshError, msgpack.UnpackException):
         return None
 

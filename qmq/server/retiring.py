@@ -1,11 +1,13 @@
 """`/control/retire/NODE`: members leave for good, by the word of an operator.
 
-The node that is asked writes a RETIRE record and becomes the adopter: the retired node's unsettled queue messages are
-served here from now on. Everything that must hold is looked at before anything is written: a majority of those who stay
-can be reached, all of them go by one peers file, and nobody of them hears the node that is to leave.
+The node that is asked becomes the adopter: the retired node's unsettled queue messages are served here from now on.
+Everything that must hold is looked at before anything is written: a majority of those who stay can be reached and
+agrees, all of them go by one peers file, and none of them hears the node that is to leave. The others do not take this
+node's word for it: each looks for itself (`Members.agrees_in`), and obeys a majority.
 
-`force` retires a node that is still heard. It stops by itself as soon as it learns of it; until then its consumers and
-the adopter's may be handed the same messages.
+`force` retires a node that is still heard. Nobody can tell the operator's word from that of a node that was broken
+into, so it is said at as many nodes as make a majority of those who stay. The node stops by itself as soon as it learns
+of it; until then its consumers and the adopter's may be handed the same messages.
 
 When so many are gone that no majority of the rest can be reached, nobody could ever decide anything again. Then the
 operator's word that all who cannot be reached are gone for good (`majority-lost`) takes the place of the votes: they
@@ -19,12 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from qmq.broker.outcome import Outcome
 from qmq.dots import Vector, merge
 from qmq.errors import Refused
 from qmq.members import Retirement, majority
-from qmq.storage.record import Kind
-from qmq.storage.retire_record import pack_retirement
+from qmq.server.members import AGREED_SECONDS
 
 if TYPE_CHECKING:
     from qmq.server.node import Node
@@ -38,12 +38,17 @@ def is_about_hearing(question: bytes) -> bool:
 
 
 def answer_hearing(node: "Node", question: bytes) -> bytes:
-    """Whether a link with the node that is asked about is up. Raises Refused for nonsense."""
+    """Whether a link with the node that is asked about is up, and when this node agrees that it has left.
+
+    Raises Refused for nonsense.
+    """
     try:
         name = json.loads(question)["hears"]
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", "a question about a node's links that means nothing") from error
-    return json.dumps({"hears": name in linked(node)}).encode()
+    if type(name) is not str:
+        raise Refused("bad-destination", "a question about a node's links that names none")
+    return json.dumps({"hears": name in linked(node), "agrees_in": node.members.agrees_in(name)}).encode()
 
 
 def linked(node: "Node") -> set[str]:
@@ -87,11 +92,26 @@ class Retiring:
                 f"Only {', '.join(sorted(reached))} can be reached of those who would stay. If all others are gone for "
                 f"good, and only then: `qmq mesh retire {away} --majority-lost` (docs/operations.md).",
             )
-        hearing = await self._who_hears(name)
-        if hearing and not force:
-            raise Refused(
-                "still-reachable", f"{', '.join(hearing)} can reach {name}: stop it first, or force it (`--force`)."
-            )
+        if force:
+            node.members.force(name)
+        while True:
+            hearing, agrees_in = await self._opinions(name)
+            if hearing and not force:
+                raise Refused(
+                    "still-reachable", f"{', '.join(hearing)} can reach {name}: stop it first, or force it (`--force`)."
+                )
+            agreeing = {peer for peer, seconds in agrees_in.items() if seconds == 0}
+            stay = [names - {name} for names in membership.lists]
+            if majority(agreeing, stay):
+                return
+            if not majority(agrees_in, stay):
+                others = ", ".join(sorted(membership.members - agrees_in.keys() - {name}))
+                raise Refused(
+                    "not-agreed",
+                    f"{', '.join(sorted(agreeing))} would let {name} go, and that is no majority of those who stay: "
+                    f"stop it, or force it at {others} as well, within {AGREED_SECONDS / 60:.0f} minutes.",
+                )
+            await trio.sleep(max(agrees_in.values()))
 
     async def _check_lost(self, names: Collection[str]) -> None:
         node = self._node
@@ -113,7 +133,7 @@ class Retiring:
             if standing is None or standing.listing.names - membership.retired.keys() != membership.members:
                 raise Refused("change-under-way", f"{peer} goes by another peers file: let it take up this one first.")
         for name in sorted(names):
-            hearing = await self._who_hears(name)
+            hearing, _ = await self._opinions(name)
             if hearing:
                 raise Refused("still-reachable", f"{', '.join(hearing)} can reach {name}: it is not gone.")
 
@@ -126,19 +146,19 @@ class Retiring:
         if name not in membership.members:
             raise Refused("bad-node", f"{name} is no member; those are {', '.join(sorted(membership.members))}.")
 
-    async def _who_hears(self, name: str) -> list[str]:
+    async def _opinions(self, name: str) -> tuple[list[str], dict[str, float]]:
+        """Of those who would stay: who hears `name`, and in how many seconds each of the others agrees that it left."""
         node = self._node
-        answers = await node.asking.ask(json.dumps({"hears": name}).encode())
-        hearing = {peer for peer, answer in answers.items() if peer != name and json.loads(answer).get("hears")}
-        if name in linked(node):
-            hearing.add(node.origin.node)
-        return sorted(hearing)
+        question = json.dumps({"hears": name}).encode()
+        answers = await node.asking.ask(question)
+        answers[node.origin.node] = answer_hearing(node, question)
+        said = {peer: json.loads(answer) for peer, answer in answers.items() if peer != name}
+        hearing = sorted(peer for peer, one in said.items() if one.get("hears"))
+        agrees_in = {peer: one.get("agrees_in") for peer, one in said.items()}
+        return hearing, {peer: float(seconds) for peer, seconds in agrees_in.items() if seconds is not None}
 
     async def _write(self, names: Collection[str]) -> dict[str, Any]:
         node = self._node
-        await node.slot()
-        now_us = node.world.now_us()
-        out = Outcome(now_us=now_us)
         retirements: list[Retirement] = []
         sealed: Vector = {}
         for name in names:
@@ -146,12 +166,10 @@ class Retiring:
             for vector in (node.durable_vector(), *node.checkpoints.members.values()):
                 merge(known, {origin: last for origin, last in vector.items() if origin.node == name})
             retirements.append(Retirement(node=name, adopter=node.origin.node, sealed=known))
-            node.broker.note_fact(Kind.RETIRE, pack_retirement(retirements[-1]), now_us, out)
             sealed.update(known)
-        node.submit(out)
         for retirement in retirements:
             node.members.retired(retirement)
-        await node.all_told()
+        await node.members.written()
         missing = {origin: last for origin, last in sealed.items() if node.durable_vector().get(origin, 0) < last}
         return {
             "retired": ",".join(names),

@@ -5,11 +5,16 @@ key a peer has asked about, is worth one: its first try may be at a node whose r
 holds the message names its dot, and the record gets a moment to come over its link, so that the receipt rests on this
 disk.
 
+A node that was away, or without links, may find in its sockets what clients have sent elsewhere since. Until its links
+have caught up, each SEND with an id counts as tried again; and when it has just woken, peers whose links are not back
+are waited for.
+
 Two nodes may be asked for one message at the same moment, and each would find that the other has it not. So questions
 have an order (a number greater than all that the node has seen, then its name), and who asked first answers the other
 only when it has decided (Ricart and Agrawala's mutual exclusion, with waits that end).
 
-Bounds: one question per read of a session, a wait of ANSWER_SECONDS for its answers and ARRIVAL_SECONDS for records.
+Bounds: one question per read of a session, a wait of ANSWER_SECONDS for its answers and ARRIVAL_SECONDS for records,
+and for links until WAKING_SECONDS after the node has woken.
 Whoever cannot be reached may hold the message all the same; then there are two.
 """
 
@@ -33,6 +38,12 @@ from qmq.world import World
 ARRIVAL_SECONDS: Final = 1.0
 """For a record that a peer has to come here before its SEND is answered."""
 
+WAKING_SECONDS: Final = 5.0
+"""For links to come back to a node that was away: some dials, and what they take."""
+
+AGAIN_SECONDS: Final = 0.1
+"""Between two questions to peers whose links may have come back."""
+
 KEYS_MAX: Final = 2000
 """In one question."""
 
@@ -51,6 +62,10 @@ class RetriesDesk(Protocol):
     origin: Origin
     world: World
 
+    @property
+    def peer_names(self) -> list[str]: ...
+    @property
+    def is_catching_up(self) -> bool: ...
     def received_vector(self) -> Vector: ...
     def told_end(self) -> int: ...
     async def journal_grew(self, position: int) -> None: ...
@@ -66,8 +81,20 @@ class Retries:
         self._deciding: dict[bytes, list[int]] = {}
         self._decided = trio.Event()
         self._clock = 0
+        self._waking_until = 0.0
         self.asked = 0
         """Keys that peers were asked about, since the start."""
+
+    def was_away(self) -> None:
+        """The node has stood still, and what its clients sent before it woke may be elsewhere by now."""
+        if self._desk.peer_names:
+            self._waking_until = trio.current_time() + WAKING_SECONDS
+            self._desk.broker.dedup.is_behind = True
+
+    def links_changed(self) -> None:
+        """A link began, ended or has caught up."""
+        is_waking = trio.current_time() < self._waking_until
+        self._desk.broker.dedup.is_behind = is_waking or self._desk.is_catching_up
 
     @asynccontextmanager
     async def of(self, keys: Sequence[bytes]) -> AsyncIterator[set[bytes]]:
@@ -93,7 +120,7 @@ class Retries:
         for start in range(0, len(keys), KEYS_MAX):
             part = keys[start : start + KEYS_MAX]
             question = {"dedup": [key.hex() for key in part], "node": desk.origin.node, "at": at}
-            answers = await desk.asking.ask(json.dumps(question).encode(), DEDUP)
+            answers = await self._ask(json.dumps(question).encode())
             found.update(pair for answer in answers.values() for pair in _read_answer(part, answer))
         with trio.move_on_after(ARRIVAL_SECONDS):
             for dot in found.values():
@@ -102,6 +129,15 @@ class Retries:
                     await desk.journal_grew(desk.told_end())
         now_us = desk.world.now_us()
         return {key for key in found if desk.broker.dedup.find(key, now_us) is None}
+
+    async def _ask(self, question: bytes) -> dict[str, bytes]:
+        desk = self._desk
+        answers = await desk.asking.ask(question, DEDUP)
+        while trio.current_time() < self._waking_until and not answers.keys() >= set(desk.peer_names):
+            await trio.sleep(AGAIN_SECONDS)
+            answers |= await desk.asking.ask(question, DEDUP)
+        self.links_changed()
+        return answers
 
     async def answer(self, question: bytes) -> bytes:
         """The answer to a peer's question: `[[index of the key, node, incarnation, sequence], …]` of what is here."""

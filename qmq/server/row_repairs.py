@@ -158,7 +158,7 @@ class RowRepairs:
         message = self._desk.broker.queues.owned.get(lack.origin, {}).get(sequence)
         if message is None or message.envelope.destination != lack.queue:
             return None
-        failed = [(lack.queue, sequence, message.attempts)] if message.attempts else []
+        failed = [(lack.queue, sequence, message.attempts)] if message.attempts > 0 else []
         return Rest(sequence, 0, 0, [record_of(message)], failed)
 
     async def _mend(self, lack: Lack) -> Lack | None:

@@ -13,19 +13,24 @@ from typing import Protocol
 import trio
 
 from qmq.broker.broker import Broker
+from qmq.broker.life import Back
 from qmq.broker.outcome import TOIL_MAX, Outcome
+from qmq.broker.session import Session as Client
 from qmq.broker.subscription import Delivery, Subscription
-from qmq.config import LimitSettings
-from qmq.errors import ProtocolError, Refused, RemoteProtocolError
+from qmq.config import LimitSettings, ListenerSettings
+from qmq.errors import ProtocolError, Refused, RemoteProtocolError, StorageError
 from qmq.gateways.headers import window
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway, encode_error
 from qmq.server.answers import Answer
 from qmq.server.beats import Beats
+from qmq.server.budget import Budget
 from qmq.server.certificates import Certificates
+from qmq.server.door import Door, Login
 from qmq.server.latch import Latch
 from qmq.server.login import Logins
 from qmq.server.outbox import Outbox
+from qmq.server.refusals import Refusals
 from qmq.server.retries import Retries
 from qmq.wire.stomp import (
     HEARTBEAT,
@@ -40,6 +45,8 @@ from qmq.wire.stomp import (
     parse_heartbeat,
 )
 from qmq.world import Pipe, World
+
+CONTROL = "/control/"
 
 READ_BYTES_MAX = 65536
 REPLY_KEY_BITS = 64
@@ -58,8 +65,11 @@ class Desk(Protocol):
     limits: LimitSettings
     wire_limits: Limits
     caches: HeadCaches
+    door: Door
     logins: Logins
+    refusals: Refusals
     beats: Beats
+    budget: Budget
     retries: Retries
     world: World
     certificates: Certificates
@@ -69,8 +79,14 @@ class Desk(Protocol):
     def alarm(self, code: str, message: str) -> None:
         """An operator must see this."""
 
-    async def slot(self) -> None:
-        """Wait until something may be decided."""
+    def alarm_over(self, code: str, message: str) -> None:
+        """What this alarm was about is over."""
+
+    async def slot(self, session: int, *, asks: bool = False) -> None:
+        """Wait until `session` may decide something; who only `asks` waits for no room on a disk or in memory."""
+
+    def once_told(self, session: int, do: Callable[[], None]) -> None:
+        """Call `do` when all topic messages that `session` sent are told."""
 
     async def all_told(self) -> None:
         """Wait until everything that is decided now is told."""
@@ -78,8 +94,8 @@ class Desk(Protocol):
     async def answer(self, user: str | None, headers: Mapping[str, str]) -> Answer:
         """Answer a question to the node, or to the mesh. Raises Refused. May take seconds."""
 
-    def may_ask(self, user: str | None) -> bool:
-        """Whether the user may look into the broker."""
+    def check_right(self, user: str | None, destination: str) -> None:
+        """Raises Refused when the user may not use this control destination or system topic."""
 
     def submit(self, out: Outcome) -> None:
         """Record and tell `out`."""
@@ -91,7 +107,7 @@ class Desk(Protocol):
 class Session:
     """One connection. `version` is the STOMP version agreed; until login it is 0 and nothing is told."""
 
-    def __init__(self, desk: Desk, pipe: Pipe, anonymous: bool) -> None:
+    def __init__(self, desk: Desk, pipe: Pipe, listener: ListenerSettings, login: Login) -> None:
         self.id = desk.new_session_id()
         self.version = Version.V10
         self.user: str | None = None
@@ -108,21 +124,33 @@ class Session:
         """Subscriptions of this client in whose declared buffer something waits, or None; `Buffers` serves them by
         turns."""
         self.buffered_bytes = 0
+        self.held_bytes = 0
+        """What it makes the node hold, as the Budget counts it."""
         self._desk = desk
         self._pipe = pipe
-        self._anonymous = anonymous
+        self.listener = listener
+        self._login = login
+        login.dismiss = self._dismiss
         self._connection = Connection(Role.SERVER, desk.wire_limits, desk.caches, gathers=True)
         self._gateway: StompGateway | None = None
         self._nursery: trio.Nursery | None = None
-        self._connecting = True
+        self._checking = trio.CancelScope()
+        """While CONNECT is answered."""
+        self._ahead = b""
+        """Came while a password check was waited for, and is still to be read."""
         self._deadline = -1
         self._heard = self._sent = trio.current_time()
         self._doubted = 0.0
         self._waits_for_slot = False
         self._toils = False
+        self._awaits_frame = False
         self._hear_within = 0.0
         self._beat_every = 0.0
-        self.outbox = Outbox(pipe, self._start)
+        self._client: Client | None = None
+        # What of `held_bytes` comes of what the client said, and whether that grew with its last words.
+        self._said_bytes = 0
+        self._grows = False
+        self.outbox = Outbox(pipe, self._start, self._grew)
 
     @property
     def keep_open(self) -> bool:
@@ -159,27 +187,56 @@ class Session:
                     self.outbox.break_off()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("! %s connection broke", self.id)
+        except* StorageError as failed:
+            # Whoever writes to that store next ends the node, with the same words.
+            log.error("! %s session failed: %s", self.id, _first(failed))
         except* Exception:
             log.exception("! %s session failed; its connection is closed, others go on", self.id)
         finally:
             self._pipe.close()
             self._end()
 
+    def _grew(self, delta: int) -> None:
+        self._desk.budget.change(self, delta)
+
+    def _count(self) -> None:
+        """Count what the client has said and the node still holds."""
+        held = self._connection.unfinished_bytes
+        if self._client is not None:
+            held += self._client.held_bytes + self._client.asked_bytes
+        if held != self._said_bytes:
+            self._grows = held > self._said_bytes
+            self._desk.budget.change(self, held - self._said_bytes)
+            self._said_bytes = held
+
+    def _release(self) -> None:
+        """What the client has goes back, however long its connection still stands."""
+        self._client = None
+        self._connection.forget()
+        if self.id in self._desk.broker.sessions:
+            out = Outcome(now_us=self._desk.world.now_us())
+            self._desk.broker.close_session(self.id, out)
+            self._desk.submit(out)
+
     def _end(self) -> None:
-        """Take this client out of everything; its messages go back."""
+        """Take this client out of everything."""
         desk = self._desk
         self.finishing = True
+        desk.budget.forget(self)
         desk.beats.forget(self._deadline)
-        if self._gateway is None:
-            desk.logins.logged_in(self.peer_address)
-        else:
+        if self._gateway is not None:
             del desk.sessions[self.id]
-            out = Outcome(now_us=desk.world.now_us())
-            desk.broker.close_session(self.id, out)
-            desk.submit(out)
-        desk.logins.leave(self.peer_address, self.user)
+            self._release()
+        # What it set off may take the node longer than its connection lasted: it must not connect again for more.
+        desk.once_told(self.id, self._give_up_place)
         self._nursery = None
         self.closed.set()
+
+    def _give_up_place(self) -> None:
+        self._desk.door.leave(self._login)
+        self._desk.logins.leave(self.user)
+        # It holds this session, which would wait for the collector with all that its client has made it hold.
+        del self._login.dismiss
 
     async def _receive_until_end(self) -> None:
         """Read until the client has ended its half. Once the session is ending, what comes is thrown away: closing
@@ -187,21 +244,28 @@ class Session:
         """
         pipe, connection, desk = self._pipe, self._connection, self._desk
         while True:
-            data = await pipe.receive_some(READ_BYTES_MAX)
+            if self._grows and desk.budget.is_near:
+                self._waits_for_slot = True
+                await desk.budget.room()
+                self._waits_for_slot = False
+            data = self._ahead or await pipe.receive_some(READ_BYTES_MAX)
+            self._ahead = b""
             if not data:
                 return
             if self._ending or self.finishing:
                 continue
             self._heard = trio.current_time()
             frames = connection.receive(data)
+            if frames:
+                self._awaits_frame = False
             del data  # as `frames` below: a client that is silent keeps nothing of what it said last in memory
             if self._gateway is None and frames:
-                self._connecting = False
+                self._login.is_silent = False
                 if not await self._log_in(frames.pop(0)):
                     self.finish()
                     continue
             self._waits_for_slot = True
-            await desk.slot()
+            await desk.slot(self.id, asks=_only_ask(frames))
             self._waits_for_slot = False
             if self._ending or self.finishing:
                 continue
@@ -217,9 +281,10 @@ class Session:
                     else:
                         left = await self._ask_about(self._gateway, keys, left)
             elif connection.error is not None:
-                self._say_before_login(connection.error, connection.error_receipt)
+                self._refuse_login(connection.error, connection.error_receipt)
                 self.finish()
             del frames
+            self._count()
 
     async def _go_on(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
         """Obey frames that nobody else must answer first, after everyone else had a turn."""
@@ -228,7 +293,7 @@ class Session:
         if self._toils:
             # What followers of a fanout select from must not gather in front of one commit.
             await self._desk.all_told()
-        await self._desk.slot()
+        await self._desk.slot(self.id)
         self._waits_for_slot = False
         return [] if self._ending or self.finishing else self._decide(gateway, frames)
 
@@ -242,7 +307,7 @@ class Session:
             answer = await desk.answer(self.user, question.head.headers)
         except Refused as refused:
             answer = refused
-        await desk.slot()
+        await desk.slot(self.id, asks=_only_ask(frames))
         self._waits_for_slot = False
         if self._ending or self.finishing:
             return []
@@ -254,9 +319,8 @@ class Session:
             gateway.tell_answer(question, answer.headers, answer.body, desk.world.now_us(), out)
         except Refused as refused:
             gateway.refuse(refused, question.receipt, out)
-        self._ending = out.ending
-        desk.submit(out)
-        return [] if out.ending else self._decide(gateway, frames[1:])
+        self._submit(gateway, out)
+        return [] if self._ending else self._decide(gateway, frames[1:])
 
     async def _ask_about(self, gateway: StompGateway, keys: list[bytes], frames: list[Frame]) -> list[Frame]:
         """Ask peers whether they have what `frames` try again, then obey them; this client waits so long, in order."""
@@ -275,7 +339,7 @@ class Session:
         answer first."""
         desk = self._desk
         self._waits_for_slot = True
-        await desk.slot()
+        await desk.slot(self.id)
         self._waits_for_slot = False
         if self._ending or self.finishing:
             return []
@@ -302,20 +366,53 @@ class Session:
             if error is not None and not out.ending:
                 log.info("! %s %s: %s", self.id, self.peer_address, error)
                 gateway.refuse(error, self._connection.error_receipt, out)
-            self._ending = out.ending
             self._toils = out.toil >= TOIL_MAX and bool(out.fanout_runs)
         finally:
             # Also after a bug: what was decided before it has its sequences, and the journal must not have a hole.
             if frames or error is not None:
-                self._desk.submit(out)
+                self._submit(gateway, out)
         return left
 
-    def end_in_order(self) -> None:
-        """Hear the client no more: what it asked for is still recorded and told before its connection closes."""
+    def _submit(self, gateway: StompGateway, out: Outcome) -> None:
+        """Hand over what was decided. A client whose end that is has nothing from now on: its messages go back.
+
+        That is a decision of its own: what came before it, its subscriptions still hear.
+        """
+        if not out.ending:
+            self._desk.submit(out)
+            return
+        self._ending = True
+        end = Outcome(self.id, self._desk.world.now_us())
+        end.frames, end.ending = out.frames, True
+        out.frames, out.ending = [], False
+        self._desk.submit(out)
+        self._desk.broker.close_session(self.id, end, Back.LEFT if gateway.has_left else Back.RELEASED)
+        self._desk.submit(end)
+
+    def note_stop(self) -> None:
+        """The node is stopping: the frame that the client is sending is the last that is waited for."""
+        self._awaits_frame = self._connection.is_amid_frame
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the client has something in hand, or has begun something that it may end before it is let go."""
+        if self._ending or self.finishing:
+            return False
+        session = self._desk.broker.sessions[self.id]
+        if self._waits_for_slot or self._awaits_frame or session.transactions:
+            return True
+        return any(subscription.in_flight for subscription in session.subscriptions.values())
+
+    def end_in_order(self, why: Refused | None = None) -> None:
+        """Hear the client no more: what it asked for is still recorded and told before its connection closes, and
+        `why` last."""
         if self._gateway is not None and not self._ending and not self.finishing:
             self._ending = True
-            out = Outcome(self.id)
+            out = Outcome(self.id, self._desk.world.now_us())
             out.ending = True
+            if why is not None:
+                out.frames.append(encode_error(why, None, self.version))
+            self._desk.broker.close_session(self.id, out)
             self._desk.submit(out)
         elif not self._ending:
             self.finish()
@@ -330,12 +427,13 @@ class Session:
         try:
             client_beats = parse_heartbeat(headers.get("heart-beat", "0,0"))
             bound = window(headers, desk.limits.prefetch_max)
-            self.user = await desk.logins.check(headers, self._anonymous)
+            desk.door.check_open()
+            with self._checking:
+                self.user = await desk.logins.check(headers, self.listener, self._login.address, self._until_gone)
         except (Refused, RemoteProtocolError) as error:
-            log.info("! %s %s: %s", self.id, self.peer_address, error)
             self.version = version
             if not self.finishing:
-                self._say_before_login(error, connect.receipt)
+                self._refuse_login(error, connect.receipt, headers.get("login"))
             return False
         if self.finishing:
             return False
@@ -357,11 +455,12 @@ class Session:
             client_id=headers.get("client-id", ""),
             window=bound,
             user=self.user,
-            may_look=desk.may_ask,
+            check_right=desk.check_right,
+            answers_early=desk.logins.answers_early(self.user, self.listener),
         )
         desk.sessions[self.id] = self
-        desk.broker.open_session(self.id, desk.world.chance.getrandbits(REPLY_KEY_BITS))
-        desk.logins.logged_in(self.peer_address)
+        self._client = desk.broker.open_session(self.id, desk.world.chance.getrandbits(REPLY_KEY_BITS))
+        desk.door.decided(self._login)
         answer = [
             ("version", version.text),
             ("server", desk.software),
@@ -378,15 +477,39 @@ class Session:
             self._deadline = desk.beats.watch(self._next_beat(), self._check_beats)
         return True
 
-    def _say_before_login(self, error: ProtocolError | Refused, receipt: str | None = None) -> None:
+    async def _until_gone(self) -> None:
+        """Return when the client has ended its half. What it sends meanwhile is kept; of more than one read can take
+        the rest is not looked at, and the login time is what ends it."""
+        while len(self._ahead) < READ_BYTES_MAX:
+            data = await self._pipe.receive_some(READ_BYTES_MAX - len(self._ahead))
+            if not data:
+                return
+            self._ahead += data
+        await trio.sleep_forever()
+
+    def _dismiss(self, why: Refused) -> None:
+        """End this login at once: another one needs its place."""
+        if not self.finishing:
+            self.finishing = True
+            self._desk.refusals.note(self.peer_address, why)
+            self._pipe.send_now(encode_error(why, None, Version.V12))
+            self._pipe.close()
+            self._checking.cancel()
+
+    def _refuse_login(
+        self, error: ProtocolError | Refused, receipt: str | None = None, login: str | None = None
+    ) -> None:
+        desk = self._desk
+        desk.refusals.note(self.peer_address, error, login, is_user=desk.logins.is_user(login))
         self.outbox.put(encode_error(error, receipt, self._connection.version))
         self.outbox.flush()
 
     def _check_login(self, now: float) -> float | None:
-        if self._connecting and not self.finishing:
+        if self._gateway is None and not self.finishing:
             limit = self._desk.limits.login_seconds
-            self._say_before_login(Refused("login-timeout", f"CONNECT must be complete within {limit:g} seconds."))
+            self._refuse_login(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
             self.finish()
+            self._checking.cancel()
         return None
 
     # Heart-beats (STOMP 1.2, "Heart-beating")
@@ -417,7 +540,7 @@ class Session:
         if self._beat_every and now >= self._sent + self._beat_every:
             # A full outbox needs no beat: bytes are on their way.
             if not self.outbox.size:
-                self.outbox.put(HEARTBEAT)
+                self.outbox.put_answer(HEARTBEAT)
                 self.outbox.flush()
             self._sent = now
         return self._next_beat()
@@ -434,7 +557,7 @@ class Session:
             # What it may not have got goes to others when it has left.
             self.unsettled = []
             self.outbox.drop_waiting()
-            self.outbox.put(encode_error(error, None, self.version, subscription))
+            self.outbox.put_answer(encode_error(error, None, self.version, subscription))
             self.outbox.flush()
             self.finish()
 
@@ -442,10 +565,15 @@ class Session:
         """Read no more; what is in the outbox gets `farewell_seconds` to leave."""
         if not self.finishing:
             self.finishing = True
+            self._desk.budget.forget(self)
+            self._desk.door.decided(self._login)
+            self.outbox.await_nothing()
+            self.outbox.flush()
             if self._nursery is not None:
                 self._nursery.start_soon(self._leave)
 
     async def _leave(self) -> None:
+        self._release()
         # A writer is never cancelled with half a frame sent while there is hope; closing is the deadline.
         with trio.move_on_after(self._desk.limits.farewell_seconds):
             await self.outbox.drained()
@@ -472,3 +600,20 @@ async def drained(sessions: Mapping[int, Session], subscription: Subscription) -
         return None
     await session.outbox.drained()
     return session_of(sessions, subscription)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """One of those that the group is about."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _only_ask(frames: list[Frame]) -> bool:
+    """Whether these, if there are any, are questions about the node alone."""
+    for frame in frames:
+        head = frame.head
+        if head.command != "SEND" or not head.headers.get("destination", "").startswith(CONTROL):
+            return False
+    return True

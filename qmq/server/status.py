@@ -49,7 +49,7 @@ class Alarms:
         for alarm in list(self._alarms):
             if alarm["code"] == code and alarm["message"] == message[:300]:
                 self._alarms.remove(alarm)
-                log.info("= alarm %s is over: %s", code, message)
+                log.info("= alarm %s is over; it said: %s", code, message)
 
     def list(self) -> list[dict[str, Any]]:
         return list(self._alarms)
@@ -75,6 +75,7 @@ def status_of(node: "Node") -> dict[str, Any]:
         "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
         "held": broker.queues.held,
         "disk_full": broker.disk_full,
+        "memory": {"bytes": node.budget.bytes, "max": node.budget.bytes_max, "ended": node.budget.ended},
         "queues": [queue_row(node, name, depths[name]) for name in deepest],
         "fanouts": [
             {"destination": name, "messages": count, "followers": len(broker.fanouts.get(name, ()))}

@@ -106,6 +106,8 @@ class Takeover:
         self._bid_again_at = 0.0
         # Owner → until when this node does not ask for it again, having failed to bring it in.
         self._rests: dict[str, float] = {}
+        # What stands among the alarms by its subject, an owner or the time of a peer: code and message.
+        self._alarms: dict[str, tuple[str, str]] = {}
         self._looked = self._boot()
         self._told_at = float("-inf")
         self._told: tuple[object, ...] = ()
@@ -184,6 +186,7 @@ class Takeover:
             if self.is_active:  # else nobody looks unless something happens
                 log.warning("! this node was away for %.1f s: it hands out nothing before it has asked around", away)
             rules.was_away(now)
+            node.retries.was_away()
         self._looked = now
         rules.enrol(node.membership.members)
         self._mind_learning(now)
@@ -272,12 +275,7 @@ class Takeover:
         now = self._boot()
         match frame:
             case Beats(beat):
-                if beat.after_ms != round(self._after * 1000):
-                    self._node.alarm(
-                        "takeover-differs",
-                        f"takeover_after_seconds is {beat.after_ms / 1000:g} on {peer.node} and {self._after:g} here: "
-                        "until they are the same, others take over after the longer one",
-                    )
+                self._look_whether_times_differ(peer.node, beat.after_ms)
                 self._stamps = {o: s for o, s in self._stamps.items() if o.node != peer.node or o == peer}
                 self._stamps[peer] = max(beat.stamp_us, self._stamps.get(peer, 0))
                 self.rules.hear(peer.node, beat, now)
@@ -450,10 +448,34 @@ class Takeover:
         """The messages of `owner` have arrived."""
         self.served[owner] = number
         if owner == self.name:
-            self._node.alarm("returned", f"this node serves its own messages again, in term {number}")
+            self._alarm(owner, "returned", f"this node serves its own messages again, in term {number}")
         else:
-            self._node.alarm("takeover", f"this node serves the messages of {owner}, in term {number}")
+            self._alarm(owner, "takeover", f"this node serves the messages of {owner}, in term {number}")
         self._set_held(out)
+
+    def _alarm(self, subject: str, code: str, message: str) -> None:
+        """Raise an alarm about `subject`; the one before about the same is over, unless it says the same."""
+        before = self._alarms.get(subject)
+        if before is not None and before != (code, message):
+            self._node.alarm_over(*before)
+        self._alarms[subject] = code, message
+        self._node.alarm(code, message)
+
+    def _alarm_over(self, subject: str) -> None:
+        if (alarm := self._alarms.pop(subject, None)) is not None:
+            self._node.alarm_over(*alarm)
+
+    def _look_whether_times_differ(self, peer: str, after_ms: int) -> None:
+        subject = f"the time of {peer}"
+        if after_ms == round(self._after * 1000):
+            self._alarm_over(subject)
+            return
+        self._alarm(
+            subject,
+            "takeover-differs",
+            f"takeover_after_seconds is {after_ms / 1000:g} on {peer} and {self._after:g} here: "
+            "until they are the same, others take over after the longer one",
+        )
 
     def could_not_begin(self, owner: str, number: int) -> None:
         """They have not, in time."""
@@ -477,9 +499,8 @@ class Takeover:
                 if term.server != self.name:
                     self._cede(owner, term.server)
                     if owner == self.name:
-                        self._node.alarm(
-                            "taken-over", f"{term.server} serves the messages of this node, in term {term.number}"
-                        )
+                        served = f"{term.server} serves the messages of this node, in term {term.number}"
+                        self._alarm(owner, "taken-over", served)
                 elif owner == self.name:
                     # An earlier life of this node won it; peers take nothing that is lent in a lesser term.
                     self.served[owner] = term.number
@@ -491,6 +512,7 @@ class Takeover:
     def _cede(self, owner: str, server: str) -> None:
         node = self._node
         self.served.pop(owner, None)
+        self._alarm_over(owner)
         self._arrivals.end(owner)
         held = node.broker.queues.handover.cede(owner, server)
         term = self.rules.term_of(owner)

@@ -14,7 +14,7 @@ import trio
 
 from qmq.broker.listener import Hearer, Listener
 from qmq.broker.message import Message
-from qmq.broker.outcome import Outcome, Return
+from qmq.broker.outcome import FOLLOW_TOIL_MAX, Outcome, Return
 from qmq.broker.selectors import Selector, selected
 from qmq.broker.subscription import Ack, Delivery, Subscription
 from qmq.dots import Dot, Origin
@@ -25,6 +25,7 @@ from qmq.server.copies import Answer
 from qmq.server.followers import Followers
 from qmq.server.recalls import RETAINED_MARK, Recalls
 from qmq.server.receipts import Receipts
+from qmq.server.selecting import Selecting
 from qmq.server.session import Session
 from qmq.wire.stomp import Version, encode_frame, encode_receipts
 
@@ -43,6 +44,7 @@ class MeshTell(Protocol):
     def send_replies(self, peer: Origin, messages: list[Message]) -> None: ...
     def lend(self, peer: str, messages: list[Message]) -> None: ...
     def forget(self, peer: str, names: list[str]) -> None: ...
+    def waiting(self, peer: str, queues: dict[str, bool]) -> None: ...
     def settled(self, peer: str, dots: list[Dot]) -> None: ...
     def give_back(self, peer: str, returns: list[Return]) -> None: ...
 
@@ -77,6 +79,7 @@ class Teller:
         # Queue messages are held back long before: their consumer pays with its credit, not with its connection.
         self._queue_bytes_max = self._outbox_bytes_max // 4
         self._run_max = max(1, min(RUN_MAX, self._outbox_bytes_max // 2 // body_bytes_max))
+        self.selecting = Selecting(sessions, self._tell_topic, self.flush, spawn)
         self._touched: dict[Session, None] = {}
         self._written: list[Delivery] = []
         self._settling = False
@@ -87,12 +90,17 @@ class Teller:
 
     def tell_now(self, out: Outcome) -> None:
         """The half that needs no durability. `flush` follows."""
+        if out.begins and (session := self._sessions.get(out.session)) is not None:
+            session.outbox.await_answer()
         if out.levels and out.is_first:
             self._receipts.tell_early(out)
         for joined, since in out.recalls:
             self._recalls.begin(joined, since)
-        for run in out.topic_runs:
-            self._tell_topic(run.subscriptions, run.messages, RETAINED_MARK if run.retained else b"")
+        if out.toil or self.selecting.behind:
+            self.selecting.tell(out)
+        else:
+            for run in out.topic_runs:
+                self._tell_topic(run.subscriptions, run.messages, RETAINED_MARK if run.retained else b"")
         for subscription, deliveries in out.deliveries_now.items():
             self._tell_queue(subscription, deliveries)
         mesh = self.mesh
@@ -109,6 +117,10 @@ class Teller:
     def tell_after(self, group: list[Outcome], begin: int) -> None:
         """The half that is durable now; `begin` is where the group's batches start in the journal."""
         mesh = self.mesh
+        is_costly = (
+            sum([out.toil for out in group if out.fanout_runs]) > FOLLOW_TOIL_MAX
+            and self._followers.toil_of(group) > FOLLOW_TOIL_MAX
+        )
         for out in group:
             # First, so that a client hears what it sent right after it subscribed; `since` keeps out what came before.
             for joined in out.joined:
@@ -117,7 +129,7 @@ class Teller:
                 for browser in out.browsers:
                     self.browse(browser)
             for run in out.fanout_runs:
-                self._followers.tell(run.destination, run.messages, begin)
+                self._followers.tell(run.destination, run.messages, begin, is_costly=is_costly)
             if out.gone:
                 self._followers.tell_gone(out.gone, out.fanout_runs)
             for subscription, deliveries in out.deliveries_after.items():
@@ -129,6 +141,8 @@ class Teller:
                     mesh.lend(peer, messages)
                 for peer, names in out.peer_forgotten.items():
                     mesh.forget(peer, names)
+                for peer, queues in out.peer_waiting.items():
+                    mesh.waiting(peer, queues)
                 for peer, dots in out.peer_settled_after.items():
                     mesh.settled(peer, dots)
 
@@ -190,17 +204,24 @@ class Teller:
             self._receipts.mark_short(answer, session.version, session.keep_open)
         if answer.marks:
             for receipt in answer.receipts:
-                outbox.put(encode_frame("RECEIPT", [("receipt-id", receipt), *answer.marks], version=session.version))
+                outbox.put_answer(
+                    encode_frame("RECEIPT", [("receipt-id", receipt), *answer.marks], version=session.version)
+                )
         elif answer.receipts:
-            outbox.put(encode_receipts(answer.receipts, session.version))
+            outbox.put_answer(encode_receipts(answer.receipts, session.version))
         for frame in answer.frames:
-            outbox.put(frame)
+            outbox.put_answer(frame)
+        if answer.begins:
+            outbox.answered()
         self._touched[session] = None
         if answer.ending:
             outbox.flush()
             session.finish()
 
-    def _tell_topic(self, subscriptions: tuple[Hearer, ...], messages: list[Message], mark: bytes) -> None:
+    def _tell_topic(
+        self, subscriptions: tuple[Hearer, ...], messages: list[Message], mark: bytes, asked: Selector | None = None
+    ) -> None:
+        """`messages` are what the selector `asked` wants."""
         if self._recalls.walking:
             self._recalls.hurry(subscriptions, messages)
         encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
@@ -209,7 +230,7 @@ class Teller:
             if session is None or subscription.closed or session.finishing:
                 continue
             selector = subscription.selector
-            wanted = messages if selector is None else selected(selector, messages)
+            wanted = messages if selector is None or selector is asked else selected(selector, messages)
             if not wanted:
                 continue
             version = session.version
@@ -261,8 +282,6 @@ class Teller:
     def _put_queue(self, session: Session, subscription: Subscription, deliveries: list[Delivery]) -> None:
         if subscription.is_timed:
             deliveries = self._begin_time(deliveries)
-            for delivery in deliveries:
-                delivery.sent = True
         session.outbox.put(encode_deliveries(subscription, deliveries, session.version))
         self.delivered += len(deliveries)
         if subscription.ack is Ack.AUTO:

@@ -26,7 +26,6 @@ class Files:
     def _find(self) -> None:
         """Directories of nodes that have come since are found by patterns; what else these match is left out."""
         for pattern in self._options.paths:
-            pattern = pattern.removeprefix("file://").removeprefix("file:")
             paths = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
             if not paths:
                 raise FileNotFoundError(f"nothing matches {pattern}")

@@ -321,14 +321,26 @@ class Log:
         self._segments = {segment.path.name: segment for segment in found[:SEGMENTS_REMEMBERED_MAX]}
         return found
 
-    def segments(self) -> list[tuple[Segment, Listing]]:
-        """The same, with what is in them. Raises as `Segment.list`, but for what was dropped or is not begun yet."""
+    def segments(self, start: Vector | None = None) -> list[tuple[Segment, Listing]]:
+        """The same, with what is in them; without those that have nothing above `start`, as the head behind them says.
+
+        Raises as `Segment.list`, but for what was dropped or is not begun yet.
+        """
         found = []
-        for segment in self.files():
+        for segment in self._files_above(start or {}):
             # Retention of the running node may have been quicker.
             with suppress(FileNotFoundError, NotBegun):
                 found.append((segment, segment.list()))
         return found
+
+    def _files_above(self, start: Vector) -> list[Segment]:
+        files = self.files()
+        for number in range(len(files) - 1, 0, -1):
+            with suppress(FileNotFoundError, CorruptLog):  # NotBegun, too
+                before = files[number].head().vector
+                if before and all(last <= start.get(origin, 0) for origin, last in before.items()):
+                    return files[number:]
+        return files
 
 
 class DataDirectory:
@@ -378,10 +390,13 @@ class DataDirectory:
     def vector(self) -> Vector:
         """What it holds."""
         have: Vector = {}
-        for segment, listing in self.journal.segments():
-            have.update({origin: last for origin, last in segment.head().vector.items() if last > have.get(origin, 0)})
-            for entry in listing.entries:
-                have[entry.origin] = max(entry.last, have.get(entry.origin, 0))
+        for segment in reversed(self.journal.files()):
+            with suppress(FileNotFoundError, NotBegun):  # Retention of the running node may have been quicker.
+                for entry in segment.list().entries:
+                    have[entry.origin] = max(entry.last, have.get(entry.origin, 0))
+                merge(have, segment.head().vector)
+                if segment.knows_vector:
+                    break  # What stands before it is in the vector of its head.
         return have
 
     def fanouts(self) -> Iterator[tuple[str, Log]]:

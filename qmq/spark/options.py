@@ -45,6 +45,7 @@ _MS_MIN: Final = 1_000_000_000
 """Ms since 1970: less than that is a year or a month that somebody meant, and no day that a log could have."""
 _SECONDS_DIGITS: Final = 10
 _DAY_DIGITS: Final = 8
+_ADDRESS: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?=/)(//(?P<host>[^/]*))?", re.IGNORECASE)
 _LOWER: Final = {name.lower(): name for name in KNOWN}
 WRITING: Final = frozenset({"destination", "dedup", "rate"})
 BOTH: Final = frozenset({"servers", "login", "passcode", "cafile", "name"})
@@ -146,7 +147,7 @@ def read_options(given: Mapping[str, str]) -> Options:
     starting = _offsets(said, "startingOffsets", ("earliest", "latest"), "earliest")
     ending = _offsets(said, "endingOffsets", ("latest",), "latest")
     return Options(
-        paths=_list(said.get("path", "")),
+        paths=tuple(map(local_path, _list(said.get("path", "")))),
         servers=tuple(_server(text) for text in _list(said.get("servers", ""))),
         login=said.get("login"),
         passcode=said.get("passcode"),
@@ -167,6 +168,16 @@ def read_options(given: Mapping[str, str]) -> Options:
         columns=columns,
         name=said.get("name", ""),
     )
+
+
+def local_path(text: str) -> str:
+    """A path of a mounted file system, which may be written as `file:///path`. Raises BadOption for other addresses."""
+    found = _ADDRESS.match(text)
+    if found is None:
+        return text
+    if found["scheme"].lower() != "file" or found["host"]:
+        raise BadOption(f"{text} is an address: only paths of a mounted file system will do, such as /data/archive")
+    return text[found.end() :]
 
 
 def vector_to_json(vector: Vector) -> dict[str, int]:

@@ -88,12 +88,12 @@ def plan(
     pieces: list[_Piece] = []
     left = wanted
     for directory in directories:
-        found = _take(directory.journal.segments(), left, options, pieces, Listing.whole_entries)
+        found = _take(directory.journal.segments(start), left, options, pieces, Listing.whole_entries)
         left = left.minus(found)
     if left:
         rests = RangeMap()
         for directory in directories:
-            found = _take(directory.journal.segments(), left.minus(rests), options, pieces, _rests)
+            found = _take(directory.journal.segments(start), left.minus(rests), options, pieces, _rests)
             rests = rests.plus(found)
         gone = left if not options.only_fanouts else left.minus(rests)
         left = gone.minus(_take_fanouts(directories, left.minus(rests), options, pieces))

@@ -15,11 +15,14 @@ Told = Callable[[int, int], None]
 
 @contextmanager
 def watched(spark: SparkSession, tell: Told | None) -> Iterator[None]:
-    """Tell of the jobs that the block starts, from a thread of its own."""
-    if tell is None:
+    """Tell of the jobs that the block starts, from a thread of its own; of none through Spark Connect, which has no
+    context to ask.
+    """
+    context = getattr(spark, "sparkContext", None)
+    if tell is None or context is None:
         yield
         return
-    tracker = spark.sparkContext.statusTracker()
+    tracker = context.statusTracker()
     over = threading.Event()
 
     def watch() -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 MASTER_HERE: Final = "local[*]"
 LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a Spark that is all on this machine: nobody else is to reach its ports."""
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
@@ -21,6 +23,8 @@ DEFAULTS: Final = {
     "spark.sql.shuffle.partitions": "8",
     # Spark litters the working directory otherwise.
     "spark.sql.warehouse.dir": "/tmp/qmq-spark-warehouse",
+    # Before there is a session whose level could be set, the JVM has had its say.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
 }
 
 
@@ -32,21 +36,18 @@ def session(app_name: str = "qmq") -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
-    if not submitted():
+    if not chosen_elsewhere():
         master = os.environ.get("SPARK_MASTER", MASTER_HERE)
         builder = builder.master(master)
         here = LOOPBACK if master.startswith("local[") or master == "local" else {}
         for key, value in {**DEFAULTS, **here}.items():
             builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    if not submitted():
-        spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    return builder.getOrCreate()
 
 
-def submitted() -> bool:
-    """Whether `spark-submit` runs this: then it has said which master and how much of everything."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
+def chosen_elsewhere() -> bool:
+    """Whether `spark-submit` runs this, or a server of Spark Connect is named: they have the master and all else."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
 
 
 @contextmanager

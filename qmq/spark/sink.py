@@ -12,7 +12,6 @@ import json
 import random
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -166,7 +165,8 @@ class _Sender:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._client: BlockingClient | None = None
-        self._unreceipted: deque[tuple[str, list[tuple[str, str]], bytes]] = deque()
+        self._unreceipted: dict[str, tuple[list[tuple[str, str]], bytes]] = {}
+        """By receipt, in the order in which they were sent."""
         self._bytes = 0
         """Of the bodies in `_unreceipted`."""
         self._buffer: list[bytes] = []
@@ -180,7 +180,7 @@ class _Sender:
         # Nobody here knows whether an earlier run has sent it, to whichever node: peers are asked.
         own = [("destination", destination), ("receipt", receipt), ("dedup-id", dedup_id), ("redelivered", "true")]
         lines = [*own, *headers]
-        self._unreceipted.append((receipt, lines, body))
+        self._unreceipted[receipt] = lines, body
         self._bytes += len(body)
         if self._client is None:
             self._reconnect()
@@ -219,11 +219,8 @@ class _Sender:
     def _receipted(self, receipt: str) -> None:
         self._failures = 0
         # Receipts may come in another order when messages go to several destinations.
-        if self._unreceipted and self._unreceipted[0][0] == receipt:
-            self._bytes -= len(self._unreceipted.popleft()[2])
-            return
-        self._unreceipted = deque(entry for entry in self._unreceipted if entry[0] != receipt)
-        self._bytes = sum(len(body) for _, _, body in self._unreceipted)
+        _, body = self._unreceipted.pop(receipt, (None, b""))
+        self._bytes -= len(body)
 
     def _reconnect(self) -> None:
         """The next node, and everything again that has no receipt. Raises NotConnected after the last try."""
@@ -247,7 +244,7 @@ class _Sender:
             except NotConnected as error:
                 problem = error
         client = self._client
-        self._buffer = [client.frame("SEND", lines, body) for _, lines, body in self._unreceipted]
+        self._buffer = [client.frame("SEND", lines, body) for lines, body in self._unreceipted.values()]
 
 
 def _rows(

@@ -92,9 +92,8 @@ class LogReader(DataSourceReader):
             place.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        if partition is None:
+        if not isinstance(partition, PartOf):
             return  # Spark's word for no partitions: nothing was found.
-        assert isinstance(partition, PartOf)
         if isinstance(partition.part, list):
             yield table_rows(self._options.view, self._columns, partition.part)
             return

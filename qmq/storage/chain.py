@@ -11,14 +11,13 @@ base of the next one are the same number, and the next batch stands one head fur
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from errno import EDQUOT, ENOSPC
 from itertools import pairwise
 from typing import Final
 
 from qmq.dots import Vector, merge
-from qmq.errors import CorruptLog
+from qmq.errors import CorruptLog, DiskFull
 from qmq.storage.batch import HEAD_BYTES, BatchHead, read_head, verify_batch
-from qmq.storage.ports import Disk, File
+from qmq.storage.ports import NO_ROOM, Disk, File
 from qmq.storage.segment import (
     BatchEntry,
     Footer,
@@ -34,7 +33,6 @@ from qmq.storage.segment import (
     segment_name,
 )
 
-NO_ROOM: Final = (ENOSPC, EDQUOT)
 TEMPORARY_SUFFIX: Final = ".tmp"
 _SEAL_READ_BYTES: Final = 4 * 1024 * 1024
 
@@ -98,15 +96,29 @@ class Chain:
         created_us: int,
         vector: Vector,
         syncing: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        is_synced: bool = True,
     ) -> None:
-        """Begin a new last segment at `base`; the file and its name are durable on return, synced within `syncing`."""
+        """Begin a new last segment at `base`; the file and its name are durable on return, synced within `syncing`.
+
+        Not so without `is_synced`: the caller syncs both when something is in it.
+        Raises DiskFull; then it was not begun.
+        """
         path = f"{self.directory}/{segment_name(base)}"
         head = encode_head(base, self.content, self.node, created_us, vector)
-        file = self.disk.create(path)
-        file.write(head)
-        with syncing():
-            file.sync()
-            self.disk.sync_directory(self.directory)
+        try:
+            file = self.disk.create(path)
+            file.write(head)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            with suppress(OSError):
+                self.disk.remove(path)
+            raise DiskFull(f"no room for another segment: {error}") from error
+        if is_synced:
+            with syncing():
+                file.sync()
+                self.disk.sync_directory(self.directory)
         known = SegmentHead(base, self.content, self.node, created_us, dict(vector), len(head))
         segment = Segment(known, path, file, base + len(head))
         with self._changing:
@@ -118,8 +130,12 @@ class Chain:
         return tail.end - tail.first
 
     def write(self, data: bytes) -> None:
-        """Append to the last segment, without syncing; readers see it when the owner calls `extend`."""
-        self.segments[-1].file.write(data)
+        """Append to the last segment, without syncing; readers see it when the owner calls `extend`.
+
+        Raises DiskFull; nothing was written then.
+        """
+        tail = self.segments[-1]
+        _append(tail.file, data, tail.end - tail.base)
 
     def extend(self, size: int) -> None:
         """Let readers see that many more bytes."""
@@ -208,7 +224,7 @@ class Chain:
         """Append the index to a full segment, unless there is `damage` in it beside the `holes` that are known.
 
         `footer` is that index when it is known already; else the segment is read. A crash in the middle leaves it
-        unsealed, and it is sealed again.
+        unsealed, and it is sealed again. Raises DiskFull; nothing was written then.
         """
         if footer is None:
             found = self.batches_of(segment, segment.damage, holes)
@@ -216,7 +232,7 @@ class Chain:
                 segment.end - segment.base, ((position - segment.base, head, data) for position, head, data in found)
             )
         if not segment.damage:
-            segment.file.write(encode_footer(footer))
+            _append(segment.file, encode_footer(footer), segment.file.size())
             segment.file.sync()
             segment.sealed = True
 
@@ -326,6 +342,22 @@ def open_chain(disk: Disk, directory: str, content: int, node: str) -> tuple[Cha
             segments[-1].end = min(segments[-1].end, base)
         segments.append(Segment(head, path, file, base + file.size()))
     return Chain(disk, directory, content, node, segments), bad
+
+
+def _append(file: File, data: bytes, size: int) -> None:
+    """Append `data` to `file`, which has `size` bytes. DiskFull: it has as many again, so the next one goes there.
+
+    OSError: how much was written is unknown.
+    """
+    try:
+        file.write(data)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        file.cut(size)
+        if file.size() != size:
+            raise
+        raise DiskFull(f"no room on the disk: {error}") from error
 
 
 def cut_file(disk: Disk, path: str, file: File, size: int) -> File:

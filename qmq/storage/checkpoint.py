@@ -21,11 +21,9 @@ from typing import Final, NamedTuple
 from qmq.cursors import Cursor, Move, Name, surplus_deletions
 from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import CorruptLog, DiskFull, LogBroken
-from qmq.members import Listing, Membership, Retirement
 from qmq.storage.fanout import Arrival, FanoutLogs
 from qmq.storage.gone_record import gone_facts, gone_of
 from qmq.storage.journal import Journal
-from qmq.storage.mesh_facts import retirement_fact, retirements_of
 from qmq.storage.ports import (
     SEQUENCE_MAX,
     Catalog,
@@ -34,6 +32,7 @@ from qmq.storage.ports import (
     FanoutExtent,
     QueueStore,
     Retention,
+    Shift,
     StorageSettings,
 )
 from qmq.storage.queue_plan import missing_among
@@ -120,18 +119,23 @@ class Checkpointer:
         self._lock = lock
         self._one_at_a_time = threading.Lock()
         self._broken = False
-        self._cursors = catalog.cursors()
-        self._terms = Terms.of(catalog.terms())
-        facts = catalog.facts()
-        self._seals = Seals.of(facts)
-        self._gone = gone_of(facts)
+        self._remember()
         self._next_look_us = 0
+        self.shift = Shift()
         self._retention: Mapping[str, Retention] = {}
         # Until the first checkpoint of this life: what the last ones of the life before noted.
         self._arrival = Arrival(max((extent.last_us for extent in logs.extents.values()), default=0), NEVER - 1)
         self.stored = Stored(self._vector_of_queues(), tombstones)
         # What is left of earlier lives may be carried anew, into a queue store that has sound rows of a damaged one.
         self._again_before = 0 if self.stored.vector == journal.vector() else journal.end
+
+    def _remember(self) -> None:
+        """Go by what the catalog holds."""
+        self._cursors = self._catalog.cursors()
+        self._terms = Terms.of(self._catalog.terms())
+        facts = self._catalog.facts()
+        self._seals = Seals.of(facts)
+        self._gone = gone_of(facts)
 
     @property
     def state(self) -> CheckpointState:
@@ -185,6 +189,8 @@ class Checkpointer:
             try:
                 yield
             except DiskFull:
+                # What was taken into account and not committed is taken again.
+                self._remember()
                 raise
             except OSError as error:
                 self._broken = True
@@ -318,20 +324,33 @@ class Checkpointer:
             reduction.tombstones_add |= missing_among((d for dots in reduction.deletes.values() for d in dots), lacks)
 
     def _commit(self, reduction: Reduction, position: int) -> int:
+        """Raises DiskFull; nothing of the slice counts then, but what the queue store has taken."""
+        try:
+            return self._commit_logs(reduction, position)
+        except DiskFull:
+            with self._lock:
+                self._logs.release()
+                for destination in reduction.fanouts:
+                    self._logs.reopen(destination)
+            raise
+
+    def _commit_logs(self, reduction: Reduction, position: int) -> int:
         extents: dict[str, FanoutExtent] = {}
+        # Logs of one segment have none that is full: they need not be opened once more, of a hundred thousand none.
+        of_several: list[str] = []
         copied = 0
         for destination, entries in reduction.fanouts.items():
             with self._lock:
                 log = self._logs.hold(destination)
             extents[destination] = log.append(entries, self.bounds(destination), self._arrival)
+            if len(log.chain.segments) > 1:
+                of_several.append(destination)
             with self._lock:
                 self._logs.release(extents[destination])
             copied += len(entries)
         if position <= self.state.position:
             return copied  # Only the queue store had lacked this.
         state = CheckpointState(position, reduction.vector)
-        if reduction.retired:
-            self._remember_retired(reduction.retired)
         # Before the commit point as well: facts only grow.
         news = [origin for writer, seals in reduction.seals for origin in self._seals.take(writer, seals)]
         if news:
@@ -343,7 +362,7 @@ class Checkpointer:
         terms = [note for note in reduction.terms.values() if self._terms.take(note)]
         self._catalog.commit_checkpoint(state, extents, cursors, reduction.given_up, terms)
         self._logs.commit(state, extents)
-        for destination in extents:
+        for destination in of_several:
             with self._lock:
                 log = self._logs.hold(destination)
             for start, after in log.seal_full():
@@ -368,7 +387,7 @@ class Checkpointer:
             spread = (scarce or kept > settings.journal_keep_bytes) and all(
                 covers(has, vector) for has in members.values()
             )
-            old = now_us - ended_us > settings.journal_age_seconds_max * _SECOND_US
+            old = now_us - self.shift.of(ended_us) > settings.journal_age_seconds_max * _SECOND_US
             if not (spread or old or kept > settings.journal_bytes_max):
                 break
             base = CheckpointState(end, vector)
@@ -434,18 +453,10 @@ class Checkpointer:
             changed[move.name] = cursor
         return list(changed.values())
 
-    def _remember_retired(self, retired: list[Retirement]) -> None:
-        """Before the commit point: repeated, it comes to the same."""
-        facts = self._catalog.facts()
-        membership = Membership(self._node, Listing(0, frozenset()), retired=retirements_of(facts))
-        for retirement in retired:
-            if membership.retire(retirement):
-                self._catalog.set_facts(retirement_fact(membership.retired[retirement.node]))
-
     def _forget_deletions(self, now_us: int) -> None:
         """Deleted durable subscriptions are remembered while a record from before may still come, up to a number."""
         oldest_us = now_us - self._settings.journal_age_seconds_max * _SECOND_US
-        old = [c for c in self._cursors.values() if not c.created_us and c.deleted_us < oldest_us]
+        old = [c for c in self._cursors.values() if not c.created_us and self.shift.of(c.deleted_us) < oldest_us]
         for cursor in old:
             del self._cursors[cursor.name]
         surplus = surplus_deletions(self._cursors.values())
@@ -468,8 +479,10 @@ class Checkpointer:
         """When something in a fanout log may be too old for `retention`, at the earliest; 0 for never."""
         self._retention = retention
         extents = self._logs.extents.items()
-        dues = [e.first_us + self.bounds(name).age_seconds_max * _SECOND_US + 1 for name, e in extents if e.records]
-        return min(dues, default=0)
+        return min((self._due_us(name, extent) for name, extent in extents if extent.records), default=0)
+
+    def _due_us(self, destination: str, extent: FanoutExtent) -> int:
+        return self.shift.of(extent.first_us) + self.bounds(destination).age_seconds_max * _SECOND_US + 1
 
     def _drop_fanouts(self, now_us: int) -> int:
         """Drop what retention gives up. Returns when the next part of what is left will be too old, 0 for never."""
@@ -479,7 +492,7 @@ class Checkpointer:
             extent = self._logs.extents[destination]
             if not extent.records:
                 continue
-            next_us = extent.first_us + bounds.age_seconds_max * _SECOND_US + 1
+            next_us = self._due_us(destination, extent)
             # Nothing can be due before, so an idle log need not even be opened.
             if now_us >= next_us or now_us < extent.last_us or extent.end - extent.start > bounds.bytes_max:
                 next_us = self._drop_expired(destination, extent, now_us, bounds)
@@ -494,7 +507,7 @@ class Checkpointer:
     def _drop_expired(self, destination: str, extent: FanoutExtent, now_us: int, bounds: Retention) -> int:
         with self._lock:
             log = self._logs.hold(destination)
-        kept, due_us = log.without_expired(now_us, bounds)
+        kept, due_us = log.without_expired(now_us, bounds, self.shift)
         if kept != extent:
             self.commit_extent(destination, kept)
         if kept.start != extent.start:

@@ -47,6 +47,8 @@ Standing = tuple[int, int, str, int, bool, int]
 class DatabaseQueueStore(ABC, Generic[C]):
     """See the module's opening, and `ports.QueueStore`."""
 
+    kind: str
+
     def __init__(self) -> None:
         self.damage = RowDamage()
         self._ids: dict[Origin, int] = {}

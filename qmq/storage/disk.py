@@ -4,6 +4,9 @@ The only module of storage that touches the operating system. It leaves formats,
 others. Surprising: a new or renamed file is only safe once its directory was synced too, and that is the caller's
 step; and a failed fsync is never retried, because the kernel may have marked the lost pages clean.
 
+A part of the room that the operator reserves is held by a file without content, which `Journal.append` gives up piece
+by piece when others have taken everything else.
+
 A process that runs out of file descriptors must not lose its journal over it: some are kept open in reserve while the
 directory is locked, and given up one by one when a file cannot be opened for want of them.
 """
@@ -11,8 +14,10 @@ directory is locked, and given up one by one when a file cannot be opened for wa
 import errno
 import fcntl
 import os
+import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -21,7 +26,11 @@ from qmq.errors import DirectoryInUse
 SPARE_DESCRIPTORS: Final = 8
 """A segment keeps its file open as long as it is read: so many new ones, or checkpoints, a shortage is outlived."""
 
+RESERVE_STEP_BYTES: Final = 1 << 20
+"""Given up at a time, at least: others may be quicker to take a part of it."""
+
 _LOCK_NAME = "lock"
+_RESERVE_NAME = "reserve"
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 
 T = TypeVar("T")
@@ -75,8 +84,10 @@ class RealDisk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.reserved_bytes = 0
         self._lock = -1
         self._spare: list[int] = []
+        self._reserving = threading.Lock()
 
     def lock(self) -> None:
         self._make(self.root)
@@ -88,6 +99,10 @@ class RealDisk:
             raise DirectoryInUse(f"another process has {self.root} open") from error
         self._lock = descriptor
         self._save_descriptors()
+        with suppress(FileNotFoundError):
+            state = os.stat(self.root / _RESERVE_NAME)
+            # A copy of the directory may have a file that holds nothing.
+            self.reserved_bytes = min(state.st_size, state.st_blocks * 512)
 
     def _save_descriptors(self) -> None:
         """Have all that are kept in reserve, as far as the system gives them."""
@@ -123,11 +138,11 @@ class RealDisk:
         self._make(self.root / path)
 
     def _make(self, directory: Path) -> None:
-        """With the parents that are missing; the names of all of them are durable on return."""
+        """With the parents that are missing, for this user alone; the names of all are durable on return."""
         if directory.is_dir():
             return
         self._make(directory.parent)
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         self._sync(directory.parent)
 
     def create(self, path: str) -> DiskFile:
@@ -158,6 +173,29 @@ class RealDisk:
     def free_bytes(self) -> int:
         state = os.statvfs(self.root)
         return state.f_bavail * state.f_frsize
+
+    def hold_reserve(self, size: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        with self._reserving:
+            descriptor = self._open(lambda: os.open(self.root / _RESERVE_NAME, flags, 0o600))
+            try:
+                os.ftruncate(descriptor, min(size, self.reserved_bytes))
+                if size > self.reserved_bytes:
+                    os.posix_fallocate(descriptor, 0, size)
+                self.reserved_bytes = size
+            except OSError:
+                # No room; or a file system that cannot promise any.
+                os.ftruncate(descriptor, self.reserved_bytes)
+            finally:
+                os.close(descriptor)
+
+    def give_up_reserve(self, size: int) -> bool:
+        with self._reserving:
+            if not self.reserved_bytes:
+                return False
+            self.reserved_bytes = max(0, self.reserved_bytes - max(size, RESERVE_STEP_BYTES))
+            os.truncate(self.root / _RESERVE_NAME, self.reserved_bytes)
+            return True
 
 
 class ReadOnlyDisk(RealDisk):

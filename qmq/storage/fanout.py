@@ -19,7 +19,7 @@ from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.batch import BATCH_BYTES_TARGET, SPARSE, encode_batch, read_head
 from qmq.storage.chain import Chain, Damage, Segment, cut_file, open_chain
-from qmq.storage.ports import CheckpointState, Disk, FanoutExtent, Retention, StorageSettings
+from qmq.storage.ports import CheckpointState, Disk, FanoutExtent, Retention, Shift, StorageSettings
 from qmq.storage.reduce import FanoutEntry
 from qmq.storage.segment import FANOUT
 
@@ -34,6 +34,7 @@ DROPPED_ORIGINS_MAX: Final = 4096
 BOUNDARIES_MAX: Final = 64
 """Checkpoints remembered per fanout, for readers that name an older journal position."""
 _READABLE_CHARACTERS: Final = 40
+NO_SHIFT: Final = Shift()
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
@@ -87,6 +88,7 @@ class FanoutLog:
         extent = self.extent
         records = extent.records
         newest_us = min(extent.last_us, arrival.latest_us)
+        is_new = not chain.segments
         run: list[FanoutEntry] = []
         size = 0
         for entry in entries:
@@ -97,6 +99,8 @@ class FanoutLog:
             size += len(entry.packed)
         newest_us = self._write(run, newest_us, retention, arrival)
         chain.sync()
+        if is_new:
+            chain.disk.sync_directory(chain.directory)
         return extent._replace(
             start=chain.start,
             end=chain.end,
@@ -127,7 +131,7 @@ class FanoutLog:
     def _put(self, data: bytes, newest_us: int, retention: Retention) -> None:
         chain = self.chain
         if not chain.segments:
-            chain.add_segment(self.extent.end, newest_us, {})
+            chain.add_segment(self.extent.end, newest_us, {}, is_synced=False)
         elif chain.tail_bytes() and self._is_full(len(data), newest_us, retention):
             chain.sync()
             chain.add_segment(chain.end, newest_us, {})
@@ -175,7 +179,7 @@ class FanoutLog:
             self.chain.seal(segment)
         return [found for segment in unsealed for found in segment.damage]
 
-    def without_expired(self, now_us: int, retention: Retention) -> tuple[FanoutExtent, int]:
+    def without_expired(self, now_us: int, retention: Retention, shift: Shift = NO_SHIFT) -> tuple[FanoutExtent, int]:
         """The extent without the oldest segments that `retention` gives up, and when the next one is due (µs).
 
         Commit the extent, then `drop`. When all that is there is too old, an empty segment takes its place.
@@ -186,7 +190,7 @@ class FanoutLog:
         extent = self.extent._replace(last_us=min(self.extent.last_us, now_us))
         extent = extent._replace(first_us=min(extent.first_us, extent.last_us))
         age_us = retention.age_seconds_max * 1_000_000
-        if extent.records and now_us - extent.last_us > age_us and chain.tail_bytes():
+        if extent.records and now_us - shift.of(extent.last_us) > age_us and chain.tail_bytes():
             chain.add_segment(chain.end, extent.last_us, {})
             extent = extent._replace(end=chain.end)
         segments = chain.segments
@@ -196,7 +200,7 @@ class FanoutLog:
         records = 0
         while kept + 1 < len(segments):
             over = extent.end - segments[kept].base > retention.bytes_max
-            old = now_us - begun_us[kept + 1] > age_us
+            old = now_us - shift.of(begun_us[kept + 1]) > age_us
             if not (over or old):
                 break
             last, count = chain.contents(segments[kept])
@@ -205,7 +209,7 @@ class FanoutLog:
             kept += 1
         newest_us = begun_us[kept + 1] if kept + 1 < len(segments) else extent.last_us
         left = max(0, extent.records - records)
-        due_us = newest_us + age_us + 1 if left else 0
+        due_us = shift.of(newest_us) + age_us + 1 if left else 0
         if not kept:
             return extent, due_us
         first = segments[kept]
@@ -353,6 +357,7 @@ class FanoutLogs:
 
     def reopen(self, destination: str) -> None:
         """Forget what was written and not committed: the next `get` cuts it off. Not while it is held."""
+        self._written.pop(destination, None)
         log = self._open.pop(destination, None)
         if log is not None:
             log.close()

@@ -7,7 +7,9 @@ bug of the caller. Opening, torn tails and damage are `recovery`'s.
 One thread appends; others may read, seek and ask for vectors at the same time. `drop_before`, `note` and
 `seal_full` belong to the checkpoint's thread.
 
-Surprising: after any failed write or sync nothing works but reading, until the process was started again.
+Surprising: after any failed write or sync nothing works but reading, until the process was started again. A write for
+which there is no room is none of these: the file is cut to what it was, and parts of the disk's reserve are given up
+for it as long as there are any.
 """
 
 import threading
@@ -67,6 +69,8 @@ class Journal:
         """Position up to which everything survives a power cut."""
         self.last_append: Mark = (chain.end, dict(vector))
         """Where the last `append` began. Right for the one that appends, until it appends again."""
+        self.is_short = False
+        """A part of the reserve was given up; whoever makes it whole again takes this back."""
         self.damage: list[Damage] = []
         """Stretches that reads found damaged and passed over since the start; a node raises an alarm about them."""
 
@@ -101,7 +105,7 @@ class Journal:
 
         Raises:
             ValueError: a batch does not continue its origin, or may not be journalled. Nothing was written.
-            DiskFull: only the reserve is left. Nothing was written.
+            DiskFull: only the reserve is left; with `settle_only`, not even that. Nothing was written.
             LogBroken: how much reached the disk is unknown; every later call raises it too.
         """
         with self._writing:
@@ -113,16 +117,14 @@ class Journal:
             try:
                 if not settle_only:
                     self._require_space(len(data))
-                chain = self._chain
-                if heads and chain.tail_bytes() and chain.tail_bytes() + len(data) > self._settings.segment_bytes_max:
-                    self._roll(max(self._newest_us, heads[0].first_us))
-                chain.write(data)
-                if self._settings.sync == "always":
-                    with self._syncing():
-                        chain.sync()
+                self._write(heads, data)
             except OSError as error:
                 self._broken = True
                 raise LogBroken(f"append failed: {error}") from error
+            chain = self._chain
+            if self._settings.sync == "always":
+                with self._syncing():
+                    chain.sync()
             with self._state:
                 position = chain.end
                 for head, batch in zip(heads, batches, strict=True):
@@ -148,12 +150,8 @@ class Journal:
                 raise LogBroken("the journal failed before; restart to recover")
             if self.synced_end == self.end:
                 return
-            try:
-                with self._syncing():
-                    self._chain.sync()
-            except OSError as error:
-                self._broken = True
-                raise LogBroken(f"sync failed: {error}") from error
+            with self._syncing():
+                self._chain.sync()
             self.synced_end = self.end
 
     def read(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
@@ -241,7 +239,7 @@ class Journal:
 
     def seal_full(self, until: int | None = None) -> int:
         """Write the index of full segments that have none and are not damaged; only of those that end at or before
-        `until`, if it is given. Returns how many. Raises LogBroken.
+        `until`, if it is given. Returns how many. Raises LogBroken, and DiskFull, after which the rest has none.
         """
         try:
             unsealed = [segment for segment in self._chain.unsealed() if until is None or segment.end <= until]
@@ -270,15 +268,34 @@ class Journal:
 
     @contextmanager
     def _syncing(self) -> Iterator[None]:
-        """When the disk refuses, the next start is told, as far as this disk still takes a note."""
+        """When the disk refuses, for whatever reason, the journal is broken: LogBroken. The next start is told, as far
+        as this disk still takes a note."""
         try:
             yield
-        except OSError:
+        except OSError as error:
+            self._broken = True
             disk = self._chain.disk
             with suppress(OSError):
                 disk.create(SYNC_FAILED).close()
                 disk.sync_directory(self._chain.directory)
-            raise
+            raise LogBroken(f"sync failed: {error}") from error
+
+    def _write(self, heads: Sequence[BatchHead], data: bytes) -> None:
+        """Write `data` into this segment or the next one, if need be where the reserve was.
+
+        Raises DiskFull, when nothing is left of that: nothing was written. Raises OSError and LogBroken.
+        """
+        chain = self._chain
+        while True:
+            try:
+                if heads and chain.tail_bytes() and chain.tail_bytes() + len(data) > self._settings.segment_bytes_max:
+                    self._roll(max(self._newest_us, heads[0].first_us))
+                chain.write(data)
+                return
+            except DiskFull:
+                self.is_short = True
+                if not chain.disk.give_up_reserve(len(data)):
+                    raise
 
     def _check(self, batches: Sequence[bytes]) -> list[BatchHead]:
         """The heads of `batches`, each continuing its origin. Raises ValueError."""

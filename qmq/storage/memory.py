@@ -47,7 +47,7 @@ class MemoryFile:
     def write(self, data: bytes) -> None:
         self._alive()
         disk = self._disk
-        room = disk.capacity_bytes - disk.used_bytes()
+        room = disk.capacity_bytes - disk.used_bytes() - disk.reserved_bytes
         if disk.call("write", len(data)) or len(data) > room:
             # A failing write leaves an arbitrary part behind; half is the case that recovery must survive.
             self._node.data += data[: min(len(data) // 2, max(room, 0))]
@@ -96,6 +96,7 @@ class MemoryDisk:
         self.crashes = 0
         self.wipes = 0
         self.error: OSError = OSError(EIO, "told to fail")
+        self.reserved_bytes = 0
         self._files: dict[str, _Node] = {}
         self._unsynced: dict[str, list[_Change]] = {}
         self._call_number = 0
@@ -152,6 +153,7 @@ class MemoryDisk:
         self._files.clear()
         self._unsynced.clear()
         self.tables = {}
+        self.reserved_bytes = 0
         self.wipes += 1
         self._end_life()
 
@@ -220,7 +222,15 @@ class MemoryDisk:
         self._unsynced[path] = []
 
     def free_bytes(self) -> int:
-        return max(0, self.capacity_bytes - self.used_bytes())
+        return max(0, self.capacity_bytes - self.used_bytes() - self.reserved_bytes)
+
+    def hold_reserve(self, size: int) -> None:
+        if size - self.reserved_bytes <= self.free_bytes():
+            self.reserved_bytes = size
+
+    def give_up_reserve(self, size: int) -> bool:
+        had, self.reserved_bytes = self.reserved_bytes, max(0, self.reserved_bytes - size)
+        return had > 0
 
     def _node(self, path: str) -> _Node:
         node = self._files.get(path)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
-from qmq.errors import LogBroken
+from qmq.errors import DiskFull, LogBroken
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import (
     NO_ATTEMPTS,
@@ -205,6 +205,8 @@ class MemoryCatalog:
 class MemoryQueueStore:
     """See `ports.QueueStore`."""
 
+    kind = "memory"
+
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
         state = disk.tables.setdefault("queues", _QueueState())
@@ -304,10 +306,10 @@ class MemoryQueueStore:
         """Bits of these rows have flipped: whoever reads one finds that its checksum does not fit."""
         self._state.rotten.update(dots)
 
-    def begin_anew(self) -> None:
-        """As `queue_rescue` does with a file that was damaged beyond rescue."""
+    def begin_anew(self, position: int = -1) -> None:
+        """As `queue_rescue` does with a file that was damaged beyond rescue; 0: a young one that lost its WAL."""
         self._disk.tables["queues"] = self._state = _QueueState()
-        self._state.position = -1
+        self._state.position = position
 
     def _sound(self, rows: list[QueueRow]) -> list[QueueRow]:
         """Those of `rows` that are not damaged; the others are among the `lacks` from now on."""
@@ -441,3 +443,5 @@ def _due(row: QueueRow) -> int:
 def _commit(disk: MemoryDisk) -> None:
     if disk.call("commit", 0):
         raise LogBroken(f"commit failed: {disk.error}") from disk.error
+    if not disk.free_bytes():
+        raise DiskFull("no room for the databases")

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from qmq.dots import Dot, Origin, Vector, merge
-from qmq.errors import CorruptLog, LogBroken
+from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.storage.batch import SPARSE, BatchHead, batch_records, encode_batch, record_slices
 from qmq.storage.chain import Chain, Damage
 from qmq.storage.checkpoint import Checkpointer
 from qmq.storage.fanout import DROPPED_ORIGINS_MAX, FanoutLogs
 from qmq.storage.journal import Journal
-from qmq.storage.ports import Disk, FanoutExtent
+from qmq.storage.ports import NO_ROOM, Disk, FanoutExtent
 from qmq.storage.record import KIND_OFFSET, Kind, unpack_record
 
 SPOOL: Final = "mending.tmp"
@@ -100,7 +100,7 @@ class Found:
         self._size = 0
 
     def add(self, index: int, through: int, records: list[bytes]) -> None:
-        """`records`, packed, are all of `left[index]` up to `through`. Raises LogBroken."""
+        """`records`, packed, are all of `left[index]` up to `through`. Raises LogBroken, and DiskFull."""
         lack = self.left[index]
         if records:
             known = [unpack_record(packed) for packed in records]
@@ -116,6 +116,8 @@ class Found:
             try:
                 self._file.write(data)
             except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise DiskFull(f"no room for what was found of a fanout: {error}") from error
                 raise LogBroken(f"cannot keep what was found of a fanout: {error}") from error
             self._at.setdefault(lack.place, []).append((self._size, len(data)))
             self._size += len(data)
@@ -247,16 +249,16 @@ class Mender:
                 log = self._logs.hold(destination)
             try:
                 whole = log.rewrite(mended(log.chain, found, extent.end), self._checkpointer.bounds(destination))
-            except CorruptLog:
+                if found.gone:
+                    dropped = dict(extent.dropped)
+                    merge(dropped, found.gone)
+                    whole = whole._replace(dropped=tuple(Dot(*one) for one in dropped.items())[-DROPPED_ORIGINS_MAX:])
+                self._checkpointer.commit_extent(destination, whole)
+            except (CorruptLog, DiskFull):
                 with self._lock:
                     self._logs.release()
                     self._logs.reopen(destination)
                 return False
-            if found.gone:
-                dropped = dict(extent.dropped)
-                merge(dropped, found.gone)
-                whole = whole._replace(dropped=tuple(Dot(*one) for one in dropped.items())[-DROPPED_ORIGINS_MAX:])
-            self._checkpointer.commit_extent(destination, whole)
             self._logs.replaced(destination)
             log.drop()
             with self._lock:

@@ -9,6 +9,7 @@ Surprising: position (a place in the journal) is an int that only grows, also ov
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from errno import EDQUOT, ENOSPC
 from typing import Final, Literal, NamedTuple, Protocol
 
 from qmq.cursors import Cursor, Name
@@ -18,6 +19,8 @@ from qmq.storage.term_record import TermNote
 Sync = Literal["always", "interval", "never"]
 MIB = 1024 * 1024
 SEQUENCE_MAX = (1 << 63) - 1
+NO_ROOM: Final = (ENOSPC, EDQUOT)
+"""What a disk without room says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,18 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Times before `before_us` count as `by_us` later, so that nothing looks too old by a clock that is in doubt."""
+
+    before_us: int = 0
+    by_us: int = 0
+
+    def of(self, time_us: int) -> int:
+        """The time that counts."""
+        return time_us + self.by_us if time_us < self.before_us else time_us
+
+
 class Disk(Protocol):
     """A data directory. Paths are relative to it and use `/`. Missing files raise FileNotFoundError."""
 
@@ -103,7 +118,18 @@ class Disk(Protocol):
     def sync_directory(self, path: str) -> None:
         """Return once the names in `path` survive a power cut."""
 
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """Without what the reserve's file holds."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the reserve's file holds: room that is there to be given up. Waits for nothing."""
+
+    def hold_reserve(self, size: int) -> None:
+        """Let the reserve's file hold `size` bytes. Nothing changes where there is no room for it."""
+
+    def give_up_reserve(self, size: int) -> bool:
+        """Free `size` bytes of it or somewhat more, or all that is left; False: there was nothing left."""
 
 
 class QueueRow(NamedTuple):
@@ -179,6 +205,10 @@ class QueueStore(Protocol):
     Raises LogBroken when the medium fails; an `apply` is then all there or not at all. Where the file itself is damaged
     that is `Malformed`, and the next opening puts it aside.
     """
+
+    @property
+    def kind(self) -> str:
+        """`sqlite`, `postgresql`, `memory`."""
 
     @property
     def damage(self) -> RowDamage:

@@ -9,7 +9,7 @@ many rows by their key, and the planner, whose statistics are from when the queu
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, Final, cast
 
@@ -22,6 +22,7 @@ from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malfo
 from qmq.storage import postgres_sql as sql
 from qmq.storage.database_queues import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
 from qmq.storage.ports import Lack, QueueHead, QueueRow
+from qmq.storage.postgres_watch import LostConnection, Watch, made_again, shut
 from qmq.storage.queue_plan import (
     SIGN,
     LaneKey,
@@ -52,6 +53,12 @@ _OPTIONS: Final = (
     " -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={}"
 ).format(*_KEEPALIVE)
 
+_LOST: Final = ("08", "57P")
+"""SQL states: the connection is at fault, or an administrator has ended it."""
+
+_NO_TIMEOUTS: Final = (("idle_in_transaction_session_timeout", 0), ("idle_session_timeout", 140000))
+"""And since which version of the server."""
+
 _Lane = tuple[int, int, str, int, str, int, bool, int, int]
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -59,8 +66,10 @@ _Connection = psycopg.Connection[tuple[Any, ...]]
 class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     """See `ports.QueueStore`."""
 
-    def __init__(self, url: str, node: str) -> None:
-        """Connect, and bring the tables to this version.
+    kind = "postgresql"
+
+    def __init__(self, url: str, node: str, seconds_max: float = 30.0) -> None:
+        """Connect, and bring the tables to this version. Later calls may take `seconds_max`, lost connections included.
 
         Raises:
             StorageError: the server cannot be reached or does not let us in, or the tables belong to another node.
@@ -71,13 +80,14 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         self._reading = Lock()
         self._open: list[_Connection] = []
         self._where = _shown(url)
-        self._writer = self._connect(url)
+        self._url = url
+        self._node = node
+        self._moving = self._moved = 0
+        self._watch = Watch(seconds_max, self._cut)
         try:
-            self._reader = self._connect(url)
-            self._reader.read_only = True
-            self._reader.isolation_level = IsolationLevel.REPEATABLE_READ
+            self._writer = self._open_writer()
+            self._reader = self._open_reader()
             with self._at_start():
-                self._prepare(node)
                 rows = self._writer.execute("SELECT id, node, incarnation FROM qmq_origins").fetchall()
                 self._writer.commit()
         except BaseException:
@@ -85,9 +95,45 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             raise
         self._ids = {Origin(name, unsigned(incarnation)): number for number, name, incarnation in rows}
 
-    def _connect(self, url: str) -> _Connection:
+    def _open_writer(self) -> _Connection:
+        writer = self._connect()
+        try:
+            with self._at_start():
+                found = self._prepare(writer, self._node)
+                writer.commit()
+        except BaseException:
+            writer.close()
+            raise
+        if found < self._moved:
+            writer.close()
+            raise LogBroken(f"the queue store {self._where} has lost what it had committed: it is at position {found}")
+        return writer
+
+    def _open_reader(self) -> _Connection:
+        reader = self._connect()
+        reader.read_only = True
+        reader.isolation_level = IsolationLevel.REPEATABLE_READ
+        return reader
+
+    def _connect_again(self, writes: bool) -> None:
+        """Replace the connection that a writing or a reading call has lost. Raises StorageError."""
+        if writes:
+            self._writer = self._open_writer()
+        else:
+            with self._reading:
+                if self._reader.closed:
+                    self._reader = self._open_reader()
+
+    def _cut(self) -> None:
+        for connection in list(self._open):
+            with suppress(psycopg.Error):
+                shut(connection.fileno())
+
+    def _connect(self) -> _Connection:
+        url = self._url
         with self._at_start():
             options = f"{conninfo_to_dict(url).get('options') or ''} {_OPTIONS}"
+            options += f" -c statement_timeout={int(self._watch.seconds_max * 1000)}"
             idle, interval, count = _KEEPALIVE
             connection: _Connection = psycopg.connect(
                 url,
@@ -98,7 +144,12 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 keepalives_interval=interval,
                 keepalives_count=count,
             )
-            self._open.append(connection)
+            self._open = [one for one in self._open if not one.closed] + [connection]
+            # What the server's administrator says of idle clients is not meant for these.
+            for name, version in _NO_TIMEOUTS:
+                if connection.info.server_version >= version:
+                    connection.execute(f"SET {name} = 0")
+            connection.commit()
             return connection
 
     @contextmanager
@@ -108,9 +159,8 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         except psycopg.Error as error:
             raise StorageError(f"the queue store {self._where} cannot be used: {_one_line(error)}") from error
 
-    def _prepare(self, node: str) -> None:
-        """Keep others out, and make or migrate the tables."""
-        writer = self._writer
+    def _prepare(self, writer: _Connection, node: str) -> int:
+        """Keep others out, and make or migrate the tables. Returns the position."""
         schema = writer.execute("SELECT current_schema()").fetchone()
         if schema is None or schema[0] is None:
             raise StorageError(f"the queue store {self._where} has no schema to write to; see search_path")
@@ -132,18 +182,26 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         for step in sql.STEPS[version:]:
             writer.execute(step)
         writer.execute("UPDATE qmq_version SET version = %s", (len(sql.STEPS),))
-        owner = writer.execute("SELECT node FROM qmq_progress").fetchone()
+        owner = writer.execute("SELECT node, position FROM qmq_progress").fetchone()
         if owner is None:
             writer.execute("INSERT INTO qmq_progress (node, position) VALUES (%s, 0)", (node,))
-        elif owner[0] != node:
+            return 0
+        if owner[0] != node:
             raise StorageError(f"the queue store {self._where} belongs to node {owner[0]}, not to {node}")
+        return int(owner[1])
 
     # Writing
 
+    apply = made_again(writes=True)(DatabaseQueueStore.apply)
+    lack = made_again(writes=True)(DatabaseQueueStore.lack)
+    mend = made_again(writes=True)(DatabaseQueueStore.mend)
+
     @contextmanager
     def _change(self) -> Iterator[_Connection]:
-        with self._medium(), self._writer.transaction():
-            yield self._writer
+        writer = self._writer
+        with self._medium(writer), writer.transaction():
+            yield writer
+        self._moved = self._moving
 
     def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
         if not lanes:
@@ -213,8 +271,11 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         self._writer.execute(sql.CLOSE_LANES, ([lane],))
 
     def _add_origin(self, origin: Origin) -> int:
+        # It is there already when the answer to an earlier COMMIT was lost.
         found = self._writer.execute(
-            "INSERT INTO qmq_origins (node, incarnation) VALUES (%s, %s) RETURNING id", origin_columns(origin)
+            "INSERT INTO qmq_origins (node, incarnation) VALUES (%s, %s)"
+            " ON CONFLICT (node, incarnation) DO UPDATE SET node = excluded.node RETURNING id",
+            origin_columns(origin),
         ).fetchone()
         assert found is not None
         return int(found[0])
@@ -238,9 +299,15 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
 
     def _move(self, position: int) -> None:
         self._writer.execute(sql.MOVE, (position, number_checksum(position)))
+        self._moving = position
 
     # Reading
 
+    lacks = made_again(writes=False)(DatabaseQueueStore.lacks)
+    standing = made_again(writes=False)(DatabaseQueueStore.standing)
+    standing_rows = made_again(writes=False)(DatabaseQueueStore.standing_rows)
+
+    @made_again(writes=False)
     def position(self) -> int:
         with self._snapshot() as reader:
             found = reader.execute("SELECT position, checksum FROM qmq_progress").fetchone()
@@ -250,6 +317,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             raise self._broken("its position")
         return position
 
+    @made_again(writes=False)
     def nodes(self) -> list[str]:
         with self._snapshot() as reader:
             return [node for (node,) in reader.execute("SELECT DISTINCT node FROM qmq_origins ORDER BY 1").fetchall()]
@@ -258,6 +326,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         """The server's own vacuum sees to it."""
         return False
 
+    @made_again(writes=False)
     def is_empty(self, node: str) -> bool:
         with self._snapshot() as reader:
             found = reader.execute(
@@ -266,6 +335,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             )
             return found.fetchone() is None
 
+    @made_again(writes=False)
     def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
         found: dict[str, QueueHead] = {}
         with self._snapshot() as reader:
@@ -284,6 +354,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 )
         return {queue: found[queue] for queue in queues if queue in found}
 
+    @made_again(writes=False)
     def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
@@ -313,6 +384,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             rows += those[: limit - len(rows)]
         return rows
 
+    @made_again(writes=False)
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
@@ -324,6 +396,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         rows.sort(key=by_due_time)
         return rows[:limit]
 
+    @made_again(writes=False)
     def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
@@ -356,11 +429,13 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     def _lost(self, connection: _Connection) -> list[Lack]:
         return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]
 
+    @made_again(writes=False)
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:
             found = reader.execute(sql.LISTING, (after or "", node, limit)).fetchall()
             return [(queue, messages, size) for queue, messages, size in found]
 
+    @made_again(writes=False)
     def tombstones(self) -> set[Dot]:
         with self._snapshot() as reader:
             found: set[Dot] = set()
@@ -374,6 +449,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 found.add(dot)
         return found
 
+    @made_again(writes=False)
     def origins(self) -> list[Origin]:
         with self._snapshot() as reader:
             return sorted(Origin(node, unsigned(number)) for node, number in reader.execute(sql.ORIGINS).fetchall())
@@ -393,24 +469,34 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
 
     def close(self) -> None:
         """Let go of the server; what it has not committed is undone."""
+        self._watch.close()
         with self._reading:
             for connection in self._open:
                 connection.close()
 
     @contextmanager
     def _snapshot(self) -> Iterator[_Connection]:
-        with self._reading, self._medium(), self._reader.transaction():
-            yield self._reader
+        with self._reading:
+            reader = self._reader
+            with self._medium(reader), reader.transaction():
+                yield reader
 
     @contextmanager
-    def _medium(self) -> Iterator[None]:
-        """Inside, whatever PostgreSQL cannot do comes out as LogBroken, and no room there as DiskFull."""
+    def _medium(self, connection: _Connection) -> Iterator[None]:
+        """Inside, whatever PostgreSQL cannot do comes out as LogBroken, and no room there as DiskFull.
+
+        LostConnection, where it is the connection; it is closed then.
+        """
         try:
             yield
         except errors.DiskFull as error:
             raise DiskFull(f"no room in the queue store {self._where}: {_one_line(error)}") from error
         except psycopg.Error as error:
-            raise LogBroken(f"the queue store {self._where} failed: {_one_line(error)}") from error
+            said = f"the queue store {self._where} failed: {_one_line(error)}"
+            if connection.closed or (error.sqlstate or "").startswith(_LOST):
+                connection.close()
+                raise LostConnection(said) from error
+            raise LogBroken(said) from error
 
 
 def _flat(

@@ -21,10 +21,13 @@ PAGE_ROWS: Final = 1000
 _SLICE_BYTES: Final = 4 * 1024 * 1024
 
 
-def open_queue_store(directory: Path, choice: str, node: str) -> QueueStore:
+def open_queue_store(
+    directory: Path, choice: str, node: str, *, last: str = SQLITE, seconds_max: float = 30.0
+) -> QueueStore:
     """The queue store of `node`: `sqlite` for a file in `directory`, else the URL of a PostgreSQL database.
 
-    What waits in the file goes along when a database is used for the first time.
+    What waits in the file goes along when a database is used for the first time; `last` is the kind of store that was
+    used before. A call of a database may take `seconds_max`.
 
     Raises:
         StorageError: psycopg is missing, the database cannot be used, or it belongs to another node.
@@ -40,9 +43,9 @@ def open_queue_store(directory: Path, choice: str, node: str) -> QueueStore:
         from qmq.storage.postgres import PostgresQueueStore
     except ImportError as error:
         raise StorageError("a queue store on PostgreSQL needs psycopg: pip install 'qmq[postgres]'") from error
-    chosen = PostgresQueueStore(choice, node)
+    chosen = PostgresQueueStore(choice, node, seconds_max)
     try:
-        if chosen.position() == 0 and path.exists():
+        if last == SQLITE and chosen.position() == 0 and path.exists():
             old = open_sqlite(path)
             try:
                 copy(old, chosen)

@@ -20,7 +20,7 @@ from struct import error as StructError  # noqa: N812  # it is an exception, and
 from typing import Final
 
 from qmq.dots import Dot, Origin
-from qmq.errors import DiskFull, LogBroken, Malformed
+from qmq.errors import LogBroken, Malformed
 from qmq.storage import queue_space
 from qmq.storage import queue_sql as sql
 from qmq.storage.database_queues import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
@@ -61,6 +61,8 @@ Value = str | int | bytes | bytearray
 class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
     """See `ports.QueueStore`."""
 
+    kind = "sqlite"
+
     def __init__(self, path: Path) -> None:
         """Open or make the file, brought to this version. Raises FutureVersion, LogBroken."""
         super().__init__()
@@ -78,11 +80,11 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
-        with self._medium(), _full(), self._database.atomic():
+        with self._medium(), self._database.atomic():
             yield self._database.conn
 
     def give_back(self) -> bool:
-        with self._medium(), _full():
+        with self._medium():
             return queue_space.give_back(self._database.conn)
 
     def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
@@ -433,17 +435,6 @@ def is_damage(error: BaseException | None) -> bool:
         return False
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return code is None or code & 0xFF not in _NOT_THE_FILE
-
-
-@contextmanager
-def _full() -> Iterator[None]:
-    """Inside, no room on the disk comes out as DiskFull: SQLite has undone the transaction."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-            raise DiskFull("no room for the queue store") from error
-        raise
 
 
 def _lanes_of(

@@ -10,8 +10,9 @@ repeats them; the caller keeps the packed envelope and hands it in again.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import IntEnum
+from typing import Any
 
 import msgpack
 
@@ -60,8 +61,6 @@ class Kind(IntEnum):
     """The node that wrote it has voted in a term, and votes for nobody else in it; body: `term_record`."""
     SEAL = 8
     """Dead incarnations end here, or the writer has nothing of them left; body: `seals.pack_seals`."""
-    RETIRE = 9
-    """A node has left the mesh for good; body: `retire_record`."""
     DEAD = 10
     """A dead letter was accepted for `destination`, and the message it is of is done; body: `failure_records`."""
     ATTEMPTS = 11
@@ -148,10 +147,40 @@ def pack_alike(sequence: int, middle: bytes, body: bytes) -> bytes:
     return b"\x96\xcf%b%b%b" % (sequence.to_bytes(8, "big"), middle, body)
 
 
+SCANT_BYTES = 64 << 10
+"""What is no longer is unpacked without counting: it cannot grow beyond some MiB."""
+
+
+def unpack(data: bytes | memoryview, elements_max: int, *, use_list: bool = True) -> Any:
+    """What msgpack finds in `data` when all its arrays and maps together have at most so many elements.
+
+    Raises ValueError beyond that, before more of it is in memory: 15 MiB of empty arrays would be a gigabyte.
+    """
+    if len(data) <= SCANT_BYTES:
+        return msgpack.unpackb(data, use_list=use_list)
+    left = elements_max
+
+    def count(found: Collection[object]) -> object:
+        nonlocal left
+        left -= len(found)
+        if left < 0:
+            raise ValueError(f"over {elements_max} elements")
+        return found
+
+    return msgpack.unpackb(
+        data,
+        use_list=use_list,
+        list_hook=count,
+        object_hook=count,
+        max_array_len=elements_max,
+        max_map_len=elements_max,
+    )
+
+
 def unpack_record(data: bytes | memoryview) -> Record:
     """Decode exactly one record. Raises CorruptLog when `data` is anything else."""
     try:
-        sequence, timestamp_us, what, destination, headers, body = msgpack.unpackb(data, use_list=False)
+        sequence, timestamp_us, what, destination, headers, body = unpack(data, 6, use_list=False)
         return Record(sequence, timestamp_us, what >> 56, what >> 32 & FLAGS_MAX, destination, headers, body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a record: {error}") from error

@@ -273,8 +273,11 @@ def _read_holes(disk: Disk, name: str) -> list[Quarantined]:
     ]
 
 
-def quarantined_bytes(disk: Disk) -> Iterator[tuple[Quarantined, bytes]]:
-    """Everything that was ever put aside, with its bytes, in no order; nothing of what cannot be read."""
+def quarantined_bytes(disk: Disk, wanted: Callable[[Quarantined], bool]) -> Iterator[tuple[Quarantined, bytes]]:
+    """What is `wanted` of all that was ever put aside, with its bytes, in no order; nothing of what cannot be read.
+
+    Only that is read: gigabytes may lie there.
+    """
     for name in disk.names(QUARANTINE_DIRECTORY):
         if not name.endswith(HOLES_SUFFIX):
             continue
@@ -286,8 +289,9 @@ def quarantined_bytes(disk: Disk) -> Iterator[tuple[Quarantined, bytes]]:
         place = 0
         with closing(file):
             for entry in listed:
-                with suppress(OSError):
-                    yield entry, file.read(place, entry.end - entry.start)
+                if wanted(entry):
+                    with suppress(OSError):
+                        yield entry, file.read(place, entry.end - entry.start)
                 place += entry.end - entry.start
 
 

@@ -14,14 +14,12 @@ from typing import Final, NamedTuple
 
 from qmq.cursors import Move
 from qmq.dots import Dot, Origin, Vector, merge
-from qmq.members import Retirement
 from qmq.storage.batch import GAPS, BatchHead, Unpacked, record_slices, unpack_records
 from qmq.storage.cursor_record import unpack_move
 from qmq.storage.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.gone_record import Stretch, unpack_gone
 from qmq.storage.ports import QueueRow, StorageSettings
 from qmq.storage.record import FLAGS_MAX, TIMED, Kind, priority_of, unpack_by_origin, unpack_gap
-from qmq.storage.retire_record import unpack_retirement
 from qmq.storage.seals import Seal, unpack_seals
 from qmq.storage.term_record import Terms, is_term, unpack_term
 
@@ -61,7 +59,6 @@ class Reduction:
         "changes",
         "given_up",
         "gone",
-        "retired",
         "seals",
         "_forgotten",
         "_known_tombstones",
@@ -109,8 +106,6 @@ class Reduction:
         """What nodes said of dead incarnations."""
         self.gone: list[Stretch] = []
         """What this node said is nowhere any more."""
-        self.retired: list[Retirement] = []
-        """Nodes that left the mesh, in log order."""
         self._forgotten = forgotten
         self._known_tombstones = tombstones
         self._settings = settings
@@ -169,8 +164,6 @@ class Reduction:
                 self.moves.append(unpack_move(destination, body))
             elif kind == Kind.SEAL and fanouts:
                 self.seals.append((origin.node, unpack_seals(body)))
-            elif kind == Kind.RETIRE and fanouts:
-                self.retired.append(unpack_retirement(body))
             elif fanouts and is_term(kind, origin.node, self._node):
                 self.terms.take(unpack_term(kind, body))
             elif kind == Kind.GONE and fanouts and origin.node == self._node:

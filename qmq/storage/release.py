@@ -18,7 +18,7 @@ from qmq.storage.batch import BatchHead, encode_batch, verify_batch
 from qmq.storage.gone_record import Stretch, pack_gone
 from qmq.storage.ports import Disk
 from qmq.storage.record import Kind, pack_envelope, pack_record
-from qmq.storage.recovery import quarantined_bytes
+from qmq.storage.recovery import Quarantined, quarantined_bytes
 from qmq.storage.rest import nothing_left, rest_batch
 from qmq.storage.store import Store
 
@@ -83,12 +83,13 @@ def what_is_aside(disk: Disk, have: Vector, start: int = 0, origins: Collection[
 def _valid(
     disk: Disk, have: Vector, start: int, origins: Collection[Origin] | None
 ) -> Iterator[tuple[BatchHead, bytes]]:
-    for entry, data in quarantined_bytes(disk):
+    def is_wanted(entry: Quarantined) -> bool:
         origin = entry.origin
         if origin is None or entry.last <= have.get(origin, 0) or origin not in have and entry.start < start:
-            continue
-        if origins is not None and origin not in origins:
-            continue
+            return False
+        return origins is None or origin in origins
+
+    for _, data in quarantined_bytes(disk, is_wanted):
         try:
             head = verify_batch(data)
         except CorruptLog:

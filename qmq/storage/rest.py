@@ -67,12 +67,20 @@ class RestReader:
         self._dropped = 0
 
     def read(
-        self, origin: Origin, after: int, through: int, given_up: int, fanout: str = "", gone: Sequence[int] = ()
+        self,
+        origin: Origin,
+        after: int,
+        through: int,
+        given_up: int,
+        fanout: str = "",
+        gone: Sequence[int] = (),
+        rows_only: bool = False,
     ) -> Rest:
         """The next part of (`after`, `through`]; `given_up`: up to where this node gave up records of the origin.
 
         A part ends where a stretch does that is `gone` (their ends, ascending), and says so as if it were dropped. With
-        `fanout` only what is left of the messages of that one. Nothing new when the stores have not got beyond `after`:
+        `fanout` only what is left of the messages of that one, with `rows_only` only queue messages: no log is read
+        then. Nothing new when the stores have not got beyond `after`:
         another checkpoint must come first.
 
         Raises:
@@ -87,12 +95,12 @@ class RestReader:
             return Rest(after, 0, 0, [])
         end = next((end for end in gone if end > after), 0)
         through = min(through, end) if end else through
-        if self._of != (origin, fanout) or self._indexed < through:
+        if not rows_only and (self._of != (origin, fanout) or self._indexed < through):
             self._index(origin, fanout)
-        dropped = min(self._dropped, wanted)
+        dropped = 0 if rows_only else min(self._dropped, wanted)
         rows, cut = ([], through) if fanout else self._waiting(origin, after, through)
         found = {row.dot.sequence: _packed(row) for row in rows}
-        cut = self._kept(origin, after, cut, found)
+        cut = cut if rows_only else self._kept(origin, after, cut, found)
         records: list[bytes] = []
         size = 0
         for sequence in sorted(found):

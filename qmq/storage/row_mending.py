@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from qmq.dots import Dot
+from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
 from qmq.storage.batch import BatchHead, batch_records, record_slices, verify_batch
 from qmq.storage.checkpoint import Checkpointer, Stored
@@ -31,7 +31,7 @@ from qmq.storage.record import (
     unpack_by_origin,
     unpack_record,
 )
-from qmq.storage.recovery import quarantined_bytes
+from qmq.storage.recovery import Quarantined, quarantined_bytes
 from qmq.storage.rest import Rest
 
 _READ_BYTES: Final = 1024 * 1024
@@ -52,7 +52,8 @@ class RowMender:
         self._one = threading.Lock()
         self.still = threading.RLock()
         """While it is held nothing is put back: who reads rows, and then what is lacking, sees one moment."""
-        self._search: Search | None = None
+        self._searches: dict[tuple[Origin, int, str], Search] = {}
+        """What each lack was found to have lost: the journal may drop a settle while others are asked for the row."""
 
     def lacks(self) -> list[Lack]:
         """Of what the stores should have by now. What is behind that comes by itself."""
@@ -70,12 +71,15 @@ class RowMender:
         Raises LogBroken, and DiskFull.
         """
         with self._one:
-            search = self._search = Search(self._settings, lack)
+            search = Search(self._settings, lack)
             search.read(self._journal, self._queues.position())
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
                 left = search.left()
                 self._mend(lack, self._wanted(search.rows()), left)
+            search.forget_rows()
+            self._searches[_name(lack)] = search
+            self._forget_searches()
             return left
 
     def take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
@@ -87,9 +91,9 @@ class RowMender:
         """
         failed = {sequence: count for _, sequence, count in rest.attempts}
         with self._one:
-            search = self._search
-            if search is None or search.lack.origin != lack.origin or not search.covers(lack):
-                search = self._search = Search(self._settings, lack)
+            search = self._searches.get(_name(lack))
+            if search is None or not search.covers(lack):
+                search = self._searches[_name(lack)] = Search(self._settings, lack)
             search.read(self._journal, self._queues.position())
             rows: list[QueueRow] = []
             for packed in rest.records:
@@ -108,7 +112,15 @@ class RowMender:
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
                 self._mend(lack, self._wanted(search.unsettled(rows)), left)
+            search.forget_rows()
+            self._forget_searches()
             return left
+
+    def _forget_searches(self) -> None:
+        """Of what is lacking no more."""
+        lacking = set(map(_name, self._queues.lacks()))
+        for key in self._searches.keys() - lacking:
+            del self._searches[key]
 
     def give_up(self, lack: Lack, through: int) -> bool:
         """Nobody has it up to `through`. False: it was settled meanwhile, so nothing is missing."""
@@ -135,15 +147,23 @@ class RowMender:
         return [row for row in rows if row.dot not in tombstones]
 
 
+def _name(lack: Lack) -> tuple[Origin, int, str]:
+    """What stays of it while it becomes shorter."""
+    return lack.origin, lack.sequence, lack.queue
+
+
 def record_aside(disk: Disk, dot: Dot) -> bytes | None:
-    """The record of a message, packed, if it is valid among what was put aside. Reads all of that."""
-    for entry, data in quarantined_bytes(disk):
-        if entry.origin == dot.origin and entry.first <= dot.sequence <= entry.last:
-            with suppress(CorruptLog):  # the quarantine itself has rotted
-                verify_batch(data)
-                for record, packed in zip(batch_records(data), record_slices(data), strict=True):
-                    if record.sequence == dot.sequence:
-                        return packed if record.kind == Kind.PUBLISH else _letter(record)
+    """The record of a message, packed, if it is valid among what was put aside."""
+
+    def is_wanted(entry: Quarantined) -> bool:
+        return entry.origin == dot.origin and entry.first <= dot.sequence <= entry.last
+
+    for _, data in quarantined_bytes(disk, is_wanted):
+        with suppress(CorruptLog):  # the quarantine itself has rotted
+            verify_batch(data)
+            for record, packed in zip(batch_records(data), record_slices(data), strict=True):
+                if record.sequence == dot.sequence:
+                    return packed if record.kind == Kind.PUBLISH else _letter(record)
     return None
 
 
@@ -198,6 +218,10 @@ class Search:
     def rows(self) -> list[QueueRow]:
         """Of the lack, what the journal has and nobody has settled."""
         return self.unsettled(self._found.values())
+
+    def forget_rows(self) -> None:
+        """What the journal has of the lack is back: only what it says of others counts from now on."""
+        self._found.clear()
 
     def unsettled(self, rows: Iterable[QueueRow]) -> list[QueueRow]:
         """Those of `rows` that no record of the journal settles, with their failures."""

@@ -2,7 +2,7 @@
 
 Shared by `catalog` and `queue_store`. `synchronous=FULL` with a write-ahead log means that a commit that returned
 survives a power cut. Surprising: errors of the medium come out as LogBroken, because the node must treat a catalog
-that fails to commit exactly like a log that fails to sync.
+that fails to commit exactly like a log that fails to sync. Only where there is no room nothing has happened: DiskFull.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
 from qmq.dots import Vector, parse_origin
-from qmq.errors import FutureVersion, LogBroken
+from qmq.errors import DiskFull, FutureVersion, LogBroken
 
 PAGE_BYTES: Final = 8192
 CACHE_KIB: Final = 4096
@@ -84,11 +84,19 @@ def _keep_temporaries_in_memory(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA temp_store=MEMORY")
 
 
+_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""No room for the file or its write-ahead log; none for the index of that."""
+
+
 @contextmanager
 def medium() -> Iterator[None]:
-    """Inside, whatever SQLite cannot do comes out as LogBroken."""
+    """Inside, whatever SQLite cannot do comes out as LogBroken, and no room as DiskFull: the transaction is undone."""
     try:
         yield
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", None) in _FULL:
+            raise DiskFull(f"no room for the databases: {error}") from error
+        raise LogBroken(f"SQLite failed: {error}") from error
     except (sqlite3.Error, OSError, UnicodeError) as error:
         # UnicodeError: what should be text in the file is none.
         raise LogBroken(f"SQLite failed: {error}") from error

@@ -30,7 +30,7 @@ from qmq.storage.journal import Journal, Mark
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.memory_stores import MemoryCatalog, MemoryQueueStore
 from qmq.storage.mending import SPOOL, Found, Mender
-from qmq.storage.mesh_facts import LEARNER, UNCHECKED
+from qmq.storage.mesh_facts import LEARNER, QUEUES_IN, UNCHECKED
 from qmq.storage.ports import (
     SEQUENCE_MAX,
     Catalog,
@@ -40,9 +40,10 @@ from qmq.storage.ports import (
     Lack,
     QueueStore,
     Retention,
+    Shift,
     StorageSettings,
 )
-from qmq.storage.queue_choice import open_queue_store
+from qmq.storage.queue_choice import SQLITE, open_queue_store
 from qmq.storage.record import Kind, Record, pack_envelope, pack_record, pack_start
 from qmq.storage.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
 from qmq.storage.reduce import Reduction
@@ -53,6 +54,8 @@ from qmq.storage.term_record import TermNote
 
 FORMAT_VERSION: Final = BATCH_VERSION
 _READ_BYTES: Final = 1024 * 1024
+_START_BYTES: Final = 4 * 1024 * 1024
+"""What the databases' own logs and the mark of a new life need, about; a start takes it of the reserve."""
 NO_RETENTION: Final[Mapping[str, Retention]] = {}
 
 
@@ -159,7 +162,7 @@ class Store:
         `uuid` names the directory when it is fresh. Damage is quarantined and reported, never a reason to fail.
 
         Raises:
-            StorageError: the directory belongs to another node, or the queue store to another time or directory.
+            StorageError: the directory belongs to another node, or its queues are in another kind of store.
             FutureVersion: it was written by later software; nothing was changed.
             LogBroken: the disk refused.
         """
@@ -180,13 +183,10 @@ class Store:
         state = _stripped(catalog.checkpoint(), without)
         base = _stripped(catalog.base(), without)
         journal, found = recover_journal(disk, node, settings, state, base, queues.position(), without)
-        if queues.position() < 0:
+        if queues.position() < journal.start or _is_damaged(journal, queues.position(), state.position):
             _begin_anew(catalog, queues, journal, state)
-        if queues.position() < min(state.position, journal.start):
-            raise StorageError(
-                f"the queue store ends at position {queues.position()}, but the journal begins at {journal.start}:"
-                " what lies between is missing; bring back the queue store that this node used last"
-            )
+        if catalog.facts().get(QUEUES_IN) != queues.kind:
+            catalog.set_facts({QUEUES_IN: queues.kind})
         if journal.start > state.position:
             # The catalog is older than the log, or new: the stores take what is still there.
             state = CheckpointState(journal.start, journal.base())
@@ -278,6 +278,15 @@ class Store:
     def retention_due_us(self, retention: Mapping[str, Retention]) -> int:
         """When a checkpoint may find something in a fanout log too old, at the earliest (µs); 0: they are empty."""
         return self._checkpointer.retention_due_us(retention)
+
+    @property
+    def shift(self) -> Shift:
+        """How times from before the start count where age decides; what is set counts from the next checkpoint on."""
+        return self._checkpointer.shift
+
+    @shift.setter
+    def shift(self, shift: Shift) -> None:
+        self._checkpointer.shift = shift
 
     @property
     def disk(self) -> Disk:
@@ -384,15 +393,16 @@ class Store:
 
         A part ends where the queue store lacks something; CorruptLog when that is at once. For a peer that looks for
         damaged rows, `searched_for` says what this node itself has looked for in its journal, in vain: there, and where
-        it gave up, it knows nothing but the records that are returned (`rest.lost`). What may still be in the journal
-        says nothing new.
+        it gave up, it knows nothing but the records that are returned (`rest.lost`). A part ends where such a stretch
+        begins or ends; no fanout log is read for it. What may still be in the journal says nothing new.
         """
         with self._resting, self._row_mender.still:
             known = given_up if searched_for is None else 0
             if not fanout and known <= after:
                 # A queue store that began anew may be behind the logs.
                 through = max(after, min(through, self._checkpointer.stored.vector.get(origin, 0)))
-            rest = self._rest.read(origin, after, through, known, fanout, gone)
+            rows_only = searched_for is not None
+            rest = self._rest.read(origin, after, through, known, fanout, gone, rows_only)
             if fanout or rest.lost:
                 return rest
             # Only now: reading may have met damage.
@@ -401,8 +411,15 @@ class Store:
             if searched_for is not None:
                 if not all(lack in searched_for for lack in lacks):
                     return Rest(after, 0, 0, [])
+                if lacks:
+                    first = min(lacks, key=lambda lack: lack.after)
+                    is_lost = first.after <= after
+                    end = min(first.through if is_lost else first.after, rest.through)
+                    rest = self._rest.read(origin, after, end, known, fanout, gone, rows_only)
+                    if is_lost:
+                        return rest._replace(lost=rest.through)
                 reached = rest.through if rest.through > after else through
-                lost = rest.through if lacks else min(given_up, reached)
+                lost = min(given_up, reached)
                 return rest._replace(lost=lost) if lost > after else rest
             if not lacks:
                 return rest
@@ -504,17 +521,38 @@ def _is_in(dot: Dot, lack: Lack) -> bool:
 
 
 def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: CheckpointState) -> None:
-    """The queue store was damaged and begins with what was sound of it: the journal says the rest, as far as it goes
-    back, and of what was before it everything may be lacking. What is there may be done, too."""
+    """The queue store was damaged and begins with what was sound of it, or has lost its last commits: the journal says
+    the rest, as far as it goes back, and of what was before it everything may be lacking. What is there may be done,
+    too.
+
+    Raises StorageError where it has lost nothing: the node used another kind of store last.
+    """
+    ends = queues.position()
+    last = catalog.facts().get(QUEUES_IN, queues.kind)
+    if ends >= 0 and last != queues.kind:
+        raise StorageError(
+            f"the queues of this node were in {last} last, and {queues.kind} has nothing newer than position {ends},"
+            f" while the journal begins at {journal.start}: set storage.queue_store to what it was"
+        )
     catalog.set_facts({UNCHECKED: ""})
+    if ends >= 0:
+        why = f"begins at {journal.start}" if ends < journal.start else "is damaged behind that"
+        queues.damage.told.append(
+            f"the queue store is older than the journal: it ends at position {ends}, and the journal {why}"
+        )
     begin, vector = journal.start, journal.base()
-    place = begin
-    while place < state.position and (batches := journal.read(place, _READ_BYTES)):
-        place = batches[-1][0] + batches[-1][1].size
-    if journal.damage and begin < state.position:
+    if _is_damaged(journal, begin, state.position):
         # It cannot be carried over once more. What can be read of it is looked up instead.
         begin, vector = state.position, state.vector
     queues.lack([Lack(origin, 0, last) for origin, last in vector.items() if last], begin)
+
+
+def _is_damaged(journal: Journal, place: int, end: int) -> bool:
+    """Whether damage stands in the journal from `place` to `end`. A start scans only what is behind the checkpoint."""
+    begin = place
+    while place < end and (batches := journal.read(place, _READ_BYTES)):
+        place = batches[-1][0] + batches[-1][1].size
+    return any(begin <= start < end for start, _ in journal.damage)
 
 
 def _stripped(state: CheckpointState, without: Callable[[Vector], Vector]) -> CheckpointState:
@@ -582,20 +620,31 @@ def open_memory_store(disk: MemoryDisk, *, node: str, settings: StorageSettings 
         raise
 
 
-def open_store(path: Path, *, node: str, settings: StorageSettings | None = None, queue_store: str = "sqlite") -> Store:
+def open_store(
+    path: Path,
+    *,
+    node: str,
+    settings: StorageSettings | None = None,
+    queue_store: str = "sqlite",
+    queue_store_seconds_max: float = 30.0,
+) -> Store:
     """The store of a real node in the directory `path`, made when it is missing.
 
-    `queue_store`: `sqlite` for a file in the same directory, or the URL of a PostgreSQL database (`postgresql://…`).
+    `queue_store`: `sqlite` for a file in the same directory, or the URL of a PostgreSQL database (`postgresql://…`),
+    which may hang or be away for `queue_store_seconds_max`.
 
     Raises DirectoryInUse, and what `Store.open` raises; StorageError also when PostgreSQL cannot be used.
     """
     disk = RealDisk(path)
     disk.lock()
+    if disk.free_bytes() < _START_BYTES:
+        disk.give_up_reserve(_START_BYTES)
     opened: list[Catalog | QueueStore] = []
     try:
         catalog = SqliteCatalog(path / CATALOG_FILE)
         opened.append(catalog)
-        queues = open_queue_store(path, queue_store, node)
+        last = catalog.facts().get(QUEUES_IN, SQLITE)
+        queues = open_queue_store(path, queue_store, node, last=last, seconds_max=queue_store_seconds_max)
         opened.append(queues)
         # SQLite syncs its files; that their names survive is this directory's matter.
         disk.sync_directory(".")

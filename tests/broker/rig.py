@@ -250,7 +250,7 @@ def check_queue(node: Node, queue: Queue) -> None:
     for subscription in queue.subscriptions:
         assert 0 <= len(subscription.in_flight) <= subscription.credit, "credit exceeded"
         window = subscription.window
-        is_in_round = window is not None and subscription in window.round
+        is_in_round = window is not None and (subscription in window.round or subscription is window.turn)
         assert (subscription.waiting or is_in_round) == (subscription.free > 0), "a consumer with room is not in line"
     in_line, peers_in_line, borrowers = queue.in_line or (), queue.peers_in_line or (), queue.borrowers or {}
     assert set(in_line) == {s for s in queue.subscriptions if s.waiting}

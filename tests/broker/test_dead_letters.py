@@ -8,8 +8,10 @@ from qmq.broker.message import Attempts, Burial, Message, Settle
 from qmq.broker.outcome import Outcome
 from qmq.broker.rules import DEAD_LETTERS, DELIVERY_LIMIT_DEFAULT, QueueRules
 from qmq.broker.session import Held
-from qmq.broker.subscription import Asks
+from qmq.broker.subscription import Ack, Asks
 from qmq.dots import Dot, Origin
+from qmq.gateways.encode import encode_deliveries
+from qmq.wire.stomp import Version
 
 from .rig import (
     AT_ONCE,
@@ -333,19 +335,73 @@ def test_without_a_limit_a_message_may_fail_for_ever() -> None:
     assert node.depth(DEAD_LETTERS) == 0
 
 
-@pytest.mark.parametrize("verb", ["unsubscribe", "leave"])
-def test_consumer_that_ends_without_an_ack_counts_as_a_delivery(verb: str) -> None:
+def test_consumer_that_is_lost_without_an_ack_counts_as_a_delivery() -> None:
     node = Node(rules=THREE)
     node.send(b"x")
 
     for _ in range(3):
         client = node.client()
         client.subscribe()
-        client.leave() if verb == "leave" else client.unsubscribe()
+        client.leave()
 
     assert node.depth() == 0
     (letter,) = node.queues.by_name[DEAD_LETTERS].ready
     assert headers_of(letter)[0] == "dead-letter-reason:delivery-limit"
+
+
+def test_consumer_that_leaves_in_order_brings_no_message_nearer_to_the_dead_letters() -> None:
+    node = Node(rules=THREE)
+    node.send(b"x")
+
+    for _ in range(4):
+        client = node.client()
+        client.subscribe()
+        client.unsubscribe()
+    last = node.client()
+    last.subscribe()
+
+    assert last.bodies == [b"x"]
+    assert encode_deliveries(last.inbox[0].subscription, last.inbox, Version.V12).count(b"redelivered:true") == 1
+    assert not [record for record in node.journal if isinstance(record, Attempts)]
+
+
+def test_failures_count_from_one_after_a_consumer_has_left_in_order() -> None:
+    node = Node(rules=THREE)
+    node.send(b"x")
+    client = node.client()
+    client.subscribe()
+    client.unsubscribe()
+
+    lost = node.client()
+    lost.subscribe()
+    lost.leave()
+    again = node.client()
+    again.subscribe()
+
+    assert again.attempts == [1]
+
+
+def test_what_was_given_to_a_lost_consumer_and_never_sent_to_it_counts_no_delivery() -> None:
+    node = Node(rules=QueueRules(delivery_limit=1))
+    client = node.client()
+    client.subscribe()
+    node.send(b"x")
+    client.inbox[0].sent = False
+
+    client.leave()
+
+    assert [(message.body, message.attempts) for message in node.queues.by_name[JOBS].ready] == [(b"x", 0)]
+
+
+def test_what_was_sent_to_an_auto_consumer_that_leaves_in_order_is_settled() -> None:
+    node = Node()
+    client = node.client()
+    client.subscribe(ack=Ack.AUTO)
+    node.send(b"x")
+
+    client.unsubscribe()
+
+    assert node.depth() == 0
 
 
 def test_message_that_no_client_has_seen_counts_no_delivery() -> None:
@@ -533,3 +589,56 @@ def test_on_a_full_disk_what_expired_waits_for_its_letter() -> None:
     node.later(10 * SECOND_US)
 
     assert (node.depth(), node.depth(DEAD_LETTERS)) == (0, 1)
+
+
+# While another node may serve
+
+
+@pytest.mark.parametrize("why", [Back.FAILED, Back.REJECTED, Back.RELEASED])
+def test_node_that_may_not_serve_counts_the_failure_and_buries_when_it_may(why: Back) -> None:
+    node, client = with_consumer(QueueRules(delivery_limit=1))
+    node.queues.held = True
+
+    out = client.leave() if why is Back.RELEASED else client.nack(client.inbox[0], why)
+
+    assert (letters_in(out), counts_in(out)) == ([], {Dot(A, 1): 1})
+    assert node.depth() == 1
+    check_accounts(node)
+    after = node.decide(node.queues.release_hold)
+    assert len(letters_in(after)) == 1
+    assert (node.depth(), node.depth(DEAD_LETTERS)) == (0, 1)
+    assert len(client.inbox) == 1
+    check_accounts(node)
+
+
+def test_message_that_another_node_serves_by_then_is_not_buried_beside_it() -> None:
+    node, client = with_consumer(QueueRules(delivery_limit=1))
+    node.queues.held = True
+    client.nack(client.inbox[0], Back.REJECTED)
+
+    node.queues.handover.cede("a", "b")
+
+    assert letters_in(node.decide(node.queues.release_hold)) == []
+    check_accounts(node)
+
+
+def test_message_that_the_other_node_has_settled_by_then_is_not_buried() -> None:
+    node, client = with_consumer(QueueRules(delivery_limit=1))
+    node.queues.held = True
+    client.nack(client.inbox[0], Back.REJECTED)
+    node.broker.accept_settles(JOBS, [Dot(A, 1)], {A: 1}, Dot(Origin("b", 1), 1))
+
+    assert letters_in(node.decide(node.queues.release_hold)) == []
+    client.leave()
+    check_empty(node)
+
+
+def test_node_without_any_link_buries_what_no_other_can_have() -> None:
+    node = Node(rules=QueueRules(delivery_limit=1))
+    node.queues.held = True
+    node.queues.alone.begin(node.broker.next_sequence - 1)
+    client = node.client()
+    client.subscribe()
+    node.send(b"x")
+
+    assert len(letters_in(client.nack(client.inbox[0]))) == 1

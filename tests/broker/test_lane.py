@@ -77,3 +77,18 @@ def test_whatever_comes_back_in_whatever_order_the_lane_stays_in_order(
 
     assert places(lane.ready) == sorted(places(lane.ready))
     assert len(lane.ready) == len(there) + len(back)
+
+
+def test_a_message_that_is_only_in_memory_waits_behind_what_the_store_takes_before_it() -> None:
+    lane = Lane(4, behind=False)
+    for place in range(1, 7):
+        message = placed(place)
+        if place in (2, 5):
+            message.sequence = -place  # memory-only
+        lane.append(message)
+
+    gone = lane.evict({A: 4}, 1, is_cold=False)
+
+    assert places(gone) == [3, 4]
+    assert (places(lane.ready), places(lane.fresh)) == ([1, 2], [5, 6])
+    assert lane.behind

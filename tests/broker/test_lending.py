@@ -612,9 +612,8 @@ def test_borrowed_message_that_its_client_gives_back_returns_to_its_owner_with_t
     else:
         out = client.leave() if verb == "leave" else client.unsubscribe()
 
-    assert [(m.dot, why) for m, why, _ in out.peer_returns["b"]] == [
-        (Dot(B, 1), Back.FAILED if verb == "nack" else Back.RELEASED)
-    ]
+    reasons = {"nack": Back.FAILED, "leave": Back.RELEASED, "unsubscribe": Back.LEFT}
+    assert [(m.dot, why) for m, why, _ in out.peer_returns["b"]] == [(Dot(B, 1), reasons[verb])]
     assert node.depth() == 0
     assert node.lending.borrowed_from("b") == []
     check_accounts(node)

@@ -29,8 +29,8 @@ def test_settled_and_dead_messages_stay_so() -> None:
     assert not {here for here, _, _ in TRANSITIONS} & {State.SETTLED, State.DEAD}
 
 
-def test_limit_of_deliveries_spares_only_what_no_client_has_seen() -> None:
-    assert [why for why in Back if COMES_BACK[why][1] is not State.DEAD] == [Back.UNSEEN]
+def test_limit_of_deliveries_spares_only_what_no_client_has_seen_and_what_one_has_left_in_order() -> None:
+    assert [why for why in Back if COMES_BACK[why][1] is not State.DEAD] == [Back.UNSEEN, Back.LEFT]
 
 
 def test_numbers_that_travel_between_peers_stay_what_they_are() -> None:
@@ -40,4 +40,5 @@ def test_numbers_that_travel_between_peers_stay_what_they_are() -> None:
         "TIMED_OUT": 2,
         "FAILED": 3,
         "REJECTED": 4,
+        "LEFT": 5,
     }

@@ -6,6 +6,7 @@ from qmq.broker.limits import BrokerLimits
 from qmq.broker.listener import Listener
 from qmq.broker.message import Retain
 from qmq.broker.outcome import Outcome
+from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
 from tests.broker.rig import Client, Node, envelope
 
@@ -113,3 +114,34 @@ def test_what_was_decided_before_it_left_finds_that_it_has_left() -> None:
 
     assert listener.ids == listener.topics == listener.prefixes == {}
     assert list(node.broker.topics) == []
+
+
+def test_pattern_that_is_one_too_many_leaves_no_subscription_and_no_wish() -> None:
+    node = Node(limits=BrokerLimits(pattern_words_max=3))
+    client = node.client()
+    client.subscribe("/topic/a.*.b", id="1")
+    node.broker.wanted_changes.clear()
+
+    with pytest.raises(Refused, match="at most 3 words"):
+        client.subscribe("/topic/x.*.b", id="2")
+
+    assert node.broker.sessions[client.id].subscribed == 1
+    assert list(node.broker.topics) == ["/topic/a.*.b"] and not node.broker.wanted_changes
+
+
+def test_parts_of_all_selectors_are_bounded_and_those_that_left_make_room() -> None:
+    cost = compile_selector("a = 1").cost
+    node = Node(limits=BrokerLimits(selector_parts_max=2 * cost))
+    one, other = node.client(), node.client()
+    one.subscribe("/topic/a", id="1", selector="a = 1")
+    known = other.subscribe("/queue/a", id="1", selector="a = 2")
+
+    with pytest.raises(Refused, match="parts together") as refused:
+        one.subscribe("/fanout/a", id="2", selector="a = 3")
+    one.subscribe("/topic/a", id="3")
+    assert one.subscribe("/fanout/a", id="4", selector="a = 2").selector is known.selector
+    one.unsubscribe("4")
+    node.broker.close_session(other.id, Outcome())
+    one.subscribe("/fanout/a", id="2", selector="a = 3")
+
+    assert refused.value.code == "too-many-selectors"

@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from qmq.broker.classes import offer_name
 from qmq.broker.hands import group_of
 from qmq.broker.life import Back
 from qmq.broker.message import Attempts, Message, Settle
@@ -128,6 +129,8 @@ class Mesh:
             self.put(node.name, peer, "lend", messages)
         for peer, names in out.peer_forgotten.items():
             self.put(node.name, peer, "forgotten", names)
+        for peer, queues in out.peer_waiting.items():
+            self.put(node.name, peer, "waiting", queues)
         for told in (out.peer_settled_now, out.peer_settled_after):
             for peer, dots in told.items():
                 self.put(node.name, peer, "settled", dots)
@@ -158,6 +161,8 @@ class Mesh:
             self.decide(node, lambda out: lending.settled(source, what))  # type: ignore[arg-type]
         elif kind == "forgotten":
             self.decide(node, lambda out: lending.forgotten(source, what))  # type: ignore[arg-type]
+        elif kind == "waiting":
+            self.decide(node, lambda out: lending.waiting(source, what))  # type: ignore[arg-type]
         elif kind == "returned":
             self.decide(node, lambda out: lending.returned(source, what, out))  # type: ignore[arg-type]
         else:
@@ -277,6 +282,16 @@ class Mesh:
         for source, target in permutations(NAMES, 2):
             self.copy(source, target)
         assert not any(self.pipes.values())
+
+    def assert_all_know_all_consumers(self) -> None:
+        """Nothing is under way: every node knows each class of consumers of the others, also of those that are full.
+
+        Who is first of the exclusive, and whose a group is, follows from this alone.
+        """
+        for name, peer in permutations(NAMES, 2):
+            there = self.nodes[peer].queues.by_name.values()
+            consumers = {offer_name(queue.name, s.lent_as) for queue in there for s in queue.subscriptions}
+            assert set(self.nodes[name].lending._borrowing[peer]) == consumers, f"{name} knows others at {peer}"
 
     def assert_waits_rightly(self, queue: str, message: Message) -> None:
         """Nothing is under way, and still nobody has `message`: there must be a reason."""
@@ -487,6 +502,9 @@ class MeshOfBrokers(RuleBasedStateMachine):
             ids = list(node.broker.sessions[client.id].subscriptions)
             if ids:
                 wanted = ids[which % len(ids)]
+                subscription = node.broker.sessions[client.id].subscriptions[wanted]
+                for delivery in subscription.in_flight.values() if subscription.ack is Ack.AUTO else ():
+                    self.mesh.settle(delivery)
                 self.mesh.decide(node, lambda out: node.broker.unsubscribe(client.id, wanted, out))
 
     @rule(pick=PICK, count=st.integers(1, 5))
@@ -524,6 +542,8 @@ class MeshOfBrokers(RuleBasedStateMachine):
     @rule()
     def come_to_rest(self) -> None:
         self.mesh.quiet()
+        self.mesh.assert_all_know_all_consumers()
+        assert not any(window.turn for window in self.windows.values()), "a place is kept for nothing"
         nodes = self.mesh.nodes.values()
         for queue in QUEUES:
             for node in nodes:

@@ -54,6 +54,30 @@ def test_a_lease_ends_two_thirds_of_the_time_after_the_beat_that_was_echoed() ->
     assert nodes["a"].lease_until("a", 1.0) == pytest.approx(1.0 + LEASE * AFTER, abs=0.001)
 
 
+def test_a_claim_without_contact_ends_with_its_lease_and_the_next_beat_says_so() -> None:
+    nodes = mesh()
+    exchange(nodes, 1.0, "ab", "ac")
+    a = nodes["a"]
+    assert set(a.claims) == {"a"}
+    end = 1.0 + LEASE * AFTER
+
+    a.claim_own(end - 0.1)
+    assert set(a.claims) == {"a"}, "it is still borne"
+    a.claim_own(end + 0.1)
+
+    assert not a.claims
+    assert not a.beat(end + 0.1).claims
+
+
+def test_a_claim_in_contact_stays_however_old_it_is() -> None:
+    nodes = mesh()
+    for now in range(1, 40):
+        exchange(nodes, float(now), "ab")
+
+    assert set(nodes["a"].claims) == {"a"}
+    assert nodes["a"].beat(39.5).claims == {"a": 0}
+
+
 def differing(a: float, b: float, c: float, now: float = 0.0) -> dict[str, Ownership]:
     """A mesh in the midst of a change of `after_seconds`."""
     return {name: Ownership(name, NODES, after, now) for name, after in zip(NODES, (a, b, c), strict=True)}

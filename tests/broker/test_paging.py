@@ -6,12 +6,14 @@ from unittest.mock import patch
 import pytest
 
 from qmq.broker import backlog, paging, queue
+from qmq.broker.destination import Kind
 from qmq.broker.life import Back
-from qmq.broker.message import Message, Settle
+from qmq.broker.message import Envelope, Message, Settle
 from qmq.broker.queue import Queue
 from qmq.broker.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.subscription import Subscription
 from qmq.dots import Dot
+from qmq.errors import Refused
 
 from .paging_rig import OLD, RED, WANTS_RED, PagedNode
 from .rig import JOBS, SECOND_US
@@ -643,3 +645,34 @@ def test_room_is_made_of_the_oldest_of_the_lowest_priority_also_when_they_are_on
 
     assert all(dot in node.sent for dot in new), "a new message was dropped instead of an old one"
     assert set(new[-9:]) <= set(node.open_dots(JOBS))
+
+
+@pytest.mark.parametrize("begins_anew", ["restart", "evict"])
+def test_bounded_queue_that_is_only_in_the_store_is_counted_at_its_first_message(begins_anew: str) -> None:
+    node = PagedNode(lambda name: QueueRules(messages_max=3))
+    for _ in range(3):
+        node.send()
+    node.commit()
+    node.checkpoint()
+    if begins_anew == "restart":
+        node.restart()
+    else:
+        node.evict()
+
+    # Nothing in memory knows yet how many there are: this one is taken, and the store is asked.
+    node.send()
+    assert node.load_all() > 0
+
+    with pytest.raises(Refused) as refused:
+        node.broker.check_send(Envelope(JOBS, Kind.QUEUE, b"", durable=True), 1)
+    assert refused.value.code == "queue-full"
+
+
+def test_bounded_queue_that_is_counted_is_not_loaded_for_each_message() -> None:
+    node = PagedNode(lambda name: QueueRules(messages_max=3))
+    node.send()
+    node.load_all()
+
+    node.send()
+
+    assert not node.wanted

@@ -141,7 +141,7 @@ class PagedHistories(RuleBasedStateMachine):
         if coming:
             self.node.record_comes(which % len(coming))
 
-    @rule(which=PICK, why=st.sampled_from([Back.UNSEEN, Back.RELEASED, Back.FAILED, Back.REJECTED]))
+    @rule(which=PICK, why=st.sampled_from([why for why in Back if why is not Back.TIMED_OUT]))
     def peer_returns(self, which: int, why: Back) -> None:
         dot = self.one_lent(which)
         if dot is not None:

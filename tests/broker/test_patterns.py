@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qmq.broker import patterns
-from qmq.broker.patterns import PatternTable
+from qmq.broker.patterns import VISITS_MAX, Pattern, PatternTable, _Node, _reach, _words
+from qmq.errors import Refused
 
 
 def table_of(*pattern_list: str) -> PatternTable[str]:
@@ -230,3 +231,152 @@ def test_a_table_is_the_collection_of_its_patterns() -> None:
     assert sorted(table) == ["/topic/a", "/topic/c.#"] and len(table) == 2
     assert "/topic/a" in table and "/topic/b*" not in table
     assert table.count("/topic/c.#") == 1
+
+
+# What a match can cost
+
+
+def visits_of(table: PatternTable[str], name: str) -> int:
+    """How many nodes the match of `name` visits, the same node at two words twice."""
+    reached: dict[_Node[str], None] = {}
+    _reach(table._root, reached)
+    visits = len(reached)
+    for word in _words(name):
+        following: dict[_Node[str], None] = {}
+        for node in reached:
+            for child in (node if node.takes_any else None, node.children.get(word), node.children.get("*")):
+                if child is not None:
+                    _reach(child, following)
+        reached = following
+        visits += len(reached)
+    return visits
+
+
+def reckoned_anew(table: PatternTable[str]) -> tuple[int, int]:
+    """Size and visits of the trie, as if its patterns had just been added."""
+    fresh = table_of(*table)
+    return fresh._root.size, fresh._root.visits
+
+
+def test_patterns_that_match_one_name_in_too_many_ways_are_refused_and_change_nothing() -> None:
+    table: PatternTable[str] = PatternTable(visits_max=VISITS_MAX)
+    added = 0
+    with pytest.raises(Refused) as refused:
+        for number in range(5_000):
+            table.add("/topic/" + ".".join("a*"[number >> bit & 1] for bit in range(119)), "value")
+            added += 1
+
+    assert refused.value.code == "too-many-patterns"
+    assert len(table) == added
+    assert (table._root.size, table._root.visits) == reckoned_anew(table)
+    assert visits_of(table, "/topic/" + ".".join("a" * 119)) <= VISITS_MAX
+
+
+def test_a_million_ways_of_one_pattern_are_refused_and_a_plain_one_then_finds_room() -> None:
+    table: PatternTable[str] = PatternTable(visits_max=VISITS_MAX)
+
+    with pytest.raises(Refused):
+        table.add("/topic/" + "#.a." * 60 + "b", "value")
+    table.add("/topic/#.b", "value")
+
+    assert table.match("/topic/a.b") == ("value",)
+
+
+def test_patterns_that_differ_in_a_plain_word_cost_a_match_nothing() -> None:
+    table: PatternTable[str] = PatternTable(visits_max=VISITS_MAX)
+
+    for number in range(20_000):
+        table.add(f"/topic/sensor.{number}.*.#", "value")
+
+    assert visits_of(table, "/topic/sensor.7.a.b") < 10
+    assert table._root.visits < 200
+
+
+def test_words_of_all_patterns_are_bounded_and_those_that_left_make_room() -> None:
+    table: PatternTable[str] = PatternTable(words_max=6)
+    table.add("/topic/a.*.b", "value")
+    table.add("/topic/a.*.c", "value")
+
+    with pytest.raises(Refused, match="at most 6 words"):
+        table.add("/topic/x.*.y", "value")
+    table.remove("/topic/a.*.b", "value")
+    table.remove("/topic/a.*.c", "value")
+    table.add("/topic/x.*.y", "value")
+
+    assert table.words == 3
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.lists(st.sampled_from([*map(str, range(20)), *"ab**##"]), min_size=1, max_size=5),
+            st.integers(0, 1),
+        ),
+        max_size=60,
+    ),
+    st.lists(st.sampled_from([*"0123ab"]), min_size=1, max_size=8),
+)
+def test_visits_of_any_name_stay_below_what_is_reckoned(
+    changes: list[tuple[bool, list[str], int]], words: list[str]
+) -> None:
+    table: PatternTable[str] = PatternTable()
+    for adds, pattern, value in changes:
+        (table.add if adds else table.remove)("/topic/" + ".".join(pattern), str(value))
+
+    assert (table._root.size, table._root.visits) == reckoned_anew(table)
+    assert visits_of(table, "/topic/" + ".".join(words)) <= table._root.visits
+
+
+def test_new_pattern_leaves_what_is_remembered_of_other_names() -> None:
+    table = table_of("/topic/a.*", "/topic/b.*")
+    before = [table.match("/topic/a.1"), table.match("/topic/b.1")]
+
+    table.add("/topic/b.#", "new")
+
+    assert table.match("/topic/a.1") is before[0]
+    assert table.match("/topic/b.1") == (*before[1], "new")
+    table.remove("/topic/b.#", "new")
+    assert table.match("/topic/a.1") is before[0]
+    assert table.match("/topic/b.1") == before[1]
+
+
+def test_names_are_matched_right_after_more_changes_than_are_remembered() -> None:
+    table = table_of("/topic/a.*")
+    table.match("/topic/a.1")
+
+    for number in range(3 * patterns.CHANGES_MAX):
+        table.add(f"/topic/*.{number % 2}", str(number))
+        table.match("/topic/a.0")
+
+    assert len(table._changes) <= patterns.CHANGES_MAX
+    assert set(table.match("/topic/a.1")) == {"/topic/a.*", *map(str, range(1, 3 * patterns.CHANGES_MAX, 2))}
+
+
+def test_exact_name_is_matched_right_when_patterns_changed_between() -> None:
+    table = table_of("/topic/a.1", "/topic/a.*")
+    table.match("/topic/a.1")
+    table.add("/topic/b.*", "b")
+
+    table.add("/topic/a.1", "late")
+
+    assert set(table.match("/topic/a.1")) == {"/topic/a.1", "late", "/topic/a.*"}
+
+
+def test_values_of_remembered_matches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "REMEMBERED_VALUES_MAX", 10)
+    table: PatternTable[str] = PatternTable()
+    for value in "abcd":
+        table.add("/topic/#", value)
+
+    for number in range(100):
+        assert table.match(f"/topic/{number}") == ("a", "b", "c", "d")
+
+    assert sum(map(len, table._remembered.values())) <= 12
+
+
+def test_pattern_knows_what_one_answer_costs() -> None:
+    assert Pattern("/topic/a*").visits == 1
+    assert Pattern("/topic/a.*.b").visits == 4
+    assert Pattern("/topic/" + "#.a." * 20 + "b").visits > VISITS_MAX

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from qmq.broker.lending import WITHDRAWN
+from qmq.broker.lending import WITHDRAWN, asking
 from qmq.broker.life import Back
 from qmq.broker.message import Message
+from qmq.broker.outcome import Outcome
 from qmq.broker.picking import COST_SHARE, LOOKED_MAX
 from qmq.broker.rendezvous import rendezvous
 from qmq.broker.rules import QueueRules
@@ -16,7 +17,7 @@ from qmq.broker.window import Window
 from qmq.build import BUILD
 from qmq.dots import Dot, Origin
 
-from .rig import JOBS, Client, Node, check_accounts, message_of
+from .rig import JOBS, SECOND_US, Client, Node, check_accounts, message_of
 
 A = Origin("a", 1)
 B = Origin("b", 1)
@@ -295,18 +296,67 @@ def test_standby_on_this_node_begins_when_the_peers_consumer_is_gone_and_nothing
     check_accounts(node)
 
 
-def test_only_the_first_of_the_exclusive_consumers_here_is_offered() -> None:
+def test_only_the_first_of_the_exclusive_consumers_here_has_credit_and_peers_know_all() -> None:
     node = Node()
     node.lending.owner_connected("b")
     first = consumer(node, exclusive=True, credit=4)
     node.now_us += 1
     consumer(node, exclusive=True, credit=7)
     consumer(node, credit=9)
+    first_name, second_name = f"{JOBS}\0\x001000000", f"{JOBS}\0\x001000001"
 
-    assert node.lending.offers() == [("b", f"{JOBS}\0\x001000000", 4)]
+    assert sorted(node.lending.offers()) == [("b", JOBS, 0), ("b", first_name, 4), ("b", second_name, 0)]
     first.leave()
 
-    assert node.lending.offers() == [("b", f"{JOBS}\0\x001000000", WITHDRAWN), ("b", f"{JOBS}\0\x001000001", 7)]
+    assert node.lending.offers() == [("b", first_name, WITHDRAWN), ("b", second_name, 7)]
+
+
+def test_exclusive_consumer_that_is_full_with_messages_of_its_node_is_known_to_the_other_owners() -> None:
+    here, there = Node("a"), Node("b")
+    here.lending.owner_connected("b")
+    there.lending.borrower_connected("a")
+    for _ in range(5):
+        here.send()
+    busy = consumer(here, exclusive=True, credit=2)
+    there.now_us = here.now_us + SECOND_US
+    later = consumer(there, exclusive=True)
+
+    offer_all(here, there)
+    there.send(b"of b")
+
+    assert (len(busy.bodies), later.bodies) == (2, [])
+    assert there.ready() == [b"of b"]
+    check_accounts(there)
+    busy.ack_all()
+    assert lent_by(offer_all(here, there)) == [b"of b"]
+
+
+def test_group_waits_for_its_consumer_that_is_full_with_messages_of_its_node() -> None:
+    here, there = Node("a"), Node("b")
+    here.lending.owner_connected("b")
+    there.lending.borrower_connected("a")
+    for _ in range(5):
+        here.send()
+    consumer(here, credit=2)
+    later = consumer(there)
+    of_here = next(name for name in "ghijklmnopqrs" if rendezvous(name.encode(), ["a", "b"]) == "a")
+
+    offer_all(here, there)
+    there.send(b"of b", headers=group(of_here))
+
+    assert later.bodies == []
+    assert there.ready() == [b"of b"]
+    check_accounts(there)
+
+
+def offer_all(borrower: Node, owner: Node) -> list[Outcome]:
+    """Let `owner` hear what `borrower` offers it."""
+    offers = borrower.lending.offers()
+    return [owner.offer(borrower.name, limit, name) for peer, name, limit in offers if peer == owner.name]
+
+
+def lent_by(outcomes: list[Outcome]) -> list[bytes]:
+    return [message.body for out in outcomes for lent in out.peer_deliveries.values() for message in lent]
 
 
 # Groups
@@ -349,7 +399,7 @@ def test_group_waits_for_its_consumer_and_others_go_on() -> None:
     check_accounts(node)
 
 
-def test_group_stays_where_it_is_while_its_messages_are_out_though_somebody_else_comes() -> None:
+def test_group_has_one_consumer_while_its_messages_are_out_though_somebody_else_comes() -> None:
     node = Node()
     first = consumer(node, credit=100)
     for name in range(20):
@@ -358,13 +408,34 @@ def test_group_stays_where_it_is_while_its_messages_are_out_though_somebody_else
     second = consumer(node, credit=100)
     for name in range(20):
         node.send(b"2", headers=group(f"g{name}"))
-    assert (len(first.bodies), second.bodies) == (40, [])
-    first.ack_all()
-    for name in range(20):
-        node.send(b"3", headers=group(f"g{name}"))
-
-    assert second.bodies
+    moved = len(node.ready())
+    assert (len(first.bodies), second.bodies) == (40 - moved, [])
+    assert 0 < moved < 20
     check_accounts(node)
+    first.ack_all()
+
+    assert second.bodies == [b"2"] * moved
+    check_accounts(node)
+
+
+def test_group_moves_to_its_new_consumer_though_a_backlog_keeps_the_old_one_full() -> None:
+    node = Node()
+    first = consumer(node, credit=2)
+    name = next(name for name in "ghijklmnopqrs" if rendezvous(name.encode(), ["a", "b"]) == "b")
+    for _ in range(10):
+        node.send(headers=group(name))
+    node.lending.borrower_connected("b")
+    node.offer("b", 5)
+
+    first.ack_all()
+
+    assert len(first.bodies) == 2
+    assert len(lent_to(node)) == 5
+    check_accounts(node)
+
+
+def lent_to(node: Node, peer: str = "b") -> list[bytes]:
+    return [message.body for message in node.lending.lent.get(peer, {}).values()]
 
 
 def test_owners_agree_about_the_node_of_a_group() -> None:
@@ -445,6 +516,120 @@ def test_queues_take_turns_in_a_window() -> None:
     check_accounts(node)
 
 
+def test_window_takes_turns_over_its_queues_whoever_has_the_messages() -> None:
+    here, there = Node("a"), Node("b")
+    here.lending.owner_connected("b")
+    there.lending.borrower_connected("a")
+    for number in range(8):
+        here.send(b"jobs %d" % number)
+    for number in range(3):
+        there.send(b"more %d" % number, MORE)
+    client, window = here.client(), Window(1)
+    for name in (JOBS, MORE):
+        client.subscribe(name, id=name, window=window)
+    talk(here, there)
+
+    for _ in range(11):
+        client.ack(client.inbox[-1])
+        check_accounts(here)
+        talk(here, there)
+        check_accounts(there)
+
+    assert client.bodies[:6] == [b"jobs 0", b"more 0", b"jobs 1", b"more 1", b"jobs 2", b"more 2"]
+    assert client.bodies[6:] == [b"jobs %d" % number for number in range(3, 8)]
+
+
+def test_place_that_is_kept_for_another_nodes_message_is_free_when_that_is_gone() -> None:
+    here, there = Node("a"), Node("b")
+    here.lending.owner_connected("b")
+    there.lending.borrower_connected("a")
+    for number in range(3):
+        here.send(b"%d" % number)
+    there.send(b"more", MORE)
+    client, window = here.client(), Window(1)
+    for name in (JOBS, MORE):
+        client.subscribe(name, id=name, window=window)
+    talk(here, there)
+    consumer(there, destination=MORE)
+
+    client.ack(client.inbox[-1])
+    assert client.bodies == [b"0"]
+    assert window.turn is not None
+    talk(here, there)
+
+    assert client.bodies == [b"0", b"1"]
+    check_accounts(here)
+
+
+@pytest.mark.parametrize("how", ["link", "subscription"])
+def test_place_that_is_kept_is_free_when_the_link_or_the_subscription_ends(how: str) -> None:
+    here, there = Node("a"), Node("b")
+    here.lending.owner_connected("b")
+    there.lending.borrower_connected("a")
+    for number in range(3):
+        here.send(b"%d" % number)
+    there.send(b"more", MORE)
+    client, window = here.client(), Window(1)
+    for name in (JOBS, MORE):
+        client.subscribe(name, id=name, window=window)
+    talk(here, there)
+    client.ack(client.inbox[-1])
+    assert window.turn is not None
+
+    if how == "link":
+        here.decide(lambda out: here.lending.owner_lost("b"))
+    else:
+        client.unsubscribe(MORE)
+
+    assert client.bodies == [b"0", b"1"]
+    assert window.turn is None
+    check_accounts(here)
+
+
+def test_owner_that_may_not_serve_does_not_keep_a_window_waiting() -> None:
+    here, there = Node("a"), Node("b")
+    here.lending.owner_connected("b")
+    there.lending.borrower_connected("a")
+    for number in range(3):
+        here.send(b"%d" % number)
+    there.send(b"more", MORE)
+    client, window = here.client(), Window(1)
+    for name in (JOBS, MORE):
+        client.subscribe(name, id=name, window=window)
+    talk(here, there)
+    there.queues.held = True
+
+    client.ack(client.inbox[-1])
+    talk(here, there)
+    assert client.bodies == [b"0", b"1"]
+    talk(here, there, there.decide(there.queues.release_hold))
+    client.ack(client.inbox[-1])
+    talk(here, there)
+    assert client.bodies == [b"0", b"1", b"more"]
+    check_accounts(there)
+
+
+def talk(borrower: Node, owner: Node, *before: Outcome) -> None:
+    """Let offers, loans and answers go to and fro until nothing is said any more."""
+    outcomes = [*before, *offer_all(borrower, owner)]
+    for _ in range(20):
+        if not outcomes:
+            return
+        for out in outcomes:
+            for messages in out.peer_deliveries.values():
+                borrower.borrow(*(lent(message, owner.name) for message in messages))
+            for queues in out.peer_waiting.values():
+                borrower.decide(lambda out: borrower.lending.waiting(owner.name, queues))  # noqa: B023
+        outcomes = offer_all(borrower, owner)
+    raise AssertionError("they never come to rest")
+
+
+def lent(message: Message, owner: str) -> Message:
+    copy = Message(message.envelope, message.body, message.origin, message.sequence, message.timestamp_us)
+    copy.owner, copy.attempts, copy.lent_as = owner, message.attempts, message.lent_as
+    return copy
+
+
 def test_window_without_room_is_not_offered_and_offered_again_when_there_is() -> None:
     node = Node()
     node.lending.owner_connected("b")
@@ -456,7 +641,7 @@ def test_window_without_room_is_not_offered_and_offered_again_when_there_is() ->
     borrow(node, 1, b"1")
     out = node.borrow(message_of(B, 2, b"2", MORE, owner="b"))
     assert [why for _, why, _ in out.peer_returns["b"]] == [Back.UNSEEN]
-    assert node.lending.offers() == []
+    assert node.lending.offers() == [("b", JOBS, asking(1)), ("b", MORE, asking(1))]
     client.ack_all()
 
     assert node.lending.offers() == [("b", JOBS, 2), ("b", MORE, 2)]

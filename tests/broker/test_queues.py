@@ -1,5 +1,6 @@
 import pytest
 
+from qmq.broker.message import MAYBE_SEEN
 from qmq.broker.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.subscription import Ack
 from qmq.dots import Dot, Origin
@@ -391,6 +392,40 @@ def test_restored_message_is_settled_with_the_dot_of_its_old_origin() -> None:
 
     assert node.settled_dots() == [Dot(OLD, 9)]
     check_empty(node)
+
+
+@pytest.mark.parametrize(("is_unseen", "attempts"), [(False, MAYBE_SEEN), (True, 0)])
+def test_a_restored_message_is_marked_unless_the_last_life_ended_with_nothing_in_hand(
+    is_unseen: bool, attempts: int
+) -> None:
+    node = Node()
+    node.queues.paging.is_unseen = is_unseen
+    node.queues.restore(message_of(OLD, 1))
+    client = node.client()
+    client.subscribe()
+
+    assert [delivery.message.attempts for delivery in client.inbox] == [attempts]
+
+
+def test_a_restored_message_whose_delay_ends_goes_behind_what_waits() -> None:
+    node = Node()
+    node.queues.restore(message_of(OLD, 1, b"late", headers=b"delay:500\n"))
+    node.queues.restore(message_of(OLD, 2, b"first"))
+    node.later(500_000)
+    client = node.client()
+    client.subscribe()
+
+    assert client.bodies == [b"first", b"late"]
+
+
+def test_what_a_peer_has_had_since_before_it_was_served_here_is_marked_when_it_comes_back() -> None:
+    node = Node()
+    message = message_of(OLD, 1)
+    node.queues.handover.elsewhere[message.dot] = "b"
+
+    node.decide(lambda out: node.queues.take_in(message, out))
+
+    assert [(lent.dot, lent.attempts) for lent in node.queues.lent["b"].values()] == [(message.dot, MAYBE_SEEN)]
 
 
 def test_message_settled_elsewhere_during_the_hold_is_not_delivered_after_it() -> None:

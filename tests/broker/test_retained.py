@@ -11,7 +11,7 @@ from qmq.broker import spread as spread_module
 from qmq.broker.destination import Kind
 from qmq.broker.message import Envelope, Message, Retain
 from qmq.broker.patterns import Pattern
-from qmq.broker.retained import Retained
+from qmq.broker.retained import SCAN_VISITS_MAX, Retained
 from qmq.broker.spread import Spread
 from qmq.dots import Origin
 from qmq.errors import Refused
@@ -213,6 +213,18 @@ def test_pages_go_on_where_they_were_whatever_came_and_went() -> None:
     assert [m.envelope.destination[7:] for m in values.page(Pattern("/topic/*"), position, ALL, ALL)[0]] == list("cdh")
 
 
+def test_pattern_that_costs_much_to_match_is_asked_about_fewer_names_for_a_page() -> None:
+    values = kept()
+    for number in range(300):
+        values.put(value(f"n{number}", number=number))
+    pattern = Pattern("/topic/" + ".".join("#" * 12 + "x"))
+    assert pattern.visits > 100
+
+    messages, position = values.page(pattern, "", ALL, ALL)
+
+    assert not messages and position == sorted(values.names)[SCAN_VISITS_MAX // pattern.visits - 1]
+
+
 # Peers
 
 
@@ -224,6 +236,22 @@ def test_the_later_value_stays_whoever_says_it_and_however_often() -> None:
     assert not values.learn(value("t", b"b", origin=B, at=20), "c")
 
     assert body_of(values, "t") == b"b"
+
+
+@pytest.mark.parametrize("later", [A, C])
+def test_two_values_of_one_microsecond_end_as_the_same_value_on_both_nodes(later: Origin) -> None:
+    """The second value's node raises the stamp of it, so that every node agrees which is later."""
+    first = value("t", b"b", origin=B, at=1000)
+    here, there = kept(), kept()
+    here.learn(first, "b")
+    there.learn(first, "b")
+
+    second = value("t", b"second", origin=later, at=1000)
+    here.put(second)
+    there.learn(second, later.node)
+
+    assert second.timestamp_us == 1001
+    assert everything(here) == everything(there) == {"/topic/t": (b"second", False)}
 
 
 def test_a_removed_value_does_not_come_back_from_a_peer_that_was_away() -> None:

@@ -1,7 +1,9 @@
 """`qmq bench`: what it says of a broker that is right, and of one that is not."""
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -425,6 +427,39 @@ def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path, number: 
     assert children
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("workload", "nodes"), [("topic", 1), ("mesh", 2)])
+def test_a_run_that_is_killed_takes_its_nodes_along(tmp_path: Path, workload: str, nodes: int) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "qmq",
+        "bench",
+        workload,
+        "--seconds",
+        "60",
+        "--serve",
+        "--serve-in",
+        str(tmp_path),
+    ]
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(subprocess.Popen([*command, "--progress"], stderr=subprocess.PIPE))
+        assert process.stderr is not None
+        seen = b""
+        while b"measuring" not in seen:
+            seen += process.stderr.read(1)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        serving = [child for child in children if b"serve" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        ends = [os.pidfd_open(int(child)) for child in serving]
+        for end in ends:
+            stack.callback(os.close, end)
+
+        process.kill()
+
+        assert len(ends) == nodes
+        for end in ends:
+            assert select.select([end], [], [], 30)[0], "a node outlives the run that started it"
 
 
 @pytest.mark.usefixtures("hangups")

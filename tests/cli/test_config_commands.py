@@ -4,30 +4,40 @@ import json
 import tomllib
 from pathlib import Path
 
+import pytest
 from argon2 import PasswordHasher
 
 from qmq.config import effective, load_node
 
 from .conftest import Run
 
-THREE = str(Path(__file__).parents[2] / "cluster" / "three.toml")
+OF_THE_CHECKOUT = Path(__file__).parents[2] / "cluster" / "three.toml"
 
 
-def test_good_files_are_called_ok(run: Run, tmp_path: Path) -> None:
+@pytest.fixture
+def three(tmp_path: Path) -> str:
+    """A peers file of three nodes, which its user alone can read."""
+    path = tmp_path / "three.toml"
+    path.touch(0o600)
+    path.write_text(OF_THE_CHECKOUT.read_text("utf-8"), "utf-8")
+    return str(path)
+
+
+def test_good_files_are_called_ok(run: Run, three: str, tmp_path: Path) -> None:
     node = tmp_path / "node.toml"
     node.write_text('name = "a"\n', "utf-8")
 
-    result = run("config", "check", "--config", str(node), "--peers", THREE)
+    result = run("config", "check", "--config", str(node), "--peers", three)
 
     assert result.exit_code == 0, result.output
-    assert result.output == f"{node}: ok\n{THREE}: ok\n"
+    assert result.output == f"{node}: ok\n{three}: ok\n"
 
 
-def test_a_peers_file_alone_is_checked_for_each_of_its_nodes(run: Run, tmp_path: Path) -> None:
-    assert run("config", "check", "--peers", THREE).output == f"{THREE}: ok\n"
+def test_a_peers_file_alone_is_checked_for_each_of_its_nodes(run: Run, three: str, tmp_path: Path) -> None:
+    assert run("config", "check", "--peers", three).output == f"{three}: ok\n"
 
     open_mesh = tmp_path / "open.toml"
-    text = "\n".join(line for line in Path(THREE).read_text("utf-8").splitlines() if not line.startswith("secret"))
+    text = "\n".join(line for line in Path(three).read_text("utf-8").splitlines() if not line.startswith("secret"))
     open_mesh.write_text(text, "utf-8")
     result = run("config", "check", "--peers", str(open_mesh))
 
@@ -36,6 +46,28 @@ def test_a_peers_file_alone_is_checked_for_each_of_its_nodes(run: Run, tmp_path:
         f"{open_mesh}: secret: is required for a mesh on loopback without [mesh.tls]",
         "qmq: 1 mistake in the configuration",
     ]
+
+
+def test_a_node_file_that_all_nodes_share_is_checked_for_each_of_them(run: Run, three: str, tmp_path: Path) -> None:
+    shared = tmp_path / "shared.toml"
+    shared.write_text('[mesh]\nreceipt = "replicas=3"\n', "utf-8")
+    result = run("config", "check", "--config", str(shared), "--peers", three)
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "qmq: 1 mistake in the configuration"
+    assert "asks for more nodes than the mesh has" in result.stderr
+
+    shared.write_text("", "utf-8")
+    assert run("config", "check", "--config", str(shared), "--peers", three).output == f"{shared}: ok\n{three}: ok\n"
+
+
+def test_a_node_that_does_not_say_which_one_it_is_is_asked(run: Run, three: str) -> None:
+    result = run("config", "show", "--peers", three)
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[0] == (
+        f"{three}: which of its nodes is this? Give --node, or name in the node file: a, b, c"
+    )
 
 
 def test_mistakes_of_both_files_are_told_with_code_2(run: Run, tmp_path: Path) -> None:
@@ -54,8 +86,8 @@ def test_show_prints_the_effective_settings(run: Run) -> None:
     assert result.output == effective(load_node(None))
 
 
-def test_show_takes_the_peers_file_and_the_command_line_into_account(run: Run) -> None:
-    result = run("config", "show", "--peers", THREE, "--node", "c", "--data", "elsewhere")
+def test_show_takes_the_peers_file_and_the_command_line_into_account(run: Run, three: str) -> None:
+    result = run("config", "show", "--peers", three, "--node", "c", "--data", "elsewhere")
 
     shown = tomllib.loads(result.output)
     assert (shown["name"], shown["data"], shown["stomp"][0]["address"]) == ("c", "elsewhere", "127.0.0.1:61615")

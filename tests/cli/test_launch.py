@@ -18,9 +18,10 @@ import pytest
 from qmq.cli import launch
 from qmq.cli.launch import Mesh, NodeDied, Running, recorded, start_mark, stop_recorded
 from qmq.cli.output import Failed
+from qmq.wire.stomp import Frame
 
 from .conftest import Run
-from .stub import StubNode
+from .stub import StubNode, frame, polite
 
 STUB = (sys.executable, "-m", "tests.cli.stub")
 
@@ -283,6 +284,28 @@ def test_a_damaged_record_is_told_and_kept(run: Run, tmp_path: Path, text: str) 
     assert result.exit_code == 1
     assert "stop the nodes by hand and remove it" in result.stderr
     assert (tmp_path / "mesh.json").read_text("utf-8") == text
+
+
+def behind_login(node: StubNode, told: Frame) -> bytes | None:
+    headers = told.head.headers
+    if told.head.command == "CONNECT" and (headers.get("login"), headers.get("passcode")) != ("ann", "secret"):
+        return frame("ERROR", [("message", "Log in."), ("error-code", "login-required")])
+    return polite(node, told)
+
+
+def test_status_logs_in_and_says_why_a_node_refuses_it(run: Run, tmp_path: Path) -> None:
+    with StubNode(behind_login) as node:
+        host, _, port = node.at.rpartition(":")
+        peers = tmp_path / "peers.toml"
+        peers.write_text(
+            f'mesh = "m"\nversion = 1\n[[nodes]]\nname = "a"\nclient = "{host}:{port}"\nmesh = "{host}:1"\n', "utf-8"
+        )
+        refused = run("mesh", "status", str(peers))
+        shown = run("mesh", "status", str(peers), "--login", "ann", "--passcode", "secret")
+
+    assert refused.output.splitlines()[1].split(maxsplit=5)[3:] == ["ready", "-", "refuses its status: login-required"]
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.splitlines()[1].split()[3:] == ["ready", "3/4"]
 
 
 def test_status_shows_who_answers(make_mesh: MakeMesh, run: Run) -> None:

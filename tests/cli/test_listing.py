@@ -51,6 +51,17 @@ def test_pages_are_put_together_into_one_table(run: Run) -> None:
     assert "\x1b" not in result.output
 
 
+@pytest.mark.parametrize(("command", "kind"), [("queues", "queue"), ("topics", "topic"), ("fanouts", "fanout")])
+@pytest.mark.parametrize("spelling", ["/{}/t", "t"])
+def test_a_prefix_may_begin_with_its_kind_as_the_list_shows_it(
+    run: Run, command: str, kind: str, spelling: str
+) -> None:
+    with answers({"destinations": []}) as node:
+        run(command, spelling.format(kind), "--at", node.at)
+
+    assert [headers["destination"] for headers in asked(node)] == [f"/control/list/{kind}/t*"]
+
+
 def test_the_mesh_is_asked_and_who_is_missing_is_named(run: Run) -> None:
     with answers({"destinations": [], "nodes_asked": 3, "nodes_answered": 2, "nodes_missing": ["c"]}) as node:
         result = run("topics", "--mesh", "--at", node.at)

@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from qmq import __version__
 from qmq.build import BUILD
+from qmq.cli import main
 
 from .conftest import Run
 
@@ -85,6 +88,51 @@ def test_serve_tells_every_mistake_of_the_files_and_ends_with_code_2(run: Run, t
         f"{node}:3: limits.prefetch_max = 0: must be at least 1\n"
         "qmq: 2 mistakes in the configuration\n"
     )
+
+
+def all_commands(group: click.Group, *names: str) -> Iterator[tuple[str, ...]]:
+    """Every command as its words, groups included."""
+    yield names
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if isinstance(command, click.Group):
+                yield from all_commands(command, *names, name)
+            else:
+                yield (*names, name)
+
+
+def test_no_help_names_a_file_that_only_the_checkout_has(run: Run) -> None:
+    folders = ("cluster/", "docs/", "tests/", "benchmarks/", "README", "Makefile")
+    named = {}
+    for words in all_commands(main):
+        result = run(*words, "--help")
+        assert result.exit_code == 0, words
+        named.update({(words, folder): result.output for folder in folders if folder in result.output})
+
+    assert not named
+
+
+def test_serve_listens_where_the_command_line_says(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("qmq.server.main.serve", lambda settings, peers, read, **_: seen.append((settings, read)) or 0)
+
+    result = run("serve", "--listen", "127.0.0.1:7001")
+
+    assert result.exit_code == 0, result.output
+    ((settings, read),) = seen
+    assert [str(one.address) for one in settings.stomp] == ["127.0.0.1:7001"]
+    assert read is None
+
+
+def test_a_listener_in_the_file_and_one_on_the_command_line_are_one_too_many(run: Run, tmp_path: Path) -> None:
+    node = tmp_path / "node.toml"
+    node.write_text('[[stomp]]\naddress = "127.0.0.1:7000"\n', "utf-8")
+
+    result = run("serve", "--config", str(node), "--listen", "127.0.0.1:7001")
+
+    assert result.exit_code == 2
+    assert f"{node}: stomp: is given by the file and on the command line; leave out one" in result.stderr
 
 
 @pytest.mark.parametrize("command", [("send", "/queue/a", "x"), ("listen", "/queue/a"), ("status",)])

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from qmq.cli.launch import recorded
-from qmq.cli.mesh import NodeState, Screen
+from qmq.cli.launch import Node, recorded
+from qmq.cli.mesh import LogFollower, NodeState, Screen
+from qmq.config import Address
 
 from .test_launch import STUB, write_peers
 
@@ -75,6 +76,15 @@ def test_all_nodes_come_up_and_go_down_with_the_command(tmp_path: Path, number: 
     assert not any(one.is_alive for one in running)
 
 
+def test_a_mesh_comes_up_from_a_fresh_checkout_and_keeps_its_secret_and_its_data_to_its_user(tmp_path: Path) -> None:
+    with mesh_up(tmp_path, "a") as process:  # its peers file is written as git does, for all to read
+        lines = read_until(process, "Ctrl-C stops all")
+
+    assert (tmp_path / "peers.toml").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "data" / "a").stat().st_mode & 0o777 == 0o700
+    assert lines[0] == f"{tmp_path / 'peers.toml'}: others could read the secret in it; only you can now (chmod 600)"
+
+
 def test_a_node_that_dies_at_start_ends_all_with_code_1(tmp_path: Path) -> None:
     with mesh_up(tmp_path, "a", "dies") as process:
         lines = read_until(process, "no reason")  # from the log line, or from the summary: both are printed
@@ -96,6 +106,31 @@ def test_the_command_ends_when_another_shell_stops_the_nodes(tmp_path: Path) -> 
 
         assert process.wait() == 0
         assert not running.is_alive
+
+
+LOGGED = """\
+2026-01-02 03:04:05,678 INFO    qmq.members: = b is a learner: it does not count
+2026-01-02 03:04:05,679 ERROR   qmq.alarm: ! ALARM damage: a segment
+Traceback (most recent call last):
+  a line of it
+2026-01-02 03:04:05,680 INFO    qmq.node: = serves
+qmq: cannot listen
+"""
+
+
+@pytest.mark.parametrize(("is_verbose", "shown"), [(False, [1, 2, 3, 5]), (True, [0, 1, 2, 3, 4, 5])])
+def test_of_a_log_warnings_and_errors_are_shown_and_all_of_it_when_asked(
+    tmp_path: Path, is_verbose: bool, shown: list[int]
+) -> None:
+    node = Node("a", Address("127.0.0.1", 1), tmp_path / "a")
+    follower = LogFollower(node, is_verbose)
+    node.log.parent.mkdir(exist_ok=True)
+    node.log.write_text(LOGGED)
+
+    lines = follower.fresh()
+
+    expected = [f"a | {LOGGED.splitlines()[number]}" for number in shown]
+    assert lines == expected
 
 
 class Terminal(io.StringIO):

@@ -52,6 +52,31 @@ def test_without_the_extra_a_job_says_how_to_install_it(
     assert result.exit_code == 1 and "pip install 'qmq[spark]'" in result.output
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["archive", "s3://bucket/table", "--path", "."],
+        ["compact", "S3A://bucket/table"],
+        ["vacuum", "abfss://table@account/"],
+        ["tables", "file://server/table", "--path", "."],
+        ["compare", ".", "gs://bucket/table"],
+        ["stats", "--path", "s3://bucket/node"],
+        ["dead-letters", "--archive", "s3://bucket/table"],
+        ["audit", "hdfs:/data/node"],
+    ],
+)
+def test_an_address_of_what_is_not_mounted_is_refused_before_anything_is_read(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.chdir(tmp_path)
+
+    result = run("pipeline", *command)
+
+    assert result.exit_code == 2 and list(tmp_path.iterdir()) == []
+    assert "is an address: only paths of a mounted file system will do, such as /data/archive" in result.output
+
+
 def test_the_script_for_spark_submit_is_there(run: Run) -> None:
     result = run("pipeline", "script")
 

@@ -10,7 +10,7 @@ from qmq.cli.send import RECEIPT_WINDOW, Window
 from qmq.wire.stomp import Connection, Frame, Role
 
 from .conftest import Run
-from .stub import StubNode, frame, polite
+from .stub import StubNode, frame, polite, receipt_of
 
 
 def sent(node: StubNode) -> list[Frame]:
@@ -25,6 +25,20 @@ def test_one_message_is_sent_and_receipted(run: Run, node: StubNode) -> None:
     assert node.commands() == ["CONNECT", "SEND", "DISCONNECT"]
     assert sent(node)[0].body == "héllo".encode()
     assert sent(node)[0].head.headers["destination"] == "/queue/jobs"
+
+
+def test_the_fewest_copies_that_a_receipt_named_are_shown(run: Run) -> None:
+    copies = iter(["3", "2", "3"])
+
+    def counting(node: StubNode, told: Frame) -> bytes | None:
+        return receipt_of(told, ("copies", next(copies))) if told.head.command == "SEND" else polite(node, told)
+
+    with StubNode(counting) as node:
+        result = run("send", "/queue/jobs", "x", "--count", "2", "--at", node.at)
+        as_json = run("send", "/queue/jobs", "x", "--json", "--at", node.at)
+
+    assert result.output == "sent 2 messages to /queue/jobs, 2 receipted, copies 2\n"
+    assert json.loads(as_json.output)["copies"] == 3
 
 
 def test_headers_go_along_and_are_cut_at_the_first_colon(run: Run, node: StubNode) -> None:
@@ -48,13 +62,15 @@ def test_without_body_an_empty_one_is_sent(run: Run, node: StubNode) -> None:
     assert [told.body for told in sent(node)] == [b""]
 
 
-def test_each_line_of_a_file_is_a_message_without_its_end(run: Run, node: StubNode, tmp_path: Path) -> None:
+def test_each_line_of_a_file_is_a_message_without_its_newline_and_keeps_its_carriage_return(
+    run: Run, node: StubNode, tmp_path: Path
+) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"one\r\n two \n\n\xff\x00three\rmore\nlast")
 
     result = run("send", "/queue/jobs", "--lines", str(lines), "--at", node.at)
 
-    assert [told.body for told in sent(node)] == [b"one", b" two ", b"", b"\xff\x00three\rmore", b"last"]
+    assert [told.body for told in sent(node)] == [b"one\r", b" two ", b"", b"\xff\x00three\rmore", b"last"]
     assert "sent 5 messages" in result.output
 
 

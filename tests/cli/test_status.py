@@ -1,6 +1,7 @@
 """`qmq status`: a node's own account, for people and for programs."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,15 @@ def test_the_status_is_shown_in_a_readable_order(run: Run, node: StubNode) -> No
         "FANOUT       MESSAGES\n"
         "/fanout/log      2000\n"
     )
+
+
+def test_what_a_node_does_not_say_to_this_user_is_not_shown_as_nought() -> None:
+    lines = describe({"node": "a", "software": "qmq/0.1.0", "incarnation": "00000000000000aa", "vector": {}})
+
+    assert lines == [
+        "node a  incarnation 00000000000000aa",
+        'nothing more: the rest is for users with control = "read"',
+    ]
 
 
 def test_json_is_what_the_node_said(run: Run, node: StubNode) -> None:
@@ -99,3 +109,19 @@ def test_durable_subscriptions_are_listed_used_or_not() -> None:
     lines = describe({"durables": rows})
 
     assert [line.split() for line in lines[-2:]] == [["/fanout/f", "ann/mail", "no"], ["/fanout/f", "bob", "yes"]]
+
+
+def test_the_status_of_a_mesh_is_asked_with_the_login_that_is_given(
+    run: Run, node: StubNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = tmp_path / "peers.toml"
+    peers.write_text(
+        f'mesh = "one"\nversion = 1\n[[nodes]]\nname = "a"\nclient = "{node.at}"\nmesh = "127.0.0.1:1"\n', "utf-8"
+    )
+    monkeypatch.setenv("QMQ_PASSCODE", "secret")
+
+    result = run("mesh", "status", str(peers), "--data", str(tmp_path), "--login", "ann")
+
+    assert result.exit_code == 0, result.output
+    connect = node.told[0].head.headers
+    assert (connect["login"], connect["passcode"]) == ("ann", "secret")

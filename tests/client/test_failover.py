@@ -305,3 +305,27 @@ async def test_an_ack_for_good_says_when_the_node_of_its_message_is_dead(autojum
             assert before is not None and not before.is_edge and before.copies is None
             assert after is not None and after.is_edge
             assert await two.ack() is None
+
+
+async def test_a_client_that_reaches_no_node_warns_once_until_one_is_back(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    async with running("ab") as mesh, mesh.client() as client:
+        caplog.clear()
+        first = mesh.of(client)
+        second = "b" if first == "a" else "a"
+        mesh.kill(first)
+        await client.send("/queue/q", b"at the other node")
+        assert not [text for text in warnings() if "no node" in text], "one node of two is still there"
+
+        for name in (second, first):
+            caplog.clear()
+            mesh.kill(name)
+            await trio.sleep(15)
+            (warning,) = [text for text in warnings() if "no node" in text]
+            assert all(address in warning for address in mesh.addresses)
+            await mesh.start(first)
+            await client.send("/queue/q", b"back")

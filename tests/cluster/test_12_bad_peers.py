@@ -22,6 +22,7 @@ def impostor(mesh: Cluster, name: str, peers_text: str) -> Iterator[Mesh]:
     folder = mesh.folder / f"impostor-{random.randrange(1 << 32):08x}"
     folder.mkdir()
     for file, text in (("peers.toml", peers_text), ("node.toml", NODE_FILE)):
+        (folder / file).touch(0o600)
         (folder / file).write_text(text, "utf-8")
     with Mesh(folder / "peers.toml", folder, nodes=[name], config_file=folder / "node.toml") as other:
         other.start(name)

@@ -1,9 +1,10 @@
 """SIGTERM: a node tells what it has decided, closes its clients, and ends with exit code 0; nothing is lost by it."""
 
 from ..support.cluster_bodies import bodies, endless, numbered
+from ..support.cluster_client import Client, Message
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
-from ..support.cluster_work import Publisher
+from ..support.cluster_work import Consumer, Publisher
 
 
 def test_a_node_that_is_asked_to_stop_ends_in_order_and_its_publishers_go_elsewhere(mesh: Cluster) -> None:
@@ -67,3 +68,54 @@ def test_a_node_killed_whole_with_all_others_has_everything_receipted_too(mesh: 
         got = mesh.client(name).subscribe("/fanout/dark")
         eventually(lambda g=got: len(g) >= 500, lambda n=name, g=got: f"{n} has {len(g)} of 500")
         assert bodies(got) == sent
+
+
+class Watcher(Consumer):
+    """A consumer that notes what came to it as a second delivery, and how its connections ended."""
+
+    def __init__(self, addresses: list[tuple[str, int]], destination: str) -> None:
+        super().__init__(addresses, destination)
+        self.marked: list[bytes] = []
+        self.ids: list[str] = []
+        self.errors: list[str] = []
+
+    def serve(self, client: Client) -> None:
+        super().serve(client)
+        self.errors += [error.headers["error-code"] for error in client.errors]
+
+    def _take(self, client: Client, message: Message) -> None:
+        self.ids.append(message.id)
+        if message.is_redelivered:
+            self.marked.append(message.body)
+        super()._take(client, message)
+
+
+def test_a_rolling_restart_delivers_nothing_twice_to_consumers_that_answer(mesh: Cluster) -> None:
+    places = [mesh.address(name) for name in mesh.names]
+    turned = [places[index:] + places[:index] for index in range(len(places))]
+    watchers = [Watcher(list(addresses), "/queue/rolled") for addresses in turned for _ in range(2)]
+    publisher = Publisher(list(places[::-1]), "/queue/rolled", endless("rolled"))
+    for worker in (*watchers, publisher):
+        worker.start()
+    publisher.goes_on()
+
+    for name in mesh.names:
+        assert mesh.stop(name) == 0
+        publisher.goes_on()
+        mesh.start(name)
+        mesh.wait_for_links()
+        publisher.goes_on()
+    publisher.enough()
+    publisher.wait()
+
+    def taken() -> set[bytes]:
+        return {body for watcher in watchers for body in watcher.bodies}
+
+    sent = set(publisher.receipted)
+    eventually(lambda: taken() >= sent, lambda: f"{len(sent - taken())} of {len(sent)} messages did not come")
+    for watcher in watchers:
+        watcher.finish()
+    assert not [body for watcher in watchers for body in watcher.marked]
+    ids = [id for watcher in watchers for id in watcher.ids]
+    assert len(ids) == len(set(ids))
+    assert {error for watcher in watchers for error in watcher.errors} == {"stopping"}

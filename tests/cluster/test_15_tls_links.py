@@ -15,6 +15,7 @@ from ..support.cluster_wait import eventually
 def tls_section(folder: Path, authority: trustme.CA, name: str, file: str) -> str:
     """Files of a certificate for `name`, and the lines of a node file that use them."""
     issued = authority.issue_cert(name)
+    (folder / f"{file}.key").touch(0o600)
     issued.private_key_pem.write_to_path(folder / f"{file}.key")
     for number, blob in enumerate(issued.cert_chain_pems):
         blob.write_to_path(folder / f"{file}.pem", append=number > 0)

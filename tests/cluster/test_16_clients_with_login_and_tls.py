@@ -29,6 +29,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("authority")
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
+    (folder / "node.key").touch(0o600)
     issued.private_key_pem.write_to_path(folder / "node.key")
     for number, blob in enumerate(issued.cert_chain_pems):
         blob.write_to_path(folder / "node.pem", append=number > 0)
@@ -47,14 +48,15 @@ address = "{made.at("a")}"
 
 [[stomp]]
 address = "{door[0]}:{door[1]}"
-anonymous = false
 tls.certificate = "{authority.with_name("node.pem")}"
 tls.key = "{authority.with_name("node.key")}"
 
 [[users]]
 name = "ann"
 password_hash = '{hashed}'
+control = "read"
 """
+        made.logins["a"] = ("ann", PASSWORD)
         yield made
 
 

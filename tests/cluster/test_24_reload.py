@@ -89,8 +89,10 @@ def test_a_user_comes_and_goes_with_the_file(mesh: Cluster) -> None:
     ann = mesh.client("a", login=("ann", "secret"))
     with pytest.raises(LostError):
         mesh.client("a", login=("ann", "wrong"))
+    eventually(anonymous.ended.is_set, "a connection without login still stands beside a user")
+    assert anonymous.errors[0].headers["error-code"] == "login-required"
     reload(mesh, "a", NODE_FILE)
 
     eventually(ann.ended.is_set, "the connection of a user who is gone still stands")
     assert ann.errors[0].headers["error-code"] == "user-removed"
-    anonymous.publish("/queue/any", b"others stay")
+    mesh.client("a").publish("/queue/any", b"a developer's node again")

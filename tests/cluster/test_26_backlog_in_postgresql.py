@@ -27,6 +27,7 @@ def server() -> Iterator[Server]:
 def cluster(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[Cluster]:
     """Three nodes; a's backlog is in PostgreSQL, and checkpoints come often."""
     storage = f'[storage]\nqueue_store = "{server.fresh_schema()}"\ncheckpoint_bytes = "64KiB"\n'
+    storage += "queue_store_seconds_max = 5\n"
     with Cluster(tmp_path_factory.mktemp("postgres"), node_files={"a": storage}) as made:
         yield made
 
@@ -72,6 +73,7 @@ def test_a_node_whose_server_is_gone_ends_and_goes_on_where_it_was(mesh: Cluster
 
     assert node.process.wait(60) == 1
     assert "the queue store postgresql://" in mesh.fleet.log_tail("a")
+    assert "Traceback" not in mesh.fleet.log_tail("a")
     with pytest.raises(Failed):
         mesh.start("a")
     assert "cannot be used" in mesh.fleet.log_tail("a")
@@ -80,6 +82,41 @@ def test_a_node_whose_server_is_gone_ends_and_goes_on_where_it_was(mesh: Cluster
 
     got = mesh.client("a").consume("/queue/pg.down")
     eventually(lambda: len(set(bodies(got))) == 300, lambda: f"{len(set(bodies(got)))} of 300")
+
+
+def test_a_restart_of_the_server_ends_no_node(mesh: Cluster, server: Server) -> None:
+    node = mesh.fleet.nodes["a"]
+    process = node.process
+    publisher = mesh.client("a")
+
+    for _ in range(3):
+        publisher.publish("/queue/pg.restart", *BACKLOG[:300])
+        server.stop()
+        server.start()
+        publisher.publish("/queue/pg.restart", *BACKLOG[:300])
+
+    assert mesh.depth("a", "/queue/pg.restart") == 1800
+    assert node.process is process and node.is_alive
+
+
+def test_a_node_whose_server_hangs_ends_when_its_time_is_over_and_goes_on_where_it_was(
+    mesh: Cluster, server: Server
+) -> None:
+    publisher = mesh.client("a")
+    publisher.publish("/queue/pg.hangs", *BACKLOG[:300])
+    node = mesh.fleet.nodes["a"]
+    assert node.process is not None
+
+    with server.paused():
+        with contextlib.suppress(LostError):
+            publisher.publish("/queue/pg.hangs", *BACKLOG[300:600])
+        assert node.process.wait(60) == 1
+    assert "the queue store postgresql://" in mesh.fleet.log_tail("a")
+    assert "Traceback" not in mesh.fleet.log_tail("a")
+    mesh.start("a")
+
+    got = mesh.client("a").consume("/queue/pg.hangs")
+    eventually(lambda: set(BACKLOG[:300]) <= set(bodies(got)), lambda: f"{len(set(bodies(got)))} of 300")
 
 
 def test_nothing_of_the_node_is_in_a_file_of_sqlite(mesh: Cluster) -> None:

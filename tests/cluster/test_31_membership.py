@@ -35,11 +35,13 @@ class Changing:
         """The next version of the file, for every node."""
         self.version += 1
         head = self._head.replace("version = 1", f"version = {self.version}")
+        self._file.touch(0o600)
         self._file.write_text("[[nodes]]".join([head, *(self._nodes[name] for name in names)]), "utf-8")
 
     def leave_behind(self, name: str) -> None:
         """This node keeps the file that there is now."""
         path = self.cluster.folder / f"peers-{name}.toml"
+        path.touch(0o600)
         path.write_text(self._file.read_text("utf-8"), "utf-8")
         self.cluster.fleet.peers_files[name] = path
 

@@ -23,6 +23,7 @@ class Twin:
             text = text.replace(f"{address[0]}:{address[1]}", f"127.0.0.1:{port}")
         folder.mkdir()
         peers = folder / "peers-twin.toml"
+        peers.touch(0o600)
         peers.write_text(text, "utf-8")
         self.fleet = Mesh(peers, folder, nodes=["a"], config_file=mesh.write_node_file("a"))
         mesh.pause("a")  # as a snapshot of its volume is: of one moment

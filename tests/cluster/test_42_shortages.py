@@ -56,6 +56,7 @@ def test_without_descriptors_nobody_new_is_let_in_and_those_inside_go_on(mesh: C
 
         after = numbered("after", 20)
         mesh.client("a").publish("/queue/short", *after)
+        eventually(lambda: "shortage" not in alarms_heard_inside(inside), "the alarm stays")
     finally:
         for one in waiting:
             one.close()

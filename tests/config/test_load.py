@@ -10,7 +10,7 @@ from qmq.config import Address, NodeSettings, load, load_node, load_peers
 from qmq.errors import ConfigError
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$rIZkf2r0BOgSJIHMhh1F6w$BqqNGrp1o7YEvQMCcvmzZjzpeuGHXTctXHU5i2Ada/8"
-THREE = Path(__file__).parents[2] / "cluster" / "three.toml"
+CHECKOUT = Path(__file__).parents[2] / "cluster"
 
 Write = Callable[[str], Path]
 
@@ -24,10 +24,17 @@ def write(tmp_path: Path) -> Write:
         nonlocal count
         count += 1
         path = tmp_path / f"file{count}.toml"
+        path.touch(0o600)
         path.write_text(text, "utf-8")
         return path
 
     return put
+
+
+@pytest.fixture
+def three(write: Write) -> Path:
+    """The peers file of three nodes that comes with QMQ, which its user alone can read."""
+    return write((CHECKOUT / "three.toml").read_text("utf-8"))
 
 
 def mistakes_of(path: Path, text_of_path: str = "FILE") -> list[str]:
@@ -42,7 +49,7 @@ def test_without_a_file_there_is_one_node_on_loopback() -> None:
     assert settings.name == "qmq"
     assert settings.data == Path("qmq-data")
     assert [listener.address for listener in settings.stomp] == [Address("127.0.0.1", 61613)]
-    assert settings.stomp[0].anonymous
+    assert settings.stomp[0].serves_anonymous(has_users=False)
     assert settings.storage.sync == "always"
 
 
@@ -214,16 +221,37 @@ def test_a_rule_between_two_keys_holds_when_only_one_is_set(write: Write) -> Non
     ]
 
 
-def test_loopback_listeners_take_anonymous_clients_unless_told_otherwise(write: Write) -> None:
-    settings = load_node(
-        write(
-            f'[[stomp]]\naddress = "localhost:1"\n[[stomp]]\naddress = "[::1]:2"\n'
-            f'[[stomp]]\naddress = "127.0.0.1:3"\nanonymous = false\n[[stomp]]\naddress = "10.0.0.1:4"\n'
-            f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
-        )
+@pytest.mark.parametrize(("has_users", "served"), [(True, [False, False, True, False]), (False, [True, True, True])])
+def test_loopback_listeners_take_anonymous_clients_until_there_is_a_user(
+    write: Write, has_users: bool, served: list[bool]
+) -> None:
+    text = (
+        '[[stomp]]\naddress = "localhost:1"\n[[stomp]]\naddress = "[::1]:2"\n'
+        '[[stomp]]\naddress = "127.0.0.1:3"\nanonymous = true\n'
+    )
+    if has_users:
+        text += f'[[stomp]]\naddress = "10.0.0.1:4"\n[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
+
+    settings = load_node(write(text))
+
+    assert [listener.serves_anonymous(has_users=has_users) for listener in settings.stomp] == served
+
+
+@pytest.mark.parametrize(("value", "instead"), [("true", '"admin", or "read" to look only'), ("false", '"none"')])
+def test_a_right_that_is_true_or_false_is_refused_with_the_word_to_write(
+    write: Write, value: str, instead: str
+) -> None:
+    (mistake,) = mistakes_of(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ncontrol = {value}\n'))
+
+    assert mistake == (
+        f"FILE:4: users[0].control = {value}: must be one of the words none, read and admin: write {instead}"
     )
 
-    assert [listener.anonymous for listener in settings.stomp] == [True, True, False, False]
+
+def test_a_right_that_does_not_exist_is_refused(write: Write) -> None:
+    (mistake,) = mistakes_of(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ncontrol = "all"\n'))
+
+    assert mistake == 'FILE:4: users[0].control = \'all\': must be "none", "read" or "admin"'
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:61613", "[::]:61613", "10.1.2.3:61613", "broker.example:61613"])
@@ -316,8 +344,8 @@ def test_an_override_into_something_that_is_no_section_is_a_mistake_too(write: W
         load_node(write("limits = 5\n"), {"limits.prefetch_max": 7})
 
 
-def test_with_a_peers_file_a_node_listens_where_the_file_says() -> None:
-    settings, peers = load(None, THREE, "b")
+def test_with_a_peers_file_a_node_listens_where_the_file_says(three: Path) -> None:
+    settings, peers = load(None, three, "b")
 
     assert settings.name == "b"
     assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:61614"]
@@ -334,27 +362,28 @@ def test_a_node_that_names_itself_nowhere_listens_where_the_file_says_of_its_def
     assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:7000"]
 
 
-def test_listeners_of_the_node_file_win_over_the_peers_file(write: Write) -> None:
-    settings, _ = load(write('name = "b"\n[[stomp]]\naddress = "127.0.0.1:7000"\n'), THREE)
+def test_listeners_of_the_node_file_win_over_the_peers_file(write: Write, three: Path) -> None:
+    settings, _ = load(write('name = "b"\n[[stomp]]\naddress = "127.0.0.1:7000"\n'), three)
 
     assert [str(listener.address) for listener in settings.stomp] == ["127.0.0.1:7000"]
 
 
-def test_a_node_that_the_peers_file_does_not_name_is_refused() -> None:
+def test_a_node_that_the_peers_file_does_not_name_is_refused(three: Path) -> None:
     with pytest.raises(ConfigError, match="no node is named 'd'; known here: a, b, c"):
-        load(None, THREE, "d")
+        load(None, three, "d")
 
 
 @pytest.mark.parametrize("name", ["three", "five", "eight"])
-def test_the_peers_files_that_come_with_qmq_are_right(name: str) -> None:
-    peers = load_peers(THREE.with_name(f"{name}.toml"))
+def test_the_peers_files_that_come_with_qmq_are_right(write: Write, name: str) -> None:
+    path = write((CHECKOUT / f"{name}.toml").read_text("utf-8"))
+    peers = load_peers(path)
 
     assert peers.mesh == name
     assert len(peers.nodes) == {"three": 3, "five": 5, "eight": 8}[name]
     assert [peer.client.port for peer in peers.nodes] == list(range(61613, 61613 + len(peers.nodes)))
     assert [peer.mesh.port for peer in peers.nodes] == list(range(61713, 61713 + len(peers.nodes)))
     for peer in peers.nodes:
-        load(None, THREE.with_name(f"{name}.toml"), peer.name)
+        load(None, path, peer.name)
 
 
 def test_settings_are_values() -> None:
@@ -426,5 +455,16 @@ def files_of_three(tmp_path: Path, text: str) -> tuple[Path, Path]:
     )
     node, peers = tmp_path / "node.toml", tmp_path / "peers.toml"
     node.write_text(text)
+    peers.touch(0o600)
     peers.write_text(f'mesh = "three"\nversion = 1\nsecret = "a secret of sixteen"\n{nodes}')
     return node, peers
+
+
+def test_a_reserve_that_is_too_small_for_a_checkpoint_is_refused_with_the_number_that_would_do(write: Write) -> None:
+    (mistake,) = mistakes_of(write('[storage]\ncheckpoint_bytes = "1MiB"\ndisk_reserve_bytes = "4MiB"\n'))
+    assert "storage.disk_reserve_bytes" in mistake and f"must be 0, or at least {16 << 20}" in mistake
+    (mistake,) = mistakes_of(write('[storage]\ndisk_reserve_bytes = "4MiB"\n'))
+    assert f"must be 0, or at least {32 << 20}" in mistake
+
+    for fine in ("0", '"32MiB"'):
+        assert load_node(write(f"[storage]\ndisk_reserve_bytes = {fine}\n")).storage.checkpoint_bytes == 64 << 20

@@ -167,7 +167,6 @@ def test_user_headers_travel_and_control_headers_do_not() -> None:
         ("SEND\ndestination:/topic/a*\nreceipt:r\n\nx", "bad-destination"),
         ("SEND\ndestination:/queue/q\npersistent:maybe\nreceipt:r\n\nx", "bad-header"),
         (f"SEND\ndestination:/queue/{'q' * 300}\nreceipt:r\n\nx", "destination-too-long"),
-        ("SUBSCRIBE\ndestination:/queue/q\nreceipt:r", "missing-header"),
         ("SUBSCRIBE\nid:0\nreceipt:r", "missing-header"),
         ("SUBSCRIBE\nid:0\ndestination:/queue/q\nack:later\nreceipt:r", "bad-ack-mode"),
         ("SUBSCRIBE\nid:0\ndestination:/queue/q*\nreceipt:r", "bad-pattern"),
@@ -288,6 +287,25 @@ def test_frames_that_set_off_much_selecting_are_obeyed_in_turns(destination: str
 
     assert [receipt for out in outcomes for receipt in out.receipts] == [str(n) for n in range(50)]
     assert max(len(out.receipts) for out in outcomes) * cost < TOIL_MAX + cost
+
+
+@pytest.mark.parametrize(
+    ("asks", "in_one_turn"),
+    [
+        ("destination:/topic/t\nselector:" + " OR ".join([f"t LIKE '%a_b{n}%c'" for n in range(120)]), 4),
+        ("destination:/topic/{id}" + ".x" * 110 + ".*", 12),
+        ("destination:/topic/{id}\nselector:t = 1", 100),
+    ],
+)
+def test_subscriptions_that_take_long_to_read_are_obeyed_in_turns(asks: str, in_one_turn: int) -> None:
+    client = Client()
+
+    outcomes = client.outcomes(
+        *[f"SUBSCRIBE\nid:{id}\nreceipt:{id}\n{asks.replace('{id}', str(id))}\n\n" for id in range(100)]
+    )
+
+    assert sum(len(out.receipts) for out in outcomes) == 100
+    assert max(len(out.receipts) for out in outcomes) <= in_one_turn
 
 
 def test_frames_of_one_header_block_are_selected_from_once() -> None:

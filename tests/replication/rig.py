@@ -78,7 +78,7 @@ class Pipe:
 
     def __init__(self, network: "Network", here: str, there: str) -> None:
         self.peer_address = there
-        self.peer_certificate_name: str | None = None
+        self.peer_certificate_names: frozenset[str] = frozenset()
         self.other: Pipe = self
         self.received = bytearray()
         self.ended = self.broken = self.closed = False
@@ -470,6 +470,9 @@ class Node:
     ) -> Mapping[str, bool | None]:
         raise AssertionError("nobody was told that this node understands terms")
 
+    def held_came(self, peer: str) -> None:
+        """These nodes hold nothing back."""
+
     def links_changed(self) -> None:
         """Nobody watches these nodes."""
 
@@ -515,6 +518,8 @@ class Node:
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         self.deliveries += deliveries
+        for delivery in deliveries:
+            delivery.sent = True
         self.seen += [delivery.message.body for delivery in deliveries]
 
     # What clients do

@@ -15,7 +15,7 @@ from qmq.build import BUILD
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError
 from qmq.journal import Replay
-from qmq.replication.acceptance import NOT_HERE, Acceptance
+from qmq.replication.acceptance import CHECKED, ELEMENTS_MAX, FACTS, NOT_HERE, Acceptance
 from qmq.storage.batch import GAPS, MEMORY, SPARSE, encode_batch
 from qmq.storage.failure_records import pack_attempts, pack_dead
 from qmq.storage.record import Kind, pack_envelope, pack_gap, pack_record
@@ -224,16 +224,6 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
             for stretch in (["", 1, 1, 1], ["a", -1, 1, 1], ["a", 1, 1, -1], ["a", 1, 1, inf], ["a", 1], 5)
         ],
         *[
-            [1, 1, Kind.RETIRE << 56, "", b"", msgpack.packb({"node": node, "adopter": adopter, "sealed": sealed})]
-            for node, adopter, sealed in (
-                ("", "b", {}),
-                ("a", "No Name", {}),
-                ("a", "b", {-1: 1}),
-                ("a", "b", {1: -1}),
-                ("a", "b", {1: inf}),
-            )
-        ],
-        *[
             [1, 1, kind << 56, "", b"", pack_term(owner, term, server)]
             for kind in (Kind.TERM, Kind.VOTE)
             for owner, term, server in (("", 1, "b"), ("a", -1, "b"), ("a", 1 << 63, "b"), ("a", 1, "No Name"))
@@ -246,6 +236,15 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
 )
 def test_records_that_mean_nothing_are_refused(record: object) -> None:
     assert refusal(raw_batch(record)).code == "bad-batch"
+
+
+@pytest.mark.parametrize("kind", [*CHECKED - {Kind.PUBLISH, Kind.DEAD}, *FACTS])
+def test_a_record_of_millions_of_elements_is_refused_while_it_is_unpacked(kind: Kind) -> None:
+    bomb = b"\xdd" + (2 * ELEMENTS_MAX).to_bytes(4, "big") + b"\x90" * (2 * ELEMENTS_MAX)
+
+    refused = refusal(raw_batch([1, 1, kind << 56, "/queue/x", b"", bomb]))
+
+    assert (refused.code, "max_array_len" in refused.message) == ("bad-batch", True)
 
 
 @pytest.mark.skipif(BUILD == "compiled", reason="breaks what is compiled")

@@ -118,6 +118,41 @@ def test_too_many_patterns_in_all_become_every_topic_and_come_back(few: Wanting)
     assert few.told.keys() == set(patterns[:20])
 
 
+def test_after_every_topic_new_patterns_are_told_one_by_one_again(few: Wanting) -> None:
+    patterns = [f"/topic/{number}.x" for number in range(41)]
+    few.change(*patterns)
+    few.change(*patterns[15:], wanted=False)
+
+    # Still more than half of what is too many: a node that took itself for full would say nothing.
+    late = [f"/topic/late{number}.x" for number in range(10)]
+    changes = few.change(*late)
+
+    assert changes == dict.fromkeys(late, True)
+    assert few.told.keys() == {*patterns[:15], *late}
+
+
+def test_what_is_wanted_is_told_however_often_it_swings_between_nothing_and_every_topic(few: Wanting) -> None:
+    chance = random.Random("swings")
+    names = [f"/topic/{number}.x" for number in range(80)]
+    full = 0
+    for swing in range(20):
+        wanted = swing % 2 == 0
+        while True:
+            choice = [name for name in names if (name in few.wanted) != wanted]
+            # Up until it is every topic, then down to a few; now and then a step the other way.
+            if len(few.wanted) >= 60 if wanted else len(few.wanted) <= 5:
+                break
+            few.change(*chance.sample(choice, min(len(choice), chance.randrange(1, 6))), wanted=wanted)
+            if few.wanted and chance.random() < 0.3:
+                few.change(chance.choice(list(few.wanted)), wanted=False)
+
+            for name in few.wanted:
+                assert name in few.told or few.table.match(name), f"{name} is wanted and not told"
+        full += EVERYTHING in few.told
+
+    assert full == 10
+
+
 def test_whatever_is_wanted_is_told_and_never_more_than_the_bound(few: Wanting) -> None:
     chance = random.Random("wants")
     names = [f"/topic/{first}.{second}" for first in "abcdefgh" for second in range(15)]

@@ -1,5 +1,6 @@
 """The frames table: what is packed comes back, and nothing else gets through."""
 
+import tracemalloc
 from dataclasses import replace
 
 import msgpack
@@ -17,6 +18,8 @@ from qmq.errors import MeshError
 from qmq.members import Listing, Retirement, Standing
 from qmq.replication.frames import (
     BOTH_WAYS,
+    BOUNDS,
+    FEW,
     FROM_FOLLOWER,
     TO_FOLLOWER,
     Ack,
@@ -38,6 +41,7 @@ from qmq.replication.frames import (
     Returned,
     Settled,
     Topics,
+    Waiting,
     WantsPart,
     Welcome,
     decode,
@@ -57,6 +61,7 @@ FRAMES: list[MeshFrame] = [
     Interest({"/topic/a": True, "/topic/b.*": False, "/topic/#": True}),
     Credit([("/queue/jobs", 5), ("/queue/other", 0), ("/queue/jobs\0a = 'b'\x0017", 3), ("/queue/jobs\0\x0017", -1)]),
     Forgotten(["/queue/jobs", "/queue/jobs\0a = 'b'\x000"]),
+    Waiting({"/queue/jobs": True, "/queue/more": False}),
     Settled([Dot(A, 1), Dot(A, 3), Dot(A2, -4)]),
     Returned(
         [
@@ -312,7 +317,10 @@ def test_each_direction_has_its_own_frames() -> None:
         ("/mesh/interest", [{"/topic/x*y": True}]),
         ("/mesh/interest", [["/topic/x"]]),
         ("/mesh/credit", [["/topic/x", 1]]),
-        ("/mesh/credit", [["/queue/x", -2]]),
+        ("/mesh/credit", [["/queue/x", -(1 << 63)]]),
+        ("/mesh/waiting", [{"/topic/x": True}]),
+        ("/mesh/waiting", [{"/queue/x": 1}]),
+        ("/mesh/waiting", [["/queue/x"]]),
         ("/mesh/credit", [["/queue/x\0a = 1", 1]]),
         ("/mesh/credit", [["/queue/x\0a =\0000", 1]]),
         ("/mesh/credit", [["/queue/x\0a = 1\0-1", 1]]),
@@ -347,7 +355,7 @@ def test_each_direction_has_its_own_frames() -> None:
         ("/mesh/retained", [["/topic/t", b"a:b", "a", 1, -1, 0, 1, b""]]),
         ("/mesh/retained", [["/topic/t", b"", "A", 1, -1, 0, 1, b""]]),
         ("/mesh/lend", [[["/queue/t", b"", True, [1, -1, 0, 0, b""]]]]),
-        ("/mesh/lend", [[["/queue/t", b"", True, [1, 1, 0, -1, b""]]]]),
+        ("/mesh/lend", [[["/queue/t", b"", True, [1, 1, 0, -3, b""]]]]),
         ("/mesh/lend", [[["/queue/t", b"", True, [1, 1, 0, 0, "text"]]]]),
         ("/mesh/reach", [0, ["a"]]),
         ("/mesh/reach", [-1, []]),
@@ -361,6 +369,9 @@ def test_each_direction_has_its_own_frames() -> None:
         ("/mesh/heard", [["a", 1, -2]]),
         ("/mesh/passed", ["b", "a", [["/queue/t", b"", False, [1, -1, 0, 0, b""]]]]),
         ("/mesh/passed", ["b", "A", []]),
+        ("/mesh/passed", ["b", "a", [["/reply-queue/x", b"", False, [1, -1, 0, 0, b""]]], True]),
+        ("/mesh/replies", [[["/reply-queue/x", b"", False, [1, -1, 0, 0, b""]]]]),
+        ("/mesh/replies", [[["/reply-queue/a.g.1", b"", False, [1, -1, 0, 0, b""]]]]),
         ("/mesh/passed", ["", "a", []]),
         ("/mesh/journal", [b""]),
         ("/queue/x", []),
@@ -411,3 +422,28 @@ def test_a_frame_with_a_changed_byte_is_a_frame_or_one_mesh_error(frame: MeshFra
 def test_nesting_without_end_is_refused() -> None:
     with pytest.raises(MeshError):
         decode(BOTH, "/mesh/welcome", b"\x91" * 100_000 + b"\xc0", Sender("a"))
+
+
+@pytest.mark.parametrize("destination", ["/mesh/topics", "/mesh/held", "/mesh/question", "/mesh/ack"])
+@pytest.mark.parametrize("element", [b"\x90", b"\x80", b"\x05"])
+def test_a_frame_of_millions_of_elements_is_refused_while_it_is_unpacked(destination: str, element: bytes) -> None:
+    bound = BOUNDS.get(destination, FEW)
+    each = bound.elements_max // 2
+    many = bound.body_bytes_max // (each + 5) - 1
+    body = b"\xdd" + many.to_bytes(4, "big") + (b"\xdd" + each.to_bytes(4, "big") + element * each) * many
+    tracemalloc.start()
+
+    with pytest.raises(MeshError, match=f"over {bound.elements_max} elements|exceeds max_array_len"):
+        decode(BOTH, destination, body, Sender("a"))
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 160 << 20
+
+
+@pytest.mark.parametrize("destination", sorted(BOTH))
+def test_a_frame_that_is_no_batch_is_bounded_by_its_kind(destination: str) -> None:
+    bound = BOUNDS.get(destination, FEW).body_bytes_max
+
+    with pytest.raises(MeshError, match=f"is over {bound}"):
+        decode(BOTH, destination, bytes(bound + 1), Sender("a"))

@@ -48,8 +48,8 @@ def changed(frame: Frame, **headers: str | None) -> Frame:
 
 def meet(b: Identity, a: Identity, to: str = "a", certificate: str | None = None) -> tuple[Partner, Partner]:
     """b dials a; (what b believes, what a believes)."""
-    certificate_name = None if certificate is None else lambda: certificate
-    dialling, answering = Dialling(b, to, NONCE_B), Answering(a, NONCE_A, certificate_name)
+    certificate_names = None if certificate is None else lambda: frozenset(certificate.split())
+    dialling, answering = Dialling(b, to, NONCE_B), Answering(a, NONCE_A, certificate_names)
     seen_by_a, connected = answering.connect(connect_frame(dialling.connect()))
     seen_by_b, subscribe = dialling.connected(connected_frame(connected))
     answering.subscribe(subscribe_frame(subscribe))
@@ -186,6 +186,8 @@ def test_without_a_secret_a_certificate_must_name_the_node() -> None:
 
     assert code_of(b, a, certificate=None) == "no-proof"
     assert code_of(b, a, certificate="c") == "wrong-certificate"
+    meet(b, a, certificate="b.example b")
+    assert code_of(b, a, certificate="b.example c") == "wrong-certificate"
     assert code_of(b, a, certificate="") == "wrong-certificate"
 
 

@@ -4,6 +4,7 @@ import pytest
 import trio
 import trio.testing
 
+from qmq.broker.message import SEEN
 from qmq.broker.outcome import Outcome
 from qmq.dots import Origin
 from qmq.members import Listing
@@ -439,7 +440,7 @@ async def test_what_a_leaving_consumer_had_goes_to_another_node(autojump_clock: 
         b.unsubscribe(consumer)
         await until(lambda: c.seen == [b"one"])
 
-    assert c.deliveries[0].message.attempts == 1
+    assert c.deliveries[0].message.attempts == SEEN
 
 
 async def test_a_short_cut_leaves_a_lent_message_with_its_consumer(autojump_clock: trio.testing.MockClock) -> None:

@@ -59,6 +59,8 @@ class MeshRig:
         self._worlds: dict[str, SimulatedWorld] = {}
         self.skews_us: dict[str, int] = {}
         """How wrong the wall clock of a node is from its next life on; see `step_clock`."""
+        self.trusts_clock: set[str] = set()
+        """Nodes that are started with `--trust-clock`."""
         self._ends: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
         self._read: dict[str, PeersFile] = {}
         self._nursery: trio.Nursery | None = None
@@ -85,6 +87,18 @@ class MeshRig:
             for name in self.names:
                 await self.start(name)
             await self.until_linked()
+            yield self
+            for node in self.nodes.values():
+                node.stop()
+
+    @asynccontextmanager
+    async def run_apart(self, name: str) -> AsyncIterator["MeshRig"]:
+        """As `run`, with one node that hears no other."""
+        isolate(self, name)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for each in self.names:
+                await self.start(each)
             yield self
             for node in self.nodes.values():
                 node.stop()
@@ -139,9 +153,13 @@ class MeshRig:
             self._read[name] = peers
         return is_taken
 
-    def slow_disk(self, name: str, seconds: float) -> None:
-        """From now on a disk call of this node's present life takes up to `seconds`."""
+    def slow_disk(self, name: str, seconds: float, *, exactly: bool = False) -> None:
+        """From now on a disk call of this node's present life takes up to `seconds`, or `exactly` so long.
+
+        A quarter of it passes after the call has done its work.
+        """
         self._worlds[name].disk_seconds = seconds
+        self._worlds[name].is_disk_time_drawn = not exactly
 
     async def stop(self, name: str, *, wipe: bool = False) -> None:
         """It ends in order, and the others have seen it; with `wipe` its next life finds an empty disk."""
@@ -157,7 +175,7 @@ class MeshRig:
         """What this node is configured to do."""
         return NodeSettings(
             name=name,
-            stomp=(ListenerSettings(address=Address(host_of(self.names.index(name)), CLIENT_PORT), anonymous=True),),
+            stomp=(ListenerSettings(address=Address(host_of(self.names.index(name)), CLIENT_PORT)),),
             limits=self._limits,
             mesh=self._mesh.model_copy(update=self.mesh_changes.get(name, {})),
             **{
@@ -180,7 +198,7 @@ class MeshRig:
             0.002,
         )
         store = open_memory_store(disk, node=name, settings=self._stored)
-        return Node(settings, peers, store, world.world)
+        return Node(settings, peers, store, world.world, trusts_clock=name in self.trusts_clock)
 
     async def until_linked(self) -> None:
         """Every node has what the others had, and hands out messages."""

@@ -27,7 +27,7 @@ ANSWER_SECONDS = 30.0
 class Rig:
     """The node under test; `disk` outlives it, so a second `run` is a restart."""
 
-    def __init__(self, *, users: tuple[User, ...] = (), anonymous: bool = True, **settings: Any) -> None:
+    def __init__(self, *, users: tuple[User, ...] = (), anonymous: bool | None = None, **settings: Any) -> None:
         limits = {"farewell_seconds": 1.0, **settings.pop("limits", {})}
         self.fabric = Fabric(random.Random("rig"))
         self.disk = MemoryDisk()
@@ -39,6 +39,9 @@ class Rig:
             **settings,
         )
         self.lives = 0
+        self.skew_us = 0
+        """How wrong the wall clock is from the next life on."""
+        self.trusts_clock = False
         self.node: Node | None = None
 
     @property
@@ -51,12 +54,12 @@ class Rig:
         """Start the node; at the end stop it in order, if it still runs."""
         self.lives += 1
         chance = random.Random(f"life {self.lives}")
-        world = SimulatedWorld(self.fabric.network(HOST), self.disk, chance, 0, 0.002).world
+        world = SimulatedWorld(self.fabric.network(HOST), self.disk, chance, self.skew_us, 0.002).world
         store = open_memory_store(
             self.disk, node="a", settings=StoreSettings(segment_bytes_max=1 << 20, times_of=times_of)
         )
         async with trio.open_nursery() as nursery:
-            self.node = Node(self.settings, None, store, world)
+            self.node = Node(self.settings, None, store, world, trusts_clock=self.trusts_clock)
             await nursery.start(self.node.run)
             yield self
             self.node.stop()

@@ -23,6 +23,7 @@ class SlowDisk:
 
     def __init__(self) -> None:
         self.end = 0
+        self.is_short = False
         self.answer = trio.Event()
 
     def append(self, batches: list[bytes], settle_only: bool = False) -> int:
@@ -43,6 +44,7 @@ def commits_on(disk: Any) -> Commits:
         tell_now=lambda out: None,
         tell_after=lambda group, begin: None,
         flush=lambda: None,
+        on_short=lambda: None,
     )
 
 

@@ -8,7 +8,6 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import User
-from qmq.server import login
 from qmq.server.beats import Beats
 from tests.server.rig import Rig, eventually, send
 
@@ -58,21 +57,27 @@ async def test_beats_that_came_while_the_whole_node_stood_still_count(autojump_c
         assert await client.receipt() == "r"
 
 
-async def test_a_password_check_that_takes_long_is_no_late_login(
+async def test_the_time_for_a_login_holds_while_its_password_check_waits(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasher = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
     rig = Rig(users=(User(name="ann", password_hash=hasher.hash("secret")),), limits={"login_seconds": 1.0})
-    check = login.Logins.check
 
-    async def late(self: login.Logins, headers: dict[str, str], anonymous: bool) -> str | None:
-        await trio.sleep(3.0)
-        return await check(self, headers, anonymous)
+    async def for_ever(*about: object) -> bool:
+        await trio.sleep_forever()
+        raise AssertionError
 
-    monkeypatch.setattr(login.Logins, "check", late)
     async with rig.run():
-        answer = await (await rig.dial()).log_in(login="ann", passcode="secret")
-        assert answer.head.headers["user-name"] == "ann"
+        monkeypatch.setattr(rig.alive.logins, "_is_right", for_ever)
+        client = await rig.dial()
+        await client.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:secret\n\n")
+        began = trio.current_time()
+
+        (error,) = await client.until_closed()
+
+        assert error.head.headers["error-code"] == "login-timeout"
+        assert trio.current_time() - began < 2.0
+        await eventually(lambda: rig.alive.door.pending == 0)
 
 
 async def test_connections_that_are_gone_leave_no_deadline_behind(autojump_clock: MockClock) -> None:

@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import argon2
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from qmq.config import DestinationPolicy, DestinationSettings
+from qmq.broker.dedup import sender_of
+from qmq.config import DestinationPolicy, DestinationSettings, User
 from qmq.errors import Refused
 from qmq.server.asking import ANSWER_SECONDS
+from qmq.server.retries import WAKING_SECONDS
 from qmq.wire.stomp import Frame
-from tests.server.mesh_rig import MeshRig
+from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.rig import ANSWER_SECONDS as PATIENCE
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 
@@ -72,6 +75,51 @@ async def test_the_words_of_others_name_the_same_id(word: str, autojump_clock: A
         )
 
         assert await receipts(client, 2) == [("1", False), ("2", True)]
+
+
+PASSWORD_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
+USERS = tuple(User(name=name, password_hash=PASSWORD_HASH) for name in ("ann", "bob"))
+
+
+@pytest.mark.parametrize("destination", [Q, F])
+async def test_a_user_cannot_suppress_a_message_of_another_by_its_id(destination: str, autojump_clock: Any) -> None:
+    async with Rig(users=USERS, anonymous=True).run() as rig:
+        ann = await rig.connect(login="ann", passcode="secret")
+        bob = await rig.connect(login="bob", passcode="secret")
+        guest = await rig.connect()
+        forged = sender_of("ann")
+        await bob.send(send(destination, "bob's", "r", dedup_id="order-1", dedup_sender=forged))
+        await guest.send(send(destination, "guest's", "r", dedup_id="order-1", dedup_sender=forged))
+        assert await receipts(bob, 1) == await receipts(guest, 1) == [("r", False)]
+
+        for client, body in ((ann, "ann's"), (bob, "bob's again"), (guest, "guest's again")):
+            await client.send(send(destination, body, "r", dedup_id="order-1"))
+        assert [await receipts(client, 1) for client in (ann, bob, guest)] == [
+            [("r", False)],
+            [("r", True)],
+            [("r", True)],
+        ]
+
+        assert await consumed(await rig.connect(), destination) == [b"bob's", b"guest's", b"ann's"]
+
+
+async def test_a_user_that_tries_again_at_another_node_is_known_there_and_after_a_restart(autojump_clock: Any) -> None:
+    rig = MeshRig("a", "b", users=USERS)
+    async with rig.run():
+        first = await rig.connect("a", login="ann", passcode="secret")
+        await first.send(send(Q, "ann's", "r", dedup_id="order-1"))
+        assert await receipts(first, 1) == [("r", False)]
+        ann = await rig.connect("b", login="ann", passcode="secret")
+        bob = await rig.connect("b", login="bob", passcode="secret")
+
+        await ann.send(again(Q, "ann's again", "r", "order-1"))
+        await bob.send(again(Q, "bob's", "r", "order-1"))
+
+        assert [await receipts(client, 1) for client in (ann, bob)] == [[("r", True)], [("r", False)]]
+    async with rig.run():
+        ann = await rig.connect("b", login="ann", passcode="secret")
+        await ann.send(send(Q, "ann's again", "r", dedup_id="order-1"))
+        assert await receipts(ann, 1) == [("r", True)]
 
 
 async def test_an_id_counts_for_one_destination(autojump_clock: Any) -> None:
@@ -440,3 +488,70 @@ async def test_a_client_that_leaves_while_peers_are_asked_appends_nothing_and_bl
 
         assert node.broker.next_sequence == before
         assert not node.retries._deciding
+
+
+@pytest.mark.parametrize("seconds", [25.0, 3.0])
+async def test_a_node_that_was_away_asks_its_peers_before_it_appends_what_lay_in_its_sockets(
+    seconds: float, autojump_clock: Any
+) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        stale = await rig.connect("b")
+        isolate(rig, "b")
+        await trio.sleep(seconds)
+        other = await rig.connect("c")
+        await other.send(again(Q, "1", "r1", "x"))
+        assert await receipts(other, 1) == [("r1", False)]
+
+        rejoin(rig, "b")
+        rig.sleep_machine("b", 25.0)
+        await stale.send(send(Q, "1", "r1", dedup_id="x"), send(Q, "2", "r2", dedup_id="y"))
+
+        assert await receipts(stale, 2) == [("r1", True), ("r2", False)]
+        assert sorted(await consumed(await rig.connect("a"))) == [b"1", b"2"]
+
+
+async def test_a_node_that_was_away_and_stays_without_peers_goes_on_after_some_seconds(autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        client = await rig.connect("b")
+        isolate(rig, "b")
+        rig.sleep_machine("b", 25.0)
+        began = trio.current_time()
+
+        await client.send(send(Q, "1", "r1", dedup_id="x"))
+        assert await receipts(client, 1) == [("r1", False)]
+        await client.send(send(Q, "2", "r2", dedup_id="y"))
+        assert await receipts(client, 1) == [("r2", False)]
+
+        assert trio.current_time() - began < WAKING_SECONDS + 2 * ANSWER_SECONDS + 2
+
+
+async def test_a_node_whose_links_have_caught_up_asks_about_first_attempts_no_more(autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        node = rig.nodes["b"]
+        client = await rig.connect("b")
+        rig.sleep_machine("b", 25.0)
+        await client.send(send(Q, "1", "r1", dedup_id="x"))
+        await receipts(client, 1)
+        assert node.retries.asked == 1
+        await trio.sleep(WAKING_SECONDS)
+        await client.send(send(Q, "2", "r2", dedup_id="y"))
+        await receipts(client, 1)
+
+        await client.send(send(Q, "3", "r3", dedup_id="z"))
+        await receipts(client, 1)
+
+        assert node.retries.asked <= 2
+
+
+async def test_what_came_while_a_node_had_no_link_is_asked_about_until_its_links_have_caught_up(
+    autojump_clock: Any,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        node = rig.nodes["b"]
+        assert not node.broker.dedup.is_behind
+        isolate(rig, "b")
+        await eventually(lambda: node.broker.dedup.is_behind)
+
+        rejoin(rig, "b")
+
+        await eventually(lambda: not node.broker.dedup.is_behind)

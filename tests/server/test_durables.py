@@ -520,6 +520,29 @@ async def test_what_the_node_gave_up_is_missing_too(autojump_clock: MockClock) -
         assert notice.head.headers["qmq-gap"] == f"{lost}=1-77"
 
 
+async def test_a_notice_has_a_message_id_that_no_message_has(autojump_clock: MockClock) -> None:
+    """Clients drop what repeats an id: that of a notice is of memory, as is that of a message that no journal has."""
+    async with Rig().run() as rig:
+        await publish(rig, "1")
+        notices = []
+        for lost in (Origin("b", 0xB), Origin("b", 0xC)):
+            client = await durable(rig, id=f"of {lost}", x_stream_offset="first")
+            await acknowledge(client, *(await taken(client, 1)))
+            await leave(client)
+            rig.alive.accept_gap(lost, 77)
+            await rig.alive.all_told()
+            (notice,) = await taken(await durable(rig, id=f"of {lost}"), 1)
+            notices.append(notice)
+        reader = await rig.connect()
+        await reader.send(subscribe("/queue/memory"), send("/queue/memory", "m", persistent="false"))
+
+        ids = [frame.head.headers["message-id"] for frame in [*notices, await reader.next("MESSAGE")]]
+
+        assert [id.rpartition("-")[0] for id in ids] == [str(rig.alive.origin)] * 3
+        assert len(set(ids)) == 3
+        assert all(id.rpartition("-")[2].startswith("m") for id in ids), ids
+
+
 async def test_a_selector_leaves_out_for_good_what_it_does_not_want(autojump_clock: MockClock) -> None:
     async with Rig(destinations=BRIEF).run() as rig:
         client = await durable(rig, selector="colour = 'red'")

@@ -60,7 +60,7 @@ class BusyPipe:
     """A client that always has more to say: each read brings more of the same frames, until `turns_max` of all."""
 
     peer_address = "10.0.0.1"
-    peer_certificate_name = None
+    peer_certificate_names: frozenset[str] = frozenset()
 
     def __init__(self, frame: bytes, turns: Turns, turns_max: int) -> None:
         self._text = frame * (1 + 2 * PIECE_BYTES // len(frame))
@@ -147,7 +147,8 @@ async def test_a_busy_client_is_read_twice_at_most_while_another_waits_for_its_a
     async with Rig().run() as rig:
         async with trio.open_nursery() as nursery:
             for pipe in [quiet, *[BusyPipe(frame, turns, turns_max) for _ in range(busy)]]:
-                nursery.start_soon(Session(rig.alive, pipe, True).serve)
+                login = rig.alive.door.admit(pipe.peer_address)
+                nursery.start_soon(Session(rig.alive, pipe, rig.settings.stomp[0], login).serve)
 
     assert len(quiet.waits) > 5
     assert max(quiet.waits) <= 2 * busy

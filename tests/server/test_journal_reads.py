@@ -3,12 +3,10 @@
 import json
 from typing import Any
 
-import argon2
 import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.config import User
 from qmq.dots import Origin
 from qmq.storage.batch import batch_records, read_head
 from qmq.storage.rest import Rest, rest_batch
@@ -226,20 +224,6 @@ async def test_a_vector_that_is_none_is_refused(autojump_clock: MockClock, heade
 
         error = await client.next("ERROR")
         assert error.head.headers["error-code"] == "bad-resume" and header in error.head.headers["message"]
-
-
-async def test_a_user_who_may_not_look_may_not_read(autojump_clock: MockClock) -> None:
-    user = User(
-        name="eve",
-        password_hash=argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("x"),
-        control=False,
-    )
-    async with Rig(users=(user,), anonymous=False).run() as rig:
-        client = await rig.connect(login="eve", passcode="x")
-
-        await client.send(subscribe(JOURNAL))
-
-        assert (await client.next("ERROR")).head.headers["error-code"] == "not-allowed"
 
 
 async def test_a_status_has_room_for_some_of_many_readers(autojump_clock: MockClock) -> None:

@@ -35,7 +35,7 @@ async def test_nodes_that_have_only_certificates_find_each_other(tmp_path: Path)
     for name in ("a", "b"):
         settings = NodeSettings(
             name=name,
-            stomp=(ListenerSettings(address=Address(HOST, 0), anonymous=True),),
+            stomp=(ListenerSettings(address=Address(HOST, 0)),),
             mesh=MeshSettings(tls=papers.of(name)),
         )
         world = World(

@@ -71,3 +71,53 @@ async def test_last_words_do_not_begin_in_the_midst_of_a_frame(room: int) -> Non
 
     assert kernel.taken == (FIRST + SECOND + LAST if room else LAST)
     assert outbox.size == 0
+
+
+async def test_what_is_held_back_is_counted_until_it_has_gone_out() -> None:
+    counted: list[int] = []
+    kernel, starts = Kernel(1000), Starts()
+    outbox = Outbox(kernel, starts, counted.append)  # type: ignore[arg-type]  # of a pipe it only sends
+    outbox.await_answer()
+    outbox.put(FIRST)
+    outbox.flush()
+    assert (kernel.taken, sum(counted)) == (b"", len(FIRST))
+
+    outbox.put_answer(SECOND)
+    outbox.answered()
+    outbox.flush()
+
+    assert kernel.taken == SECOND + FIRST
+    assert sum(counted) == outbox.size == 0
+
+
+async def test_what_is_held_back_is_dropped_with_the_rest_to_make_room_for_an_error() -> None:
+    counted: list[int] = []
+    kernel, starts = Kernel(1000), Starts()
+    outbox = Outbox(kernel, starts, counted.append)  # type: ignore[arg-type]  # of a pipe it only sends
+    outbox.await_answer()
+    outbox.put(FIRST)
+
+    outbox.drop_waiting()
+    outbox.put_answer(LAST)
+    outbox.await_nothing()
+    outbox.flush()
+
+    assert kernel.taken == LAST
+    assert sum(counted) == outbox.size == 0
+
+
+async def test_hooks_wait_for_what_is_held_back() -> None:
+    kernel, starts = Kernel(1000), Starts()
+    outbox = Outbox(kernel, starts)  # type: ignore[arg-type]  # of a pipe it only sends
+    written: list[bytes] = []
+    outbox.await_answer()
+    outbox.put(FIRST)
+    outbox.written_hooks.append(lambda: written.append(kernel.taken))
+    outbox.put_answer(SECOND)
+    outbox.flush()
+    assert not written
+
+    outbox.answered()
+    outbox.flush()
+
+    assert written == [SECOND + FIRST]

@@ -1,9 +1,13 @@
 """Selectors, groups, exclusive consumers, windows and browsers of queues, through real frames on one node."""
 
 import pytest
+import trio
 from trio.testing import MockClock
 
+from qmq.broker import picking
+from qmq.broker.paging import PAGE_MESSAGES
 from qmq.broker.picking import KEPT_MAX
+from qmq.build import BUILD
 
 from .rig import Client, Rig, send, subscribe
 from .test_queue_paging import JOBS, SMALL, consume, publish
@@ -80,6 +84,30 @@ async def test_two_selectors_of_different_speed_empty_a_paged_queue(autojump_clo
         assert await consume(red, 1500) == list(range(1, 3001, 2))
         assert rig.alive.broker.queues.by_name[JOBS].depth == 0
     assert KEPT_MAX > 3000, "else the fast one may have to wait for the slow one"
+
+
+@pytest.mark.skipif(BUILD == "compiled", reason="a bound that is compiled stays")
+async def test_what_waits_for_a_slow_consumer_is_bounded_in_bytes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(picking, "KEPT_BYTES_MAX", 1 << 20)
+    rig = Rig(limits=SMALL)
+    async with rig.run():
+        sender = await rig.connect()
+        for number in range(1, 5001):
+            color = "red" if number < 5000 else "blue"
+            await sender.send(send(JOBS, f"{number:1024}", color=color))
+        await sender.send("SEND\ndestination:/topic/done\nreceipt:done\n\n")
+        await sender.receipt()
+        await rig.alive.checkpoints.checkpoint()
+
+        red = await consumer(rig, selector="color = 'red'", prefetch="1")
+        blue = await consumer(rig, selector="color = 'blue'", prefetch="100")
+        await trio.sleep(10)
+
+        assert rig.alive.broker.queues.by_name[JOBS].held < 1024 + 2 * PAGE_MESSAGES
+        assert await consume(red, 4999) == list(range(1, 5000))
+        assert await consume(blue, 1) == [5000]
 
 
 async def test_groups_come_out_of_the_store_whole_and_in_order(autojump_clock: MockClock) -> None:

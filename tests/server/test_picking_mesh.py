@@ -185,3 +185,24 @@ async def test_a_browser_sees_what_was_sent_to_other_nodes(autojump_clock: MockC
         assert (await browser.next("MESSAGE")).head.headers["browser"] == "end"
         consuming = await consumer(rig, "b")
         assert sorted(await ack(consuming, 6)) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+
+
+async def test_a_window_takes_turns_over_queues_of_this_node_and_of_another(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        here, there = await rig.connect("b"), await rig.connect("a")
+        await here.send(*(send("/queue/many", f"many {number}", f"m{number}") for number in range(50)))
+        await there.send(*(send("/queue/few", f"few {number}", f"f{number}") for number in range(6)))
+        for _ in range(50):
+            await here.receipt()
+        for _ in range(6):
+            await there.receipt()
+        client = await rig.connect("b", prefetch="1")
+        for name in ("/queue/many", "/queue/few"):
+            await client.send(subscribe(name, name, "client-individual"))
+            await client.receipt()
+
+        bodies = await ack(client, 56)
+
+        turns = [number for number, body in enumerate(bodies) if body.startswith(b"few")]
+        assert turns[0] <= 3
+        assert max(later - earlier for earlier, later in zip(turns, turns[1:], strict=False)) <= 3

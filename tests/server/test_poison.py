@@ -145,6 +145,8 @@ async def test_whoever_is_killed_between_failures_the_message_reaches_its_limit(
             while not depths(rig.nodes["a"]).get(DEAD, 0):
                 client = await consumer(rig, "b")
                 seen.append(await nack(client))
+                # In order: what an owner that is back at once sends to a lost connection would count as a failure.
+                await client.send("DISCONNECT\n\n")
                 client.pipe.close()
                 if len(seen) % 2:
                     # The word of b may still be on its way to a.

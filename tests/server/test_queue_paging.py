@@ -308,9 +308,9 @@ async def test_a_slot_that_is_free_delays_no_deadline(
     async with rig.run():
         free = rig.alive.slot
 
-        async def slot() -> None:
+        async def slot(*session: int, **how: bool) -> None:
             autojump_clock.jump(0.000_01)  # as any call takes on a real clock
-            await free()
+            await free(*session, **how)
 
         monkeypatch.setattr(rig.alive, "slot", slot)
         client = await rig.connect()

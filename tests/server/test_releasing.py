@@ -10,6 +10,7 @@ from qmq.config import StorageSettings
 from qmq.dots import Origin
 from qmq.errors import Refused
 from qmq.server import repairs
+from qmq.server.checkpoints import Checkpoints
 from qmq.server.releasing import Releasing
 from qmq.storage import seals
 from qmq.storage.memory import MemoryDisk
@@ -278,18 +279,21 @@ async def test_a_gap_of_another_incarnation_holds_up_nothing(autojump_clock: Moc
         assert await waiting(mesh, "c") == every
 
 
-async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock) -> None:
+async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with mesh_of("a", "b", "c").run() as mesh:
         await written_alone(mesh, "one", "two", "three")
         rot(mesh.disks["a"], b"two")
+        # Every look at this disk finds it full, from the first one on: a later one must not end the shortage.
+        room = Checkpoints._room
+        monkeypatch.setattr(Checkpoints, "_room", lambda one: 0 if one._desk is mesh.nodes["a"] else room(one))
         a = await mesh.start("a")
-        a.broker.disk_full = True
+        await eventually(lambda: a.broker.disk_full)
         rejoin(mesh, "a")
         await mesh.until_linked()
         await trio.sleep(LONG_SECONDS)
         assert depths(a) == {JOBS: 1}
 
-        a.broker.disk_full = False
+        monkeypatch.undo()
 
         await eventually(lambda: depths(a) == {JOBS: 2})
 

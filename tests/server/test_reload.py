@@ -165,7 +165,7 @@ async def test_a_shorter_retention_drops_on_a_quiet_node(autojump_clock: MockClo
 
 
 async def test_a_user_who_is_gone_is_told_and_disconnected_and_others_stay(autojump_clock: MockClock) -> None:
-    async with Rig(users=(ANN,)).run() as rig:
+    async with Rig(users=(ANN,), anonymous=True).run() as rig:
         nobody, ann = await rig.connect("10.0.0.1"), await rig.connect("10.0.0.2", login="ann", passcode="secret")
 
         assert await reloader(rig, users=()).reload()
@@ -199,10 +199,10 @@ async def test_a_user_who_is_taken_out_while_the_password_is_checked_does_not_co
         checking, go_on = trio.Event(), trio.Event()
         right = rig.alive.logins._is_right
 
-        async def slowly(login: str, passcode: str, known: str | None) -> bool:
+        async def slowly(*about: Any) -> bool:
             checking.set()
             await go_on.wait()
-            return await right(login, passcode, known)
+            return await right(*about)
 
         monkeypatch.setattr(rig.alive.logins, "_is_right", slowly)
         ann = await rig.dial()
@@ -231,6 +231,29 @@ async def test_a_bad_file_changes_nothing_and_raises_an_alarm(
         assert rig.alive.rules.generation == 1
         assert [alarm["code"] for alarm in rig.alive.alarms.list()] == ["reload"]
     assert "node.toml:3: this" in caplog.text and "node.toml:9: that" in caplog.text
+
+
+async def test_the_alarm_names_the_last_refusal_and_ends_when_a_reload_is_taken_up(
+    autojump_clock: MockClock,
+) -> None:
+    answers: list[str | None] = ["node.toml:3: this", "node.toml:9: that", None]
+
+    async with Rig().run() as rig:
+
+        def read() -> tuple[NodeSettings, PeersFile | None]:
+            mistake = answers.pop(0)
+            if mistake is not None:
+                raise ConfigError([mistake])
+            return rig.settings, None
+
+        change = Reloader(rig.alive, rig.settings, None, read)
+        assert not await change.reload()
+        assert not await change.reload()
+        assert [alarm["message"][-4:] for alarm in rig.alive.alarms.list()] == ["that"]
+
+        assert await change.reload()
+
+        assert rig.alive.alarms.list() == []
 
 
 async def test_a_certificate_is_renewed_with_all_else_or_not_at_all(
@@ -316,6 +339,7 @@ def parts(node: Node) -> dict[str, object]:
         "retained": slots(broker.retained),
         "rules": {**slots(rules), "prefetch_default": rules.prefetch_default},
         "logins": node.logins._limits,
+        "door": node.door._limits,
     }
 
 

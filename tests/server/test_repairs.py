@@ -345,7 +345,8 @@ async def test_nothing_is_handed_out_while_a_node_writes_down_that_it_has_to_ask
         def slowly(catalog: MemoryCatalog, facts: Mapping[str, str | None]) -> None:
             set_facts(catalog, facts)
             if UNCHECKED in facts:
-                mesh.slow_disk("a", 300.0 if facts[UNCHECKED] is not None else 0.002)
+                is_slow = facts[UNCHECKED] is not None
+                mesh.slow_disk("a", 300.0 if is_slow else 0.002, exactly=is_slow)
 
         monkeypatch.setattr(MemoryCatalog, "set_facts", slowly)
         a = await mesh.start("a")

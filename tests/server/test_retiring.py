@@ -2,17 +2,21 @@
 
 import json
 from dataclasses import replace
+from typing import cast
 
+import msgpack
 import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.broker.outcome import Outcome
 from qmq.errors import StorageError
 from qmq.members import Retirement
 from qmq.server.node import Node
 from qmq.server.retiring import linked
 from qmq.server.status import status_of
 from qmq.storage.mesh_facts import RETIRED
+from qmq.storage.record import Kind
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, send, subscribe
 from tests.server.test_members import all_count, codes
@@ -126,6 +130,60 @@ async def test_one_peer_alone_cannot_send_a_node_away(autojump_clock: MockClock)
         assert codes(c) == []
 
 
+async def test_the_word_of_one_peer_ends_no_running_node(autojump_clock: MockClock) -> None:
+    """As a node says it that was broken into."""
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        a, b, c = (mesh.nodes[name] for name in "abc")
+        lie = (Retirement(node="b", adopter="a"), Retirement(node="c", adopter="a"))
+
+        for victim in (b, c):
+            victim.standing_came("a", replace(a.membership.standing, retired=lie))
+        await trio.sleep(60)
+
+        assert not b.ended.is_set()
+        assert not c.ended.is_set()
+        assert b.membership.members == c.membership.members == {"a", "b", "c"}
+        assert "retirement-unconfirmed" in codes(b)
+        b.standing_came("a", a.membership.standing)
+        assert codes(b) == []
+
+
+async def test_a_record_of_one_peer_ends_no_running_node(autojump_clock: MockClock) -> None:
+    """One that a node wrote which was broken into reaches every journal."""
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        a, c = mesh.nodes["a"], mesh.nodes["c"]
+        now_us = a.world.now_us()
+        out = Outcome(now_us=now_us)
+        body = msgpack.packb({"node": "c", "adopter": "a", "sealed": {}})
+        a.broker.note_fact(cast("Kind", 9), body, now_us, out)
+        a.submit(out)
+        await a.all_told()
+
+        await eventually(lambda: c.durable_vector()[a.origin] == a.durable_vector()[a.origin])
+        await trio.sleep(10)
+
+        assert not c.ended.is_set()
+        assert c.membership.members == {"a", "b", "c"}
+
+
+async def test_the_word_of_one_peer_does_not_retire_a_node_that_restarts(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await mesh.stop("c")
+        b.standing_came("a", replace(a.membership.standing, retired=(Retirement(node="c", adopter="a"),)))
+        await trio.sleep(2)
+
+        c = await mesh.start("c")
+        await mesh.until_linked()
+        await trio.sleep(60)
+
+        assert not c.ended.is_set()
+        assert b.membership.members == {"a", "b", "c"}
+
+
 async def test_a_node_that_is_heard_is_retired_only_by_force_and_then_stops(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
@@ -138,7 +196,14 @@ async def test_a_node_that_is_heard_is_retired_only_by_force_and_then_stops(auto
         assert "b can reach c" in str(said["message"])
         assert mesh.nodes["a"].peer_names == ["b", "c"]
 
-        assert (await retire(await mesh.connect("a"), "c", force="true"))["retired"] == "c"
+        said = await retire(await mesh.connect("a"), "c", force="true")
+        assert said["error-code"] == "not-agreed"
+        assert "force it at b as well" in str(said["message"])
+        await trio.sleep(30)
+        assert not mesh.nodes["c"].ended.is_set()
+
+        assert (await retire(await mesh.connect("b"), "c", force="true"))["retired"] == "c"
+        mesh.heal("a", "c")
         with trio.fail_after(30):
             await mesh.nodes.pop("c").ended.wait()
 
@@ -360,6 +425,7 @@ async def test_the_list_of_a_node_that_left_counts_no_more(autojump_clock: MockC
     """It hears that it was retired, and tells so, before it stops."""
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
+        await retire(await mesh.connect("b", on_error="keep-open"), "c", force="true")
         await retire(await mesh.connect("a"), "c", force="true")
         await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
         await trio.sleep(10)

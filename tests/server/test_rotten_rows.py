@@ -1,6 +1,9 @@
 """Rows of the queue store that rot: the rest flows, the damaged message comes back sound, and what is lost is told."""
 
 from collections.abc import Collection
+from copy import deepcopy
+from threading import Lock
+from typing import Any
 
 import trio
 from trio.testing import MockClock
@@ -192,3 +195,46 @@ async def test_a_lost_file_is_filled_by_peers_before_anything_is_handed_out(auto
 
         assert await bodies(mesh, "a", 50) == [b"%d" % n for n in range(50)]
         assert (a.row_repairs.lost, a.store.lacks()) == (0, [])
+
+
+async def test_a_store_that_lost_its_last_commits_is_filled_by_peers_before_anything_is_handed_out(
+    autojump_clock: MockClock,
+) -> None:
+    async with rig("a", "b").run() as mesh:
+        await publish(mesh, "a", JOBS, *[str(n) for n in range(30)])
+        await mesh.nodes["a"].checkpoints.checkpoint()
+        state: Any = mesh.disks["a"].tables["queues"]
+        old = deepcopy(state, {id(state.reading): Lock()})
+        assert await bodies(mesh, "b", 30) == [b"%d" % n for n in range(30)]
+        await publish(mesh, "a", JOBS, *[str(n) for n in range(30, 50)])
+        await forget_the_past(mesh, "a")
+        await mesh.nodes["b"].checkpoints.checkpoint()
+        await mesh.stop("a")
+        mesh.disks["a"].tables["queues"] = old
+
+        a = await mesh.start("a")
+        assert a.repairs.is_stale
+        await mesh.until_linked()
+
+        assert await bodies(mesh, "a", 20) == [b"%d" % n for n in range(30, 50)]
+        assert (a.row_repairs.lost, a.store.lacks()) == (0, [])
+        assert "damage" in codes(a)
+
+
+async def test_a_node_alone_says_what_its_store_may_have_lost_and_goes_on(autojump_clock: MockClock) -> None:
+    async with rig("a").run() as mesh:
+        await publish(mesh, "a", JOBS, "one", "two", "three")
+        await forget_the_past(mesh, "a")
+        (dropped,) = mesh.nodes["a"].store.journal.base().items()
+        await mesh.stop("a")
+        del mesh.disks["a"].tables["queues"]
+
+        a = await mesh.start("a")
+
+        await eventually(lambda: "lost" in codes(a))
+        (lost,) = [alarm for alarm in a.alarms.list() if alarm["code"] == "lost"]
+        assert f"unsettled messages of {dropped[0]} after 0 up to {dropped[1]}" in str(lost["message"])
+        assert "damage" in codes(a)
+        await publish(mesh, "a", JOBS, "four")
+        assert await bodies(mesh, "a", 1) == [b"four"]
+        assert a.store.lacks() == []

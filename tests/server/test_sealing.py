@@ -1,5 +1,6 @@
 """Dead incarnations are forgotten: a thousand restarts leave vectors as they were, and nothing comes back."""
 
+import trio
 from trio.testing import MockClock
 
 from qmq.broker.outcome import Outcome
@@ -9,7 +10,7 @@ from qmq.server.node import Node
 from qmq.server.status import status_of
 from tests.replication.rig import batch_of
 from tests.server.mesh_rig import MeshRig
-from tests.server.rig import send, subscribe
+from tests.server.rig import eventually, send, subscribe
 from tests.server.test_repairs import publish, short_lived
 
 JOBS = "/queue/jobs"
@@ -84,6 +85,30 @@ async def test_a_member_that_is_away_keeps_the_end_open(autojump_clock: MockCloc
 
         assert all(dead not in node.sealing.seals.last for node in mesh.nodes.values())
         assert all(knows(node, dead) for node in mesh.nodes.values())
+
+
+async def test_a_peer_without_the_last_records_keeps_the_end_open(autojump_clock: MockClock) -> None:
+    async with short_lived("a", "b", "c").run() as mesh:
+        dead = mesh.nodes["b"].origin
+        # c takes what comes, but has it on its disk much later.
+        mesh.slow_disk("c", 60.0, exactly=True)
+        await publish(mesh, "b", JOBS, "work")
+        last = mesh.nodes["b"].received_vector()[dead]
+        await mesh.stop("b")
+        b = await mesh.start("b")
+        await eventually(lambda: mesh.nodes["c"].received_vector().get(dead) == last)
+
+        for _ in range(3):
+            await settle_some(mesh, "b")
+            await b.checkpoints.checkpoint()
+            await trio.sleep(5)
+        assert mesh.nodes["c"].durable_vector().get(dead, 0) < last
+        assert dead not in b.sealing.seals.last
+
+        mesh.slow_disk("c", 0.002)
+        await trio.sleep(200)
+        await age(mesh, 2)
+        assert dead in b.sealing.seals.last
 
 
 async def test_nothing_of_a_forgotten_incarnation_is_taken_again(autojump_clock: MockClock) -> None:

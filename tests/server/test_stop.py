@@ -41,7 +41,9 @@ async def test_everything_that_was_decided_is_receipted_and_nothing_else_is_deci
                     return
 
             nursery.start_soon(go_on_sending)
-            receipts = [frame.head.headers["receipt-id"] for frame in await client.until_closed()]
+            *answers, error = await client.until_closed()
+            receipts = [frame.head.headers["receipt-id"] for frame in answers]
+            assert error.head.headers["error-code"] == "stopping"
 
     async with rig.run():
         assert depths(rig.alive)["/queue/q"] == 1 + len(receipts)
@@ -52,7 +54,7 @@ async def test_nobody_logs_in_any_more_while_others_leave(autojump_clock: MockCl
     async with rig.run():
         await rig.connect()
         late = await rig.dial()
-        await eventually(lambda: rig.alive.logins.pending == 1)
+        await eventually(lambda: rig.alive.door.pending == 1)
         rig.alive.stop()
         await trio.sleep(0.5)
         await late.send("CONNECT\naccept-version:1.2\n\n")
@@ -157,7 +159,7 @@ def test_an_address_in_use_is_said_in_one_line(tmp_path: Path, capsys: pytest.Ca
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        listener = ListenerSettings(address=Address("127.0.0.1", port), anonymous=True)
+        listener = ListenerSettings(address=Address("127.0.0.1", port))
 
         code = main.serve(settings_for(tmp_path, stomp=(listener,)), None)
 
@@ -215,7 +217,7 @@ def unchanged_process() -> Iterator[None]:
 def test_a_hang_up_while_a_node_starts_makes_it_read_its_files_when_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_for(tmp_path, stomp=(ListenerSettings(address=Address("127.0.0.1", 0), anonymous=True),))
+    settings = settings_for(tmp_path, stomp=(ListenerSettings(address=Address("127.0.0.1", 0)),))
     reads = []
 
     def read() -> tuple[NodeSettings, PeersFile | None]:

@@ -3,12 +3,10 @@
 import json
 from typing import Any
 
-import argon2
 from trio.testing import MockClock
 
-from qmq.config import User
 from tests.client.rig import running
-from tests.server.rig import Client, Rig, eventually, send, subscribe
+from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
 from tests.server.test_replies import at
 
 
@@ -54,6 +52,38 @@ async def test_the_picture_of_all_peers_follows_each_change(autojump_clock: Mock
             (picture,) = await events(watcher, 1)
 
 
+async def test_a_new_subscriber_gets_the_peers_at_once_and_the_others_nothing(autojump_clock: MockClock) -> None:
+    async with running("ab") as mesh:
+        first = await at(mesh, "a")
+        await first.send(subscribe("/system/peers"))
+        (picture,) = await events(first, 1)
+
+        second = await at(mesh, "a")
+        await second.send(subscribe("/system/peers"))
+        (again,) = await events(second, 1)
+
+        assert [(peer["name"], peer["out"], peer["in"]) for peer in picture] == [("b", "up", "up")]
+        assert [peer["name"] for peer in again] == ["b"]
+        await nothing_more(first)
+
+
+async def test_a_node_alone_answers_that_it_has_no_peers(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        watcher = await rig.connect()
+        await watcher.send(subscribe("/system/peers"))
+
+        assert (await watcher.any()).head.command == "RECEIPT"
+        assert json.loads((await watcher.next("MESSAGE")).body) == []
+
+
+async def test_a_subscriber_that_leaves_before_its_answer_gets_none(autojump_clock: MockClock) -> None:
+    async with running("ab") as mesh:
+        watcher = await at(mesh, "a")
+        await watcher.send(subscribe("/system/peers"), "UNSUBSCRIBE\nid:0\n\n")
+
+        await nothing_more(watcher)
+
+
 async def test_an_alarm_is_told_once(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         watcher = await rig.connect()
@@ -77,9 +107,10 @@ async def test_the_end_of_a_node_is_told_before_it_lets_its_clients_go(autojump_
         await watcher.receipt()
 
         rig.alive.stop()
-        frames = await watcher.until_closed()
+        event, error = await watcher.until_closed()
 
-        assert [json.loads(frame.body)["event"] for frame in frames] == ["stopping"]
+        assert json.loads(event.body)["event"] == "stopping"
+        assert error.head.headers["error-code"] == "stopping"
 
 
 async def test_nobody_is_told_by_another_node_and_nothing_is_left(autojump_clock: MockClock) -> None:
@@ -124,13 +155,3 @@ async def test_nobody_else_may_send_there_and_other_names_mean_nothing(autojump_
             client = await rig.connect()
             await client.send(frame)
             assert (await client.next("ERROR")).head.headers["error-code"] in ("bad-destination", "bad-pattern")
-
-
-async def test_a_user_who_may_not_ask_may_not_watch(autojump_clock: MockClock) -> None:
-    password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
-    users = (User(name="bob", password_hash=password_hash, control=False),)
-    async with Rig(users=users, anonymous=False).run() as rig:
-        bob = await rig.connect(login="bob", passcode="secret")
-        await bob.send(subscribe("/system/events"))
-
-        assert (await bob.next("ERROR")).head.headers["error-code"] == "not-allowed"

@@ -1,5 +1,6 @@
 """The queue messages of a silent node are served by another, and are its own again when it is back."""
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from trio.testing import MockClock
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
 from qmq.broker.ownership import Bid, Term
+from qmq.broker.rules import DEAD_LETTERS
 from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused
@@ -167,6 +169,41 @@ async def test_while_the_time_of_takeovers_differs_an_owner_hands_out_without_a_
         for _ in range(round(4 * AFTER / 0.1)):
             assert [hand_out(rig, owner) for owner in rig.names] == [{"a"}, {"b"}, {"c"}]
             await trio.sleep(0.1)
+
+
+def alarms(rig: MeshRig, name: str) -> list[str]:
+    return [alarm["code"] for alarm in rig.nodes[name].alarms.list()]
+
+
+async def test_the_alarms_of_a_takeover_are_over_when_the_owner_serves_itself_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        assert alarms(rig, "b") == ["takeover"]
+
+        rejoin(rig, "a")
+        await eventually(lambda: "returned" in alarms(rig, "a"))
+
+        assert [alarms(rig, name) for name in "abc"] == [["returned"], [], []]
+
+
+async def test_the_alarm_that_times_of_takeovers_differ_is_over_when_they_are_the_same(
+    autojump_clock: MockClock,
+) -> None:
+    rig = three()
+    rig.mesh_changes = {"a": {"takeover_after_seconds": 2 * AFTER}}
+    async with rig.run():
+        await eventually(lambda: [alarms(rig, name) for name in "bc"] == [["takeover-differs"]] * 2)
+
+        rig.mesh_changes = {}
+        await rig.stop("a")
+        await rig.start("a")
+
+        await eventually(lambda: [alarms(rig, name) for name in "abc"] == [[]] * 3)
 
 
 async def test_a_time_of_takeovers_that_is_shortened_while_the_owner_is_cut_off_begins_when_the_longer_one_is_over(
@@ -594,23 +631,50 @@ async def test_a_takeover_that_is_given_up_in_the_midst_of_a_checkpoint_leaves_i
         await publish(rig, "a", "one")
         await everywhere(rig)
         b = rig.nodes["b"]
-        checkpoint, stored, told = b.store.checkpoint, [], []
+        checkpoint, stored, noted = b.store.checkpoint, [], []
+        given_up: list[str] = []
+        could_not_begin = b.takeover.could_not_begin
 
         def slow_checkpoint(*arguments: Any) -> Any:
             report = checkpoint(*arguments)
             stored.append(report)
-            # The rest of this call takes longer than anybody waits for a takeover.
-            rig.slow_disk("b", 300.0 if len(stored) == 1 else 0.002)
+            # The rest of this call takes much longer than a takeover is waited for, and is not drawn.
+            rig.slow_disk("b", 1200.0 if len(stored) == 1 else 0.002, exactly=len(stored) == 1)
             return report
 
+        def note_given_up(owner: str, number: int) -> None:
+            given_up.append(owner)
+            could_not_begin(owner, number)
+
         monkeypatch.setattr(b.store, "checkpoint", slow_checkpoint)
-        monkeypatch.setattr(b.sealing, "checkpoint_done", told.append)
+        monkeypatch.setattr(b.sealing, "checkpoint_done", noted.append)
+        monkeypatch.setattr(b.takeover, "could_not_begin", note_given_up)
 
         isolate(rig, "a")
-        await eventually(lambda: bool(stored))
-        await trio.sleep(300.0)
+        await trio.sleep(600.0)
 
-        assert told == stored
+        assert given_up[:1] == ["a"], "the takeover did not meet the slow disk"
+        assert noted == stored
+
+
+async def test_a_takeover_that_hangs_keeps_no_other_owner_from_being_served(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c", "d", "e").run() as rig:
+        await publish(rig, "b", "of b")
+        await everywhere(rig)
+        # Each node that is left is in the midst of a campaign for the first of the two, for ever.
+        for name in "cde":
+            hanging = Campaign(Bid("a", 1, name), math.inf, confirms=False, released=None)
+            hanging.asked_at = math.inf
+            rig.nodes[name].takeover._campaigns["a"] = hanging
+        for name in "ab":
+            await rig.kill(name)
+
+        worker = await consumer(rig, "c")
+
+        with trio.fail_after(AFTER + SPARE):
+            message = await worker.next("MESSAGE")
+        assert message.body == b"of b"
+        assert not any("a" in serves(rig, name) for name in "cde")
 
 
 async def test_what_leaves_a_server_that_has_let_go_meanwhile_is_not_taken(autojump_clock: MockClock) -> None:
@@ -724,6 +788,30 @@ async def test_a_message_that_fails_goes_on_being_counted_whoever_serves_it(auto
                 await eventually(lambda: serves(rig, "a") == {"a"} and serves(rig, "b") == {"b"})
 
         assert seen == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_message_that_fails_at_its_owner_while_another_serves_it_is_buried_once(
+    autojump_clock: MockClock,
+) -> None:
+    policy = DestinationPolicy(pattern=JOBS, delivery_limit=1)
+    async with three(destinations=DestinationSettings(policies=(policy,))).run() as rig:
+        await publish(rig, "a", "poison")
+        at_owner = await consumer(rig, "a")
+        await at_owner.next("MESSAGE")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+
+        at_owner.pipe.close()
+        refuses = await consumer(rig, "b")
+        message = await refuses.next("MESSAGE")
+        await refuses.send(f"NACK\nid:{message.head.headers['ack']}\nrequeue:false\nreceipt:n\n\n")
+        await refuses.receipt()
+        rejoin(rig, "a")
+        await eventually(lambda: serves(rig, "a") == {"a"})
+        await everywhere(rig)
+
+        assert sum(depths(node).get(DEAD_LETTERS, 0) for node in rig.nodes.values()) == 1
 
 
 async def test_what_was_being_read_of_a_node_that_is_served_no_more_is_not_handed_out(

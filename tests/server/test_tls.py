@@ -7,12 +7,13 @@ import ssl
 import sys
 from pathlib import Path
 
+import argon2
 import pytest
 import trio
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from qmq.config import TlsSettings
+from qmq.config import Address, ListenerSettings, TlsSettings, User
 from qmq.errors import ConfigError, MeshError
 from qmq.server.certificates import Certificates
 from qmq.server.listeners import serve_clients
@@ -35,8 +36,8 @@ class Papers:
         self.ca = folder / "ca.pem"
         self.authority.cert_pem.write_to_path(str(self.ca))
 
-    def of(self, name: str, key_type: trustme.KeyType = trustme.KeyType.ECDSA) -> TlsSettings:
-        paper = self.authority.issue_cert(name, key_type=key_type)
+    def of(self, name: str, *more: str, key_type: trustme.KeyType = trustme.KeyType.ECDSA) -> TlsSettings:
+        paper = self.authority.issue_cert(name, *more, key_type=key_type)
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         for number, part in enumerate(paper.cert_chain_pems):
             part.write_to_path(str(certificate), append=number > 0)
@@ -126,6 +127,40 @@ async def test_a_client_speaks_stomp_over_tls_and_its_connection_ends_without_de
     assert frames[1].body == body
 
 
+@pytest.mark.parametrize(
+    ("has_users", "written_down", "login", "said"),
+    [
+        (True, None, "", "login-required"),
+        (True, True, "", "CONNECTED"),
+        (True, None, "login:ann\npasscode:secret\n", "CONNECTED"),
+        (False, None, "", "CONNECTED"),
+    ],
+)
+async def test_a_certificate_that_a_client_must_show_is_no_login(
+    papers: Papers, has_users: bool, written_down: bool | None, login: str, said: str
+) -> None:
+    password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
+    rig = Rig(users=(User(name="ann", password_hash=password_hash),) if has_users else ())
+    async with rig.run():
+        node = rig.alive
+        listener = ListenerSettings(address=Address(HOST, 0), tls=papers.of("node"), anonymous=written_down)
+        _, shown = Certificates().for_links(papers.of("client"))
+        node.world.network = TcpNetwork()
+        with trio.fail_after(SECONDS_MAX):
+            async with trio.open_nursery() as nursery:
+                address, stop = await nursery.start(serve_clients, node, listener)
+                client = await TcpNetwork().connect(*address, shown, "node")
+                await client.send_all(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0".encode())
+                connection = Connection(Role.CLIENT)
+                frames = []
+                while not frames:
+                    frames += connection.receive(await client.receive_some(65536))
+                client.close()
+                stop()
+
+    assert frames[0].head.headers.get("error-code", frames[0].head.command) == said
+
+
 async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Papers) -> None:
     rig = Rig()
     async with rig.run():
@@ -163,9 +198,21 @@ async def test_both_ends_of_a_mesh_link_see_the_name_in_the_certificate(papers: 
     dialled, accepted, first = await both_ends(listening, dialling, "a")
 
     assert first == b"hello"
-    assert (dialled.peer_certificate_name, accepted.peer_certificate_name) == ("a", "b")
+    assert (dialled.peer_certificate_names, accepted.peer_certificate_names) == ({"a"}, {"b"})
     dialled.close()
     assert await accepted.receive_some(10) == b""
+    accepted.close()
+
+
+async def test_a_certificate_of_several_names_shows_all_of_them_to_both_ends(papers: Papers) -> None:
+    _, dialling = Certificates().for_links(papers.of("b", "b.example"))
+    listening, _ = Certificates().for_links(papers.of("a", "a.example"))
+
+    dialled, accepted, _ = await both_ends(listening, dialling, "a")
+
+    assert dialled.peer_certificate_names == {"a", "a.example"}
+    assert accepted.peer_certificate_names == {"b", "b.example"}
+    dialled.close()
     accepted.close()
 
 
@@ -199,7 +246,7 @@ async def test_a_client_listener_with_an_authority_asks_for_certificates(papers:
     dialled, accepted, _ = await both_ends(listening, showing, "node")
 
     assert isinstance(accepted, TlsPipe)
-    assert accepted.peer_certificate_name == "client"
+    assert accepted.peer_certificate_names == {"client"}
     dialled.close()
     accepted.close()
 
@@ -237,9 +284,9 @@ async def test_a_renewed_certificate_is_shown_to_whoever_comes_later(papers: Pap
 async def test_a_certificate_is_renewed_with_a_key_of_another_kind(papers: Papers, kinds: tuple[str, str]) -> None:
     before, after = (trustme.KeyType[kind] for kind in kinds)
     certificates = Certificates()
-    listening = certificates.for_clients(papers.of("node", before).model_copy(update={"ca": None}))
+    listening = certificates.for_clients(papers.of("node", key_type=before).model_copy(update={"ca": None}))
 
-    renewed = papers.of("node", after)
+    renewed = papers.of("node", key_type=after)
     certificates.take_up(certificates.changed())
 
     expected = ssl.PEM_cert_to_DER_cert(renewed.certificate.read_text("utf-8"))
@@ -299,7 +346,7 @@ def test_nobody_is_asked_for_the_password_of_a_key(papers: Papers) -> None:
         )
     )
     code = f"""
-from qmq.config import TlsSettings
+from qmq.config import Address, ListenerSettings, TlsSettings, User
 from qmq.server.certificates import Certificates
 try:
     Certificates().for_clients(TlsSettings(certificate={str(tls.certificate)!r}, key={str(tls.key)!r}))

@@ -42,7 +42,7 @@ SECRET = "simulated-mesh-secret"
 
 WORK_SECONDS_MAX = 0.5
 
-RESERVE_BYTES = 1 << 20
+RESERVE_BYTES = 32 << 20
 """What a full disk keeps for settles: more than a simulation writes."""
 
 MESH = MeshSettings(
@@ -122,7 +122,7 @@ class Member:
         self._settings = NodeSettings(
             name=name,
             data=Path("unused"),
-            stomp=(ListenerSettings(address=Address(self.host, CLIENT_PORT), anonymous=True),),
+            stomp=(ListenerSettings(address=Address(self.host, CLIENT_PORT)),),
             storage=StorageSettings(
                 checkpoint_bytes=plan.checkpoint_bytes,
                 journal_keep_bytes=plan.journal_keep_bytes,
@@ -279,9 +279,10 @@ class Member:
         if self._world is not None:
             self._world.disk_seconds = self._disk_seconds
 
-    def set_full_disk(self, full: bool) -> None:
-        """A disk on which only the reserve is left, or one with room again."""
-        self.disk.capacity_bytes = self.disk.used_bytes() + RESERVE_BYTES if full else 1 << 40
+    def set_full_disk(self, full: bool, *, to_the_last_byte: bool = False) -> None:
+        """A disk on which only the reserve is left, or of that only what its file holds, or one with room again."""
+        left = self.disk.reserved_bytes if to_the_last_byte else RESERVE_BYTES
+        self.disk.capacity_bytes = self.disk.used_bytes() + left if full else 1 << 40
 
     def forgotten(self) -> Collection[Origin]:
         """Dead incarnations of which this node remembers the name and nothing else: all members had all of them."""

@@ -28,6 +28,7 @@ EXPECTED_ALARMS = (
     "duplicate-node",
     "refused-duplicate-node",
     "disk-failed",
+    "checkpoint",
     "disk-full",
     "unknown-node",
     "refused-unknown-node",
@@ -35,11 +36,12 @@ EXPECTED_ALARMS = (
     "taken-over",
     "returned",
     "takeover-differs",
+    "clock",
 )
 """What an operator is told and what faults explain: writes that reached the disk out of order, rotten bytes and what
 nobody has in their place, a full, a new or an old disk, a node that is back before its peers know that it was away,
 peers files that differ for a while, and a node whose messages another one serves while it is silent, nodes whose
-operator changes how long that takes."""
+operator changes how long that takes, or whose clock is off."""
 
 VIRTUAL_SECONDS_MAX = 200.0
 """After this a run is ended, whatever it waits for."""

@@ -5,6 +5,7 @@ header. It is sent once, and an outcome without an answer stays unknown, except 
 """
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -99,6 +100,23 @@ class Place:
 
 
 @dataclass(slots=True)
+class Turns:
+    """Who was given messages of which only one consumer may have some at a time."""
+
+    given: list[tuple[str, str, float, float]] = field(default_factory=list)
+    """(queue or group, consumer, when, when a consumer had come or gone last)."""
+    _changed_at: float = 0.0
+
+    def changed(self) -> None:
+        """A consumer comes, or has gone."""
+        self._changed_at = trio.current_time()
+
+    def give(self, what: str, who: str) -> None:
+        """A consumer reads a message of `what`."""
+        self.given.append((what, who, trio.current_time(), self._changed_at))
+
+
+@dataclass(slots=True)
 class Ledger:
     """The whole of it. `wrongs` are broken promises that a client noticed by itself."""
 
@@ -119,6 +137,10 @@ class Ledger:
     """Queue message → when a consumer heard that no node will hand it out again, virtual seconds."""
     again_for_good: list[str] = field(default_factory=list)
     """What was given all the same, to a consumer that came later."""
+    read: set[str] = field(default_factory=set)
+    """The `message-id` of every queue message that a consumer has read."""
+    unmarked: list[str] = field(default_factory=list)
+    """What was read once more under the same `message-id`, without `redelivered`."""
     again_after_edge: list[str] = field(default_factory=list)
     """What was given after the receipt of an ACK at the level `edge`, and of none at `quorum`."""
     again_after_quorum: list[str] = field(default_factory=list)
@@ -139,6 +161,9 @@ class Ledger:
     """Timed message → seconds after its receipt when it was given."""
     expired: dict[str, float] = field(default_factory=dict)
     """Timed message → seconds after it was sent when its dead letter was read; of meshes of first lives."""
+    turns: Turns = field(default_factory=Turns)
+    hands: dict[str, object] = field(default_factory=dict)
+    """Message → the consumer, alive, that was given it and has not acknowledged it."""
     gaps: list[Gap] = field(default_factory=list)
     """What subscribers of fanouts were told to be missing."""
     wrongs: list[str] = field(default_factory=list)
@@ -193,6 +218,20 @@ class Ledger:
             (self.again_after_edge if for_good is None else self.again_after_quorum).append(message_id)
             if node in self.ack_receipted[message_id]:
                 self.again_at_same_node.append((node, message_id))
+
+    def note_mark(self, headers: Mapping[str, str]) -> None:
+        """A consumer reads a queue message with these headers."""
+        message_id = headers["message-id"]
+        if message_id in self.read and headers.get("redelivered") != "true":
+            self.unmarked.append(f"{message_id} of {headers['destination']} at {trio.current_time():.3f}")
+        self.read.add(message_id)
+
+    def take_in_hand(self, message_id: str, who: object) -> None:
+        """A consumer is given a message that it is going to keep for a while."""
+        other = self.hands.get(message_id)
+        if other is not None:
+            self.wrongs.append(f"I24 two hands: {message_id} was given to {who} while {other} had it")
+        self.hands[message_id] = who
 
     def receipt_of_ack(self, message_id: str, node: str, *, for_good: bool = False) -> None:
         """A consumer hears from `node` that its ACK is recorded; `for_good`: at the level `quorum`, and not less."""

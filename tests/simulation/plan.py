@@ -65,6 +65,7 @@ class Family(Enum):
         "freeze": 1,
         "pause": 3,
         "clock": 2,
+        "boot clock": 1,
         "disk": 2,
         "slow disk": 1,
         "slow disks": 1,
@@ -75,6 +76,7 @@ class Family(Enum):
         "rotten rows": 1,
         "lost rows": 1,
         "join": 3,
+        "restart": 1,
         "retire": 3,
     }
     """Everything there is. A minority of the disks may be lost, and in a part of the seeds nodes join and leave."""
@@ -128,6 +130,10 @@ class Family(Enum):
     """Few faults, long enough for another node to serve the one that they meet, and perhaps for its return."""
     AWAY = {"crash": 3, "power": 3, "isolate": 3, "isolate one way": 1, "pause": 1, "cut": 2, "stop": 1}
     """Few and long ones, and journals too short for whoever is away."""
+    CLOCKS = {"boot clock": 4, "crash": 2, "isolate": 1, "wipe": 1}
+    """A node starts with its clock days off."""
+    RESTARTS = {"restart": 1}
+    """Few, and consumers that keep what they have in hand over them."""
     NONE = dict[str, int]()
 
 
@@ -136,11 +142,13 @@ SHARES = {
     Family.WIPES: 2,
     Family.DAMAGE: 2,
     Family.CRASHES: 2,
-    Family.CUTS: 2,
+    Family.CUTS: 1,
     Family.SLOW: 1,
     Family.CHANGES: 1,
-    Family.TAKEOVERS: 3,
+    Family.TAKEOVERS: 2,
     Family.AWAY: 1,
+    Family.CLOCKS: 1,
+    Family.RESTARTS: 1,
     Family.NONE: 6,
 }
 """How many of thirty seeds draw from each."""
@@ -236,7 +244,9 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
     seconds = chance.uniform(4, 6.5)
     drawn = chance.choices(list(SHARES), list(SHARES.values()))[0]
     family = family or drawn
-    is_long = family in (Family.TAKEOVERS, Family.AWAY) or (family is Family.ALL and chance.random() < LONG_SHARE)
+    is_long = family in (Family.TAKEOVERS, Family.AWAY, Family.RESTARTS) or (
+        family is Family.ALL and chance.random() < LONG_SHARE
+    )
     changes = family is Family.CHANGES or (family is Family.ALL and chance.random() < CHANGE_SHARE)
     nodes = tuple(f"n{number}" for number in range(1, (size or drawn_size) + 1))
     if changes and len(nodes) == 3:

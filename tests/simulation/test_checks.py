@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Origin
 from qmq.storage.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
 from qmq.storage.record import Kind, pack_envelope, pack_record
-from tests.simulation.checks import alarms, can_decide, fanouts, members, moves, queues, records, toil, topics
+from tests.simulation.checks import alarms, can_decide, fanouts, members, moves, queues, records, toil, topics, turns
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 
@@ -436,3 +436,39 @@ def test_logs_of_which_one_lacks_what_another_holds_are_found_unless_only_a_lost
 def test_what_expires_long_before_its_time_is_found() -> None:
     assert toil.early(Ledger(expired={"t0.1": 3.9, "t0.2": 3.1})) == []
     assert len(toil.early(Ledger(expired={"t0.1": 2.9}))) == 1
+
+
+def test_two_consumers_of_what_only_one_may_have_are_found_but_for_a_moment_after_a_change() -> None:
+    ledger = Ledger()
+    ledger.turns.given = [("/queue/exclusive", "e0", 1.1, 1.0), ("/queue/exclusive", "e1", 1.2, 1.0)]
+    ledger.turns.given += [("/queue/exclusive", "e1", 1.8, 1.0), ("/queue/exclusive", "e0", 9.0, 2.0)]
+    ledger.turns.given += [("g1", "e0", 9.0, 2.0), ("g2", "e1", 9.0, 2.0), ("g1", "e1", 9.1, 2.0)]
+    assert turns.shared(ledger) == [], "a group may move once"
+
+    ledger.turns.given.append(("g1", "e0", 9.2, 2.0))
+    ledger.turns.given.append(("/queue/exclusive", "e1", 9.2, 2.0))
+
+    assert sorted(wrong.split(" of ")[1].split(" ")[0] for wrong in turns.shared(ledger)) == ["/queue/exclusive", "g1"]
+
+
+def test_a_message_that_is_given_to_a_second_consumer_while_the_first_has_it_is_found() -> None:
+    ledger = Ledger()
+    ledger.take_in_hand("p.1", "h0")
+    ledger.take_in_hand("p.2", "h1")
+    assert ledger.wrongs == []
+
+    ledger.take_in_hand("p.1", "h1")
+
+    assert [wrong.split(":")[0] for wrong in ledger.wrongs] == ["I24 two hands"]
+
+
+@pytest.mark.parametrize(("mark", "wrongs"), [("true", 0), ("", 1)])
+async def test_a_message_that_is_read_again_without_the_mark_is_found(mark: str, wrongs: int) -> None:
+    ledger = Ledger()
+    ledger.note_mark({"message-id": "n1-1-1", "destination": QUEUE})
+    ledger.note_mark({"message-id": "n1-1-2", "destination": QUEUE})
+    assert queues.unmarked(ledger) == []
+
+    ledger.note_mark({"message-id": "n1-1-1", "destination": QUEUE, "redelivered": mark})
+
+    assert [wrong.split(":")[0] for wrong in queues.unmarked(ledger)] == ["I25 unmarked"] * wrongs

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from qmq.errors import NotConnected
+from qmq.spark import history
 from qmq.spark.jobs.archive import archive, read_archive
 from qmq.spark.jobs.messages import read_messages
 from qmq.spark.options import read_options
@@ -30,6 +31,19 @@ def test_an_archive_is_read_as_the_table_says(spark: Any, table: str) -> None:
 
     assert frame.count() == 6
     assert dict(frame.dtypes)["day"] == "string"
+
+
+def test_an_archive_may_be_named_by_an_address_of_this_machine(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    node(tmp_path, "a").segment([batch(A, 1, messages(1, 5))])
+    made = f"file://{tmp_path}/table"
+
+    archive(spark, read_options({"path": f"file://{tmp_path}/a"}), made)
+
+    assert read_archive(spark, made).count() == history(spark, made, path=f"{tmp_path}/a").count() == 5
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "table"}
 
 
 @pytest.mark.parametrize("pattern", ["/queue/x", "(?P<kind>/queue)/x", "(?i)/QUEUE/.*"])

@@ -16,7 +16,7 @@ from qmq.spark.jobs.archive import archive
 from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_letters, read_list, redrive_lines
 from qmq.spark.jobs.messages import read_messages
 from qmq.spark.jobs.replay import choose, choose_listed, plan, send
-from qmq.spark.jobs.tables import LOCK, TableError, read_table, tables
+from qmq.spark.jobs.tables import LOCK, OWN_COLUMNS, TableError, read_table, tables
 from qmq.spark.options import read_options
 from qmq.storage.failure_records import pack_dead
 from qmq.storage.record import Kind
@@ -133,26 +133,30 @@ def test_a_list_that_is_none_is_refused_with_its_line(line: str) -> None:
         read_list(iter(['{"id": "a-00000000000000a1-1", "to": "/queue/q"}', line]))
 
 
-def test_bodies_become_columns_and_what_drifts_is_told(spark: Any, tmp_path: Path) -> None:
+def test_bodies_become_columns_and_what_drifts_is_told_and_no_body_is_lost(spark: Any, tmp_path: Path) -> None:
     journal = node(tmp_path, "a")
     journal.segment([batch(A, 1, [record(n, b'{"n": %d, "who": {"name": "x"}}' % n) for n in range(1, 4)])])
     given, table = {"path": str(tmp_path / "a")}, str(tmp_path / "table")
 
     first = tables(spark, given, table)
-    odd = [record(4, b'{"n": "four", "more": true}'), record(5, b"no json"), record(6, b'{"n": 6}')]
+    broken = b'{"n": "\xff"}'
+    odd = [record(4, b'{"n": "four", "more": true}'), record(5, b"no json"), record(6, b'{"n": 6}'), record(7, broken)]
     journal.segment([batch(A, 4, odd)], {A: 3})
     second = tables(spark, given, table)
     third = tables(spark, given, table)
     node(tmp_path, "behind").segment([batch(A, 1, messages(1, 2))])
     behind = tables(spark, {"path": str(tmp_path / "behind")}, table)
 
-    assert (first.rows, first.drift.any, second.rows, third.rows, behind.rows) == (3, False, 3, 0, 0)
+    assert (first.rows, first.drift.any, second.rows, third.rows, behind.rows) == (3, False, 4, 0, 0)
     assert tables(spark, given, table).rows == 0
     assert second.drift.new == {"more": "boolean"} and second.drift.changed == {"n": ("bigint", "string")}
-    assert second.drift.unparsed == 1 and "who.name" in second.drift.gone
+    assert second.drift.unparsed == 2 and "who.name" in second.drift.gone
     rows = {row.message_id: row for row in read_table(spark, table).selectExpr("*", "to_json(body) as json").collect()}
     assert [rows[f"{A}-{n}"].n for n in range(1, 7)] == [1, 2, 3, None, None, 6]
     assert json.loads(rows[f"{A}-4"].json) == {"n": "four", "more": True} and rows[f"{A}-5"].json is None
+    assert [bytes(rows[f"{A}-{n}"].unparsed) for n in (5, 7)] == [b"no json", broken] and rows[
+        f"{A}-4"
+    ].unparsed is None
     with pytest.raises(TableError, match="was begun with"):
         tables(spark, {**given, "subscribe": "/queue/x"}, table)
 
@@ -194,7 +198,7 @@ def test_only_objects_have_fields_that_become_columns(spark: Any, tmp_path: Path
     done = tables(spark, {"path": str(tmp_path / "a")}, table)
 
     assert (done.rows, done.drift.any) == (6, False)
-    assert read_table(spark, table).columns == ["message_id", "timestamp", "destination", "body", "n"]
+    assert read_table(spark, table).columns == [*OWN_COLUMNS, "n"]
 
 
 def test_fields_that_are_called_as_our_columns_get_other_names(spark: Any, tmp_path: Path) -> None:

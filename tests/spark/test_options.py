@@ -1,5 +1,6 @@
 """Options that make no sense are refused with what would."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ from click.testing import CliRunner
 
 from qmq.cli import main
 from qmq.cli.pipeline.shared import read_source
-from qmq.spark.jobs.archive_table import archive_choice, choice_of, commit
-from qmq.spark.options import BadOption, read_options
+from qmq.spark import history
+from qmq.spark.jobs.archive_table import archive_choice, choice_of, commit, open_table
+from qmq.spark.jobs.tables import read_table, tables
+from qmq.spark.options import BadOption, local_path, read_options
 
 from .rig import A
 
@@ -74,7 +77,8 @@ def test_a_name_may_have_commas_and_blanks(names: list[str], tmp_path: Path) -> 
     commit(str(tmp_path), {}, {A: 1}, [], choice_of(said))
 
     assert said.destinations == frozenset(names)
-    assert read_options({"path": "x", **archive_choice(str(tmp_path))}).destinations == frozenset(names)
+    choice = archive_choice(open_table(str(tmp_path)), str(tmp_path))
+    assert read_options({"path": "x", **choice}).destinations == frozenset(names)
 
 
 @pytest.mark.parametrize(
@@ -109,3 +113,25 @@ def test_options_are_understood_in_any_case() -> None:
     assert options.ending_us == 1_767_225_600_000_000
     assert options.include_headers
     assert options.wants("/queue/b") and not options.wants("/queue/c")
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ("file:///data/a", "/data/a"),
+        ("FILE:/data/a", "/data/a"),
+        ("/data/s3://a", "/data/s3://a"),
+        ("a:61613", "a:61613"),
+        ("x:y/z", "x:y/z"),
+    ],
+)
+def test_a_path_may_be_written_as_an_address_of_this_machine(said: str, path: str) -> None:
+    assert local_path(said) == path and read_options({"path": said}).paths == (path,)
+
+
+@pytest.mark.parametrize(
+    "work", [open_table, partial(history, None, path="x"), partial(tables, None, {}), partial(read_table, None)]
+)
+def test_an_address_of_what_is_not_mounted_is_no_table(work: Any) -> None:
+    with pytest.raises(BadOption, match="s3://bucket/table is an address"):
+        work("s3://bucket/table")

@@ -8,7 +8,7 @@ import pytest
 from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog
 from qmq.spark.files import Files
-from qmq.spark.logs import DataDirectory, Log
+from qmq.spark.logs import DataDirectory, Listing, Log, Segment
 from qmq.spark.options import Options, read_options
 from qmq.spark.plan import DataLoss
 from qmq.spark.tables import time_of
@@ -273,7 +273,7 @@ def two_segments_and_the_first_is_dropped(tmp_path: Path, monkeypatch: pytest.Mo
     first = journal.segment(split(A, 1, 10, 5))
     journal.segment(split(A, 11, 20, 5), {A: 10})
     files = Files(asked(tmp_path))
-    listed = Log.segments
+    listed = Log.files
     left = [looks]
 
     def dropped_behind(log: Log) -> object:
@@ -283,7 +283,7 @@ def two_segments_and_the_first_is_dropped(tmp_path: Path, monkeypatch: pytest.Mo
             first.unlink()
         return found
 
-    monkeypatch.setattr(Log, "segments", dropped_behind)
+    monkeypatch.setattr(Log, "files", dropped_behind)
     return files
 
 
@@ -293,6 +293,26 @@ def test_what_is_there_is_known_although_retention_drops_a_segment_meanwhile(
     files = two_segments_and_the_first_is_dropped(tmp_path, monkeypatch, 1)
 
     assert files.available() == {A: 20}
+
+
+def test_segments_that_have_nothing_beyond_the_start_are_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planning the tail of a long log costs what the tail costs."""
+    journal, looked_at = node(tmp_path, "a"), set[Path]()
+    paths = [journal.segment(split(A, first, first + 9, 5), {A: first - 1}) for first in range(1, 51, 10)]
+    listed = Segment.list
+
+    def look(segment: Segment) -> Listing:
+        looked_at.add(segment.path)
+        return listed(segment)
+
+    monkeypatch.setattr(Segment, "list", look)
+    files = Files(asked(tmp_path))
+    parts = files.plan({A: 35}, files.available(), strict=True)
+
+    assert [row["sequence"] for row in rows(parts, asked(tmp_path), ["sequence"])] == list(range(36, 51))
+    assert looked_at.isdisjoint(paths[:3]) and looked_at >= {*paths[3:]}
 
 
 @pytest.mark.parametrize("looks", range(1, 6))

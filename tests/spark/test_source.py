@@ -43,6 +43,10 @@ def test_the_messages_of_a_mesh_are_there_once(spark: Any, mesh: Path) -> None:
     assert frame.columns == ["origin", "sequence", "timestamp", "destination", "message_id", "priority", "body"]
 
 
+def test_where_nothing_is_left_to_read_the_frame_is_empty(spark: Any, mesh: Path) -> None:
+    assert load(spark, mesh, startingOffsets="latest").collect() == []
+
+
 def test_columns_are_chosen_by_schema_and_by_option(spark: Any, mesh: Path) -> None:
     by_schema = (
         spark.read.format("qmq").schema("destination string, sequence bigint").option("path", f"{mesh}/a").load()

@@ -44,7 +44,7 @@ def test_what_went_through_and_what_waits_is_counted(spark: Any, tmp_path: Path)
     totals = {total.destination: total for total in found.totals}
     queue = totals["/queue/jobs"]
     assert (queue.messages, queue.bytes, queue.size_max) == (6, 21, 6)
-    assert (queue.settled, queue.ack_p50, queue.consumers) == (3, 6.0, 2)
+    assert (queue.settled, queue.settle_p50, queue.consumers) == (3, 6.0, 2)
     assert (queue.waiting, queue.oldest_seconds) == (3, 120.0)
     assert (queue.failures, queue.dead_letters) == (3, 1)
     assert totals["/queue/dead-letters"].bytes == len(b"poison")
@@ -78,15 +78,15 @@ def test_each_window_says_what_was_done_in_it_and_what_waited_at_its_end(spark: 
         round((one.start.timestamp() * 1e6 - at(0)) / MINUTE_US): {
             name: value
             for name, value in asdict(one).items()
-            if value and name not in ("start", "destination", "size_p50", "size_p99", "ack_p50")
+            if value and name not in ("start", "destination", "size_p50", "size_p99", "settle_p50")
         }
         for one in found.windows
     }
     assert said == {
-        0: {"messages": 3, "bytes": 6, "size_max": 3, "settled": 1, "ack_p99": 30.0, "consumers": 1}
+        0: {"messages": 3, "bytes": 6, "size_max": 3, "settled": 1, "settle_p99": 30.0, "consumers": 1}
         | {"waiting": 2, "oldest_seconds": 30.0},
         2: {"failures": 2, "waiting": 2, "oldest_seconds": 150.0},
-        3: {"settled": 3, "ack_p99": 180.0, "consumers": 2, "dead_letters": 1},
+        3: {"settled": 3, "settle_p99": 180.0, "consumers": 2, "dead_letters": 1},
         4: {"messages": 1, "bytes": 7, "size_max": 7, "waiting": 1, "oldest_seconds": 30.0},
     }
     assert not found.is_cut
@@ -279,7 +279,7 @@ def test_of_more_destinations_the_busiest_have_their_letters_and_failures(
 
 def total(destination: str, **facts: Any) -> Total:
     plain: dict[str, Any] = dict(
-        messages=10, bytes=2_500_000, size_p50=1, size_p99=2, size_max=3, settled=4, ack_p50=0.01, ack_p99=None,
+        messages=10, bytes=2_500_000, size_p50=1, size_p99=2, size_max=3, settled=4, settle_p50=0.01, settle_p99=None,
         waiting=6, oldest_seconds=200.0, dead_letters=0, failures=0, consumers=1,
     )  # fmt: skip
     return Total(destination=destination, **{**plain, **facts})
@@ -288,9 +288,9 @@ def total(destination: str, **facts: Any) -> Total:
 def test_the_page_is_whole_and_lets_no_name_break_out() -> None:
     name = '/queue/<script>"&'
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    facts: dict[str, Any] = {"destination": name, "settled": 0, "ack_p50": None}
+    facts: dict[str, Any] = {"destination": name, "settled": 0, "settle_p50": None}
     windows = [
-        Window(start=start + timedelta(minutes=n), messages=n, bytes=n, ack_p99=n or None, **facts) for n in range(5)
+        Window(start=start + timedelta(minutes=n), messages=n, bytes=n, settle_p99=n or None, **facts) for n in range(5)
     ]
 
     page = report(Statistics(windows, [total(name, dead_letters=2)]))
@@ -298,6 +298,7 @@ def test_the_page_is_whole_and_lets_no_name_break_out() -> None:
     tree = ElementTree.fromstring(page.replace("<!doctype html>\n", "").replace('<meta charset="utf-8">', ""))
     assert len(tree.findall(".//polyline")) == 3
     assert "<script" not in page and "2 dead letters" in page
+    assert "Settled" in page and "Ack" not in page  # rejected and dead messages count, too
 
 
 def heights(page: str) -> list[list[float]]:
@@ -321,8 +322,8 @@ def test_where_nothing_happens_as_much_waits_as_before() -> None:
 def test_where_nothing_passes_a_rate_is_drawn_as_none_and_a_time_not_at_all() -> None:
     """Two windows with messages, an hour without any, and two again."""
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    facts: dict[str, Any] = {"destination": "/queue/a", "messages": 60, "bytes": 60, "settled": 60, "ack_p50": 1.0}
-    windows = [Window(start=start + timedelta(minutes=n), ack_p99=1.0, **facts) for n in (0, 1, 61, 62)]
+    facts: dict[str, Any] = {"destination": "/queue/a", "messages": 60, "bytes": 60, "settled": 60, "settle_p50": 1.0}
+    windows = [Window(start=start + timedelta(minutes=n), settle_p99=1.0, **facts) for n in (0, 1, 61, 62)]
 
     lines = heights(report(Statistics(windows, [total("/queue/a")])))
 

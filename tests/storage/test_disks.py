@@ -41,6 +41,18 @@ def test_a_file_gives_back_what_was_appended(disk: Disk) -> None:
     again.close()
 
 
+def test_what_a_node_stores_is_for_its_user_alone(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path / "var" / "data")
+    disk.lock()
+    disk.make_directory("fanouts/one")
+    disk.create("fanouts/one/log").close()
+    disk.unlock()
+
+    made = [tmp_path / "var" / path for path in ("", "data", "data/fanouts", "data/fanouts/one")]
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o700] * 4
+    assert (made[-1] / "log").stat().st_mode & 0o777 == 0o600
+
+
 def test_creating_replaces_and_renaming_puts_one_in_the_place_of_another(disk: Disk) -> None:
     for name, data in (("one", b"1"), ("two", b"2"), ("two", b"3")):
         file = disk.create("d/" + name)

@@ -12,6 +12,7 @@ from qmq.dots import Dot
 from qmq.errors import CorruptLog
 from qmq.storage import fanout
 from qmq.storage.fanout import OPEN_FILES_MAX, directory_name
+from qmq.storage.fanout_reader import FanoutInfo
 from qmq.storage.journal import Mark
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.ports import Retention, StorageSettings
@@ -58,7 +59,7 @@ def test_a_fanout_nobody_ever_wrote_to_is_empty() -> None:
     store = open_small(MemoryDisk())
 
     assert bodies(store, "/fanout/none") == []
-    assert store.fanout_info("/fanout/none").records == 0
+    assert store.fanout_info("/fanout/none") == FanoutInfo(records=0, bytes=0, first_us=0, last_us=0)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -384,3 +385,30 @@ def test_a_segment_that_is_damaged_when_it_is_full_gets_no_index_that_covers_it_
     position = store.fanout_after(F, {A: store._logs.get(F).chain.contents(store._logs.get(F).chain.segments[0])[0][A]})
     with pytest.raises(CorruptLog):
         store.fanout_page(F, position, 10**6)
+
+
+def test_a_new_fanout_is_opened_once_and_synced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hundred thousand each costs its share of a checkpoint."""
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    count = 3 * OPEN_FILES_MAX
+    for number in range(count):
+        a.publish(f"/fanout/{number}", b"x")
+    store.journal.append([a.batch()])
+    opened: list[str] = []
+    real = fanout.open_chain
+
+    def opening(disk: MemoryDisk, directory: str, content: int, node: str) -> object:
+        opened.append(directory)
+        return real(disk, directory, content, node)
+
+    monkeypatch.setattr(fanout, "open_chain", opening)
+    before = dict(disk.calls)
+
+    checkpoint(store)
+
+    assert len(opened) == count
+    assert disk.calls["sync"] - before["sync"] < 1.1 * count
+    assert disk.calls["sync_directory"] - before["sync_directory"] < 1.1 * count
+    assert all(bodies(store, f"/fanout/{number}") == [b"x"] for number in range(count))

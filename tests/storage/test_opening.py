@@ -10,7 +10,8 @@ from qmq.errors import DiskFull, StorageError
 from qmq.storage import segment
 from qmq.storage.memory import MemoryDisk
 from qmq.storage.memory_stores import MemoryQueueStore
-from qmq.storage.ports import File, QueueHead, QueueStore, StorageSettings
+from qmq.storage.mesh_facts import UNCHECKED
+from qmq.storage.ports import File, Lack, QueueHead, QueueStore, StorageSettings
 from qmq.storage.queue_store import SqliteQueueStore
 from qmq.storage.record import TIMED, with_priority
 from qmq.storage.store import Store, open_store
@@ -136,7 +137,7 @@ def test_a_queue_store_without_room_for_a_slice_takes_smaller_ones(tmp_path: Pat
         store.journal.append([a.published("/queue/q", *[b"x" * 500] * 100), a.published("/fanout/f", b"f" * 100)])
     connection.execute(pages.format(100))
 
-    with pytest.raises(DiskFull, match="queue store"):
+    with pytest.raises(DiskFull, match="database"):
         store.checkpoint(store.journal.end, NOW, {})
     taken = len(all_rows(store))
     assert 0 < taken < 10_000
@@ -236,22 +237,23 @@ def test_what_an_older_queue_store_lacks_is_not_taken_for_settled_while_there_is
     assert store.known_of([Dot(A, 1)], {}).done == []
 
 
-def test_a_queue_store_that_lacks_what_the_journal_has_dropped_is_refused() -> None:
+def test_a_queue_store_that_lacks_what_the_journal_has_dropped_says_what_may_be_missing() -> None:
     disk = MemoryDisk()
     store = open_small(disk)
     a = Writer(A)
     for _ in range(12):
         store.journal.append([a.published("/queue/q", b"x" * 400)])
     store.checkpoint(store.journal.end, NOW, {})
-    assert store.journal.start > 0
+    dropped = store.journal.base()[A]
+    assert dropped > 0
     store.close()
-    kept = disk.tables.pop("queues")
+    del disk.tables["queues"]
 
-    with pytest.raises(StorageError, match="bring back the queue store"):
-        open_small(disk)
+    store = open_small(disk)
 
-    disk.tables["queues"] = kept
-    assert len(own_messages(open_small(disk))) == 12
+    assert store.lacks() == [Lack(A, 0, dropped)]
+    assert len(own_messages(store)) == 12 - dropped
+    assert UNCHECKED in store.catalog.facts()
 
 
 def test_only_headers_of_records_that_say_so_are_asked_for_times() -> None:

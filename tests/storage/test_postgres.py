@@ -113,7 +113,7 @@ def test_a_missing_schema_is_a_storage_error(postgres: Server) -> None:
 
 
 def test_a_server_that_goes_away_breaks_the_store_and_nothing_is_half_done(own_server: Server) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a")
+    store = module.PostgresQueueStore(own_server.url, "a", 0.5)
     store.apply([ROW], {}, [], [], 1)
     own_server.stop()
 
@@ -178,3 +178,112 @@ def test_a_node_that_changes_to_postgresql_takes_its_backlog_with_it(postgres: S
         assert store.queues.tombstones() == {Dot(A, 5)}
         assert store.queues.position() == store.journal.end
         store.close()
+
+
+def test_calls_outlive_a_restart_of_the_server_and_connections_that_it_ends(own_server: Server) -> None:
+    store = module.PostgresQueueStore(own_server.url, "a")
+    rows = [ROW._replace(dot=Dot(A, n)) for n in range(1, 6)]
+    for n, row in enumerate(rows, start=1):
+        store.apply([row], {}, [], [], n)
+        if n % 2:
+            with psycopg.connect(own_server.url, autocommit=True) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name='qmq'"
+                )
+        else:
+            own_server.stop()
+            own_server.start()
+
+        assert store.page("a", "/queue/q", 4, None, NOW, 9) == rows[:n]
+        store.apply([], {}, [], [], n)
+    assert store.listing("a", None, 9) == [("/queue/q", 5, 20)]
+    # The lock is this node's again.
+    with pytest.raises(DirectoryInUse), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LOCK_SECONDS", 0.01)
+        module.PostgresQueueStore(own_server.url, "a")
+    store.close()
+
+
+def test_a_transaction_that_is_cut_in_the_midst_of_it_is_made_whole(own_server: Server) -> None:
+    store = module.PostgresQueueStore(own_server.url, "a")
+    insert = store._insert
+    cuts = 3
+
+    def cut(*arguments: object) -> None:
+        nonlocal cuts
+        insert(*arguments)
+        if cuts:
+            cuts -= 1
+            store._cut()
+
+    store._insert = cut
+    store.apply([ROW], {}, [], [], 7)
+
+    assert (cuts, store.position()) == (0, 7)
+    assert store.listing("a", None, 9) == [("/queue/q", 1, 4)]
+    store.close()
+
+
+def test_a_commit_whose_answer_is_lost_is_not_done_twice(own_server: Server) -> None:
+    store = module.PostgresQueueStore(own_server.url, "a")
+    changed = store._changed
+    losses = 1
+
+    def lose(*arguments: object) -> None:
+        nonlocal losses
+        if losses:
+            losses -= 1
+            store._cut()
+            raise module.LostConnection("the answer to COMMIT is lost")
+        changed(*arguments)
+
+    store._changed = lose
+    store.apply([ROW], {}, [Dot(B, 9)], [], 7)
+
+    assert (losses, store.position()) == (0, 7)
+    assert store.listing("a", None, 9) == [("/queue/q", 1, 4)]
+    assert store.tombstones() == {Dot(B, 9)}
+    store.apply([ROW._replace(dot=Dot(A, 2))], {"/queue/q": [ROW.dot]}, [], [], 8)
+    assert store.listing("a", None, 9) == [("/queue/q", 1, 4)]
+    store.close()
+
+
+def test_a_server_that_hangs_breaks_the_store_when_its_time_is_over(own_server: Server) -> None:
+    store = module.PostgresQueueStore(own_server.url, "a", 1.0)
+    store.apply([ROW], {}, [], [], 1)
+
+    with own_server.paused():
+        with pytest.raises(
+            LogBroken, match=r"(failed|cannot be used).*; no call .* for 1 s \(queue_store_seconds_max\)"
+        ):
+            store.apply([], {"/queue/q": [ROW.dot]}, [], [], 2)
+        with pytest.raises(LogBroken, match="failed|cannot be used"):
+            store.position()
+        store.close()
+
+
+def test_a_database_that_comes_back_older_is_not_written_to(own_server: Server) -> None:
+    store = module.PostgresQueueStore(own_server.url, "a")
+    store.apply([ROW], {}, [], [], 10)
+    with psycopg.connect(own_server.url, autocommit=True) as connection:
+        connection.execute("UPDATE qmq_progress SET position = 5, checksum = 0")
+    store._cut()
+
+    with pytest.raises(LogBroken, match="has lost what it had committed: it is at position 5"):
+        store.apply([], {}, [], [], 11)
+    store.close()
+
+
+def test_what_the_server_says_of_idle_clients_is_not_meant_for_a_node(postgres: Server) -> None:
+    store = module.PostgresQueueStore(
+        f"{postgres.fresh_schema()}%20-cidle_in_transaction_session_timeout%3D9000", "a", 7.0
+    )
+
+    for connection in (store._writer, store._reader):
+        said = [
+            connection.execute(f"SHOW {name}").fetchone()[0]
+            for name in ("statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
+        ]
+        assert said == ["7s", "0", "0"]
+        connection.rollback()
+    store.close()

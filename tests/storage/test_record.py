@@ -137,7 +137,6 @@ def test_kinds_keep_their_numbers() -> None:
         "TERM": 6,
         "VOTE": 7,
         "SEAL": 8,
-        "RETIRE": 9,
         "DEAD": 10,
         "ATTEMPTS": 11,
         "GONE": 12,

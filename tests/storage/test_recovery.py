@@ -4,7 +4,7 @@ from errno import ENOSPC
 import pytest
 
 from qmq.dots import Dot, Vector
-from qmq.errors import FutureVersion, LogBroken, StorageError
+from qmq.errors import DiskFull, FutureVersion, LogBroken, StorageError
 from qmq.storage.batch import MEMORY, read_head
 from qmq.storage.chain import TEMPORARY_SUFFIX
 from qmq.storage.journal import SYNC_FAILED
@@ -381,6 +381,7 @@ def test_an_append_that_found_no_room_keeps_no_node_from_starting() -> None:
     disk = MemoryDisk()
     store, a = with_ten_records(disk)
     disk.capacity_bytes = disk.used_bytes() + 4000
+    disk.fail_at(1)  # What was written in part cannot be cut off.
     with pytest.raises(LogBroken):
         store.journal.append([a.published("/queue/q", b"x" * 5000)], settle_only=True)
     disk.stop()
@@ -397,7 +398,7 @@ def test_a_segment_that_found_no_room_keeps_no_node_from_starting() -> None:
     store = open_small(disk, FULL)
     store.journal.append([Writer(A).published("/queue/q", b"x" * 63_000)])
     disk.capacity_bytes = disk.used_bytes() + 10
-    with pytest.raises(LogBroken):
+    with pytest.raises(DiskFull):
         store.journal.append([Writer(B).published("/queue/q", b"x" * 5000)], settle_only=True)
     disk.stop()
 

@@ -6,9 +6,11 @@ from itertools import count
 import pytest
 
 from qmq.dots import Dot
-from qmq.storage.memory import MemoryDisk
+from qmq.storage.memory import MemoryDisk, MemoryFile
+from qmq.storage.record import unpack_record
 from qmq.storage.release import drop, release, valid_aside, what_is_aside
 from qmq.storage.rest import nothing_left, rest_batch
+from qmq.storage.row_mending import record_aside
 from qmq.storage.segment import segment_name
 from qmq.storage.store import Store
 
@@ -147,3 +149,28 @@ def test_the_end_of_a_batch_is_not_given_up_where_a_rest_ended_in_its_midst() ->
     store.journal.append([rest_batch(A, 1, nothing_left(3))])  # a part of a rest; then the peer burnt down
     gone = [step.gone for step in what_is_aside(rotten, store.journal.vector())]
     assert not any(first <= 4 <= last for first, last in filter(None, gone)), gone
+
+
+def test_of_all_that_is_aside_only_the_batch_of_the_message_is_read(
+    damaged: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gigabytes may lie there, and a peer waits ten seconds for the answer."""
+    open_small(damaged).close()
+    read: list[int] = []
+    real = MemoryFile.read
+
+    def reading(self: MemoryFile, position: int, length: int) -> bytes:
+        data = real(self, position, length)
+        if b"of b" in data or b"three" in data or b"five" in data:
+            read.append(len(data))
+        return data
+
+    monkeypatch.setattr(MemoryFile, "read", reading)
+
+    packed = record_aside(damaged, Dot(A, 5))
+
+    assert packed is not None
+    assert unpack_record(packed).body == b"five"
+    assert len(read) == 1
+    assert record_aside(damaged, Dot(A, 4)) is None, "a settle is no message"
+    assert record_aside(damaged, Dot(B, 1)) is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from qmq.dots import Dot
+from qmq.errors import CorruptLog
 from qmq.storage.batch import record_slices
 from qmq.storage.queue_store import SqliteQueueStore
 from qmq.storage.record import unpack_record
@@ -127,6 +128,60 @@ def in_another_thread(work: Callable[[], object]) -> threading.Thread:
     thread.start()
     thread.join(0.1)
     return thread
+
+
+def test_what_the_journal_settles_is_remembered_of_each_lack_while_others_are_looked_for(tmp_path: Path) -> None:
+    """By the time that a peer has an answer the journal may have dropped it."""
+    filled = Filled(tmp_path)
+    filled.b.settle(JOBS, [Dot(A, 1)])
+    filled.take(filled.b.batch())
+    filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
+    # As after a start whose journal was damaged: the new file has not taken the settle from it.
+    checkpointer = filled.store._checkpointer
+    checkpointer.stored = checkpointer.stored._replace(tombstones=set())
+    lefts = [filled.store.mend_by_journal(lack) for lack in filled.store.lacks()]
+    assert [left.origin for left in lefts if left is not None] == [A, B]
+    left = lefts[0]
+    assert left is not None
+    filled.forget_the_past()
+
+    filled.store.mend_by_rest(left, left.after, answer(1, left.through))
+
+    assert filled.standing() == [2, 3, 4]
+    filled.store.close()
+
+
+def test_a_peer_answers_for_what_it_has_whole_before_and_behind_what_it_lacks_itself(tmp_path: Path) -> None:
+    filled = Filled(tmp_path)
+    filled.damage(3)
+    (lack,) = filled.store.lacks()
+    left = filled.store.mend_by_journal(lack)
+    assert left is not None
+
+    def part(after: int) -> tuple[int, int, list[int]]:
+        rest = filled.store.read_rest(A, after, 5, 0, searched_for={left})
+        return rest.through, rest.lost, [unpack_record(packed).sequence for packed in rest.records]
+
+    assert part(0) == (2, 0, [1, 2])
+    assert part(2) == (3, 3, [])
+    assert part(3) == (5, 0, [4, 5])
+    filled.store.close()
+
+
+def test_questions_about_rows_are_answered_although_the_log_of_a_fanout_is_damaged(tmp_path: Path) -> None:
+    filled = Filled(tmp_path)
+    filled.take(filled.a.published("/fanout/f", b"something else"))
+    filled.forget_the_past()
+    (log,) = [path for path in (tmp_path / "fanout").rglob("*") if path.is_file() and b"something" in path.read_bytes()]
+    log.write_bytes(log.read_bytes().replace(b"something", b"somethinG"))
+    with pytest.raises(CorruptLog):
+        filled.store.read_rest(A, 0, 6, 0)
+
+    rest = filled.store.read_rest(A, 0, 6, 0, searched_for=())
+
+    assert (rest.through, rest.lost) == (6, 0)
+    assert [unpack_record(packed).sequence for packed in rest.records] == [1, 2, 3, 4, 5]
+    filled.store.close()
 
 
 @pytest.mark.parametrize("question", ["settled", "rest"])

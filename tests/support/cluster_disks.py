@@ -7,8 +7,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from .cluster_mesh import Cluster
 
@@ -66,8 +69,20 @@ class SmallDisks:
         (self._places[name] / "filler").unlink(missing_ok=True)
 
 
-def _mount(place: Path) -> "subprocess.CompletedProcess[str]":
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "qmq-tests", str(place)]
+@contextmanager
+def mounted_disk(place: Path, size: int = DISK_BYTES) -> Iterator[None]:
+    """A disk of that size is at `place`, for a while. Skips the test where nothing can be mounted."""
+    done = _mount(place, size)
+    if done.returncode:
+        pytest.skip(f"no disk can be mounted here: {done.stderr.strip() or 'it is not permitted'}")
+    try:
+        yield
+    finally:
+        _unmount(place)
+
+
+def _mount(place: Path, size: int = DISK_BYTES) -> "subprocess.CompletedProcess[str]":
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "qmq-tests", str(place)]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

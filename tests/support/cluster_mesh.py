@@ -101,6 +101,8 @@ class Cluster:
         self.node_files = {name: NODE_FILE for name in self.fleet.nodes}
         for name, more in (node_files or {}).items():
             self.node_files[name] += more
+        self.logins: dict[str, tuple[str, str]] = {}
+        """Of nodes that have users: name and passcode of one who may read, for `status`."""
         self.names = list(members or self.fleet.nodes)
         """The nodes that belong to the mesh."""
         self.peers_version = 1
@@ -233,7 +235,7 @@ class Cluster:
         try:
             probe = self._probes.get(name)
             if probe is None or probe.ended.is_set():
-                probe = self._probes[name] = Client(self.address(name))
+                probe = self._probes[name] = Client(self.address(name), login=self.logins.get(name))
             return probe.status(seconds=5.0)
         except LostError:
             lost = self._probes.pop(name, None)
@@ -327,5 +329,6 @@ class Cluster:
 
     def _write(self, name: str, text: str) -> Path:
         path = self.folder / name
+        path.touch(0o600)  # the secret of the mesh may be in it
         path.write_text(text, "utf-8")
         return path

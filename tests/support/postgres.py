@@ -85,6 +85,20 @@ class Server:
             self._process.wait(START_SECONDS)
             self._process = None
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It hangs: its host answers, and none of its processes does."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        pids = [self._process.pid, *map(int, children)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
     def fresh_schema(self) -> str:
         """A URL whose tables nobody has used yet."""
         import psycopg

@@ -46,6 +46,7 @@ class SimulatedWorld:
         # Apart from the node's own chance, so that what the node draws does not depend on how often it used the disk.
         self._times = random.Random(chance.getrandbits(64))
         self.disk_seconds = disk_seconds
+        self.is_disk_time_drawn = True
         self.slept_seconds = 0.0
         """For how long its machine was asleep in this life: time that the boot clock counts and trio's does not."""
         self._pending: dict[int, Callable[[], object]] = {}
@@ -73,15 +74,19 @@ class SimulatedWorld:
             raise WorldEndedError
         self._pending[number] = call
         self._asked.set()
-        await sleep_uncancelled(self._times.random() * self.disk_seconds)
+        await sleep_uncancelled(self._disk_time())
         if self.dead:
             raise WorldEndedError
         del self._pending[number]
         result = call()
-        await sleep_uncancelled(self._times.random() * self.disk_seconds / 4)
+        await sleep_uncancelled(self._disk_time() / 4)
         if self.dead:
             raise WorldEndedError
         return result
+
+    def _disk_time(self) -> float:
+        drawn = self._times.random()
+        return (drawn if self.is_disk_time_drawn else 1.0) * self.disk_seconds
 
     async def disk_asked(self) -> None:
         """Wait until the next blocking call is asked for."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.wire.stomp import Connection, Frame, HeadCaches, Version
+from qmq.wire.stomp import Connection, Frame, HeadCaches, Limits, Version
 from tests.wire.support import code, fed, logged_in, pieces_of, value, values
 
 
@@ -67,7 +67,8 @@ def test_frame_is_read_however_it_is_cut(data: bytes, headers: dict[str, str], b
         (b"SEND\ncontent-length:0\n\nabc\0", "missing-nul"),
         (b"ACK\nid:1\n\nbody\0", "body-not-allowed"),
         (b"ACK\nid:1\ncontent-length:4\n\nbody\0", "body-not-allowed"),
-        (b"SUBSCRIBE\nid:1\n\n\n\0", "body-not-allowed"),
+        (b"SUBSCRIBE\nid:1\n\n\n \0", "body-not-allowed"),
+        (b"SUBSCRIBE\nid:1\ncontent-length:1\n\n\n\0", "body-not-allowed"),
         (b"FOO\na:1\n\n\0", "unknown-command"),
         (b"send\na:1\n\n\0", "unknown-command"),
         (b" SEND\na:1\n\n\0", "unknown-command"),
@@ -259,6 +260,39 @@ def test_acks_do_not_share_their_headers() -> None:
     frames[3].head.headers["id"] = "changed"
 
     assert [frame.head.headers["id"] for frame in frames] == ["0", "1", "2", "changed", "4"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_line_ends_alone_are_no_body_of_a_frame_that_has_none(end: bytes, size: int, gathers: bool) -> None:
+    connection = logged_in(gathers=gathers)
+    data = b"BEGIN\ntransaction:t\n\n" + end + b"\0" + b"".join(b"ACK\nid:%d\n\n%b\0" % (n, end) for n in range(5))
+
+    frames = fed(connection, pieces_of(data, size))
+
+    assert connection.error is None
+    assert values(frames) == [
+        ("BEGIN", (("transaction", "t"),), b"", None),
+        *[("ACK", (("id", str(number)),), b"", None) for number in range(5)],
+    ]
+
+
+def test_endless_line_ends_in_place_of_a_body_are_refused() -> None:
+    connection = logged_in(limits=Limits(body_bytes_max=100))
+
+    connection.receive(b"ACK\nid:1\n\n" + b"\n" * 101)
+
+    assert code(connection) == "body-too-large"
+
+
+def test_an_undefined_escape_is_shown_as_it_was_sent() -> None:
+    connection = logged_in()
+
+    connection.receive(b"SEND\na:\\t\n\n\0")
+
+    assert connection.error is not None
+    assert connection.error.message == r"undefined escape '\t'"
 
 
 def test_body_of_an_ack_is_refused_also_among_usual_ones() -> None:

@@ -5,7 +5,7 @@
 number is on docs/selectors.md. Reading and asking both cost at most what their bounds say, whatever a client writes.
 """
 
-from qmq.broker.selectors.properties import properties_of, selected, selects
+from qmq.broker.selectors.properties import properties_of, select_within, selected, selects
 from qmq.broker.selectors.selector import Selector, compile_filter, compile_selector
 
-__all__ = ["Selector", "compile_filter", "compile_selector", "properties_of", "selected", "selects"]
+__all__ = ["Selector", "compile_filter", "compile_selector", "properties_of", "select_within", "selected", "selects"]

@@ -25,6 +25,32 @@ def selects(selector: Selector, envelope: Envelope) -> bool:
     return answer
 
 
+def select_within(
+    selector: Selector, messages: list[Message], at: int, toil_max: int, wanted: list[Message]
+) -> tuple[int, int]:
+    """Add those of `messages` from index `at` on that `selector` wants to `wanted`, until asking has cost `toil_max`.
+
+    Returns the index of the first that was not asked about, and what it has cost; an answer that is remembered costs 1.
+    """
+    toil = 0
+    envelope: Envelope | None = None
+    answer = False
+    count = len(messages)
+    while at < count:
+        message = messages[at]
+        if message.envelope is not envelope:
+            if toil >= toil_max:
+                break
+            envelope = message.envelope
+            answers = envelope.answers
+            toil += 1 if answers is not None and selector.text in answers else selector.cost
+            answer = selects(selector, envelope)
+        if answer:
+            wanted.append(message)
+        at += 1
+    return at, toil
+
+
 def selected(selector: Selector, messages: list[Message]) -> list[Message]:
     """Those of `messages` that `selector` wants, in order; empty when it wants none."""
     wanted: list[Message] = []

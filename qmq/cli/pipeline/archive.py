@@ -6,14 +6,14 @@ import click
 
 from ..options import json_option
 from ..output import byte_size, print_json
-from .shared import job, progress, read_source, require_spark, source_options
+from .shared import PATH, job, progress, read_source, require_spark, source_options
 
 if TYPE_CHECKING:
     from ...errors import QmqError
 
 
 @click.command
-@click.argument("table")
+@click.argument("table", type=PATH)
 @source_options
 @click.option("--follow", is_flag=True, help="Go on until stopped (Ctrl-C), every --every seconds.")
 @click.option("--every", type=click.FloatRange(min=1.0), default=60.0, show_default=True, help="Seconds.")
@@ -52,7 +52,7 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
 
 
 @click.command
-@click.argument("table")
+@click.argument("table", type=PATH)
 @click.option("--target-mib", type=click.IntRange(min=1), default=256, show_default=True, help="Size to aim at.")
 @json_option
 def compact(table: str, target_mib: int, as_json: bool) -> None:
@@ -72,7 +72,7 @@ def compact(table: str, target_mib: int, as_json: bool) -> None:
 
 
 @click.command
-@click.argument("table")
+@click.argument("table", type=PATH)
 @click.option("--hours", type=click.IntRange(min=0), default=168, show_default=True, help="Keep so much.")
 @click.option("--dry-run", is_flag=True, help="Only list them.")
 @json_option

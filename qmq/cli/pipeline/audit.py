@@ -10,13 +10,13 @@ import click
 
 from ..options import json_option
 from ..output import Failed, print_json, table
-from .shared import choosing_options, job, login_options, progress, read_source
+from .shared import PATH, choosing_options, job, login_options, progress, read_source
 
 FINDINGS_SHOWN = 50
 
 
 @click.command
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
+@click.argument("nodes", nargs=-1, required=True, type=PATH, metavar="NODE…")
 @login_options
 @choosing_options
 @click.option("--deep", is_flag=True, help="Read everything and verify every checksum, with Spark.")
@@ -80,7 +80,7 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
         click.echo("\n".join(table(head[:shown], [row[:shown] for row in found.rows])))
         if links:
             head = ["FROM", "TO", "BATCHES", "P50 ms", "P95 ms", "P99 ms", "MOST ms", "CLOCKS APART ms"]
-            rows = [[*link[:3], *(f"{value * 1000:.1f}" for value in link[3:])] for link in links]
+            rows = [[*link[:3], *(bounds.text for bounds in link[3:])] for link in links]
             click.echo("\n" + "\n".join(table(head, rows)))
         for cut in cuts:
             healed = datetime.fromtimestamp(cut.healed_us / 1e6, UTC).isoformat(timespec="seconds")

@@ -7,14 +7,14 @@ import click
 
 from ..options import json_option
 from ..output import print_json
-from .shared import choosing_options, given_source, job, login_options, progress, read_source
+from .shared import PATH, choosing_options, given_source, job, login_options, progress, read_source
 
 DIFFERENCES_SHOWN = 50
 
 
 @click.command
-@click.argument("left")
-@click.argument("right")
+@click.argument("left", type=PATH)
+@click.argument("right", type=PATH)
 @login_options
 @choosing_options
 @click.option("--everything", is_flag=True, help="What only one of them can have is a difference, too.")

@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+class _LocalPath(click.types.StringParamType):
+    """A path, or a node's host:port; no address of something that is not mounted here."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from ...spark.options import BadOption, local_path
+
+        try:
+            return local_path(value)
+        except BadOption as error:
+            self.fail(str(error), param, ctx)
+
+
+PATH = _LocalPath()
 login_options: Callable[[F], F] = together(
     click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name at the servers, also from QMQ_LOGIN."),
     click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE."),
@@ -38,7 +54,7 @@ source_options: Callable[[F], F] = together(
 
 
 archive_option: Callable[[F], F] = click.option(
-    "--archive", metavar="TABLE", help="An archive to read, instead of --path and --servers."
+    "--archive", type=PATH, metavar="TABLE", help="An archive to read, instead of --path and --servers."
 )
 
 

@@ -23,7 +23,7 @@ ROWS_SHOWN = 40
 def stats(window: str, page: Path | None, out: str | None, lateness: str, as_json: bool, **source: Any) -> None:
     """Show what goes through destinations, how fast, and what waits.
 
-    Messages, bytes, sizes, time to ack, what is not settled and how old it is, failed deliveries and dead letters.
+    Messages, bytes, sizes, time to settle, what is not settled and how old it is, failed deliveries and dead letters.
     --json and --html tell all of it for each window, too.
 
     With --follow, a failure counts once more when another node notes it: one that got messages back after it had lost
@@ -63,11 +63,17 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
     elif page is None:
         from ...spark.jobs.report import number, seconds
 
-        head = ["DESTINATION", "MESSAGES", "BYTES", "P99 SIZE", "ACKED", "P50 ACK", "P99 ACK"]
+        head = ["DESTINATION", "MESSAGES", "BYTES", "P99 SIZE", "SETTLED", "P50 SETTLE", "P99 SETTLE"]
         head += ["WAITING", "OLDEST", "DEAD"]
         rows = [
             [one.destination, one.messages, number(one.bytes), number(one.size_p99), one.settled]
-            + [seconds(one.ack_p50), seconds(one.ack_p99), one.waiting, seconds(one.oldest_seconds), one.dead_letters]
+            + [
+                seconds(one.settle_p50),
+                seconds(one.settle_p99),
+                one.waiting,
+                seconds(one.oldest_seconds),
+                one.dead_letters,
+            ]
             for one in found.totals[:ROWS_SHOWN]
         ]
         click.echo("\n".join(table(head, rows)))

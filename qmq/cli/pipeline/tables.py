@@ -8,18 +8,19 @@ import click
 
 from ..options import json_option
 from ..output import print_json
-from .shared import given_source, job, progress, read_source, source_options
+from .shared import PATH, given_source, job, progress, read_source, source_options
 
 
 @click.command
-@click.argument("table")
+@click.argument("table", type=PATH)
 @source_options
 @json_option
 def tables(table: str, as_json: bool, **source: Any) -> None:
     """Make a typed table from the JSON bodies of messages.
 
     TABLE is a directory. The first run infers the columns; each later one adds what is new in the log, every message
-    once, and tells where bodies differ from the columns. Nothing is lost: `body` keeps each body as a VARIANT.
+    once, and tells where bodies differ from the columns. No body is lost: `body` has each as a VARIANT, and
+    `unparsed` the bytes of one that is no JSON.
     """
     read_source(**source)
     with job("tables") as spark, progress("tables", quiet=as_json) as tell:
@@ -38,5 +39,5 @@ def tables(table: str, as_json: bool, **source: Any) -> None:
     for path, kind in done.drift.gone.items():
         click.echo(f"no body of this run has {path} ({kind})")
     if done.drift.unparsed:
-        click.echo(f"DRIFT {done.drift.unparsed} bodies are no JSON: null")
+        click.echo(f"DRIFT {done.drift.unparsed} bodies are no JSON: in unparsed")
     click.echo(f"{done.rows} messages added, in run {done.run}")

@@ -34,11 +34,12 @@ from qmq.spark.jobs.archive_table import (
     require_same,
     table_vector,
 )
-from qmq.spark.options import Options, vector_to_json
+from qmq.spark.options import Options, local_path, vector_to_json
 from qmq.spark.place import Place, open_place
 from qmq.spark.plan import DataLoss, Part
 from qmq.spark.progress import Told, watched
 from qmq.spark.ranges import NOTHING, RangeMap
+from qmq.spark.tasks import results_of
 from qmq.spark.views import ddl
 
 _PATTERN_MARKS: Final = re.compile(r"[\\{}\[\]*?]")
@@ -78,8 +79,10 @@ def archive(spark: SparkSession, options: Options, table: str, *, tell: Told | N
         ArchiveError: the table is another kind of table, or was begun with other destinations.
         Overtaken: another run has added to it meanwhile.
         DataLoss: the logs do not hold any more what comes right after the table.
+        BadOption: `table` is an address, and no path.
     """
     began = time.monotonic()
+    table = local_path(table)
     chosen = choice_of(options)
     place = open_place(options)
     done = Archived()
@@ -140,11 +143,14 @@ def vacuum(table: str, *, hours: int = 168, dry_run: bool = False) -> list[str]:
     return removed
 
 
-def read_archive(spark: SparkSession, table: str) -> DataFrame:
-    """The rows of the table's last version, without a Delta jar: by the list of its files. Raises ArchiveError."""
-    delta = open_table(table)
+def read_archive(spark: SparkSession, table: str, *, delta: DeltaTable | None = None) -> DataFrame:
+    """The rows of the table's last version, without a Delta jar: by the list of its files. Raises ArchiveError.
+
+    `delta`: the table as it was opened before, for the rows of that version.
+    """
+    delta = delta or open_table(table)
     # Names of files are ours, but that of the table may have what addresses and patterns give a meaning to.
-    base = str(Path(table).resolve())
+    base = str(Path(local_path(table)).resolve())
     root = _PATTERN_MARKS.sub(r"\\\g<0>", base)
     files = [f"{root}/{uri[uri.rindex(f'{PARTITION}=') :]}" for uri in delta.file_uris()]
     # Spark would take a day for a date; the table says text.
@@ -213,10 +219,12 @@ def _add(
     if parts:
         run = uuid.uuid4().hex
         with watched(spark, tell):
-            work = spark.sparkContext.parallelize(list(enumerate(parts)), len(parts))
-            files = work.flatMap(lambda item: write_part(item[1], options, table, f"{run}-{item[0]:05d}"))
             try:
-                entries = files.collect()
+                entries = results_of(
+                    spark,
+                    list(enumerate(parts)),
+                    lambda item: write_part(item[1], options, table, f"{run}-{item[0]:05d}"),
+                )
             except (PySparkException, Py4JJavaError) as error:
                 raise _not_connected(error) or error from None
     commit(table, done.vector, end, entries, chosen)

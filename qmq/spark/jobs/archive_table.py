@@ -16,7 +16,7 @@ from deltalake.transaction import AddAction, CommitProperties, Transaction, crea
 from qmq.dots import Vector
 from qmq.errors import QmqError
 from qmq.spark.jobs.archive_files import COLUMNS, PARTITION
-from qmq.spark.options import Options, names_to_text, vector_to_json
+from qmq.spark.options import Options, local_path, names_to_text, vector_to_json
 from qmq.spark.tables import time_of
 from qmq.spark.views import arrow_schema
 
@@ -34,9 +34,9 @@ class Overtaken(ArchiveError):
 
 
 def open_table(table: str) -> DeltaTable:
-    """Raises ArchiveError when there is none."""
+    """Raises ArchiveError when there is none, and BadOption when it is no path."""
     try:
-        return DeltaTable(table)
+        return DeltaTable(local_path(table))
     except TableNotFoundError:
         raise ArchiveError(f"there is no archive at {table}") from None
 
@@ -47,9 +47,9 @@ def table_vector(delta: DeltaTable, origins: Iterable[Any]) -> Vector:
     return {origin: last for origin, last in found.items() if last is not None}
 
 
-def archive_choice(table: str) -> dict[str, str]:
+def archive_choice(delta: DeltaTable, table: str) -> dict[str, str]:
     """Options of `format("qmq")` that choose what the table was begun with. Raises ArchiveError."""
-    was = _described(open_table(table), table)
+    was = _described(delta, table)
     said = {
         "subscribe": names_to_text(was["destinations"]) if was["destinations"] is not None else None,
         "subscribePattern": was["pattern"],

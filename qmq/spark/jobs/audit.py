@@ -47,7 +47,6 @@ CORRUPT: Final = "corrupt"
 LOST_FILE: Final = "lost file"
 PUT_ASIDE: Final = "put aside"
 
-TASKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
 """Findings of one node that are listed; a destroyed log would have millions."""
 
@@ -389,10 +388,10 @@ def audit_deep(
     if not extents:
         return
     from qmq.spark.progress import watched
+    from qmq.spark.tasks import results_of
 
     with watched(spark, tell):
-        tasks = min(len(extents), TASKS_MAX)
-        findings = spark.sparkContext.parallelize(extents, tasks).flatMap(verify_extent).collect()
+        findings = results_of(spark, extents, verify_extent)
     known = {finding.where for finding in found.findings}
     found.findings += [finding for finding in findings if finding.where not in known]
     found.bytes_verified += sum(extent.end - extent.start for extent in extents)

@@ -21,7 +21,7 @@ from qmq.dots import parse_origin
 from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.messages import only, options_of, read_messages
 from qmq.spark.jobs.tables import CHOOSING
-from qmq.spark.options import Options, read_options, vector_to_json
+from qmq.spark.options import Options, local_path, read_options, vector_to_json
 from qmq.spark.place import open_place
 
 RECORDS_PER_RANGE: Final = 10_000
@@ -66,14 +66,14 @@ class Side:
 
     def __init__(self, spark: SparkSession, where: str, given: Mapping[str, str]) -> None:
         self._spark = spark
-        self.where = where
+        self.where = where = local_path(where)
         self.is_archive = Path(where, "_delta_log").is_dir()
         is_server = not Path(where).exists() and ":" in where
         self._options: dict[str, str] = {**given, "servers" if is_server else "path": where}
 
     def choice(self) -> dict[str, str]:
         """Options that say what an archive is of."""
-        return archive_choice(self.where) if self.is_archive else {}
+        return archive_choice(open_table(self.where), self.where) if self.is_archive else {}
 
     def spans(self) -> dict[str, Span]:
         """What it has, per origin."""

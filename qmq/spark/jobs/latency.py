@@ -2,11 +2,12 @@
 
 A record carries the time at which its own node accepted it. The time at which another node took it is not written
 anywhere; but that node's own records stand before and behind it in its journal, with their times, so it lies between
-them. The middle is taken, and only where the two are close. Clocks of two nodes differ: if records went both ways, the
-difference is half of what the fastest ones of each way seem to have taken more or less (as in NTP).
+them. Clocks of two nodes differ: no record comes before it was sent, so the fastest ones of each way bound the
+difference from both sides (as in NTP). Every figure is therefore told with its bounds. A pair is left out when only one
+way is known, or when few records lie close enough between own ones.
 
 A **cut** is told by a run of records that took longer than `CUT_SECONDS`: it heals when the first of them arrives, and
-the pair has converged when records are young again.
+the pair has converged when records are young again. The middle between own records will do for that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,23 +25,39 @@ SEGMENTS_LOOKED_AT: Final = 16
 """The newest ones of each node: a gigabyte of log."""
 BETWEEN_SECONDS_MAX: Final = 1.0
 """Own records further apart than this say too little about when those between came."""
+TIGHT_SECONDS: Final = 0.02
+"""The same for latency, which may be a few ms."""
+TIGHT_MIN: Final = 20
+"""Batches between own records that are so close; of fewer no latency is told."""
 CUT_SECONDS: Final = 5.0
 YOUNG_SECONDS: Final = 1.0
 
-Seconds: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Times: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Bounds(NamedTuple):
+    """Seconds between which a figure lies."""
+
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """In ms: the middle, and how far from it the figure may be."""
+        return f"{(self.low + self.high) * 500:.1f} ± {(self.high - self.low) * 500:.1f}"
 
 
 class Link(NamedTuple):
-    """Records of one node at another: seconds from acceptance to arrival, clocks put right by `skew_seconds`."""
+    """Records of one node at another: from acceptance to arrival. `skew`: how far the target's clock is ahead."""
 
     source: str
     target: str
     batches: int
-    p50: float
-    p95: float
-    p99: float
-    most: float
-    skew_seconds: float
+    p50: Bounds
+    p95: Bounds
+    p99: Bounds
+    most: Bounds
+    skew: Bounds
 
 
 class Cut(NamedTuple):
@@ -58,8 +75,15 @@ class Cut(NamedTuple):
 
 
 class _Sample(NamedTuple):
-    sent_us: Seconds
-    came_us: Seconds
+    """Batches of one node at another: when they were accepted, and between which times they came."""
+
+    sent_us: Times
+    after_us: Times
+    before_us: Times
+
+    @property
+    def came_us(self) -> Times:
+        return (self.after_us + self.before_us) / 2
 
 
 def measure(directories: Sequence[DataDirectory], choice: Options | None = None) -> tuple[list[Link], list[Cut]]:
@@ -68,18 +92,36 @@ def measure(directories: Sequence[DataDirectory], choice: Options | None = None)
     for directory in directories:
         for source, sample in _samples(directory, choice):
             samples[source, directory.node] = sample
-    fastest = {pair: float(np.min(sample.came_us - sample.sent_us)) for pair, sample in samples.items()}
+    # None took less than no time: the target's clock is ahead by so much at most, if at all.
+    ahead = {pair: float(np.min(sample.before_us - sample.sent_us)) for pair, sample in samples.items()}
     links: list[Link] = []
     cuts: list[Cut] = []
     for (source, target), sample in sorted(samples.items()):
-        back = fastest.get((target, source))
-        skew_us = 0.0 if back is None else (fastest[source, target] - back) / 2
-        took = (sample.came_us - sample.sent_us - skew_us) / 1e6
-        usual = np.percentile(took, [50, 95, 99])
-        numbers = [round(float(value), 6) for value in (*usual, np.max(took), skew_us / 1e6)]
-        links.append(Link(source, target, len(took), *numbers))
-        cuts += _cuts(source, target, sample, took)
+        high = ahead[source, target]
+        low = -ahead.get((target, source), np.inf)
+        is_known = -np.inf < low <= high  # Otherwise nothing came back, or a clock was set meanwhile.
+        if is_known:
+            links += _link(source, target, sample, low, high)
+        skew_us = (low + high) / 2 if is_known else 0.0
+        cuts += _cuts(source, target, sample, (sample.came_us - sample.sent_us - skew_us) / 1e6)
     return links, cuts
+
+
+def _link(source: str, target: str, sample: _Sample, low_us: float, high_us: float) -> Iterator[Link]:
+    """`low_us`, `high_us`: bounds of how far the target's clock is ahead."""
+    tight = sample.before_us - sample.after_us <= TIGHT_SECONDS * 1e6
+    count = int(np.count_nonzero(tight))
+    if count < TIGHT_MIN:
+        return
+    least = np.maximum(sample.after_us - sample.sent_us - high_us, 0.0)[tight]
+    most = (sample.before_us - sample.sent_us - low_us)[tight]
+    bounds = [np.percentile(took, [50, 95, 99, 100]) for took in (least, most)]
+    p50, p95, p99, longest = [_bounds(*pair) for pair in zip(*bounds, strict=True)]
+    yield Link(source, target, count, p50, p95, p99, longest, _bounds(low_us, high_us))
+
+
+def _bounds(low_us: float, high_us: float) -> Bounds:
+    return Bounds(round(float(low_us) / 1e6, 6), round(float(high_us) / 1e6, 6))
 
 
 def _samples(directory: DataDirectory, choice: Options | None) -> Iterator[tuple[str, _Sample]]:
@@ -97,10 +139,10 @@ def _samples(directory: DataDirectory, choice: Options | None) -> Iterator[tuple
     rows: Any = np.flatnonzero(inside)
     before, behind = last_us[own[place[rows] - 1]], last_us[own[place[rows]]]
     close = (behind - before <= BETWEEN_SECONDS_MAX * 1e6) & (behind >= before)
-    rows, came = rows[close], (before[close] + behind[close]) / 2
+    rows, before, behind = rows[close], before[close], behind[close]
     for source in sorted(set(nodes[rows].tolist())):
         chosen = nodes[rows] == source
-        yield source, _Sample(last_us[rows[chosen]], came[chosen])
+        yield source, _Sample(last_us[rows[chosen]], before[chosen], behind[chosen])
 
 
 def _newest(directory: DataDirectory, choice: Options | None) -> list[Listing]:
@@ -118,7 +160,7 @@ def _newest(directory: DataDirectory, choice: Options | None) -> list[Listing]:
     return found[::-1]
 
 
-def _cuts(source: str, target: str, sample: _Sample, took: Seconds) -> Iterator[Cut]:
+def _cuts(source: str, target: str, sample: _Sample, took: Times) -> Iterator[Cut]:
     late = took > CUT_SECONDS
     row = 0
     while row < len(took):

@@ -50,7 +50,9 @@ def report(found: Statistics, *, title: str = "QMQ statistics") -> str:
             _plot("Messages per second", found, windows, shown, lambda w: w.messages / found.seconds, Idle.NONE),
             _plot("Bytes per second", found, windows, shown, lambda w: w.bytes / found.seconds, Idle.NONE),
             _plot("Size, 99th percentile, bytes", found, windows, shown, lambda w: w.size_p99, Idle.UNKNOWN),
-            _plot("Time to ack, 99th percentile, seconds", found, windows, shown, lambda w: w.ack_p99, Idle.UNKNOWN),
+            _plot(
+                "Time to settle, 99th percentile, seconds", found, windows, shown, lambda w: w.settle_p99, Idle.UNKNOWN
+            ),
             _plot("Waiting in queues", found, windows, shown, lambda w: float(w.waiting), Idle.AS_BEFORE),
             _plot(
                 "Waiting time of the oldest, seconds", found, windows, shown, lambda w: w.oldest_seconds, Idle.UNKNOWN
@@ -152,7 +154,7 @@ def _axes(top: float, starts: Sequence[datetime]) -> str:
 
 
 def _table(totals: Sequence[Total]) -> str:
-    head = ["Destination", "Messages", "Bytes", "Size p50", "Size p99", "Acked", "Ack p50", "Ack p99"]
+    head = ["Destination", "Messages", "Bytes", "Size p50", "Size p99", "Settled", "Settle p50", "Settle p99"]
     head += ["Waiting", "Oldest", "Dead letters", "Failures", "Nodes"]
     rows = []
     for total in totals[:500]:
@@ -163,8 +165,8 @@ def _table(totals: Sequence[Total]) -> str:
             number(total.size_p50),
             number(total.size_p99),
             f"{total.settled:,}",
-            seconds(total.ack_p50),
-            seconds(total.ack_p99),
+            seconds(total.settle_p50),
+            seconds(total.settle_p99),
             f"{total.waiting:,}",
             seconds(total.oldest_seconds),
             f'<span class="bad">{total.dead_letters:,}</span>' if total.dead_letters else "0",

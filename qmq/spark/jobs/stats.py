@@ -2,8 +2,8 @@
 
 Everything comes from the log: messages, and the records by which they were settled. A message's time is that of the
 node that accepted it, a settle's that of the node whose consumer acknowledged; clocks that differ can make a time to
-ack negative, which counts as 0. Settles of messages that came before what is read count in their windows, and the times
-of these are not known.
+settle negative, which counts as 0. Settles of messages that came before what is read count in their windows, and the
+times of these are not known.
 """
 
 from dataclasses import dataclass, field
@@ -39,8 +39,8 @@ class Total:
     size_p99: float
     size_max: int
     settled: int
-    ack_p50: float | None
-    ack_p99: float | None
+    settle_p50: float | None
+    settle_p99: float | None
     waiting: int
     oldest_seconds: float | None
     dead_letters: int
@@ -106,7 +106,7 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
     took = (f.unix_micros("settled_at") - f.unix_micros("timestamp")) / 1e6
     # `greatest` passes over nulls: what is not settled must not count as settled at once.
     seconds = f.when(f.col("settled_at").isNotNull(), f.greatest(f.lit(0.0), took))
-    joined = messages.join(first, "message_id", "full").withColumn("ack_seconds", seconds)
+    joined = messages.join(first, "message_id", "full").withColumn("settle_seconds", seconds)
     joined = joined.cache()
     failures = failures_of(records.where("chosen"), joined.where("timestamp is not null")).cache()
     try:
@@ -139,7 +139,7 @@ def _totals(joined: DataFrame, counted: tuple[DataFrame, ...], end_us: int | Non
             median_and_p99("size").alias("sizes"),
             f.max("size").alias("size_max"),
             f.count("settled_at").alias("settled"),
-            median_and_p99("ack_seconds").alias("ack"),
+            median_and_p99("settle_seconds").alias("settle"),
             f.sum(f.when(waits, 1).otherwise(0)).alias("waiting"),
             f.min(f.when(waits, f.unix_micros("timestamp"))).alias("oldest_us"),
             f.count_distinct("settled_by").alias("consumers"),
@@ -159,8 +159,8 @@ def _totals(joined: DataFrame, counted: tuple[DataFrame, ...], end_us: int | Non
             size_p99=row.sizes[1],
             size_max=row.size_max,
             settled=row.settled,
-            ack_p50=row.ack[0] if row.ack else None,
-            ack_p99=row.ack[1] if row.ack else None,
+            settle_p50=row.settle[0] if row.settle else None,
+            settle_p99=row.settle[1] if row.settle else None,
             waiting=row.waiting,
             oldest_seconds=None if row.oldest_us is None or end_us is None else (end_us - row.oldest_us) / 1e6,
             dead_letters=row.dead_letters or 0,

@@ -1,8 +1,8 @@
 """Typed tables from JSON bodies: columns as the bodies have them, each message in one row, exactly once.
 
 The first run infers a schema from the bodies and keeps it beside the data (`_qmq.json`); later runs add what is new in
-the log and keep to it. What does not fit is not lost: `body` has every body as a VARIANT (null for one that is no
-JSON), and each run reports fields that are new, gone, or of another type, and bodies that do not parse.
+the log and keep to it. What does not fit is not lost: `body` has every body as a VARIANT, `unparsed` the bytes of one
+that is no JSON, and each run reports fields that are new, gone, or of another type, and bodies that do not parse.
 
 A run writes the directory `run=N` whole, and then says so in `_qmq.json`, in one rename; a run that died is repeated
 into the same directory. Readers take the directories that `_qmq.json` lists (`read_table`). Two runs at once would
@@ -24,13 +24,13 @@ from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from qmq.dots import Vector, merge
 from qmq.errors import QmqError
-from qmq.spark.options import read_options, vector_from_json, vector_to_json
+from qmq.spark.options import local_path, read_options, vector_from_json, vector_to_json
 from qmq.spark.place import open_place
 
 STATE: Final = "_qmq.json"
 LOCK: Final = "_qmq.lock"
 STATE_VERSION: Final = 1
-OWN_COLUMNS: Final = ("message_id", "timestamp", "destination", "body")
+OWN_COLUMNS: Final = ("message_id", "timestamp", "destination", "body", "unparsed")
 BROKEN: Final = "\0"
 """What Spark is to call its column for broken lines: there are none, and bodies may have a field of the usual name."""
 CHOOSING: Final = ("subscribe", "subscribePattern", "startingTimestamp", "endingTimestamp")
@@ -72,6 +72,7 @@ def tables(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
         TableError: there is something else in `table`, it was begun with other destinations, or another run is at it.
         DataLoss: the log does not hold any more what comes right after the table.
     """
+    table = local_path(table)
     with _alone(table):
         return _add(spark, given, table)
 
@@ -125,6 +126,7 @@ def _add(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
 
 def read_table(spark: SparkSession, table: str) -> DataFrame:
     """The rows of all finished runs. Raises TableError when there is no table."""
+    table = local_path(table)
     state = _read_state(table, None)
     if not state["runs"]:
         raise TableError(f"there is no table at {table}")
@@ -161,7 +163,7 @@ def _fields(schema: DataType, path: str = "") -> dict[str, str]:
 def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
     """The schema of all bodies that are JSON objects."""
     # A list of objects would count as so many objects.
-    lines = texts.where(f.expr("try_parse_json(text) is not null") & f.col("text").rlike(r"^\s*\{")).rdd.map(_first)
+    lines = texts.where(f.expr("try_parse_json(text) is not null") & f.col("text").rlike(r"^\s*\{"))
     return spark.read.json(lines, mode="DROPMALFORMED", columnNameOfCorruptRecord=BROKEN).schema
 
 
@@ -180,24 +182,23 @@ def _told_apart(kind: Any) -> Any:
     return StructType(list(fields.values()))
 
 
-def _first(row: Any) -> Any:
-    return row[0]
-
-
 def _write(frame: DataFrame, schema: StructType, path: str) -> tuple[int, int]:
     """Write one run; returns its rows, and how many bodies are no JSON."""
     text = f.col("body").cast("string")
+    # What is no UTF-8 would come out of a VARIANT with other bytes.
+    variant = f.when(f.is_valid_utf8(text), f.try_parse_json(text))
     parsed = frame.select(
         "message_id",
         "timestamp",
         "destination",
-        f.try_parse_json(text).alias("body"),
+        variant.alias("body"),
+        f.when(variant.isNull(), f.col("body")).alias("unparsed"),
         f.from_json(text, schema, {"columnNameOfCorruptRecord": BROKEN}).alias("parsed"),
     )
     columns = [f.col("parsed")[name].alias(column) for name, column in _column_names(schema.fieldNames()).items()]
     parsed.select(*OWN_COLUMNS, *columns).write.mode("overwrite").parquet(path)
-    counts = parsed.agg(f.count("*"), f.sum(f.when(f.col("body").isNull(), 1).otherwise(0))).collect()[0]
-    return counts[0], counts[1] or 0
+    counts = parsed.agg(f.count("*"), f.count("unparsed")).collect()[0]
+    return counts[0], counts[1]
 
 
 def _column_names(fields: Sequence[str]) -> dict[str, str]:

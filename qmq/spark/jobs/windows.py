@@ -26,8 +26,8 @@ WINDOWS_MAX: Final = 100_000
 class Window:
     """One destination in one window. Seconds and bytes; None where there was nothing to measure.
 
-    `settled`, with `ack_p50` and `ack_p99`: what was settled in this window, whenever it was accepted. `waiting`: queue
-    messages that were not settled at its end, and `oldest_seconds` how long the first of them had waited then.
+    `settled`, with `settle_p50` and `settle_p99`: what was settled in this window, whenever it was accepted. `waiting`:
+    queue messages that were not settled at its end, and `oldest_seconds` how long the first of them had waited then.
     `consumers`: nodes whose consumers settled something.
     """
 
@@ -39,8 +39,8 @@ class Window:
     size_p99: float | None = None
     size_max: int | None = None
     settled: int = 0
-    ack_p50: float | None = None
-    ack_p99: float | None = None
+    settle_p50: float | None = None
+    settle_p99: float | None = None
     failures: int = 0
     dead_letters: int = 0
     consumers: int = 0
@@ -74,7 +74,7 @@ def windows_of(
     """Put together what happened.
 
     `messages`: destination, timestamp, size, settled_at (null: waits). `settles`: destination, settled_at, settled_by,
-    timestamp and ack_seconds (null where the message was not read). `letters`: destination, timestamp, one row each.
+    timestamp and settle_seconds (null where the message was not read). `letters`: destination, timestamp, one row each.
     `failures`: destination, timestamp, count. `window` as Spark writes intervals.
     """
     accepted = _collect(
@@ -92,7 +92,7 @@ def windows_of(
         .agg(
             f.count("*").alias("settled"),
             f.count("timestamp").alias("known"),
-            median_and_p99("ack_seconds").alias("ack"),
+            median_and_p99("settle_seconds").alias("settle"),
             f.count_distinct("settled_by").alias("consumers"),
             f.unix_micros(f.min("timestamp")).alias("first_us"),
         )
@@ -112,7 +112,7 @@ def windows_of(
         start, stop, destination = said.pop("start"), said.pop("end"), said.pop("destination")
         seconds = (stop - start) / 1e6
         facts = known.setdefault((start, destination), _Facts({}))
-        for name in ("size", "ack"):
+        for name in ("size", "settle"):
             if name in said:
                 said[f"{name}_p50"], said[f"{name}_p99"] = said.pop(name) or (None, None)
         if "known" in said:
@@ -218,9 +218,9 @@ def _attempts(body: bytes | None) -> list[tuple[str, int]]:
 def streamed(records: DataFrame, *, window: str, lateness: str, letter_of: str) -> DataFrame:
     """The windows of a stream of records, each when the newest record is `lateness` beyond its end.
 
-    Without what takes a message and its settle together: times to ack, and what waits. A message that two nodes settled
-    counts twice, and so does a failure that another node notes once more, because it heard of it. `letter_of`: the
-    header that says whose dead letter a message is.
+    Without what takes a message and its settle together: times to settle, and what waits. A message that two nodes
+    settled counts twice, and so does a failure that another node notes once more, because it heard of it. `letter_of`:
+    the header that says whose dead letter a message is.
     """
     node = node_of("origin")
     kind, destination, settled = f.col("kind"), f.col("destination"), f.size("settled")

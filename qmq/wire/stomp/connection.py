@@ -48,6 +48,20 @@ class Connection:
         """1.0 until CONNECT or CONNECTED has settled it."""
         return self._dialogue.version
 
+    @property
+    def is_amid_frame(self) -> bool:
+        """Whether the other side has begun a frame and not ended it."""
+        return self.error is None and self._reader.is_amid_frame
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Of a frame whose end has not come."""
+        return self._reader.unfinished_bytes
+
+    def forget(self) -> None:
+        """Let go of it; nothing is received any more."""
+        self._reader.forget()
+
     def receive(self, data: bytes) -> list[Frame]:
         """Every frame that `data` completes; heart-beats between frames are consumed silently.
 

@@ -136,6 +136,11 @@ class Reader:
         if self._expects_login:
             self._check_login(self._received + 1)
 
+    @property
+    def is_amid_frame(self) -> bool:
+        """Whether a part of a frame is kept, the rest of which has not come."""
+        return self._head is not None or len(self._partial) > 0
+
     def failed_receipt(self) -> str | None:
         """The receipt that the frame in hand asked for, as far as it was readable."""
         if self._head is not None:
@@ -153,6 +158,11 @@ class Reader:
             return parse_receipt(first_line(block, at + 9), self._head_version)
         except RemoteProtocolError:
             return None
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Kept of a frame whose end has not come."""
+        return len(self._body) + len(self._partial)
 
     def forget(self) -> None:
         """Let go of all that was buffered."""
@@ -327,7 +337,7 @@ class Reader:
             stop = chunk.find(b"\0", body_at)
             if stop < 0:
                 stop = size
-            self._check_body(head.command, stop - body_at)
+            self._check_undeclared(head.command, 0, chunk, body_at, stop)
         if self._expects_login:
             self._check_login(self._received - size + stop + 1)
         if stop >= size:
@@ -388,7 +398,7 @@ class Reader:
         if self._dialogue.advance(head):
             self._follow(self._dialogue)
         self._block = b""
-        frames.append(Frame(head, body, receipt))
+        frames.append(Frame(head, body if head.command in BODY_COMMANDS else b"", receipt))
 
     def _follow(self, dialogue: Dialogue) -> None:
         """After a move of the dialogue: only an open server meets blocks that it has seen before."""
@@ -420,7 +430,7 @@ class Reader:
             stop = data.find(b"\0")
             if stop < 0:
                 stop = len(data)
-            self._check_body(head.command, len(self._body) + stop)
+            self._check_undeclared(head.command, len(self._body), data, 0, stop)
         if self._expects_login:
             self._check_login(self._received - len(data) + stop + 1)
         self._body += data[:stop]
@@ -446,6 +456,16 @@ class Reader:
         if size > 0 and command not in BODY_COMMANDS:
             raise body_not_allowed(command)
         if size > self._body_bytes_max:
+            raise too_large("body-too-large", "body_bytes_max", self._body_bytes_max)
+
+    def _check_undeclared(self, command: str, kept: int, chunk: bytes, start: int, stop: int) -> None:
+        """As `_check_body`, for what a NUL ends: `kept` bytes and `chunk[start:stop]`.
+
+        Some clients end a line behind the headers of a frame that has no body. That is none.
+        """
+        if command in BODY_COMMANDS or chunk[start:stop].strip(b"\r\n"):
+            self._check_body(command, kept + stop - start)
+        elif kept + stop - start > self._body_bytes_max:
             raise too_large("body-too-large", "body_bytes_max", self._body_bytes_max)
 
     def _check_login(self, end: int) -> None:

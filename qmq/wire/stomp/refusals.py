@@ -70,8 +70,10 @@ def too_large(code: str, limit: str, most: int) -> RemoteProtocolError:
 
 def bad_escape(escape: str, version: Version) -> RemoteProtocolError:
     allowed = r"\n \c \\ \r" if version == Version.V12 else r"\n \c \\"
+    # As it is where that can be read: the header that says so is escaped once by itself.
+    sent = f"'{escape}'" if escape.isascii() and escape.isprintable() else shown(escape)
     return RemoteProtocolError(
         "bad-escape",
-        f"undefined escape {shown(escape)}",
+        f"undefined escape {sent}",
         f'STOMP {version.text}, "Value Encoding", allows only {allowed} in header names and values.',
     )

@@ -11,7 +11,7 @@ disk has.
 from collections.abc import Collection, Iterable
 
 from qmq.dots import Vector, covers
-from tests.simulation.checks import fanouts, moves, queues, records, toil, topics
+from tests.simulation.checks import fanouts, moves, queues, records, toil, topics, turns
 from tests.simulation.checks import members as left_for_good
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import fanout_logs, log_of, published
@@ -126,6 +126,7 @@ def broken(stage: Stage) -> list[str]:
     # Of the stores: a short journal has dropped them on nodes that still have them.
     insisted = {message_id for m in members for _, message_id in fanout_logs(m, [INSISTED])[INSISTED]}
     wrongs += queues.lost_copies(ledger, excuses, insisted)
+    wrongs += queues.unmarked(ledger)
     forgetful = excuses.nodes
     if stage.leaving is None:  # what a node that was away had settled may have been adopted meanwhile
         wrongs += queues.given_again_where_settled(ledger, forgetful)
@@ -139,6 +140,7 @@ def broken(stage: Stage) -> list[str]:
         wrongs += queues.given_again_for_good(ledger)
     if plan.quiet:
         wrongs += queues.given_again_without_a_fault(ledger)
+        wrongs += turns.shared(ledger)
     return wrongs
 
 

@@ -4,6 +4,7 @@ I1   every receipted message was worked on by a consumer at least once; a receip
      promises two disks in a mesh of three nodes or more, so there the loss of one disk excuses nothing
 I7   nothing is given again by the node that receipted its ACK, nor by any node as long as there is no fault
 I8   nothing is handed out again by any node when its ACK was receipted at the level `quorum`
+I25  what a consumer reads a second time under one `message-id` has `redelivered`
 """
 
 from collections.abc import Collection
@@ -53,3 +54,8 @@ def given_again_without_a_fault(ledger: Ledger) -> list[str]:
     """I7 for a mesh in which nothing went wrong."""
     again = ledger.again_after_edge + ledger.again_after_quorum
     return [f"I7 without a fault: given again after a receipted ACK: {again}"] if again else []
+
+
+def unmarked(ledger: Ledger) -> list[str]:
+    """I25."""
+    return [f"I25 unmarked: {what} was read before" for what in ledger.unmarked]

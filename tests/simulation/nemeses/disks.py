@@ -57,9 +57,9 @@ async def _slow_down(stage: Stage, fault: Fault, members: Collection[Member]) ->
 
 @nemesis("full disk")
 async def full_disk(stage: Stage, fault: Fault) -> None:
-    """Only the reserve is left: SENDs are refused, and consumers go on."""
+    """Only the reserve is left, or only its file: SENDs are refused, and consumers go on."""
     member = stage.by_name[fault.node]
-    member.set_full_disk(True)
+    member.set_full_disk(True, to_the_last_byte=stage.chance_of(fault).random() < 0.5)
     try:
         await trio.sleep(fault.seconds)
     finally:

@@ -3,9 +3,16 @@
 import trio
 
 from tests.simulation.faults import Fault, nemesis
+from tests.simulation.nemeses.links import both_ways, cut_off
 from tests.simulation.stage import Stage
 
 CLOCK_STEP_SECONDS_MAX = 3600.0
+
+BOOT_DAYS = (8.0, 30.0)
+"""How far the clock of a machine is off at its start: more than fanouts are kept."""
+
+QUICK_SECONDS = 0.1
+LATE_SECONDS_MAX = 2.0
 
 CAUGHT_AT_WORK = 0.7
 """How often a node dies while its disk is busy for it, because that is where bugs are."""
@@ -21,6 +28,16 @@ async def crash(stage: Stage, fault: Fault) -> None:
 async def power(stage: Stage, fault: Fault) -> None:
     """As crash, but nobody is told."""
     await _end(stage, fault, silently=True)
+
+
+@nemesis("restart", takes_two=True)
+async def restart(stage: Stage, fault: Fault) -> None:
+    """The process is killed and at once back, and one of its links comes late."""
+    here, there = stage.by_name[fault.node], stage.by_name[fault.other].host
+    await here.crash(silently=False)
+    with cut_off(stage, both_ways([(here.host, there)])):
+        await stage.start_after(here, QUICK_SECONDS)
+        await trio.sleep(min(fault.seconds, LATE_SECONDS_MAX))
 
 
 @nemesis("power of all")
@@ -60,6 +77,23 @@ async def clock(stage: Stage, fault: Fault) -> None:
     member.step_clock(seconds)
     await trio.sleep(fault.seconds)
     member.step_clock(-seconds / 2)
+
+
+@nemesis("boot clock")
+async def boot_clock(stage: Stage, fault: Fault) -> None:
+    """A machine starts with its clock days off, either way; then somebody sets it right and starts it again."""
+    member = stage.by_name[fault.node]
+    chance = stage.chance_of(fault)
+    seconds = chance.choice((-1, 1)) * chance.uniform(*BOOT_DAYS) * 86_400
+    await member.crash(silently=chance.random() < 0.5)
+    member.step_clock(seconds)
+    try:
+        stage.start(member)
+        await trio.sleep(fault.seconds)
+        await member.crash(silently=False)
+    finally:
+        member.step_clock(-seconds)
+    stage.start(member)
 
 
 async def _end(stage: Stage, fault: Fault, *, silently: bool) -> None:

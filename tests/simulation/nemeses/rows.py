@@ -28,11 +28,12 @@ async def rotten_rows(stage: Stage, fault: Fault) -> None:
 
 @nemesis("lost rows", loses_disk=True, minority=True)
 async def lost_rows(stage: Stage, fault: Fault) -> None:
-    """A crash, and the next start finds a queue store of which nothing can be read."""
+    """A crash, and the next start finds a queue store of which nothing can be read, or one without any commit."""
 
     def lose(store: MemoryQueueStore, standing: list[Dot]) -> list[Dot]:
-        store.begin_anew()
-        stage.trace.note(f"{fault.node}: its queue store is lost")
+        position = stage.chance_of(fault).choice((-1, 0))
+        store.begin_anew(position)
+        stage.trace.note(f"{fault.node}: its queue store is lost, and begins at {position}")
         return standing
 
     await _crash_and(stage, fault, lose)

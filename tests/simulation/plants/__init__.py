@@ -1,6 +1,18 @@
 """Bugs to put into the product; importing this registers them all in `registry.PLANTS`."""
 
-from tests.simulation.plants import clients, commits, links, queues, recovery, takeover, toil
+from tests.simulation.plants import clients, clocks, commits, links, queues, recovery, takeover, toil
 from tests.simulation.plants.registry import PLANTS, SEEDS_MAX, Planted
 
-__all__ = ["PLANTS", "SEEDS_MAX", "Planted", "clients", "commits", "links", "queues", "recovery", "takeover", "toil"]
+__all__ = [
+    "PLANTS",
+    "SEEDS_MAX",
+    "Planted",
+    "clients",
+    "clocks",
+    "commits",
+    "links",
+    "queues",
+    "recovery",
+    "takeover",
+    "toil",
+]

@@ -7,6 +7,7 @@ from qmq.broker.lending import Lending
 from qmq.broker.life import Back
 from qmq.broker.message import Message
 from qmq.broker.outcome import Outcome
+from qmq.broker.picking import Picking
 from qmq.broker.queue import Queue
 from qmq.dots import Dot, Vector
 from qmq.replication.serving import Serving
@@ -36,6 +37,36 @@ def acknowledged_on_relay() -> Iterator[None]:
         lending._queues._settle_borrowed(message, out)
 
     with patch.object(Lending, "borrow", borrow_and_settle):
+        yield
+
+
+@plant(Family.NONE, "I23", seed=0)
+def full_consumers_unknown() -> Iterator[None]:
+    """A class of consumers is offered when it has room for the first time, and unknown to the peers before."""
+    real = Lending._tell
+
+    def tell_of_room(
+        lending: Lending, name: str, free: int | None, told: list[tuple[str, str, int]], *, asks: bool = False
+    ) -> None:
+        if free != 0 or any(name in offered for offered in lending._offered.values()):
+            real(lending, name, free, told, asks=asks)
+
+    with patch.object(Lending, "_tell", tell_of_room):
+        yield
+
+
+@plant(Family.NONE, "I23", seed=10)
+def groups_stay_for_good() -> Iterator[None]:
+    """While messages of a group are out its consumer gets more of them, although the group should move."""
+    real = Picking._holder_of
+
+    def holder_of(picking: Picking, group: bytes, message: Message) -> object:
+        held = picking.hands.groups.get(group)
+        if held is not None:
+            held.epoch = picking.hands.epoch
+        return real(picking, group, message)
+
+    with patch.object(Picking, "_holder_of", holder_of):
         yield
 
 

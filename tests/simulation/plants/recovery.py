@@ -5,6 +5,8 @@ from unittest.mock import patch
 
 import msgpack
 
+from qmq.broker.message import Message
+from qmq.broker.paging import Paging
 from qmq.dots import Dot, Origin
 from qmq.replication.mesh import Mesh
 from qmq.replication.values import pack_dot_groups
@@ -102,4 +104,15 @@ def settles_do_not_wait() -> Iterator[None]:
         return set()
 
     with patch.object(Reduction, "tombstones", tombstones):
+        yield
+
+
+@plant(Family.CRASHES, "I25", seed=0)
+def in_hand_and_forgotten() -> Iterator[None]:
+    """A node that comes back takes every message that it finds for one that no consumer has seen."""
+
+    def is_of_before(paging: Paging, message: Message) -> bool:
+        return False
+
+    with patch.object(Paging, "_is_of_before", is_of_before):
         yield

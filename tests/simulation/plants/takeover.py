@@ -7,6 +7,7 @@ import trio
 
 from qmq.broker.outcome import Outcome
 from qmq.broker.ownership import LEASE, Heard, Ownership
+from qmq.server.start_hold import StartHold
 from qmq.server.takeover import Takeover
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
@@ -60,6 +61,22 @@ def no_barrier_after_a_restart() -> Iterator[None]:
             set_held(takeover, out)
 
     with patch.object(Takeover, "_set_held", set_held_later):
+        yield
+
+
+@plant(Family.RESTARTS, "I24", seed=0)
+def held_unheard() -> Iterator[None]:
+    """A node that starts delivers when the records of its peers are here, or after two seconds, whatever they hold."""
+
+    async def run(hold: StartHold) -> None:
+        node = hold._node
+        with trio.move_on_after(2.0):
+            while not all(node.has_caught_up_with(peer) for peer in node.peer_names):
+                hold._stirred = trio.Event()
+                await hold._stirred.wait()
+        hold.is_over = True
+
+    with patch.object(StartHold, "run", run):
         yield
 
 

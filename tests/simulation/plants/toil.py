@@ -10,6 +10,8 @@ from qmq.broker.broker import Broker
 from qmq.broker.clocks import PeerClocks
 from qmq.broker.message import Envelope, Message
 from qmq.broker.outcome import Outcome
+from qmq.broker.postponed import Postponed
+from qmq.broker.queue import Queue
 from qmq.broker.rules import DEAD_LETTERS
 from qmq.dots import Dot, Origin
 from qmq.journal import Replay
@@ -69,6 +71,22 @@ def letter_and_settle_apart() -> Iterator[None]:
         broker.queues._dead_letters._publish = MethodType(accept_letter, broker)  # type: ignore[method-assign]
 
     with patch.object(Broker, "__init__", begin_in_two), patch.object(journal, "encode_records", encode_apart):
+        yield
+
+
+@plant(
+    Family.TAKEOVERS,
+    "burial",
+    found_by="tests/server/test_takeover.py::"
+    "test_a_message_that_fails_at_its_owner_while_another_serves_it_is_buried_once",
+)
+def buried_without_the_right_to_serve() -> Iterator[None]:
+    """A message that is at its limit is buried at once, although another node may have buried it meanwhile."""
+
+    def must_wait(postponed: Postponed, queue: Queue, message: Message) -> bool:
+        return False
+
+    with patch.object(Postponed, "must_wait", must_wait):
         yield
 
 

@@ -6,15 +6,18 @@ Each draws from a generator of its own name, so another client more does not cha
 import trio
 
 from tests.simulation.ledger import Place
+from tests.simulation.plan import Family
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.consume import consume
 from tests.simulation.workloads.follow import follow
+from tests.simulation.workloads.hold import hold, supply
 from tests.simulation.workloads.insist import insist
 from tests.simulation.workloads.keep_place import keep_place
 from tests.simulation.workloads.listen import listen
 from tests.simulation.workloads.names import FANOUTS
 from tests.simulation.workloads.publish import publish
 from tests.simulation.workloads.roll_call import attend, call_the_roll
+from tests.simulation.workloads.take_turns import pile_up, take_turns
 from tests.simulation.workloads.toil import make_trouble, toil
 
 __all__ = ["call_the_roll", "start_audience", "start_insistent", "start_publishers"]
@@ -25,6 +28,10 @@ def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
     for number in range(stage.plan.publishers):
         nursery.start_soon(publish, stage, f"p{number}")
     nursery.start_soon(make_trouble, stage, "t0")
+    if stage.plan.family is Family.RESTARTS:
+        nursery.start_soon(supply, stage, "u0")
+    if stage.plan.quiet:
+        nursery.start_soon(pile_up, stage, "b0")
 
 
 def start_insistent(stage: Stage, nursery: trio.Nursery) -> None:
@@ -47,5 +54,10 @@ def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
         nursery.start_soon(attend, stage, member)
     for number in range(2):
         nursery.start_soon(toil, stage, f"w{number}")
+    if plan.family is Family.RESTARTS:
+        for number in range(3):
+            nursery.start_soon(hold, stage, f"h{number}")
     if plan.quiet:
         nursery.start_soon(listen, stage, "l0", stage.members[-1])
+        for number in range(2):
+            nursery.start_soon(take_turns, stage, f"e{number}")

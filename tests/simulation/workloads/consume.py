@@ -55,6 +55,7 @@ async def _consume_one(
                 continue
             stage.trace.note(f"{name} is given {message_id}")
             ledger.give(message_id, member.name, since)
+            ledger.note_mark(head)
             if chance.random() < 0.3:
                 await trio.sleep(chance.uniform(0, 0.1))
             if chance.random() < 0.03:

@@ -15,6 +15,13 @@ TIMED = "/queue/timed"
 
 DEAD = "/queue/dead-letters"
 
+HELD = "/queue/held"
+"""Its consumers keep what they have for seconds."""
+
+EXCLUSIVE = "/queue/exclusive"
+GROUPED = "/queue/grouped"
+"""Two that have a backlog at the nodes of their consumers."""
+
 TOPICS = ("/topic/t",)
 VALUE = "/topic/value"
 """Every message to it is its last value."""

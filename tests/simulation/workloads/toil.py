@@ -94,6 +94,7 @@ async def _toil_at(stage: Stage, member: Member, client: Client, chance: random.
                 continue
             stage.trace.note(f"{member.name} gives {message_id} of {destination}")
             ledger.consumed.add(message_id)
+            ledger.note_mark(frame.head.headers)
             if destination == POISON:
                 ledger.tries[message_id] = ledger.tries.get(message_id, 0) + 1
                 count = int(frame.head.headers.get("delivery-count", "1"))

@@ -1,0 +1,278 @@
+"""What clients that mean harm can do to a node, and what an innocent client beside them notices.
+
+    python -m benchmarks.hardening [NAME ...] [--memory-bytes-max BYTES]
+
+Each attack has a fresh node, told to hold 256 MiB for its connections. The innocent client, a process of its own, sends
+a message to a topic and waits for its RECEIPT, over and over: first alone, then beside the attack. The table is on
+docs/hardening.md. The attackers are connections of one process.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from qmq.cli.throwaway import Throwaway, throwaway
+
+CONNECT = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
+PAUSE_SECONDS = 0.01
+"""Between two messages of the innocent client."""
+QUIET_SECONDS = 3.0
+AFTER_SECONDS = 10.0
+ATTACK_SECONDS_MIN = 3.0
+ATTACK_SECONDS_MAX = 30.0
+"""Without new connections after that: the node lets growing clients wait."""
+TICKS = os.sysconf("SC_CLK_TCK")
+MIB = 1 << 20
+
+
+class Attackers:
+    """Connections to one node. A node may end any of them at any time, and none of that stops an attack."""
+
+    def __init__(self, node: Throwaway) -> None:
+        self._address = (node.address.host, node.address.port)
+        self.sockets: list[socket.socket] = []
+        self._deadline = time.monotonic() + ATTACK_SECONDS_MAX
+
+    def connect(self, *, reads_little: bool = False) -> socket.socket:
+        if time.monotonic() > self._deadline:
+            raise TimeoutError
+        one = socket.socket()
+        if reads_little:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.settimeout(5.0)
+        one.connect(self._address)
+        one.sendall(CONNECT)
+        one.recv(4096)
+        self.sockets.append(one)
+        return one
+
+    def say(self, one: socket.socket, *frames: bytes) -> None:
+        with contextlib.suppress(OSError):
+            one.sendall(b"".join(frame + b"\0" for frame in frames))
+
+    def until_obeyed(self, one: socket.socket) -> None:
+        """Wait until all that was said is obeyed, or the node has ended the connection."""
+        with contextlib.suppress(OSError):
+            one.settimeout(60.0)
+            one.sendall(b"SEND\ndestination:/topic/none\nreceipt:obeyed\n\n\0")
+            data = b""
+            while b"receipt-id:obeyed" not in data:
+                more = one.recv(65536)
+                if not more or b"error-code:" in more:
+                    return
+                data = data[-100:] + more
+
+    def ended(self) -> int:
+        """How many connections the node has ended, as far as their sockets know."""
+        count = 0
+        for one in self.sockets:
+            one.setblocking(False)
+            try:
+                while data := one.recv(1 << 20):
+                    if b"error-code:" in data:
+                        break
+                count += 1
+            except BlockingIOError:
+                pass
+            except OSError:
+                count += 1
+        return count
+
+
+def send(destination: str, body: bytes = b"", *headers: str) -> bytes:
+    lines = "".join(f"{line}\n" for line in headers)
+    return f"SEND\ndestination:{destination}\ncontent-length:{len(body)}\n{lines}\n".encode() + body
+
+
+def subscribe(destination: str, id: int, *headers: str) -> bytes:
+    lines = "".join(f"{line}\n" for line in headers)
+    return f"SUBSCRIBE\nid:{id}\ndestination:{destination}\n{lines}\n".encode()
+
+
+def transactions(attackers: Attackers) -> Iterator[None]:
+    """100 open transactions of 15 MB"""
+    yield
+    body = b"x" * 1_000_000
+    for _ in range(100):
+        one = attackers.connect()
+        attackers.say(one, b"BEGIN\ntransaction:t\n\n", *[send("/queue/q", body, "transaction:t")] * 15)
+
+
+def bodies(attackers: Attackers) -> Iterator[None]:
+    """900 bodies of 1 MiB, one byte missing"""
+    yield
+    for _ in range(900):
+        one = attackers.connect()
+        with contextlib.suppress(OSError):
+            one.sendall(b"SEND\ndestination:/queue/q\ncontent-length:%d\n\n" % MIB + b"x" * (MIB - 1))
+
+
+def not_reading(attackers: Attackers) -> Iterator[None]:
+    """100 topic subscribers that do not read, 15 MB"""
+    yield
+    for _ in range(100):
+        attackers.say(attackers.connect(reads_little=True), subscribe("/topic/news", 0))
+    sender = attackers.connect()
+    for _ in range(150):
+        attackers.say(sender, send("/topic/news", b"x" * 100_000))
+    attackers.until_obeyed(sender)
+
+
+def browsers(attackers: Attackers) -> Iterator[None]:
+    """200 browsers that do not read a queue of 100 MB"""
+    sender = attackers.connect()
+    for _ in range(100):
+        attackers.say(sender, send("/queue/q", b"x" * 1_000_000))
+    attackers.until_obeyed(sender)
+    yield
+    for _ in range(200):
+        attackers.say(attackers.connect(reads_little=True), subscribe("/queue/q", 0, "browser:true"))
+
+
+def patterns(attackers: Attackers) -> Iterator[None]:
+    """10,000 patterns of 119 words"""
+    yield
+    for number in range(100):
+        one = attackers.connect()
+        words = f"{number:03}." + ".".join("w*"[index % 2] for index in range(116))
+        attackers.say(one, *[subscribe(f"/topic/{words}.{id}", id) for id in range(100)])
+        attackers.until_obeyed(one)
+
+
+def ambiguous(attackers: Attackers) -> Iterator[None]:
+    """5,000 patterns that match one name, 20 SENDs"""
+    yield
+    for number in range(50):
+        one = attackers.connect()
+        names = [".".join("a*"[(number * 100 + id) >> (bit % 13) & 1] for bit in range(119)) for id in range(100)]
+        attackers.say(one, *[subscribe(f"/topic/{name}", id) for id, name in enumerate(names)])
+        attackers.until_obeyed(one)
+    sender = attackers.connect()
+    for number in range(20):
+        attackers.say(sender, send("/topic/" + "a." * 118 + str(number)))
+        attackers.until_obeyed(sender)
+
+
+def selectors(attackers: Attackers) -> Iterator[None]:
+    """2,700 selectors of 120 LIKEs, 10 SENDs"""
+    yield
+    for number in range(30):
+        one = attackers.connect()
+        texts = [" OR ".join(f"h LIKE '%a_{number}_{id}%{part}'" for part in range(120)) for id in range(90)]
+        attackers.say(one, *[subscribe("/topic/t", id, f"selector:{text[:4000]}") for id, text in enumerate(texts)])
+        attackers.until_obeyed(one)
+    sender = attackers.connect()
+    for number in range(10):
+        attackers.say(sender, send("/topic/t", b"", f"h:{'xaxbxxca' * 500}{number}"))
+    attackers.until_obeyed(sender)
+
+
+Attack = Callable[[Attackers], Iterator[None]]
+
+ATTACKS: Mapping[str, Attack] = {
+    attack.__name__: attack for attack in (transactions, bodies, not_reading, browsers, patterns, ambiguous, selectors)
+}
+
+
+def innocent(address: tuple[str, int], told: Connection) -> None:
+    """Send and wait, until asked for the times; answers with them, in milliseconds."""
+    times: list[float] = []
+    with socket.create_connection(address) as one:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        one.sendall(CONNECT)
+        one.recv(4096)
+        while True:
+            begin = time.perf_counter()
+            one.sendall(send("/topic/innocent", b"x", "receipt:r") + b"\0")
+            while b"\0" not in one.recv(4096):
+                pass
+            times.append(1000 * (time.perf_counter() - begin))
+            if told.poll(PAUSE_SECONDS):
+                if told.recv() is None:
+                    return
+                told.send(times)
+                times = []
+
+
+def memory(pid: int, line: str) -> int:
+    """MiB of the process: VmRSS now, VmHWM at the most since `forget_peak`."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition(f"{line}:")[2].split()[0]) // 1024
+
+
+def forget_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def quantiles(times: list[float]) -> str:
+    """p50, p99 and the most."""
+    p99 = statistics.quantiles(times, n=100)[98] if len(times) > 1 else times[0]
+    return f"{statistics.median(times):.1f} / {p99:.1f} / {max(times):.0f}"
+
+
+def measure(attack: Attack, limits: Mapping[str, int]) -> str:
+    """Run one attack; returns its row."""
+    with throwaway(None, limits, None) as node:
+        mine, theirs = multiprocessing.Pipe()
+        client = multiprocessing.Process(target=innocent, args=((node.address.host, node.address.port), theirs))
+        client.start()
+        try:
+            attackers = Attackers(node)
+            steps = attack(attackers)
+            next(steps)  # what it prepares
+            mine.send("times")
+            mine.recv()
+            time.sleep(QUIET_SECONDS)
+            mine.send("times")
+            quiet = mine.recv()
+            before, used = memory(node.pid, "VmRSS"), cpu_seconds(node.pid)
+            forget_peak(node.pid)
+            begin = time.monotonic()
+            with contextlib.suppress(OSError, StopIteration):
+                next(steps)
+            time.sleep(max(0.0, ATTACK_SECONDS_MIN - (time.monotonic() - begin)))
+            mine.send("times")
+            during = mine.recv()
+            peak, used = memory(node.pid, "VmHWM"), cpu_seconds(node.pid) - used
+            ended = attackers.ended()
+            for one in attackers.sockets:
+                one.close()
+            time.sleep(AFTER_SECONDS)
+            after = memory(node.pid, "VmRSS")
+            mine.send(None)
+            client.join(10)
+        finally:
+            client.kill()
+    return (
+        f"| {attack.__doc__} | {before} → {peak} → {after} | {ended} of {len(attackers.sockets)} | {used:.1f} |"
+        f" {quantiles(quiet)} | {quantiles(during)} |"
+    )
+
+
+def main() -> None:
+    """Read the options and print the table, row by row."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hardening")
+    parser.add_argument("attacks", nargs="*", metavar="NAME", help=f"of {', '.join(ATTACKS)} (default: all)")
+    parser.add_argument("--memory-bytes-max", type=int, default=256 * MIB, help="of the node; 0 leaves it to the node")
+    options = parser.parse_args()
+    limits = {"memory_bytes_max": options.memory_bytes_max} if options.memory_bytes_max else {}
+    print("| attack | MiB before → peak → after | ended | CPU s | quiet p50 / p99 / max ms | during |")
+    print("|---|---|---|--:|---|---|")
+    for name in options.attacks or ATTACKS:
+        print(measure(ATTACKS[name], limits), flush=True)
+
+
+if __name__ == "__main__":
+    main()

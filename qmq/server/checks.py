@@ -1,0 +1,110 @@
+"""Password checks: a few at a time, and who had fewest of late goes first.
+
+A check costs tenths of a second of a core by design. In one line, wrong guesses of one client would keep all others
+waiting. So the next check is of the client whose address and user together had the fewest in the last minute: guesses
+come behind every login from elsewhere, also when they name its user, and a host full of workers with one outdated
+password comes behind other users. Among equals the one goes first that came first.
+
+A client that leaves while it waits gives up its turn.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+AT_ONCE: Final = 2
+REMEMBERED_SECONDS: Final = 60.0
+REMEMBERED_MAX: Final = 10_000
+"""Addresses and users whose checks are counted; beyond that all counts begin at zero."""
+
+
+class _Waiting:
+    """One client in the line."""
+
+    __slots__ = ("address", "granted", "user")
+
+    def __init__(self, address: str, user: int) -> None:
+        self.address = address
+        self.user = user
+        self.granted = trio.Event()
+
+
+class Checks:
+    """The turns of one node."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        # In the order of coming; as many as there are logins under way.
+        self._waiting: list[_Waiting] = []
+        self._addresses: Counter[str] = Counter()
+        self._users: Counter[int] = Counter()
+        self._counted_since = trio.current_time()
+
+    @property
+    def waiting(self) -> int:
+        """Clients in the line."""
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def turn(self, address: str, user: str, gone: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Wait for a turn and have it while the block runs.
+
+        `gone` is run while waiting and returns when the client has left. Raises trio.BrokenResourceError then.
+        """
+        # A name may be as long as a header; its hash is enough to count by.
+        waiting = _Waiting(address, hash(user))
+        if self._running < AT_ONCE:
+            self._grant(waiting)
+        else:
+            self._waiting.append(waiting)
+            await self._wait(waiting, gone)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    async def _wait(self, waiting: _Waiting, gone: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+
+                async def watch() -> None:
+                    await gone()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(watch)
+                await waiting.granted.wait()
+                nursery.cancel_scope.cancel()
+        except BaseException:
+            self._withdraw(waiting)
+            raise
+        if not waiting.granted.is_set():
+            self._withdraw(waiting)
+            raise trio.BrokenResourceError("the client left while its login waited")
+
+    def _withdraw(self, waiting: _Waiting) -> None:
+        if waiting.granted.is_set():
+            self._give_back()
+        else:
+            self._waiting.remove(waiting)
+
+    def _grant(self, waiting: _Waiting) -> None:
+        self._running += 1
+        waiting.granted.set()
+        now = trio.current_time()
+        many = len(self._addresses) + len(self._users) >= REMEMBERED_MAX
+        if many or now - self._counted_since > REMEMBERED_SECONDS:
+            self._counted_since = now
+            self._addresses.clear()
+            self._users.clear()
+        self._addresses[waiting.address] += 1
+        self._users[waiting.user] += 1
+
+    def _give_back(self) -> None:
+        self._running -= 1
+        if self._waiting:
+            first = min(self._waiting, key=lambda one: self._addresses[one.address] + self._users[one.user])
+            self._waiting.remove(first)
+            self._grant(first)

@@ -1,0 +1,110 @@
+"""Bounds what a database may do to its node: a call that hangs is cut, one whose connection is lost is made again.
+
+libpq waits for a server as long as its host answers, and a server that hangs is asked in vain to look at the time
+(`statement_timeout`). So a thread looks at the calls under way, while there are any, and shuts the sockets of one that
+takes too long; the call then fails as if the connection were lost. A call may be made again although its connection was
+lost in the midst of it: each is one transaction that comes to the same when it is repeated (`ports.QueueStore`).
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+
+from qmq.errors import LogBroken, StorageError
+
+LOOKS: Final = 10
+"""At the calls under way, in the time that one may take."""
+
+PAUSE_SECONDS: Final = 0.2
+"""Between two tries to connect."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LostConnection(LogBroken):
+    """What was under way is undone, or committed as a whole."""
+
+
+class Watch:
+    """Knows since when calls are under way. `cut` ends those that take longer than `seconds_max`."""
+
+    def __init__(self, seconds_max: float, cut: Callable[[], None]) -> None:
+        self.seconds_max = seconds_max
+        self._cut = cut
+        self._under_way: dict[object, float] = {}
+        self._busy = threading.Event()
+        self._closing = threading.Event()
+        threading.Thread(target=self._serve, name="qmq-postgres-watch", daemon=True).start()
+
+    @contextmanager
+    def call(self) -> Iterator[float]:
+        """One is under way inside; yields until when it may take."""
+        began, key = time.monotonic(), object()
+        self._under_way[key] = began
+        self._busy.set()
+        try:
+            yield began + self.seconds_max
+        finally:
+            del self._under_way[key]
+
+    def close(self) -> None:
+        self._closing.set()
+        self._busy.set()
+
+    def _serve(self) -> None:
+        while self._busy.wait() and not self._closing.is_set():
+            # In this order: a call that begins meanwhile sets it again.
+            self._busy.clear()
+            oldest = min(list(self._under_way.values()), default=None)
+            if oldest is not None:
+                self._busy.set()
+                if time.monotonic() - oldest >= self.seconds_max:
+                    self._cut()
+            self._closing.wait(self.seconds_max / LOOKS)
+
+
+def shut(descriptor: int) -> None:
+    """Whoever waits for this socket finds it closed by the other side."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def made_again(*, writes: bool) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[Concatenate[Any, P], T]]:
+    """A method that connects again when its connection is lost, and begins anew, as long as `_watch` lets it.
+
+    Raises LogBroken after that.
+    """
+
+    def wrap(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+        @wraps(method)
+        def bounded(self: Any, *args: P.args, **settings: P.kwargs) -> T:
+            watch = self._watch
+            with watch.call() as until:
+                while True:
+                    try:
+                        return method(self, *args, **settings)
+                    except LostConnection as error:
+                        _wait_for(lambda: self._connect_again(writes), until, watch.seconds_max, error)
+
+        return cast(Callable[Concatenate[Any, P], T], bounded)
+
+    return wrap
+
+
+def _wait_for(connect: Callable[[], None], until: float, seconds_max: float, why: StorageError) -> None:
+    while time.monotonic() < until:
+        try:
+            connect()
+            return
+        except LogBroken:
+            raise
+        except StorageError as error:
+            why = error
+            time.sleep(PAUSE_SECONDS)
+    raise LogBroken(f"{why}; no call has succeeded for {seconds_max:g} s (queue_store_seconds_max)") from why

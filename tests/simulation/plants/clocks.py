@@ -1,0 +1,37 @@
+"""Mistakes with the clock at a start."""
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+from qmq.broker.clocks import PeerClocks
+from qmq.server.clock_check import ClockCheck, ClockDesk
+from tests.simulation.plan import Family
+from tests.simulation.plants.registry import plant
+
+
+@plant(Family.CLOCKS, "I1", "I13", seed=0)
+def clock_believed_at_once() -> Iterator[None]:
+    """A node goes by the wall clock as it stands at its start, whatever its disk has noted."""
+    real = ClockCheck.__init__
+
+    def begin(check: ClockCheck, desk: ClockDesk, *, is_trusted: bool) -> None:
+        real(check, desk, is_trusted=True)
+
+    with patch.object(ClockCheck, "__init__", begin):
+        yield
+
+
+@plant(
+    Family.CLOCKS,
+    "I1",
+    found_by="tests/server/test_clock_check.py"
+    "::test_nodes_that_all_start_with_the_same_wrong_clock_do_not_confirm_each_other",
+)
+def doubts_confirm_each_other() -> Iterator[None]:
+    """A node whose clock is in doubt tells its peers the time all the same."""
+
+    def told(clocks: PeerClocks, now_us: int) -> int:
+        return now_us
+
+    with patch.object(PeerClocks, "told", told):
+        yield

@@ -1,0 +1,39 @@
+"""What `test_connect` runs in a process of its own: a session of Spark Connect cannot stand beside a plain one.
+
+Arguments: two data directories, the table of an archive, and one of JSON bodies. Prints one line of JSON.
+"""
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from qmq.spark import history
+from qmq.spark.jobs.archive import archive
+from qmq.spark.jobs.audit import audit, audit_deep
+from qmq.spark.jobs.tables import read_table, tables
+from qmq.spark.logs import DataDirectory
+from qmq.spark.options import read_options
+
+
+def nothing(done: int, total: int) -> None:
+    """A bar that would be shown."""
+
+
+early, late, table, typed = sys.argv[1:]
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+archived = archive(spark, read_options({"path": early}), table, tell=nothing)
+rows = history(spark, table, path=late).collect()
+done = tables(spark, {"path": late}, typed)
+directory = DataDirectory(late)
+found = audit([directory])
+audit_deep(spark, [directory], found, tell=nothing)
+facts = {
+    "is_connect": "connect" in type(spark).__module__,
+    "archived": archived.rows,
+    "history": sorted(row.sequence for row in rows),
+    "tables": [done.rows, done.drift.unparsed, sorted(row.n or 0 for row in read_table(spark, typed).collect())],
+    "verified": found.bytes_verified > 0 and found.clean,
+}
+print(json.dumps(facts))
+spark.stop()

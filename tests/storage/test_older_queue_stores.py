@@ -1,0 +1,206 @@
+"""A queue store that is older than the journal: a young one that lost its WAL, a database that was put back."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qmq.dots import Dot
+from qmq.errors import StorageError
+from qmq.storage.memory import MemoryDisk
+from qmq.storage.memory_stores import MemoryQueueStore
+from qmq.storage.mesh_facts import UNCHECKED
+from qmq.storage.store import Store, open_store
+from tests.support.postgres import Server
+
+from .rig import NOW, SMALL, A, B, C, Writer, all_rows, open_small
+
+QUEUES = "queues.sqlite"
+WAL = QUEUES + "-wal"
+WAL_HEADER_BYTES = 32
+FRAME_BYTES = 24 + 8192
+"""One page of the file, and what SQLite writes before it (sqlite.org/fileformat2.html)."""
+
+SETTLED = [Dot(A, n) for n in (2, 3)]
+
+
+def fill(store: Store, rounds: int = 12) -> None:
+    """Messages of three nodes, two of which are settled; then so much that the journal drops the records of all."""
+    a, b, c = (Writer(origin, store.journal.vector().get(origin, 0)) for origin in (A, B, C))
+    for n in range(rounds):
+        store.journal.append([a.published("/queue/q", b"a%d" % n * 150), b.published("/queue/p", b"b%d" % n)])
+        if n == rounds // 2:
+            c.settle("/queue/q", SETTLED)
+            store.journal.append([c.batch()])
+    store.journal.append([c.published("/queue/q", b"last" * 400), c.published("/queue/q", b"x" * 1400)])
+    store.checkpoint(store.journal.end, NOW, {})
+    assert store.journal.start > 0
+
+
+def killed(directory: Path, copy: Path) -> Path:
+    """What kill -9 leaves of `directory` now: SQLite has not carried its WAL into the file."""
+    shutil.copytree(directory, copy)
+    assert (copy / WAL).stat().st_size > WAL_HEADER_BYTES + FRAME_BYTES
+    return copy
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
+
+
+def is_accounted_for(store: Store, rows: dict[Dot, bytes]) -> bool:
+    """Each of `rows` is there as it was, or may be missing."""
+    found, lacks = all_rows(store), store.lacks()
+    return all(
+        found[dot] == body
+        if dot in found
+        else any(dot.origin == lack.origin and lack.after < dot.sequence <= lack.through for lack in lacks)
+        for dot, body in rows.items()
+    )
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Dot, bytes]]:
+    """A directory after kill -9, and what its queue store held."""
+    place = tmp_path_factory.mktemp("young")
+    store = open_store(place / "data", node="a", settings=SMALL)
+    fill(store)
+    rows = all_rows(store)
+    left = killed(place / "data", place / "left")
+    store.close()
+    return left, rows
+
+
+def test_a_store_without_commits_starts_although_the_journal_behind_it_is_damaged() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a, b = Writer(A), Writer(B)
+    for n in range(4):
+        store.journal.append([a.published("/queue/q", b"body %d" % n), b.published("/queue/p", b"other %d" % n)])
+    store.checkpoint(store.journal.end, NOW, {})
+    rows = all_rows(store)
+    assert store.journal.start == 0 and len(rows) == 8
+    store.close()
+    for path, data in disk.contents().items():
+        if b"body 1" in data:
+            disk.put(path, data.replace(b"body 1", b"bodY 1"))
+    MemoryQueueStore(disk).begin_anew(0)
+
+    store = open_small(disk)
+
+    assert is_accounted_for(store, rows)
+    assert UNCHECKED in store.catalog.facts()
+    assert any("the journal is damaged behind that" in what for what in store.damage())
+
+
+def damages(wal_bytes: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    def flipped(place: int) -> Callable[[Path], None]:
+        return lambda directory: flip(directory / WAL, place)
+
+    for place in range(0, WAL_HEADER_BYTES, 5):
+        yield f"header byte {place}", flipped(place)
+    for number, frame in enumerate(range(WAL_HEADER_BYTES, wal_bytes, FRAME_BYTES)):
+        yield f"head of frame {number}", flipped(frame + number % 24)
+        yield f"page of frame {number}", flipped(frame + 24 + (number * 997) % 8192)
+    yield "no WAL", lambda directory: (directory / WAL).unlink()
+    yield "neither file", without_store
+
+
+def without_store(directory: Path) -> None:
+    for name in (WAL, QUEUES):
+        (directory / name).unlink()
+
+
+def test_any_damage_to_the_wal_of_a_young_store_leaves_a_node_that_starts_and_knows_what_it_lacks(
+    left: tuple[Path, dict[Dot, bytes]], tmp_path: Path
+) -> None:
+    directory, rows = left
+    older = 0
+    for number, (what, harm) in enumerate(damages((directory / WAL).stat().st_size)):
+        copy = tmp_path / str(number)
+        shutil.copytree(directory, copy)
+        harm(copy)
+
+        store = open_store(copy, node="a", settings=SMALL)
+
+        assert is_accounted_for(store, rows), what
+        assert store.queues.position() == store.journal.end, what
+        if UNCHECKED in store.catalog.facts():
+            older += 1
+            assert "older than the journal" in store.damage()[0] or "damaged" in store.damage()[0], what
+        store.close()
+        store = open_store(copy, node="a", settings=SMALL)
+        assert is_accounted_for(store, rows), what
+        assert store.damage() == [], what
+        store.close()
+    assert older > 10
+
+
+def test_what_an_older_store_holds_stays_until_somebody_says_that_it_is_done(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "data", node="a", settings=SMALL)
+    store.journal.append([Writer(A).published("/queue/q", b"1", b"2", b"3")])
+    store.checkpoint(store.journal.end, NOW, {})
+    old = {name: (tmp_path / "data" / name).read_bytes() for name in (QUEUES, WAL)}
+    fill(store)
+    copy = killed(tmp_path / "data", tmp_path / "copy")
+    store.close()
+    (copy / (QUEUES + "-shm")).unlink()
+    for name, data in old.items():
+        (copy / name).write_bytes(data)
+
+    store = open_store(copy, node="a", settings=SMALL)
+
+    # 2 and 3 are settled, but the journal says that no more. A message too often, rather than one too few.
+    found = all_rows(store)
+    assert [found[Dot(A, n)] for n in (1, 2, 3)] == [b"1", b"2", b"3"]
+    assert {lack.origin for lack in store.lacks()} >= {A, B}
+    assert UNCHECKED in store.catalog.facts()
+    store.close()
+
+
+def test_the_file_from_before_postgresql_is_not_taken_for_a_store_that_lost_something(
+    postgres: Server, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path, node="a", settings=SMALL)
+    store.close()
+    url = postgres.fresh_schema()
+    store = open_store(tmp_path, node="a", settings=SMALL, queue_store=url)
+    fill(store)
+    store.close()
+
+    with pytest.raises(StorageError, match=r"the queues of this node were in postgresql last.*set storage.queue_store"):
+        open_store(tmp_path, node="a", settings=SMALL)
+
+
+@pytest.mark.parametrize("how", ["made new", "put back"])
+def test_a_database_that_is_older_than_the_journal_is_made_up_for(postgres: Server, tmp_path: Path, how: str) -> None:
+    url = postgres.fresh_schema()
+    # From before the change to PostgreSQL: nothing of it counts any more.
+    store = open_store(tmp_path, node="a", settings=SMALL)
+    store.journal.append([Writer(A).published("/queue/q", b"first")])
+    store.close()
+    store = open_store(tmp_path, node="a", settings=SMALL, queue_store=url)
+    old = store.queues.position()
+    fill(store)
+    rows = all_rows(store)
+    store.close()
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        if how == "made new":
+            for table in ("version", "origins", "lanes", "messages", "tombstones", "progress", "lacks"):
+                connection.execute(f"DROP TABLE qmq_{table}")
+        else:
+            connection.execute("UPDATE qmq_progress SET position = %s, checksum = 0", (old,))
+            connection.execute("DELETE FROM qmq_messages WHERE sequence > 1")
+
+    store = open_store(tmp_path, node="a", settings=SMALL, queue_store=url)
+
+    assert is_accounted_for(store, rows)
+    assert store.queues.position() == store.journal.end
+    assert "older than the journal" in store.damage()[0]
+    assert (Dot(A, 1) in all_rows(store)) == (how == "put back")
+    store.close()
