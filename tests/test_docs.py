@@ -115,7 +115,11 @@ def test_keys_named_below_the_tables_exist() -> None:
     assert set(named) <= set(StorageSettings.model_fields) | set(MeshSettings.model_fields)
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))])
+PAGES = sorted(str(page.relative_to(ROOT)) for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_and_paths_lead_somewhere(page: str) -> None:
     path = ROOT / page
     text = path.read_text("utf-8")
@@ -125,6 +129,25 @@ def test_links_and_paths_lead_somewhere(page: str) -> None:
             assert (path.parent / target).exists(), f"{page} links to {target}"
     for target in PATH_IN_CODE.findall(text):
         assert (ROOT / target).exists(), f"{page} names {target}"
+
+
+def test_decisions_are_numbered_from_one_without_holes() -> None:
+    assert [int(page.name[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_the_title_of_a_decision_has_the_number_of_its_file(page: Path) -> None:
+    title = page.read_text("utf-8").partition("\n")[0]
+
+    assert title.startswith(f"# {int(page.name[:4])}. ")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_link_to_a_decision_says_its_number(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+
+    for said, number in re.findall(r"\[decision\s+(\d+)\]\((?:[\w./-]*/)?(\d{4})-", text):
+        assert said == str(int(number)), f"{page} calls decision {int(number)} {said}"
 
 
 def test_the_readme_names_its_two_commands() -> None:

@@ -9,7 +9,7 @@ The doubt is over when a majority of the mesh, this node among it, has about the
 (`--trust-clock`), or when the node has run for BELIEVED_AFTER_SECONDS and no majority of the mesh contradicts it. A
 node in doubt tells peers no time, so two doubts never confirm each other before that. A clock that is ahead by less
 than QUIET_SECONDS_MAX raises no alarm by itself: most such nodes were switched off over night. See
-docs/decisions/0028-a-clock-is-believed-when-others-have-the-same-time.md.
+docs/decisions/0026-clock-check-at-start.md.
 """
 
 import json
