@@ -21,7 +21,7 @@ import trio.testing
 from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings
 from qmq.server.main import real_world, with_connections_that_fit
 from qmq.server.node import Node
-from qmq.server.worker import Worker
+from qmq.server.runtime.worker import Worker
 from qmq.storage.store import open_store
 
 SHOWN_BYTES = 50

@@ -15,15 +15,15 @@ from enum import Enum
 
 from benchmarks.work import REPEATS, Work, work_of
 from qmq.broker.broker import Broker
-from qmq.broker.limits import BrokerLimits
-from qmq.broker.listener import Hearer
-from qmq.broker.outcome import Outcome
-from qmq.broker.subscription import Subscription
+from qmq.broker.consumers.light_subscriptions import Hearer
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.limits import BrokerLimits
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries, encode_run, listener_prefix, tail_of
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
-from qmq.journal import encode_records
+from qmq.record_codec import encode_records
 from qmq.wire.stomp import Connection, HeadCaches, Limits, Role, Version, encode_frame
 
 LIMITS = Limits(body_bytes_max=16 << 20)

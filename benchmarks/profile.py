@@ -33,16 +33,21 @@ PARTS = (
     ("deciding", ("qmq.broker.", "qmq.dots", "namedtuple_Dot")),
     (
         "writing MESSAGE frames and receipts",
-        ("qmq.gateways.", "qmq.server.teller", "qmq.server.receipts", "qmq.server.copies"),
+        (
+            "qmq.gateways.",
+            "qmq.server.delivery.dispatcher",
+            "qmq.server.commit.receipts",
+            "qmq.server.commit.replica_acks",
+        ),
     ),
-    ("records of the journal", ("qmq.journal", "qmq.storage.record", "qmq.storage.batch")),
+    ("records of the journal", ("qmq.record_codec", "qmq.storage.format.record", "qmq.storage.format.batch")),
     (
         "the journal's file and its syncs",
-        ("qmq.storage.journal", "qmq.storage.disk", "qmq.storage.chain", "qmq.storage.segment"),
+        ("qmq.storage.log.journal", "qmq.storage.disk.disk", "qmq.storage.log.chain", "qmq.storage.format.segment"),
     ),
     ("checkpoint: into the stores", ("qmq.storage.", "sqlite", "namedtuple_")),
     ("links", ("qmq.replication.",)),
-    ("sockets", ("qmq.server.pipes", "qmq.server.outbox")),
+    ("sockets", ("qmq.server.runtime.sockets", "qmq.server.clients.outbox")),
     ("sessions and commits", ("qmq.server.",)),
     ("trio and threads", ("trio", "outcome", "threading", "<attrs generated", "contextlib", "sniffio")),
 )

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from qmq.dots import Dot, Origin
-from qmq.storage.ports import QueueRow, QueueStore
-from qmq.storage.queue_choice import open_queue_store
+from qmq.storage.format.interfaces import QueueRow, QueueStore
+from qmq.storage.queues.choice import open_queue_store
 
 ORIGIN = Origin("bench", 1)
 QUEUE = "/queue/bench"

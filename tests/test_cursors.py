@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from qmq.cursors import Cursor, Move, Name, Range, add_range
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
-from qmq.storage.cursor_record import pack_move, unpack_move
+from qmq.storage.format.cursor_record import pack_move, unpack_move
 
 A, B = Origin("a", 1), Origin("b", (1 << 64) - 1)
 NAME = Name("/fanout/f", "ann", "mail")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.dots import Dot, Origin
-from qmq.gone import ENDS_MAX, Gone
+from qmq.lost_ranges import ENDS_MAX, Gone
 
 A = Origin("a", 1)
 B = Origin("b", 1)

@@ -3,21 +3,21 @@
 import pytest
 
 from qmq.broker.broker import COPIES_BYTES_MAX
-from qmq.broker.dead_letters import LETTER_OVERHEAD_BYTES
-from qmq.broker.destination import Kind
-from qmq.broker.life import Back
-from qmq.broker.message import Burial, Envelope, Message, Settle
-from qmq.broker.outcome import BESIDE_BYTES_MAX, LETTERS_BYTES_MAX, Outcome
-from qmq.broker.rules import DEAD_LETTERS, DEFAULT_RULES, QueueRules
-from qmq.broker.session import Held
-from qmq.broker.subscription import Ack
+from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, LETTERS_BYTES_MAX, Outcome
+from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.subscription import Ack
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Burial, Envelope, Message, Settle
+from qmq.broker.messages.rules import DEAD_LETTERS, DEFAULT_RULES, QueueRules
+from qmq.broker.queues.dead_letters import LETTER_OVERHEAD_BYTES
 from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING, TRANSACTION_BYTES_CEILING
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
-from qmq.journal import OUTCOME_BYTES_MAX, encode_records
-from qmq.storage.batch import BATCH_BYTES_MAX, HEAD_BYTES, batch_records, verify_batch
-from qmq.storage.record import Kind as Kinds
-from qmq.storage.record import priority_of
+from qmq.record_codec import OUTCOME_BYTES_MAX, encode_records
+from qmq.storage.format.batch import BATCH_BYTES_MAX, HEAD_BYTES, batch_records, verify_batch
+from qmq.storage.format.record import Kind as Kinds
+from qmq.storage.format.record import priority_of
 from tests.broker.rig import JOBS, SECOND_US, Client, Node, envelope, parts
 
 A = Origin("a", 1)

@@ -6,7 +6,7 @@ import pytest
 
 from qmq.dots import Origin
 from qmq.members import Listing, Membership, Retirement, Standing, majority
-from qmq.storage.mesh_facts import retirement_fact, retirements_of
+from qmq.storage.catalog.facts import retirement_fact, retirements_of
 
 
 def listing(names: str, version: int = 1) -> Listing:

@@ -1,8 +1,8 @@
 """What the other nodes of the mesh can read: a record that one of them would ignore must not be written.
 
-Each node names its abilities when a link begins (`replication.handshake`), and every record reaches every node, also
-through others. So a record of a kind that an older node would pass on without obeying it is written only when all
-members have said that they know it; one that was never heard of since this node began counts as old. Pure.
+Each node names its abilities when a link begins (`replication.protocol.handshake`), and every record reaches every
+node, also through others. So a record of a kind that an older node would pass on without obeying it is written only
+when all members have said that they know it; one that was never heard of since this node began counts as old. Pure.
 """
 
 from collections.abc import Iterable

@@ -15,25 +15,25 @@ module that answers.
 from collections.abc import Callable, Collection, Mapping
 
 from qmq.broker.abilities import BURIALS, Abilities
-from qmq.broker.dedup import Dedup
-from qmq.broker.destination import SYSTEM_DESTINATIONS, Kind, check_pattern, is_pattern, kind_of
-from qmq.broker.durables import Durables, taken_over
-from qmq.broker.lending import Lending
-from qmq.broker.life import Back
-from qmq.broker.limits import DEFAULT_LIMITS, BrokerLimits
-from qmq.broker.listener import Hearer, Listener
-from qmq.broker.message import Attempts, Burial, Envelope, Fact, Gap, Message, Retain, Settle
-from qmq.broker.once import Once
-from qmq.broker.outcome import Outcome
-from qmq.broker.patterns import VISITS_MAX, PatternTable
-from qmq.broker.queues import Queues
-from qmq.broker.replies import Replies
-from qmq.broker.retained import Retained
-from qmq.broker.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.consumers.light_subscriptions import Hearer, Listener
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.replies import Replies
+from qmq.broker.consumers.session import Session
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription, covered
+from qmq.broker.fanouts.durable_subscriptions import Durables, taken_over
+from qmq.broker.messages.dedup import Dedup
+from qmq.broker.messages.destination import SYSTEM_DESTINATIONS, Kind, check_pattern, is_pattern, kind_of
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
+from qmq.broker.messages.message import Attempts, Burial, Envelope, Fact, Gap, Message, Retain, Settle
+from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.queues.lending.lending import Lending
+from qmq.broker.queues.paging.stored_names import StoredNames
+from qmq.broker.queues.queues import Queues
 from qmq.broker.selectors import Selector
-from qmq.broker.session import Session
-from qmq.broker.stored_names import StoredNames
-from qmq.broker.subscription import Ack, Delivery, Subscription, covered
+from qmq.broker.topics.patterns import VISITS_MAX, PatternTable
+from qmq.broker.topics.retained import Retained
+from qmq.broker.topics.sequence_filter import Once
 from qmq.broker.transactions import Transactions
 from qmq.cursors import Name
 from qmq.dots import Dot, Origin, Vector
@@ -104,7 +104,7 @@ class Broker:
         # What this node has of every origin; filled in by the node.
         self.received: Callable[[], Vector] = dict
         self.forgotten: Collection[Origin] = ()
-        """Dead incarnations of which nothing is left in the mesh (`qmq.storage.seals`)."""
+        """Dead incarnations of which nothing is left in the mesh (`qmq.storage.catalog.incarnations`)."""
         # Whether a session is told nothing any more; likewise.
         self.is_leaving: Callable[[int], bool] = lambda session: False
         self.durables = Durables(origin, self.queues.deliveries)

@@ -7,11 +7,11 @@ it is there whole or not at all. A session that ends forgets what it held.
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from qmq.broker.levels import QUORUM, disks_of, strongest, with_quorum
-from qmq.broker.message import Retain
-from qmq.broker.outcome import LETTERS_BYTES_MAX, Outcome
-from qmq.broker.session import Held
-from qmq.broker.subscription import Ack, Subscription, covered
+from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
+from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.subscription import Ack, Subscription, covered
+from qmq.broker.messages.message import Retain
+from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.errors import Refused
 
 if TYPE_CHECKING:

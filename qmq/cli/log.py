@@ -122,13 +122,13 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
     import random
     import time
 
-    from ..broker.terms import times_of
+    from ..broker.messages.send_options import times_of
     from ..errors import StorageError
-    from ..storage.catalog import CATALOG_FILE, SqliteCatalog
-    from ..storage.ports import StorageSettings
-    from ..storage.release import drop as drop_all
-    from ..storage.release import release as bring_back
-    from ..storage.release import what_is_aside
+    from ..storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
+    from ..storage.format.interfaces import StorageSettings
+    from ..storage.repair.quarantine import drop as drop_all
+    from ..storage.repair.quarantine import release as bring_back
+    from ..storage.repair.quarantine import what_is_aside
     from ..storage.store import open_store
 
     if not (directory / CATALOG_FILE).exists():

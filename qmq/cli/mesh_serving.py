@@ -17,7 +17,7 @@ WORDS: Final = {
     "arriving": "takes over",
     "bidding": "asks for votes",
 }
-"""What the places of `qmq.broker.ownership` that matter here mean to an operator."""
+"""What the places of `qmq.broker.takeover.ownership` that matter here mean to an operator."""
 
 SILENT: Final = "does not answer"
 UNSERVED: Final = "nobody serves it"

@@ -1,6 +1,6 @@
 """Real connections of a client: TCP, with TLS when asked.
 
-`Line` is what the client needs of a connection; any `qmq.world.Pipe` is one, so tests dial a network in memory.
+`Line` is what the client needs of a connection; any `qmq.environment.Pipe` is one, so tests dial a network in memory.
 """
 
 import ssl

@@ -38,7 +38,7 @@ class LimitSettings(Section):
     logins_pending_max: Count = 400
     """Connections that have not logged in yet, on the whole node."""
     logins_pending_per_address_max: Count = 200
-    """Of these, from one address; beyond either the oldest silent one goes (`qmq.server.door`)."""
+    """Of these, from one address; beyond either the oldest silent one goes (`qmq.server.clients.admission`)."""
 
     # Connections.
     connections_max: Count = 10_000

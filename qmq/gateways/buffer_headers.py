@@ -7,8 +7,8 @@ no bound. QMQ's words win where both are there. A subscription that says nothing
 
 from collections.abc import Mapping
 
-from qmq.broker.buffer import MESSAGES_UNBOUNDED, OVERFLOWS, Buffer, Overflow
-from qmq.broker.destination import Kind
+from qmq.broker.consumers.buffer import MESSAGES_UNBOUNDED, OVERFLOWS, Buffer, Overflow
+from qmq.broker.messages.destination import Kind
 from qmq.errors import Refused
 
 OWN_WORDS = ("buffer-bytes", "buffer-messages", "overflow")

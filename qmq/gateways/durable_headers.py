@@ -7,8 +7,8 @@ Topics keep nothing, so there a wish is refused with what to use; queues keep ev
 from collections.abc import Mapping
 
 from qmq.broker.broker import Broker
-from qmq.broker.destination import Kind
-from qmq.broker.outcome import Outcome
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.destination import Kind
 from qmq.cursors import Name
 from qmq.errors import Refused
 from qmq.gateways.headers import truth

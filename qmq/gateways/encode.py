@@ -8,10 +8,10 @@ subscriber is a single join of its prefix between the tails. Queue messages carr
 
 from typing import Final
 
-from qmq.broker.durables import Handed
-from qmq.broker.listener import PREFIXES_MAX, Listener
-from qmq.broker.message import Envelope, Message
-from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.broker.consumers.light_subscriptions import PREFIXES_MAX, Listener
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
+from qmq.broker.fanouts.durable_subscriptions import Handed
+from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Origin
 from qmq.wire.stomp import Version, convert_headers, encode_headers
 

@@ -7,8 +7,8 @@ before it nobody knows. Whoever keeps a vector puts LAST into it.
 
 from collections.abc import Sequence
 
-from qmq.broker.destination import Kind
-from qmq.broker.message import Envelope
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.message import Envelope
 from qmq.dots import Origin
 
 GAP_HEADER = "qmq-gap"

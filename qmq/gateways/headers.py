@@ -6,14 +6,14 @@ Everything that is wrong here is refused with what would be right (design sectio
 import re
 from collections.abc import Mapping
 
-from qmq.broker.dedup import SENDER
-from qmq.broker.destination import Kind, is_pattern, kind_of
-from qmq.broker.life import Back
-from qmq.broker.message import Retain
+from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.subscription import ACK_MODES, Ack, Asks, JournalSpan, StartAt
+from qmq.broker.messages.dedup import SENDER
+from qmq.broker.messages.destination import Kind, is_pattern, kind_of
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Retain
+from qmq.broker.messages.send_options import read_seconds
 from qmq.broker.selectors import Selector, compile_filter, compile_selector
-from qmq.broker.subscription import ACK_MODES, Ack, Asks, JournalSpan, StartAt
-from qmq.broker.terms import read_seconds
-from qmq.broker.window import Window
 from qmq.dots import Vector, parse_origin
 from qmq.errors import Refused
 

@@ -12,8 +12,8 @@ looked at again.
 from collections.abc import Collection
 
 from qmq.broker.broker import Broker
-from qmq.broker.levels import FSYNC
-from qmq.broker.outcome import Outcome
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.errors import Refused
 from qmq.gateways.send_plans import SendPlan, SendPlans
 from qmq.wire.stomp import Frame

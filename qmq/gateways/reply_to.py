@@ -8,10 +8,10 @@ or after, as to ActiveMQ.
 from collections.abc import Mapping
 
 from qmq.broker.broker import Broker
-from qmq.broker.destination import Kind, kind_of
-from qmq.broker.message import Envelope
-from qmq.broker.replies import check_address
-from qmq.broker.subscription import Ack, Subscription
+from qmq.broker.consumers.replies import check_address
+from qmq.broker.consumers.subscription import Ack, Subscription
+from qmq.broker.messages.destination import Kind, kind_of
+from qmq.broker.messages.message import Envelope
 from qmq.errors import Refused
 from qmq.gateways.encode import subscription_prefix
 from qmq.gateways.headers import OWN_HEADERS

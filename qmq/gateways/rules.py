@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from qmq.broker.levels import FSYNC, asked_level, asks_quorum, with_quorum
+from qmq.broker.messages.receipt_levels import FSYNC, asked_level, asks_quorum, with_quorum
 
 
 class Rules:

@@ -7,11 +7,11 @@ session (temporary queues, reply addresses) is worked out each time.
 from collections.abc import Mapping
 
 from qmq.broker.broker import Broker
-from qmq.broker.dedup import DEDUP_HEADERS, SENDER, sender_of
-from qmq.broker.destination import Kind, is_pattern, kind_of
-from qmq.broker.levels import FSYNC
-from qmq.broker.message import Envelope, Retain
-from qmq.broker.terms import check_terms
+from qmq.broker.messages.dedup import DEDUP_HEADERS, SENDER, sender_of
+from qmq.broker.messages.destination import Kind, is_pattern, kind_of
+from qmq.broker.messages.message import Envelope, Retain
+from qmq.broker.messages.receipt_levels import FSYNC
+from qmq.broker.messages.send_options import check_terms
 from qmq.errors import Refused
 from qmq.gateways.headers import is_persistent, is_said, required, retain, unsaid
 from qmq.gateways.reply_to import ReplyTo

@@ -12,12 +12,12 @@ destination was the reason (design section 7).
 from collections.abc import Callable, Mapping
 
 from qmq.broker.broker import Broker
-from qmq.broker.destination import JOURNAL, Kind, is_pattern, kind_of
-from qmq.broker.levels import ACCEPTED, FSYNC, HEARD, QUORUM, asked_level, asks_quorum
-from qmq.broker.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
-from qmq.broker.session import Held
-from qmq.broker.subscription import Ack, Delivery, Subscription
-from qmq.broker.window import Window
+from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
+from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
+from qmq.broker.messages.destination import JOURNAL, Kind, is_pattern, kind_of
+from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, HEARD, QUORUM, asked_level, asks_quorum
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.buffer_headers import buffer_of
 from qmq.gateways.durable_headers import delete_durable, durable_name, durable_words

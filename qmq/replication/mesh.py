@@ -18,11 +18,19 @@ from dataclasses import dataclass
 
 import trio
 
-from qmq.broker.message import Message
-from qmq.broker.outcome import Outcome, Return
+from qmq.broker.consumers.outcome import Outcome, Return
+from qmq.broker.messages.message import Message
 from qmq.dots import Dot, Origin
-from qmq.replication.following import Following
-from qmq.replication.frames import (
+from qmq.environment import Pipe, Tls
+from qmq.replication.journal.gaps import GiveUp, Reach, Want
+from qmq.replication.links.host import Host, Peers, Settings
+from qmq.replication.links.link import Link
+from qmq.replication.links.listener import MeshListener
+from qmq.replication.links.pulling import Following
+from qmq.replication.links.registry import Hub
+from qmq.replication.links.reverse_dial import Turning
+from qmq.replication.links.serving import Serving
+from qmq.replication.protocol.frames import (
     ASKING,
     ROUTES,
     SNAPSHOT,
@@ -34,17 +42,9 @@ from qmq.replication.frames import (
     Settled,
     Waiting,
 )
-from qmq.replication.gaps import GiveUp, Reach, Want
-from qmq.replication.handshake import Identity
-from qmq.replication.host import Host, Peers, Settings
-from qmq.replication.hub import Hub
-from qmq.replication.link import Link
-from qmq.replication.listener import MeshListener
-from qmq.replication.serving import Serving
-from qmq.replication.terms import TERMS, Beats, Holds, Terms
-from qmq.replication.turning import Turning
-from qmq.storage.rest import Rest
-from qmq.world import Pipe, Tls
+from qmq.replication.protocol.handshake import Identity
+from qmq.replication.protocol.takeover_frames import TERMS, Beats, Holds, Terms
+from qmq.storage.repair.range_snapshot import Rest
 
 OFFERS_PER_FRAME = 4096
 DOTS_PER_FRAME = 16_384

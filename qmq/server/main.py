@@ -15,18 +15,18 @@ from typing import TypeVar
 
 import trio
 
-from qmq.broker.terms import times_of
+from qmq.broker.messages.send_options import times_of
 from qmq.config import NodeSettings, PeersFile
+from qmq.environment import World
 from qmq.errors import QmqError, StorageError
-from qmq.server.clock import system_clock
 from qmq.server.node import Node
-from qmq.server.pipes import real_network
 from qmq.server.reload import Read, Reloader
-from qmq.server.worker import Worker
-from qmq.storage.ports import Retention
-from qmq.storage.ports import StorageSettings as StoreSettings
+from qmq.server.runtime.clock import system_clock
+from qmq.server.runtime.sockets import real_network
+from qmq.server.runtime.worker import Worker
+from qmq.storage.format.interfaces import Retention
+from qmq.storage.format.interfaces import StorageSettings as StoreSettings
 from qmq.storage.store import Store, open_store
-from qmq.world import World
 
 SWITCH_SECONDS = 0.0005
 """How long the checkpoint's thread may keep the interpreter from the loop; Python's default would add 5 ms to a

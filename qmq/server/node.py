@@ -18,69 +18,69 @@ import trio
 
 from qmq import __version__
 from qmq.broker.broker import Broker
-from qmq.broker.destination import JOURNAL
-from qmq.broker.message import Message
-from qmq.broker.outcome import Outcome
-from qmq.broker.subscription import Delivery, Subscription
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Delivery, Subscription
+from qmq.broker.messages.destination import JOURNAL
+from qmq.broker.messages.message import Message
 from qmq.config import ListenerSettings, NodeSettings, PeersFile
 from qmq.dots import Origin, Vector
+from qmq.environment import World
 from qmq.errors import DiskFull
-from qmq.journal import Replay
 from qmq.members import Membership, Standing
+from qmq.record_codec import Replay
+from qmq.replication.links.outbox import Outbox
 from qmq.replication.mesh import Mesh
-from qmq.replication.outbox import Outbox
-from qmq.replication.terms import Terms
-from qmq.server.adopting import Adopting, answer_holding, is_about_holding
-from qmq.server.answers import Answer
-from qmq.server.asking import Asking
-from qmq.server.beats import Beats
-from qmq.server.browsing import Browsing
-from qmq.server.budget import Budget, default_bytes_max
-from qmq.server.buffers import Buffers
-from qmq.server.certificates import Certificates
-from qmq.server.checkpoints import Checkpoints
-from qmq.server.clerk import Clerk
-from qmq.server.clock_check import ClockCheck
-from qmq.server.commits import Commits
-from qmq.server.control import answer_peer, control_answer
-from qmq.server.copies import Copies
-from qmq.server.door import Door
-from qmq.server.draining import drain_clients, hand_over
-from qmq.server.followers import Followers
-from qmq.server.journal_reads import JournalReads
-from qmq.server.listeners import serve_clients
-from qmq.server.login import Logins
-from qmq.server.members import Members
-from qmq.server.mending import Mending
-from qmq.server.policies import Policies, broker_limits, wire_limits
-from qmq.server.queue_count import QueueCount
-from qmq.server.recalls import Recalls
-from qmq.server.receipts import Receipts
-from qmq.server.refusals import Refusals
-from qmq.server.releasing import Releasing, is_about_aside
-from qmq.server.repairs import Repairs, is_about_repairs
-from qmq.server.retiring import Retiring, answer_hearing, is_about_hearing
-from qmq.server.retries import Retries, is_about_retries, replay_ids
-from qmq.server.rights import check_right, note_if_open
-from qmq.server.row_repairs import RowRepairs
-from qmq.server.sealing import Sealing
-from qmq.server.session import Session
-from qmq.server.start_hold import StartHold
-from qmq.server.status import DESTINATIONS_SHOWN, Alarms, peers_of
-from qmq.server.system import SystemTopics
-from qmq.server.takeover import Takeover
-from qmq.server.teller import Teller
-from qmq.server.timekeeper import Timekeeper
-from qmq.storage.batch import BatchHead
-from qmq.storage.gone_record import Stretch, pack_gone
-from qmq.storage.mesh_facts import UNSEEN
-from qmq.storage.ports import Lack
-from qmq.storage.record import Kind, Record
-from qmq.storage.recovery import in_words
-from qmq.storage.served_rows import ServedRows
+from qmq.replication.protocol.takeover_frames import Terms
+from qmq.server.admin.control import answer_peer, control_answer
+from qmq.server.admin.policies import Policies, broker_limits, wire_limits
+from qmq.server.admin.status import DESTINATIONS_SHOWN, Alarms, peers_of
+from qmq.server.admin.system import SystemTopics
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.checkpoint.queue_count import QueueCount
+from qmq.server.checkpoint.queue_pager import Clerk
+from qmq.server.clients.admission import Door
+from qmq.server.clients.draining import drain_clients, hand_over
+from qmq.server.clients.listeners import serve_clients
+from qmq.server.clients.login import Logins
+from qmq.server.clients.memory_budget import Budget, default_bytes_max
+from qmq.server.clients.refusals import Refusals
+from qmq.server.clients.rights import check_right, note_if_open
+from qmq.server.clients.session import Session
+from qmq.server.clients.subscriber_buffers import Buffers
+from qmq.server.commit.commits import Commits
+from qmq.server.commit.receipts import Receipts
+from qmq.server.commit.replica_acks import Copies
+from qmq.server.delivery.browsing import Browsing
+from qmq.server.delivery.deadline_timer import Timekeeper
+from qmq.server.delivery.dispatcher import Teller
+from qmq.server.delivery.fanout_subscribers import Followers
+from qmq.server.delivery.journal_reads import JournalReads
+from qmq.server.delivery.retained_delivery import Recalls
+from qmq.server.membership.adopt_queues import Adopting, answer_holding, is_about_holding
+from qmq.server.membership.clock_check import ClockCheck
+from qmq.server.membership.decommission import Retiring, answer_hearing, is_about_hearing
+from qmq.server.membership.members import Members
+from qmq.server.membership.start_hold import StartHold
+from qmq.server.membership.takeover import Takeover
+from qmq.server.peers.answers import Answer
+from qmq.server.peers.dedup_query import Retries, is_about_retries, replay_ids
+from qmq.server.peers.rpc import Asking
+from qmq.server.repair.catch_up import Repairs, is_about_repairs
+from qmq.server.repair.fanout_logs import Mending
+from qmq.server.repair.incarnation_gc import Sealing
+from qmq.server.repair.quarantine import Releasing, is_about_aside
+from qmq.server.repair.queue_store import RowRepairs
+from qmq.server.runtime.certificates import Certificates
+from qmq.server.runtime.heartbeats import Beats
+from qmq.storage.catalog.facts import UNSEEN
+from qmq.storage.format.batch import BatchHead
+from qmq.storage.format.interfaces import Lack
+from qmq.storage.format.lost_record import Stretch, pack_gone
+from qmq.storage.format.record import Kind, Record
+from qmq.storage.log.recovery import in_words
+from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
 from qmq.wire.stomp import HeadCaches
-from qmq.world import World
 
 INCARNATION_BITS = 64
 
@@ -500,7 +500,7 @@ class Node:
     def message_of(self, origin: Origin, record: Record) -> Message | None:
         return self.replay.message_of(origin, record)
 
-    # What the mesh needs of its node (qmq.replication.host)
+    # What the mesh needs of its node (qmq.replication.links.host)
 
     def received_vector(self) -> Vector:
         return self._received

@@ -26,9 +26,9 @@ import trio
 
 from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_difference
 from qmq.errors import ConfigError, Refused
-from qmq.server.policies import bound_clients, broker_limits, wire_limits
-from qmq.server.rights import note_if_open
-from qmq.server.session import Session
+from qmq.server.admin.policies import bound_clients, broker_limits, wire_limits
+from qmq.server.clients.rights import note_if_open
+from qmq.server.clients.session import Session
 
 if TYPE_CHECKING:
     from qmq.server.node import Node

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from qmq.errors import CorruptLog
-from qmq.storage.batch import HEAD_BYTES, BatchHead, checksum_holds, read_head
-from qmq.storage.record import PREFIX_BYTES, PRIORITY_DEFAULT
+from qmq.storage.format.batch import HEAD_BYTES, BatchHead, checksum_holds, read_head
+from qmq.storage.format.record import PREFIX_BYTES, PRIORITY_DEFAULT
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]

@@ -17,12 +17,11 @@ from typing import BinaryIO, Final, NamedTuple
 from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
 from qmq.spark.ranges import RangeMap
-from qmq.storage.batch import GAPS, HEAD_BYTES, REST, BatchHead, read_head, unpack_records, verify_batch
-from qmq.storage.disk import DiskFile, ReadOnlyDisk
-from qmq.storage.fanout import FANOUT_DIRECTORY, directory_name
-from qmq.storage.record import Kind, unpack_gap
-from qmq.storage.recovery import JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, load_quarantined
-from qmq.storage.segment import (
+from qmq.storage.disk.disk import DiskFile, ReadOnlyDisk
+from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
+from qmq.storage.format.batch import GAPS, HEAD_BYTES, REST, BatchHead, read_head, unpack_records, verify_batch
+from qmq.storage.format.record import Kind, unpack_gap
+from qmq.storage.format.segment import (
     JOURNAL,
     BatchEntry,
     Footer,
@@ -33,6 +32,7 @@ from qmq.storage.segment import (
     scan,
     segment_base,
 )
+from qmq.storage.log.recovery import JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, load_quarantined
 
 SEGMENTS_REMEMBERED_MAX: Final = 16_384
 """Indexes of sealed segments that one reader keeps: a terabyte of log. Beyond that they are read again."""

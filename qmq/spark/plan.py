@@ -16,8 +16,8 @@ from qmq.errors import CorruptLog, QmqError
 from qmq.spark.logs import DataDirectory, Extent, Listing, Log, Segment, ranges_of
 from qmq.spark.options import Options
 from qmq.spark.ranges import NOTHING, RangeMap
-from qmq.storage.fanout import directory_name
-from qmq.storage.segment import BatchEntry
+from qmq.storage.fanouts.log import directory_name
+from qmq.storage.format.segment import BatchEntry
 
 CLOCK_MARGIN_US: Final = 60_000_000
 """Batches tell the times of their first and last record; those between may lie outside when a clock was set."""

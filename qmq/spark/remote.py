@@ -20,7 +20,7 @@ from qmq.spark.options import BadOption, Options, vector_from_json, vector_to_js
 from qmq.spark.plan import DataLoss, Part, loss_text
 from qmq.spark.ranges import NOTHING, RangeMap, beginning
 from qmq.spark.views import read_batches
-from qmq.storage.batch import REST, read_head
+from qmq.storage.format.batch import REST, read_head
 
 JOURNAL: Final = "/system/journal"
 PATIENCE_SECONDS: Final = 30.0

@@ -19,10 +19,10 @@ from qmq.spark.logs import Extent
 from qmq.spark.options import BadOption, Options
 from qmq.spark.plan import DataLoss, Part
 from qmq.spark.ranges import RangeMap
-from qmq.storage.batch import BatchHead, read_head
-from qmq.storage.failure_records import unpack_dead
-from qmq.storage.record import Kind, unpack_dots
-from qmq.storage.segment import scan
+from qmq.storage.format.batch import BatchHead, read_head
+from qmq.storage.format.failure_records import unpack_dead
+from qmq.storage.format.record import Kind, unpack_dots
+from qmq.storage.format.segment import scan
 
 ROWS_PER_BATCH: Final = 32_768
 """Rows handed to Spark at once."""

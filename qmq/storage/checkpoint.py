@@ -21,10 +21,10 @@ from typing import Final, NamedTuple
 from qmq.cursors import Cursor, Move, Name, surplus_deletions
 from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import CorruptLog, DiskFull, LogBroken
-from qmq.storage.fanout import Arrival, FanoutLogs
-from qmq.storage.gone_record import gone_facts, gone_of
-from qmq.storage.journal import Journal
-from qmq.storage.ports import (
+from qmq.storage.catalog.incarnations import Seal, Seals
+from qmq.storage.compaction import NEVER, Reduction
+from qmq.storage.fanouts.log import Arrival, FanoutLogs
+from qmq.storage.format.interfaces import (
     SEQUENCE_MAX,
     Catalog,
     CheckpointState,
@@ -35,10 +35,10 @@ from qmq.storage.ports import (
     Shift,
     StorageSettings,
 )
-from qmq.storage.queue_plan import missing_among
-from qmq.storage.reduce import NEVER, Reduction
-from qmq.storage.seals import Seal, Seals
-from qmq.storage.term_record import Terms
+from qmq.storage.format.lost_record import gone_facts, gone_of
+from qmq.storage.format.term_record import Terms
+from qmq.storage.log.journal import Journal
+from qmq.storage.queues.plan import missing_among
 
 SLICE_BYTES: Final = 4 * 1024 * 1024
 SLICE_BYTES_MIN: Final = 1024 * 1024

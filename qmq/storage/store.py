@@ -18,20 +18,19 @@ from typing import Final
 from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, DiskFull, StorageError
-from qmq.gone import Gone
-from qmq.storage.batch import BATCH_VERSION, encode_batch
-from qmq.storage.catalog import CATALOG_FILE, SqliteCatalog
+from qmq.lost_ranges import Gone
+from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
+from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED
+from qmq.storage.catalog.incarnations import Seals
+from qmq.storage.catalog.replay import replay_cursors
 from qmq.storage.checkpoint import Checkpointer, CheckpointReport
-from qmq.storage.cursor_replay import replay_cursors
-from qmq.storage.disk import RealDisk, new_uuid
-from qmq.storage.fanout import FanoutLogs
-from qmq.storage.fanout_reader import FanoutBegin, FanoutInfo, FanoutPage, FanoutPosition, FanoutReader
-from qmq.storage.journal import Journal, Mark
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.memory_stores import MemoryCatalog, MemoryQueueStore
-from qmq.storage.mending import SPOOL, Found, Mender
-from qmq.storage.mesh_facts import LEARNER, QUEUES_IN, UNCHECKED
-from qmq.storage.ports import (
+from qmq.storage.compaction import Reduction
+from qmq.storage.disk.disk import RealDisk, new_uuid
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.fanouts.log import FanoutLogs
+from qmq.storage.fanouts.reader import FanoutBegin, FanoutInfo, FanoutPage, FanoutPosition, FanoutReader
+from qmq.storage.format.batch import BATCH_VERSION, encode_batch
+from qmq.storage.format.interfaces import (
     SEQUENCE_MAX,
     Catalog,
     CheckpointState,
@@ -43,14 +42,15 @@ from qmq.storage.ports import (
     Shift,
     StorageSettings,
 )
-from qmq.storage.queue_choice import SQLITE, open_queue_store
-from qmq.storage.record import Kind, Record, pack_envelope, pack_record, pack_start
-from qmq.storage.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
-from qmq.storage.reduce import Reduction
-from qmq.storage.rest import Known, Rest, RestReader, known_of
-from qmq.storage.row_mending import RowMender, record_aside
-from qmq.storage.seals import Seals
-from qmq.storage.term_record import TermNote
+from qmq.storage.format.record import Kind, Record, pack_envelope, pack_record, pack_start
+from qmq.storage.format.term_record import TermNote
+from qmq.storage.log.journal import Journal, Mark
+from qmq.storage.log.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
+from qmq.storage.queues.choice import SQLITE, open_queue_store
+from qmq.storage.queues.memory_stores import MemoryCatalog, MemoryQueueStore
+from qmq.storage.repair.fanout_logs import SPOOL, Found, Mender
+from qmq.storage.repair.queue_rows import RowMender, record_aside
+from qmq.storage.repair.range_snapshot import Known, Rest, RestReader, known_of
 
 FORMAT_VERSION: Final = BATCH_VERSION
 _READ_BYTES: Final = 1024 * 1024

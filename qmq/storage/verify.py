@@ -17,16 +17,16 @@ from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog, FutureVersion
-from qmq.storage.batch import GAPS, BatchHead, batch_records
-from qmq.storage.catalog import CATALOG_FILE
-from qmq.storage.chain import Damage
-from qmq.storage.disk import ReadOnlyDisk
-from qmq.storage.fanout import FANOUT_DIRECTORY
-from qmq.storage.ports import File
-from qmq.storage.queue_choice import QUEUES_FILE
-from qmq.storage.record import Kind, unpack_gap
-from qmq.storage.recovery import JOURNAL_DIRECTORY, Quarantined, load_quarantined
-from qmq.storage.segment import SegmentHead, read_footer, read_segment_head, scan, segment_base
+from qmq.storage.catalog.catalog import CATALOG_FILE
+from qmq.storage.disk.disk import ReadOnlyDisk
+from qmq.storage.fanouts.log import FANOUT_DIRECTORY
+from qmq.storage.format.batch import GAPS, BatchHead, batch_records
+from qmq.storage.format.interfaces import File
+from qmq.storage.format.record import Kind, unpack_gap
+from qmq.storage.format.segment import SegmentHead, read_footer, read_segment_head, scan, segment_base
+from qmq.storage.log.chain import Damage
+from qmq.storage.log.recovery import JOURNAL_DIRECTORY, Quarantined, load_quarantined
+from qmq.storage.queues.choice import QUEUES_FILE
 from qmq.storage.verify_databases import DatabaseReport, verify_catalog, verify_queue_store
 
 PREVIEW_BYTES: Final = 200

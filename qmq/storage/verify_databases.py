@@ -12,11 +12,11 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from qmq.dots import Dot
-from qmq.storage.catalog import TABLES, row_checksum
-from qmq.storage.ports import QueueRow
-from qmq.storage.queue_plan import LaneRow, Raw, unsigned
-from qmq.storage.queue_walk import walk
-from qmq.storage.row_checksum import is_sound
+from qmq.storage.catalog.catalog import TABLES, row_checksum
+from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.row_checksum import is_sound
+from qmq.storage.queues.plan import LaneRow, Raw, unsigned
+from qmq.storage.queues.scan import walk
 
 DAMAGED_SHOWN_MAX = 1000
 

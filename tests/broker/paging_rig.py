@@ -13,27 +13,27 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from qmq.broker.broker import Broker
-from qmq.broker.destination import kind_of
-from qmq.broker.life import Back
-from qmq.broker.message import MAYBE_SEEN, SEEN, Attempts, Burial, Envelope, Message, Settle
-from qmq.broker.outcome import Outcome
-from qmq.broker.paging import Found, Load
-from qmq.broker.queue import Queue
-from qmq.broker.rules import QueueRules
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
+from qmq.broker.messages.destination import kind_of
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Attempts, Burial, Envelope, Message, Settle
+from qmq.broker.messages.rules import QueueRules
+from qmq.broker.messages.send_options import times_of
+from qmq.broker.queues.paging.pager import Found, Load
+from qmq.broker.queues.queue import Queue
 from qmq.broker.selectors import Selector, compile_selector
-from qmq.broker.subscription import Ack, Asks, Delivery, Subscription
-from qmq.broker.terms import times_of
 from qmq.dots import Dot, Origin, Vector
-from qmq.journal import Replay, encode_records
-from qmq.server.clerk import Answer, _ask
-from qmq.storage.batch import batch_records, encode_batch, read_head
-from qmq.storage.failure_records import unpack_attempts, unpack_dead
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.memory_stores import MemoryQueueStore
-from qmq.storage.ports import QueueHead, QueueRow, StorageSettings
-from qmq.storage.record import Kind, pack_envelope, pack_record, unpack_dots
-from qmq.storage.reduce import NEVER, Reduction
-from qmq.storage.served_rows import ServedRows
+from qmq.record_codec import Replay, encode_records
+from qmq.server.checkpoint.queue_pager import Answer, _ask
+from qmq.storage.compaction import NEVER, Reduction
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.batch import batch_records, encode_batch, read_head
+from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
+from qmq.storage.format.interfaces import QueueHead, QueueRow, StorageSettings
+from qmq.storage.format.record import Kind, pack_envelope, pack_record, unpack_dots
+from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.served_rows import ServedRows
 
 from .rig import JOBS, NOW_US, Recorded, parts
 

@@ -7,22 +7,22 @@ deliveries in the inbox of each Client, effects for peers in the Outcome that ev
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from qmq.broker.borrower import Borrower
 from qmq.broker.broker import Broker
-from qmq.broker.destination import kind_of
-from qmq.broker.hands import group_of, key_of
-from qmq.broker.life import Back
-from qmq.broker.limits import DEFAULT_LIMITS, BrokerLimits
-from qmq.broker.message import Attempts, Burial, Envelope, Gap, Message, Moved, Settle
-from qmq.broker.outcome import Outcome
-from qmq.broker.picking import Picking
-from qmq.broker.queue import Queue
-from qmq.broker.rendezvous import wants
-from qmq.broker.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.consumers.borrower import Borrower
+from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
+from qmq.broker.messages.destination import kind_of
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
+from qmq.broker.messages.message import Attempts, Burial, Envelope, Gap, Message, Moved, Settle
+from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.queues.queue import Queue
+from qmq.broker.queues.selective.dispatcher import Picking
+from qmq.broker.queues.selective.outstanding import group_of, key_of
+from qmq.broker.queues.selective.rendezvous import wants
 from qmq.broker.selectors import compile_selector
-from qmq.broker.session import Held
-from qmq.broker.subscription import Ack, Asks, Delivery, Subscription
-from qmq.broker.window import Window
 from qmq.dots import Dot, Origin
 
 NOW_US = 1_000_000

@@ -1,11 +1,11 @@
 import pytest
 
-from qmq.broker.limits import BrokerLimits
-from qmq.broker.message import Gap, Message, Retain, Settle
-from qmq.broker.outcome import Outcome
-from qmq.broker.rules import DEFAULT_RULES, QueueRules
-from qmq.broker.session import Held
-from qmq.broker.subscription import Ack, Subscription
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.subscription import Ack, Subscription
+from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.messages.message import Gap, Message, Retain, Settle
+from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 

@@ -16,18 +16,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from qmq.broker.classes import offer_name
-from qmq.broker.hands import group_of
-from qmq.broker.life import Back
-from qmq.broker.message import Attempts, Message, Settle
-from qmq.broker.outcome import Outcome
-from qmq.broker.queues import Queues
-from qmq.broker.rendezvous import wants
-from qmq.broker.rules import DEAD_LETTERS, QueueRules
+from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.consumer_class import offer_name
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Attempts, Message, Settle
+from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
+from qmq.broker.queues.queues import Queues
+from qmq.broker.queues.selective.outstanding import group_of
+from qmq.broker.queues.selective.rendezvous import wants
 from qmq.broker.selectors import compile_selector
-from qmq.broker.session import Held
-from qmq.broker.subscription import Ack, Delivery, Subscription
-from qmq.broker.window import Window
 from qmq.dots import Dot, Origin, Vector, covers
 
 from .rig import JOBS, NOW_US, SECOND_US, Client, Node, Recorded, check_accounts, check_empty, envelope, parts

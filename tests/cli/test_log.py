@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from qmq.dots import Origin
-from qmq.storage.batch import encode_batch
-from qmq.storage.record import Kind, pack_envelope, pack_record
+from qmq.storage.format.batch import encode_batch
+from qmq.storage.format.record import Kind, pack_envelope, pack_record
 from qmq.storage.store import open_store
 
 from .conftest import Run

@@ -15,8 +15,8 @@ import trio
 import qmq.client
 from qmq.config import Address, LimitSettings, ListenerSettings, MeshSettings, NodeSettings, Peer, PeersFile
 from qmq.server.node import Node
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import StorageSettings as StoreSettings
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.interfaces import StorageSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 import qmq.client
-from qmq.broker.outcome import Outcome
+from qmq.broker.consumers.outcome import Outcome
 from qmq.client.feed import IDS_MAX, Ack, Feed
 from qmq.client.vectors import Progress
 from qmq.errors import Refused

@@ -2,8 +2,8 @@
 
 import pytest
 
-from qmq.broker.buffer import MESSAGES_UNBOUNDED, Overflow
-from qmq.broker.destination import Kind
+from qmq.broker.consumers.buffer import MESSAGES_UNBOUNDED, Overflow
+from qmq.broker.messages.destination import Kind
 from qmq.errors import Refused
 from qmq.gateways.buffer_headers import buffer_of
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from qmq.broker.destination import Kind
-from qmq.broker.message import Envelope, Message
-from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.message import Envelope, Message
 from qmq.client.vectors import parse_gap
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries, encode_run, subscription_prefix, tail_for, tail_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.broker.outcome import TOIL_MAX
+from qmq.broker.consumers.outcome import TOIL_MAX
 from tests.gateways.test_stomp import Client
 
 JOBS = "destination:/queue/jobs"

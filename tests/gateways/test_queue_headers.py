@@ -3,10 +3,10 @@
 import pytest
 
 from qmq.broker.broker import Broker
-from qmq.broker.life import Back
-from qmq.broker.message import Settle
-from qmq.broker.rules import DEAD_LETTERS, QueueRules
-from qmq.broker.subscription import Asks
+from qmq.broker.consumers.subscription import Asks
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Settle
+from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.errors import Refused
 from qmq.gateways.headers import ack_timeout_us, consumer_asks, nack_reason, unsaid
 

@@ -3,7 +3,7 @@
 import pytest
 
 from qmq.broker.broker import Broker
-from qmq.broker.outcome import Outcome
+from qmq.broker.consumers.outcome import Outcome
 from qmq.gateways.encode import tail_of
 
 from .test_stomp import ORIGIN, Client

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from qmq.broker.broker import Broker
-from qmq.broker.limits import BrokerLimits
-from qmq.broker.message import Envelope, Message, Settle
-from qmq.broker.outcome import Outcome
-from qmq.broker.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.messages.message import Envelope, Message, Settle
+from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.build import BUILD
 from tests.gateways.test_stomp import ORIGIN, Client
 

@@ -3,10 +3,10 @@
 import pytest
 
 from qmq.broker.broker import Broker
-from qmq.broker.limits import BrokerLimits
-from qmq.broker.message import Message
-from qmq.broker.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
-from qmq.broker.rules import REDELIVERY_US_MIN
+from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
+from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.messages.message import Message
+from qmq.broker.messages.rules import REDELIVERY_US_MIN
 from qmq.broker.selectors import compile_selector
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries

@@ -10,7 +10,7 @@ from tests.mutation.mutants import Mutant, apply, drawn, mutants_of
 from tests.mutation.report import page
 from tests.mutation.run import Verdict
 
-SOURCES = sorted((Path(__file__).parents[2] / "qmq" / "broker").glob("*.py"))
+SOURCES = sorted((Path(__file__).parents[2] / "qmq" / "broker").rglob("*.py"))
 
 
 def changed(source: str) -> dict[str, list[str]]:

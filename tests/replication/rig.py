@@ -1,7 +1,8 @@
 """Nodes that are only what links need: a real broker, a journal in a list, pipes in memory, trio's jumping clock.
 
 `Network` breaks on demand: `cut` ends the connections between two nodes and refuses new ones, `silence` lets them
-stand and swallows every byte. `Node` obeys `qmq.replication.host.Host`; what reaches its clients stands in `seen`.
+stand and swallows every byte. `Node` obeys `qmq.replication.links.host.Host`; what reaches its clients stands in
+`seen`.
 """
 
 import random
@@ -14,22 +15,22 @@ from typing import TypeVar
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.destination import kind_of
-from qmq.broker.message import Envelope
-from qmq.broker.outcome import Outcome
-from qmq.broker.rules import QueueRules
-from qmq.broker.subscription import Ack, Delivery, Subscription
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
+from qmq.broker.messages.destination import kind_of
+from qmq.broker.messages.message import Envelope
+from qmq.broker.messages.rules import QueueRules
 from qmq.dots import Dot, Origin, Vector, covers, merge
-from qmq.journal import Replay, encode_group
+from qmq.environment import Tls, World
 from qmq.members import Listing, Membership, Standing
-from qmq.replication.gaps import GiveUp
+from qmq.record_codec import Replay, encode_group
+from qmq.replication.journal.gaps import GiveUp
+from qmq.replication.links.outbox import Outbox
 from qmq.replication.mesh import Mesh
-from qmq.replication.outbox import Outbox
-from qmq.replication.terms import Terms
-from qmq.storage.batch import BatchHead, batch_records, encode_batch, read_head
-from qmq.storage.recent import Recent
-from qmq.storage.record import Kind, Record, pack_envelope, pack_record, unpack_dots
-from qmq.world import Tls, World
+from qmq.replication.protocol.takeover_frames import Terms
+from qmq.storage.format.batch import BatchHead, batch_records, encode_batch, read_head
+from qmq.storage.format.record import Kind, Record, pack_envelope, pack_record, unpack_dots
+from qmq.storage.log.tail_cache import Recent
 
 T = TypeVar("T")
 PIPE_BYTES = 64 << 10

@@ -9,16 +9,16 @@ from collections import deque
 from typing import Any
 
 from qmq.broker.broker import Broker
-from qmq.broker.destination import Kind
-from qmq.broker.limits import BrokerLimits
-from qmq.broker.message import Envelope
-from qmq.broker.outcome import Outcome
-from qmq.broker.subscription import Ack, Subscription
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Ack, Subscription
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.messages.message import Envelope
 from qmq.dots import Origin
-from qmq.replication.frames import TO_FOLLOWER, MeshFrame, Paths, Topics, decode, pack
-from qmq.replication.outbox import Outbox
-from qmq.replication.routes import Routes
-from qmq.replication.values import Sender
+from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.routes import Routes
+from qmq.replication.protocol.frames import TO_FOLLOWER, MeshFrame, Paths, Topics, decode, pack
+from qmq.replication.protocol.values import Sender
 
 
 class Line:

@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from qmq.broker.outcome import Outcome
-from qmq.storage.batch import batch_records
-from qmq.storage.record import Kind
+from qmq.broker.consumers.outcome import Outcome
+from qmq.storage.format.batch import batch_records
+from qmq.storage.format.record import Kind
 
 from .rig import JOBS, ListJournal, Network, Node, peers_of, until
 

@@ -4,11 +4,11 @@ import pytest
 import trio
 import trio.testing
 
-from qmq.broker.message import SEEN
-from qmq.broker.outcome import Outcome
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import SEEN
 from qmq.dots import Origin
 from qmq.members import Listing
-from qmq.replication import handshake
+from qmq.replication.protocol import handshake
 
 from .rig import JOBS, Network, Node, Settings, peers_of, running, until
 

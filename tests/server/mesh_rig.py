@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from qmq.broker.terms import times_of
+from qmq.broker.messages.send_options import times_of
 from qmq.config import (
     Address,
     DestinationSettings,
@@ -20,8 +20,8 @@ from qmq.config import (
 )
 from qmq.server.node import Node
 from qmq.server.reload import Reloader
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import StorageSettings as StoreSettings
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.interfaces import StorageSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.rig import Client, eventually
 from tests.support.network import Fabric

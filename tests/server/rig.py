@@ -7,14 +7,14 @@ from typing import Any
 
 import trio
 
-from qmq.broker.terms import times_of
+from qmq.broker.messages.send_options import times_of
 from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings, User
+from qmq.environment import Pipe
 from qmq.server.node import Node
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import StorageSettings as StoreSettings
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.interfaces import StorageSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from qmq.wire.stomp import Connection, Frame, Role
-from qmq.world import Pipe
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
 

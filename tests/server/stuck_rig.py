@@ -6,8 +6,8 @@ from typing import Any
 
 import trio
 
+from qmq.environment import RunBlocking
 from qmq.wire.stomp import Frame
-from qmq.world import RunBlocking
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client
 

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import User
-from qmq.server.beats import Beats
+from qmq.server.runtime.heartbeats import Beats
 from tests.server.rig import Rig, eventually, send
 
 

@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.server.clock import system_clock
+from qmq.environment import World
 from qmq.server.main import real_world
-from qmq.server.worker import Worker
-from qmq.world import World
+from qmq.server.runtime.clock import system_clock
+from qmq.server.runtime.worker import Worker
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, send, subscribe
 

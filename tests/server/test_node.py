@@ -5,12 +5,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.broker.listener import PREFIXES_MAX
+from qmq.broker.consumers.light_subscriptions import PREFIXES_MAX
 from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings, User
 from qmq.config.limits import BODY_BYTES_CEILING, TRANSACTION_BYTES_CEILING
 from qmq.errors import LogBroken
 from qmq.gateways.stomp import StompGateway
-from qmq.storage.batch import BATCH_BYTES_MAX
+from qmq.storage.format.batch import BATCH_BYTES_MAX
 from tests.server.rig import Rig, eventually, send, subscribe
 from tests.support.depths import depths
 

@@ -21,8 +21,8 @@ from qmq.config.difference import CHANGES_LIVE
 from qmq.errors import ConfigError
 from qmq.server.node import Node
 from qmq.server.reload import QUEUES_AT_ONCE, Reloader
+from tests.server.clients.test_tls import Papers
 from tests.server.rig import Rig, eventually, send, subscribe
-from tests.server.test_tls import Papers
 
 ANN = User(
     name="ann",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from qmq.broker.terms import times_of
+from qmq.broker.messages.send_options import times_of
 from qmq.config import (
     Address,
     LimitSettings,
@@ -26,9 +26,9 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.errors import LogBroken
 from qmq.server.node import Node
 from qmq.server.reload import Reloader
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import StorageSettings as StoreSettings
-from qmq.storage.seals import Seals
+from qmq.storage.catalog.incarnations import Seals
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.interfaces import StorageSettings as StoreSettings
 from qmq.storage.store import Store, open_memory_store
 from tests.simulation.pauses import HOST, Pauses
 from tests.simulation.plan import Plan

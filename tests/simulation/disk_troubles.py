@@ -28,7 +28,7 @@ from enum import StrEnum
 
 import trio
 
-from qmq.broker.terms import times_of
+from qmq.broker.messages.send_options import times_of
 from qmq.config import (
     Address,
     DestinationPolicy,
@@ -40,8 +40,8 @@ from qmq.config import (
 )
 from qmq.errors import StorageError
 from qmq.server.node import Node
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import StorageSettings as StoreSettings
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.interfaces import StorageSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.rig import HOST, PORT, Client, send, subscribe
 from tests.simulation.determinism import run_seeded

@@ -6,11 +6,11 @@ Read from the stores of the nodes' present or last lives, with the product's own
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from qmq.broker.rules import DEAD_LETTERS
+from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.dots import Dot, Origin
-from qmq.storage.batch import BATCH_MAGIC, BatchHead, batch_records, claimed_end, read_head
-from qmq.storage.record import Kind
-from qmq.storage.segment import scan
+from qmq.storage.format.batch import BATCH_MAGIC, BatchHead, batch_records, claimed_end, read_head
+from qmq.storage.format.record import Kind
+from qmq.storage.format.segment import scan
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Sent, id_of
 

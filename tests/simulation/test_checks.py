@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock
 
 from qmq.dots import Dot, Origin
-from qmq.storage.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
-from qmq.storage.record import Kind, pack_envelope, pack_record
+from qmq.storage.format.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
+from qmq.storage.format.record import Kind, pack_envelope, pack_record
 from tests.simulation.checks import alarms, can_decide, fanouts, members, moves, queues, records, toil, topics, turns
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.world import Pipe
+from qmq.environment import Pipe
 from tests.support.network import CONNECT_SECONDS, Fabric
 
 ANN, BOB = "127.0.0.1", "127.0.0.2"

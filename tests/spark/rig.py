@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from qmq.dots import Dot, Origin, Vector
-from qmq.storage.batch import REST, SPARSE, encode_batch, verify_batch
-from qmq.storage.fanout import FANOUT_DIRECTORY, directory_name
-from qmq.storage.record import Kind, pack_dots, pack_envelope, pack_record
-from qmq.storage.segment import FANOUT, JOURNAL, encode_footer, encode_head, make_footer, segment_name
+from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
+from qmq.storage.format.batch import REST, SPARSE, encode_batch, verify_batch
+from qmq.storage.format.record import Kind, pack_dots, pack_envelope, pack_record
+from qmq.storage.format.segment import FANOUT, JOURNAL, encode_footer, encode_head, make_footer, segment_name
 
 A = Origin("a", 0xA1)
 B = Origin("b", 0xB1)

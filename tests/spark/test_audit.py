@@ -16,11 +16,11 @@ from qmq.spark.jobs.audit import extents_of as extents
 from qmq.spark.jobs.latency import Bounds, measure
 from qmq.spark.logs import DataDirectory, Log, Segment
 from qmq.spark.options import Options, read_options
-from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
-from qmq.storage.gone_record import Stretch, pack_gone
-from qmq.storage.record import Kind, pack_gap
-from qmq.storage.recovery import HOLES_SUFFIX
-from qmq.storage.rest import nothing_left, rest_batch
+from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
+from qmq.storage.format.lost_record import Stretch, pack_gone
+from qmq.storage.format.record import Kind, pack_gap
+from qmq.storage.log.recovery import HOLES_SUFFIX
+from qmq.storage.repair.range_snapshot import nothing_left, rest_batch
 from qmq.wire.stomp import Frame
 
 from .rig import START_US, A, B, Journal, batch, fanout, messages, node, record, rest, split

@@ -6,8 +6,8 @@ import pytest
 
 from qmq.errors import CorruptLog
 from qmq.spark.columns import Columns, Piece
-from qmq.storage.batch import batch_records
-from qmq.storage.record import Kind, pack_envelope, pack_record, with_priority
+from qmq.storage.format.batch import batch_records
+from qmq.storage.format.record import Kind, pack_envelope, pack_record, with_priority
 
 from .rig import A, batch, messages, record
 

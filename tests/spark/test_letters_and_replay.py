@@ -18,8 +18,8 @@ from qmq.spark.jobs.messages import read_messages
 from qmq.spark.jobs.replay import choose, choose_listed, plan, send
 from qmq.spark.jobs.tables import LOCK, OWN_COLUMNS, TableError, read_table, tables
 from qmq.spark.options import read_options
-from qmq.storage.failure_records import pack_dead
-from qmq.storage.record import Kind
+from qmq.storage.format.failure_records import pack_dead
+from qmq.storage.format.record import Kind
 
 from .rig import START_US, A, batch, messages, node, record
 from .stub import Stub

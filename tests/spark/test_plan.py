@@ -12,11 +12,11 @@ from qmq.spark.logs import DataDirectory, Listing, Log, Segment
 from qmq.spark.options import Options, read_options
 from qmq.spark.plan import DataLoss
 from qmq.spark.tables import time_of
-from qmq.storage import segment
-from qmq.storage.batch import BATCH_MAGIC, GAPS, encode_batch
-from qmq.storage.record import Kind, pack_gap
-from qmq.storage.recovery import HOLES_SUFFIX
-from qmq.storage.rest import Rest, nothing_left, rest_batch
+from qmq.storage.format import segment
+from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
+from qmq.storage.format.record import Kind, pack_gap
+from qmq.storage.log.recovery import HOLES_SUFFIX
+from qmq.storage.repair.range_snapshot import Rest, nothing_left, rest_batch
 
 from ..storage.rig import LIKE_AN_INDEX
 from .rig import START_US, A, B, Journal, batch, fanout, messages, node, record, rest, rows, settle, split

@@ -12,8 +12,8 @@ from qmq.spark.options import Options, read_options, vector_to_json
 from qmq.spark.plan import DataLoss
 from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import Servers
-from qmq.storage.batch import read_head
-from qmq.storage.rest import Rest, nothing_left, rest_batch
+from qmq.storage.format.batch import read_head
+from qmq.storage.repair.range_snapshot import Rest, nothing_left, rest_batch
 from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame
 
 from .rig import A, B, batch, messages, record, rest, rows, split
@@ -93,7 +93,7 @@ class JournalNode(Host):
 
     def _rests(self) -> Vector:
         heads = [read_head(data) for data in self._batches]
-        # As `storage.journal_rests` has it: by numbers.
+        # As `storage.log.compacted_ranges` has it: by numbers.
         return {head.origin: head.last for head in heads if head is not None and head.count <= head.last - head.first}
 
 

@@ -15,8 +15,8 @@ from qmq.dots import Dot, Origin
 from qmq.spark.jobs.report import number, report, seconds
 from qmq.spark.jobs.stats import Statistics, Total, follow, read_records, stats
 from qmq.spark.jobs.windows import Window
-from qmq.storage.failure_records import pack_attempts, pack_dead
-from qmq.storage.record import Kind, pack_dots
+from qmq.storage.format.failure_records import pack_attempts, pack_dead
+from qmq.storage.format.record import Kind, pack_dots
 
 from .rig import START_US, A, B, batch, node, record
 

@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 import msgpack
 
 from qmq.dots import Dot, Origin, Vector
-from qmq.storage.batch import batch_records, encode_batch, read_head
-from qmq.storage.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import StorageSettings
-from qmq.storage.queue_choice import stored_rows
-from qmq.storage.record import Kind, pack_dots, pack_envelope, pack_record, unpack_dots
-from qmq.storage.segment import FOOTER_MAGIC, Footer, encode_footer
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.batch import batch_records, encode_batch, read_head
+from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
+from qmq.storage.format.interfaces import StorageSettings
+from qmq.storage.format.record import Kind, pack_dots, pack_envelope, pack_record, unpack_dots
+from qmq.storage.format.segment import FOOTER_MAGIC, Footer, encode_footer
+from qmq.storage.queues.choice import stored_rows
 from qmq.storage.store import Store, open_memory_store
 
 A = Origin("a", 0xA1)

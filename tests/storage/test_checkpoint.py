@@ -5,11 +5,11 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.errors import CorruptLog, DiskFull, LogBroken
-from qmq.storage.batch import GAPS, encode_batch
 from qmq.storage.checkpoint import COMMIT_BYTES
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import StorageSettings
-from qmq.storage.record import Kind, pack_envelope, pack_gap, pack_record, with_priority
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.batch import GAPS, encode_batch
+from qmq.storage.format.interfaces import StorageSettings
+from qmq.storage.format.record import Kind, pack_envelope, pack_gap, pack_record, with_priority
 from qmq.storage.store import open_store
 
 from .rig import (

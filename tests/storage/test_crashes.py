@@ -6,8 +6,8 @@ import pytest
 
 from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import LogBroken
-from qmq.storage.batch import read_head
-from qmq.storage.memory import MemoryDisk
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.batch import read_head
 from qmq.storage.store import Store
 
 from .rig import NOW, Expected, Writer, all_attempts, all_rows, fanout_all, open_small, own_messages

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.storage import batch, segment
-from qmq.storage.record import Kind
+from qmq.storage.format import batch, segment
+from qmq.storage.format.record import Kind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "storage-format.md").read_text("utf-8")
 TYPES = {"H": "u16", "I": "u32", "Q": "u64", "4s": "4s", "32s": "32s"}

@@ -8,9 +8,9 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.errors import StorageError
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.memory_stores import MemoryQueueStore
-from qmq.storage.mesh_facts import UNCHECKED
+from qmq.storage.catalog.facts import UNCHECKED
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.queues.memory_stores import MemoryQueueStore
 from qmq.storage.store import Store, open_store
 from tests.support.postgres import Server
 

@@ -7,13 +7,13 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.errors import DiskFull, StorageError
-from qmq.storage import segment
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.memory_stores import MemoryQueueStore
-from qmq.storage.mesh_facts import UNCHECKED
-from qmq.storage.ports import File, Lack, QueueHead, QueueStore, StorageSettings
-from qmq.storage.queue_store import SqliteQueueStore
-from qmq.storage.record import TIMED, with_priority
+from qmq.storage.catalog.facts import UNCHECKED
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format import segment
+from qmq.storage.format.interfaces import File, Lack, QueueHead, QueueStore, StorageSettings
+from qmq.storage.format.record import TIMED, with_priority
+from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.store import Store, open_store
 
 from .rig import NOW, SMALL, A, B, C, Writer, all_rows, fanout_all, journal_batches, open_small, own_messages
@@ -306,7 +306,7 @@ def test_the_index_of_a_full_segment_is_looked_for_once(monkeypatch: pytest.Monk
         looked.append(file)
         return original(file, batches_end)
 
-    monkeypatch.setattr("qmq.storage.chain.is_sealed", is_sealed)
+    monkeypatch.setattr("qmq.storage.log.chain.is_sealed", is_sealed)
     disk = MemoryDisk()
     store = open_small(disk, SMALL)
     a = Writer(A)

@@ -10,15 +10,15 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.memory_stores import MemoryQueueStore
-from qmq.storage.ports import QueueHead, QueueRow, QueueStore
-from qmq.storage.queue_choice import FOREVER_US
-from qmq.storage.queue_plan import row_values, signed
-from qmq.storage.queue_sql import migrations
-from qmq.storage.queue_store import SqliteQueueStore
-from qmq.storage.row_checksum import checksum_of
-from qmq.storage.sqlite import open_database
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.disk.sqlite import open_database
+from qmq.storage.format.interfaces import QueueHead, QueueRow, QueueStore
+from qmq.storage.format.row_checksum import checksum_of
+from qmq.storage.queues.choice import FOREVER_US
+from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.plan import row_values, signed
+from qmq.storage.queues.sqlite_sql import migrations
+from qmq.storage.queues.sqlite_store import SqliteQueueStore
 
 HUGE = Origin("a", 2**64 - 1)
 OLD = Origin("a", 2**63)
@@ -52,7 +52,7 @@ def open_queues(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open
 
 
 def open_postgres(url: str) -> QueueStore:
-    from qmq.storage.postgres import PostgresQueueStore
+    from qmq.storage.queues.postgres_store import PostgresQueueStore
 
     return PostgresQueueStore(url, "a")
 
@@ -135,7 +135,7 @@ def test_every_byte_of_headers_and_bodies_comes_back(open_queues: OpenQueues) ->
 def test_messages_too_large_for_one_piece_come_back_too(
     open_queues: OpenQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qmq.storage.queue_store._PIECE_BYTES_MAX", 1000)
+    monkeypatch.setattr("qmq.storage.queues.sqlite_store._PIECE_BYTES_MAX", 1000)
     store = open_queues()
     rows = [row(HUGE, n, body=b"%d" % n * 400) for n in range(1, 5)]
     put(store, *rows)
@@ -516,8 +516,8 @@ def test_a_failed_transaction_leaves_nothing_behind(open_queues: OpenQueues, mon
     with monkeypatch.context() as patch:
         # The database refuses a row without one.
         sums = {row(OTHER, 1): checksum_of(1, row(OTHER, 1)), broken: None}
-        patch.setattr("qmq.storage.postgres.checksum_of", lambda lane, row: sums[row])
-        patch.setattr("qmq.storage.queue_store.row_values", lambda *lane: [*row_values(*lane)[:-1], None])
+        patch.setattr("qmq.storage.queues.postgres_store.checksum_of", lambda lane, row: sums[row])
+        patch.setattr("qmq.storage.queues.sqlite_store.row_values", lambda *lane: [*row_values(*lane)[:-1], None])
 
         with pytest.raises(LogBroken):
             store.apply([row(OTHER, 1), broken], {Q: [Dot(HUGE, 1)]}, [], [], 2)
@@ -596,7 +596,7 @@ def test_a_file_of_the_version_that_counted_no_failures_keeps_its_messages(tmp_p
 
 def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
     """A statement that scans a table is correct and useless."""
-    from qmq.storage import queue_sql as module
+    from qmq.storage.queues import sqlite_sql as module
 
     store = SqliteQueueStore(tmp_path / "q.sqlite")
     connection: sqlite3.Connection = store._database.conn

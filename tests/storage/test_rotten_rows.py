@@ -12,12 +12,12 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import Malformed
-from qmq.storage.ports import Lack, QueueRow, QueueStore
-from qmq.storage.postgres import PostgresQueueStore
-from qmq.storage.queue_choice import open_queue_store, stored_rows
-from qmq.storage.queue_rescue import NOWHERE
-from qmq.storage.queue_store import SqliteQueueStore
-from qmq.storage.row_checksum import checksum_of, lane_checksum
+from qmq.storage.format.interfaces import Lack, QueueRow, QueueStore
+from qmq.storage.format.row_checksum import checksum_of, lane_checksum
+from qmq.storage.queues.choice import open_queue_store, stored_rows
+from qmq.storage.queues.postgres_store import PostgresQueueStore
+from qmq.storage.queues.rescue import NOWHERE
+from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from tests.support.postgres import Server
 
 A = Origin("a", 2**63 + 5)
@@ -154,7 +154,7 @@ def test_a_number_that_has_become_another_kind_of_value_is_one_damaged_row(
             database.execute("PRAGMA writable_schema = ON")
             assert database.execute(change).rowcount
     if not checked:
-        monkeypatch.setattr("qmq.storage.queue_rescue.CHECKED_BYTES_MAX", 0)
+        monkeypatch.setattr("qmq.storage.queues.rescue.CHECKED_BYTES_MAX", 0)
 
     store = open_queue_store(tmp_path, "sqlite", "a")
 
@@ -221,7 +221,7 @@ def test_what_is_left_of_a_lack_is_remembered(tmp_path: Path) -> None:
 def test_a_file_that_is_met_malformed_is_put_aside_by_the_next_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qmq.storage.queue_rescue.CHECKED_BYTES_MAX", 0)
+    monkeypatch.setattr("qmq.storage.queues.rescue.CHECKED_BYTES_MAX", 0)
     path = filled(tmp_path)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE lanes SET queue = '/queue/jobz' WHERE queue = '/queue/jobs' AND delayed = 0")

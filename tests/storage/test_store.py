@@ -5,10 +5,10 @@ import pytest
 
 from qmq.dots import Origin
 from qmq.errors import DirectoryInUse, StorageError
-from qmq.storage.batch import batch_records, encode_batch
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import StorageSettings
-from qmq.storage.record import Kind, pack_envelope, pack_record, unpack_start
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.batch import batch_records, encode_batch
+from qmq.storage.format.interfaces import StorageSettings
+from qmq.storage.format.record import Kind, pack_envelope, pack_record, unpack_start
 from qmq.storage.store import FORMAT_VERSION, open_memory_store, open_store
 
 from .rig import NOW, SMALL, Writer, all_rows, fanout_all, journal_batches, open_small, own_messages

@@ -9,12 +9,12 @@ import sqlite_utils
 
 from qmq.dots import Origin
 from qmq.errors import FutureVersion, LogBroken
-from qmq.storage.catalog import SqliteCatalog, migrations
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.memory_stores import MemoryCatalog
-from qmq.storage.ports import Catalog, CheckpointState, FanoutExtent, Identity
-from qmq.storage.queue_store import SqliteQueueStore
-from qmq.storage.sqlite import open_database
+from qmq.storage.catalog.catalog import SqliteCatalog, migrations
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.disk.sqlite import open_database
+from qmq.storage.format.interfaces import Catalog, CheckpointState, FanoutExtent, Identity
+from qmq.storage.queues.memory_stores import MemoryCatalog
+from qmq.storage.queues.sqlite_store import SqliteQueueStore
 
 HUGE = Origin("a", 2**64 - 1)
 OLD = Origin("a", 2**63)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.storage.batch import read_head
-from qmq.storage.ports import StorageSettings
+from qmq.storage.format.batch import read_head
+from qmq.storage.format.interfaces import StorageSettings
 from qmq.storage.store import Store, open_store
 from qmq.storage.verify import PREVIEW_BYTES, dump, verify
 

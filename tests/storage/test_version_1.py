@@ -6,11 +6,11 @@ A new format version gets a directory and a test of its own; this one stays as i
 from pathlib import Path
 
 from qmq.dots import Dot
-from qmq.storage.batch import encode_batch, verify_batch
-from qmq.storage.memory import MemoryDisk
-from qmq.storage.ports import StorageSettings
-from qmq.storage.record import Kind, pack_dots, pack_envelope, pack_record
-from qmq.storage.segment import read_footer, segment_base
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.batch import encode_batch, verify_batch
+from qmq.storage.format.interfaces import StorageSettings
+from qmq.storage.format.record import Kind, pack_dots, pack_envelope, pack_record
+from qmq.storage.format.segment import read_footer, segment_base
 from qmq.storage.store import open_memory_store
 from qmq.storage.verify import dump, verify
 

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from qmq.server.node import Node
-from qmq.storage.queue_choice import stored_rows
+from qmq.storage.queues.choice import stored_rows
 
 
 def depths(node: Node) -> Counter[str]:

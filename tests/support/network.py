@@ -1,4 +1,4 @@
-"""A network in memory: latency, bounded buffers, cuts, breaks, dead hosts. `qmq.world.Network` for simulations.
+"""A network in memory: latency, bounded buffers, cuts, breaks, dead hosts. `qmq.environment.Network` for simulations.
 
 A `Fabric` is the whole network; every host gets its own `HostNetwork`. One connection is two `Channel`s; bytes stand
 in a channel until their due time. What goes wrong is told to the fabric: `cut` and `freeze` stop bytes without closing
@@ -15,7 +15,7 @@ from math import inf
 
 import trio
 
-from qmq.world import Pipe, Tls
+from qmq.environment import Pipe, Tls
 from tests.support.moments import Parking
 
 CONNECT_SECONDS = 2.0
@@ -74,7 +74,7 @@ class Channel:
 
 
 class FabricPipe:
-    """One end of a connection; see `qmq.world.Pipe`. `muted` once its host is dead: nothing gets in or out."""
+    """One end of a connection; see `qmq.environment.Pipe`. `muted` once its host is dead: nothing gets in or out."""
 
     def __init__(self, fabric: "Fabric", number: int, host: str, outgoing: Channel, incoming: Channel) -> None:
         self.number = number
@@ -152,7 +152,7 @@ class FabricPipe:
 
 
 class FabricListener:
-    """See `qmq.world.Listener`."""
+    """See `qmq.environment.Listener`."""
 
     def __init__(self, fabric: "Fabric", address: tuple[str, int]) -> None:
         self.address = address
@@ -375,7 +375,7 @@ class Fabric:
 
 
 class HostNetwork:
-    """See `qmq.world.Network`. There is no TLS: a context is refused, so that no test believes in it."""
+    """See `qmq.environment.Network`. There is no TLS: a context is refused, so that no test believes in it."""
 
     def __init__(self, fabric: Fabric, host: str) -> None:
         self._fabric = fabric

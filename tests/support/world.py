@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import trio
 
+from qmq.environment import Network, World
 from qmq.errors import StorageError
-from qmq.server.clock import SteadyClock
-from qmq.storage.memory import MemoryDisk
-from qmq.world import Network, World
+from qmq.server.runtime.clock import SteadyClock
+from qmq.storage.disk.memory import MemoryDisk
 from tests.support.moments import sleep_uncancelled
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ whether the message is kept on disk. What differs between messages of one envelo
 not there. Nothing here raises: headers from a peer are taken as they are.
 """
 
-from qmq.broker.message import Envelope, Message
+from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors.selector import Selector
 
 ANSWERS_MAX = 16

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog
 from qmq.spark.columns import EVERYTHING, Columns, Piece
-from qmq.spark.gone import gone_in, gone_of
 from qmq.spark.logs import DataDirectory, Extent, Listing, NotBegun, Segment
+from qmq.spark.lost_ranges import gone_in, gone_of
 from qmq.spark.options import Options
 from qmq.spark.plan import may_be_asked, passed_by
 from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import read_journal
-from qmq.storage.batch import GAPS, REST, BatchHead, unpack_records
-from qmq.storage.disk import ReadOnlyDisk
-from qmq.storage.gone_record import Stretch
-from qmq.storage.record import Kind, unpack_gap
-from qmq.storage.recovery import Quarantined
-from qmq.storage.segment import read_summary, scan
+from qmq.storage.disk.disk import ReadOnlyDisk
+from qmq.storage.format.batch import GAPS, REST, BatchHead, unpack_records
+from qmq.storage.format.lost_record import Stretch
+from qmq.storage.format.record import Kind, unpack_gap
+from qmq.storage.format.segment import read_summary, scan
+from qmq.storage.log.recovery import Quarantined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

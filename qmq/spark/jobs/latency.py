@@ -19,7 +19,7 @@ from qmq.errors import CorruptLog
 from qmq.spark.logs import DataDirectory, Listing
 from qmq.spark.options import Options
 from qmq.spark.plan import passed_by
-from qmq.storage.segment import BatchEntry
+from qmq.storage.format.segment import BatchEntry
 
 SEGMENTS_LOOKED_AT: Final = 16
 """The newest ones of each node: a gigabyte of log."""

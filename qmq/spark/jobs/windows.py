@@ -210,7 +210,7 @@ def _noted() -> Column:
 def _attempts(body: bytes | None) -> list[tuple[str, int]]:
     if body is None:
         return []
-    from qmq.storage.failure_records import unpack_attempts
+    from qmq.storage.format.failure_records import unpack_attempts
 
     return [(str(dot), count) for dot, count in unpack_attempts(bytes(body)).items()]
 

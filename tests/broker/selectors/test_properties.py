@@ -2,8 +2,8 @@
 
 import pytest
 
-from qmq.broker.destination import Kind
-from qmq.broker.message import Envelope, Message
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import compile_selector, properties_of, selected, selects
 from qmq.broker.selectors.properties import ANSWERS_MAX
 from qmq.dots import Origin

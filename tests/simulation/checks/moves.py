@@ -8,8 +8,8 @@ I6   a durable subscription is given everything, at least once; what its client 
 from collections.abc import Collection
 
 from qmq.dots import Dot
-from qmq.storage.batch import batch_records
-from qmq.storage.record import Kind
+from qmq.storage.format.batch import batch_records
+from qmq.storage.format.record import Kind
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import Excuses, Rows, batches_of
 from tests.simulation.ledger import Ledger

@@ -9,7 +9,7 @@ I4   of one incarnation, each publisher's messages stand in the order in which i
 from collections.abc import Collection, Mapping
 
 from qmq.dots import Dot, Origin, Vector
-from qmq.storage.batch import REST
+from qmq.storage.format.batch import REST
 from tests.simulation.evidence import Excuses, Log, Published
 from tests.simulation.ledger import Ledger
 from tests.simulation.workloads.names import INSISTED

@@ -7,14 +7,14 @@ from unittest.mock import patch
 import msgpack
 
 from qmq.broker.broker import Broker
-from qmq.broker.dedup import Dedup, dedup_key
-from qmq.broker.durables import Durables
-from qmq.broker.message import Message
-from qmq.broker.outcome import Outcome
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.fanouts.durable_subscriptions import Durables
+from qmq.broker.messages.dedup import Dedup, dedup_key
+from qmq.broker.messages.message import Message
 from qmq.cursors import Move
-from qmq.server.retries import Retries
-from qmq.storage.batch import BatchHead, Unpacked
-from qmq.storage.reduce import Reduction
+from qmq.server.peers.dedup_query import Retries
+from qmq.storage.compaction import Reduction
+from qmq.storage.format.batch import BatchHead, Unpacked
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 

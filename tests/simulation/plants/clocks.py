@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from unittest.mock import patch
 
-from qmq.broker.clocks import PeerClocks
-from qmq.server.clock_check import ClockCheck, ClockDesk
+from qmq.broker.messages.peer_clocks import PeerClocks
+from qmq.server.membership.clock_check import ClockCheck, ClockDesk
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
@@ -24,7 +24,7 @@ def clock_believed_at_once() -> Iterator[None]:
 @plant(
     Family.CLOCKS,
     "I1",
-    found_by="tests/server/test_clock_check.py"
+    found_by="tests/server/membership/test_clock_check.py"
     "::test_nodes_that_all_start_with_the_same_wrong_clock_do_not_confirm_each_other",
 )
 def doubts_confirm_each_other() -> Iterator[None]:

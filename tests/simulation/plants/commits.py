@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 import trio
 
-from qmq.broker.outcome import Outcome
+from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
-from qmq.journal import encode_group
-from qmq.server.commits import RECEIPT_BYTES, Commits
-from qmq.server.copies import Answer, Copies
-from qmq.server.teller import Teller
-from qmq.storage.journal import Journal
+from qmq.record_codec import encode_group
+from qmq.server.commit.commits import RECEIPT_BYTES, Commits
+from qmq.server.commit.replica_acks import Answer, Copies
+from qmq.server.delivery.dispatcher import Teller
+from qmq.storage.log.journal import Journal
 from qmq.storage.store import Store
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant

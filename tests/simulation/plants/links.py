@@ -5,23 +5,23 @@ from functools import partial
 from itertools import count
 from unittest.mock import patch
 
-from qmq.broker import retained
 from qmq.broker.broker import Broker
-from qmq.broker.message import Message
-from qmq.broker.outcome import Outcome
-from qmq.broker.subscription import Subscription
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.message import Message
+from qmq.broker.topics import retained
 from qmq.dots import Origin, Vector
 from qmq.errors import MeshError
-from qmq.replication.acceptance import NOT_HERE, Acceptance
-from qmq.replication.feed import Feed, Read
-from qmq.replication.frames import Batches, Gap, Hole
-from qmq.replication.hub import Hub
-from qmq.replication.routes import Neighbour, Routes
-from qmq.server.followers import Followers
+from qmq.replication.journal.acceptance import NOT_HERE, Acceptance
+from qmq.replication.journal.feed import Feed, Read
+from qmq.replication.links.registry import Hub
+from qmq.replication.links.routes import Neighbour, Routes
+from qmq.replication.protocol.frames import Batches, Gap, Hole
+from qmq.server.delivery.fanout_subscribers import Followers
 from qmq.server.node import Node
-from qmq.storage.batch import BatchHead, batch_records, read_head
-from qmq.storage.journal import Journal
-from qmq.storage.record import Kind
+from qmq.storage.format.batch import BatchHead, batch_records, read_head
+from qmq.storage.format.record import Kind
+from qmq.storage.log.journal import Journal
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 

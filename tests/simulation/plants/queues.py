@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from unittest.mock import patch
 
-from qmq.broker.lending import Lending
-from qmq.broker.life import Back
-from qmq.broker.message import Message
-from qmq.broker.outcome import Outcome
-from qmq.broker.picking import Picking
-from qmq.broker.queue import Queue
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Message
+from qmq.broker.queues.lending.lending import Lending
+from qmq.broker.queues.queue import Queue
+from qmq.broker.queues.selective.dispatcher import Picking
 from qmq.dots import Dot, Vector
-from qmq.replication.serving import Serving
-from qmq.storage.reduce import Reduction
+from qmq.replication.links.serving import Serving
+from qmq.storage.compaction import Reduction
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import ANY_CALL, plant
 

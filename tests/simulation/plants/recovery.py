@@ -5,21 +5,21 @@ from unittest.mock import patch
 
 import msgpack
 
-from qmq.broker.message import Message
-from qmq.broker.paging import Paging
+from qmq.broker.messages.message import Message
+from qmq.broker.queues.paging.pager import Paging
 from qmq.dots import Dot, Origin
 from qmq.replication.mesh import Mesh
-from qmq.replication.values import pack_dot_groups
-from qmq.server.releasing import Releasing
-from qmq.server.repairs import Repairs
-from qmq.storage.failure_records import pack_attempts
-from qmq.storage.reduce import Reduction
-from qmq.storage.segment import Found, scan
+from qmq.replication.protocol.values import pack_dot_groups
+from qmq.server.repair.catch_up import Repairs
+from qmq.server.repair.quarantine import Releasing
+from qmq.storage.compaction import Reduction
+from qmq.storage.format.failure_records import pack_attempts
+from qmq.storage.format.segment import Found, scan
 from qmq.storage.store import Store
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
-RELEASED = "tests/server/test_releasing.py"
+RELEASED = "tests/server/repair/test_quarantine.py"
 
 
 @plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=30)
@@ -36,7 +36,7 @@ def incarnations_counted() -> Iterator[None]:
         yield
 
 
-@plant(Family.DAMAGE, "I1", found_by="tests/storage/test_recovery.py")
+@plant(Family.DAMAGE, "I1", found_by="tests/storage/log/test_recovery.py")
 def cut_at_the_first_damage() -> Iterator[None]:
     """Whatever stands behind bytes that cannot be read is taken for a torn tail."""
 
@@ -47,7 +47,7 @@ def cut_at_the_first_damage() -> Iterator[None]:
                 return
             yield found
 
-    with patch("qmq.storage.recovery.scan", scan_until_damage):
+    with patch("qmq.storage.log.recovery.scan", scan_until_damage):
         yield
 
 
@@ -74,7 +74,7 @@ def given_up_unheard() -> Iterator[None]:
         yield
 
 
-@plant(Family.AWAY, "I8", found_by="tests/server/test_repairs.py")
+@plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
 def stale_and_not_held_back() -> Iterator[None]:
     """A node that was away for longer than journals last hands out what it held, and asks nobody whether it is done."""
 
@@ -85,7 +85,7 @@ def stale_and_not_held_back() -> Iterator[None]:
         yield
 
 
-@plant(Family.AWAY, "I8", found_by="tests/server/test_repairs.py")
+@plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
 def done_and_forgotten() -> Iterator[None]:
     """Of what was settled a node knows nothing any more when its journal has dropped the settle."""
 

@@ -5,10 +5,10 @@ from unittest.mock import patch
 
 import trio
 
-from qmq.broker.outcome import Outcome
-from qmq.broker.ownership import LEASE, Heard, Ownership
-from qmq.server.start_hold import StartHold
-from qmq.server.takeover import Takeover
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.takeover.ownership import LEASE, Heard, Ownership
+from qmq.server.membership.start_hold import StartHold
+from qmq.server.membership.takeover import Takeover
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
@@ -85,7 +85,7 @@ def held_unheard() -> Iterator[None]:
     "I7",
     "I13",
     "I9",
-    found_by="tests/server/test_takeover.py::"
+    found_by="tests/server/membership/test_takeover.py::"
     "test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_new_term_comes_once",
 )
 def no_fence() -> Iterator[None]:

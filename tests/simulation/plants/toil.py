@@ -5,18 +5,18 @@ from types import MethodType
 from typing import Any
 from unittest.mock import patch
 
-from qmq import journal
+from qmq import record_codec as journal
 from qmq.broker.broker import Broker
-from qmq.broker.clocks import PeerClocks
-from qmq.broker.message import Envelope, Message
-from qmq.broker.outcome import Outcome
-from qmq.broker.postponed import Postponed
-from qmq.broker.queue import Queue
-from qmq.broker.rules import DEAD_LETTERS
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.messages.peer_clocks import PeerClocks
+from qmq.broker.messages.rules import DEAD_LETTERS
+from qmq.broker.queues.postponed import Postponed
+from qmq.broker.queues.queue import Queue
 from qmq.dots import Dot, Origin
-from qmq.journal import Replay
-from qmq.storage.failure_records import unpack_dead
-from qmq.storage.ports import QueueRow
+from qmq.record_codec import Replay
+from qmq.storage.format.failure_records import unpack_dead
+from qmq.storage.format.interfaces import QueueRow
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import ANY_CALL, plant
 
@@ -41,7 +41,7 @@ def buried_and_kept() -> Iterator[None]:
         _, dot, letter = unpack_dead(body)
         return "/queue/nowhere", dot, letter
 
-    with patch("qmq.storage.reduce.unpack_dead", only_the_letter):
+    with patch("qmq.storage.compaction.unpack_dead", only_the_letter):
         yield
 
 
@@ -77,7 +77,7 @@ def letter_and_settle_apart() -> Iterator[None]:
 @plant(
     Family.TAKEOVERS,
     "burial",
-    found_by="tests/server/test_takeover.py::"
+    found_by="tests/server/membership/test_takeover.py::"
     "test_a_message_that_fails_at_its_owner_while_another_serves_it_is_buried_once",
 )
 def buried_without_the_right_to_serve() -> Iterator[None]:
@@ -93,7 +93,7 @@ def buried_without_the_right_to_serve() -> Iterator[None]:
 @plant(
     Family.TAKEOVERS,
     "I22",
-    found_by="tests/server/test_takeover.py::test_times_of_messages_mean_the_same_when_another_serves_them",
+    found_by="tests/server/membership/test_takeover.py::test_times_of_messages_mean_the_same_when_another_serves_them",
 )
 def times_by_ones_own_clock() -> Iterator[None]:
     """When a message of another node expires is read from the clock of the node that hands it out."""

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from qmq.environment import Pipe
 from qmq.wire.stomp import Connection, Frame, Role, encode_frame
-from qmq.world import Pipe
 from tests.simulation.cluster import CLIENT_PORT, Member
 from tests.simulation.ledger import Ledger
 from tests.simulation.stage import Stage

@@ -8,7 +8,7 @@ import random
 
 import trio
 
-from qmq.broker.dead_letters import EXPIRED
+from qmq.broker.queues.dead_letters import EXPIRED
 from qmq.wire.stomp import Frame, encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Sent, dot_of, id_of

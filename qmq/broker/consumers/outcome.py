@@ -1,0 +1,291 @@
+"""What follows from a decision, as a value: records to append, then bytes to send.
+
+One Outcome collects the effects of one chunk of frames (or one batch from a peer, or one timer). The server first
+appends `records` and `batches`, and only when they are durable does it tell the `after` half. The `now` half needs no
+durability: memory-only messages, and answers about them. Consecutive effects of the same kind merge into runs while
+they are made, because runs are what makes encoding and sending cheap.
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from qmq.broker.consumers.light_subscriptions import Hearer
+from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Message, OwnRecord
+from qmq.broker.messages.receipt_levels import FSYNC
+from qmq.cursors import Move
+from qmq.dots import Dot, Origin
+
+if TYPE_CHECKING:
+    from qmq.broker.fanouts.durable_subscriptions import Attachment
+    from qmq.broker.queues.queue import Queue
+
+
+TOIL_MAX: Final = 100_000
+"""What selecting for topics and fanouts may cost that one Outcome sets off (`Selector.cost`), some 20 ms: then others
+have their turn."""
+
+
+TURN_TOIL: Final = 10_000
+"""What selecting may cost in one turn of the event loop, some 2 ms; the last selector asked may exceed it, by 1,012."""
+
+FOLLOW_TOIL_MAX: Final = 2 * TURN_TOIL
+"""What selecting for live followers of fanouts may cost in one group of commits; beyond it they read the log."""
+
+LETTERS_BYTES_MAX: Final = 18 << 20
+"""Of the dead letters that a transaction sets off; the largest message fits."""
+
+BESIDE_BYTES_MAX: Final = 1 << 20
+"""Of records before a transaction in its Outcome: with all that it sets off it must be one batch."""
+
+
+class Return(NamedTuple):
+    """A message that comes back to its owner, and what its consumer asked for in that case."""
+
+    message: Message
+    why: Back
+    asks: Asks | None
+
+
+class TopicRun:
+    """Messages to one destination, in order, for the same subscribers. `retained`: last values, told as such."""
+
+    __slots__ = ("messages", "retained", "subscriptions")
+
+    def __init__(self, subscriptions: tuple[Hearer, ...], messages: list[Message], retained: bool = False) -> None:
+        self.subscriptions = subscriptions
+        self.messages = messages
+        self.retained = retained
+
+
+class FanoutRun:
+    """Messages, in order, for whoever follows the fanout live when they are told."""
+
+    __slots__ = ("destination", "messages")
+
+    def __init__(self, destination: str, messages: list[Message]) -> None:
+        self.destination = destination
+        self.messages = messages
+
+
+class Outcome:
+    """Effects of one decision. `session` is who asked; its receipts come last, after everything it caused is safe.
+
+    `now_us` is the wall clock of the decision; 0 where nothing in it depends on the time.
+    """
+
+    __slots__ = (
+        "attempts",
+        "batches",
+        "begins",
+        "borrowed_settled",
+        "browsers",
+        "deliveries_after",
+        "deliveries_now",
+        "ending",
+        "fanout_runs",
+        "frames",
+        "gone",
+        "has_gap",
+        "is_first",
+        "joined",
+        "letters_left",
+        "levels",
+        "loads",
+        "marks",
+        "moved",
+        "moves",
+        "now_us",
+        "owners",
+        "peer_deliveries",
+        "peer_forgotten",
+        "peer_replies",
+        "peer_returns",
+        "peer_settled_after",
+        "peer_settled_now",
+        "peer_topics",
+        "peer_waiting",
+        "recalls",
+        "receipts",
+        "record_bytes",
+        "records",
+        "repeats",
+        "sequence",
+        "session",
+        "settles",
+        "toil",
+        "topic_runs",
+    )
+
+    def __init__(self, session: int = 0, now_us: int = 0) -> None:
+        self.session = session
+        self.now_us = now_us
+        self.records: list[OwnRecord] = []
+        self.record_bytes = 0
+        # Whether a Gap is among the records: it must follow what was submitted before it and precede what comes after.
+        self.has_gap = False
+        # Settled dots by queue, and the owners of the borrowed ones; `Broker.finish` turns them into records.
+        self.settles: dict[str, list[Dot]] = {}
+        self.borrowed_settled: dict[Dot, str] = {}
+        # By queue, own durable messages that have come back -> how often by now; likewise.
+        self.attempts: dict[str, dict[Dot, int]] = {}
+        # Durable subscriptions that settled something, and what else is to be recorded of cursors; likewise.
+        self.moved: dict[Attachment, None] = {}
+        self.moves: list[Move] = []
+        # Batches of other origins, to be appended byte for byte: (origin, last sequence, bytes).
+        self.batches: list[tuple[Origin, int, bytes]] = []
+        # With a transaction, which must be one batch: how many more bytes of dead letters it may set off.
+        self.letters_left: int | None = None
+        # What the selectors of those who are told topics and fanouts may cost, and what reading them has cost.
+        self.toil = 0
+        # What readers of fanouts miss, besides what is told here: origin, after, through. Told behind the fanout runs.
+        self.gone: list[tuple[Origin, int, int]] = []
+        self.topic_runs: list[TopicRun] = []
+        self.fanout_runs: list[FanoutRun] = []
+        self.deliveries_now: dict[Subscription, list[Delivery]] = {}
+        self.deliveries_after: dict[Subscription, list[Delivery]] = {}
+        self.receipts: list[str] = []
+        # Where among the receipts another level begins (FSYNC at first), and the last own record that they are about.
+        self.levels: list[tuple[int, int]] = []
+        self.sequence = 0
+        # Whose messages were acknowledged at a level with QUORUM; None while there is none.
+        self.owners: set[str] | None = None
+        # Whether its receipts are about messages appended before, and so wait for all that was decided before; and
+        # header lines that go into each of the receipts.
+        self.repeats = False
+        self.marks: tuple[tuple[str, str], ...] = ()
+        # Whether the session has no answer to hear before these that waits for the disk.
+        self.is_first = False
+        # Other answers to the session, ready encoded, told after its receipts; `ending` closes it after them.
+        self.frames: list[bytes] = []
+        self.ending = False
+        # Whether the receipt of a SUBSCRIBE is among them, which goes before the first message of the subscription.
+        self.begins = False
+        # Fanout subscriptions that begin: the server reads their past and then lets them follow live.
+        self.joined: list[Subscription] = []
+        # Topic subscriptions that begin while there are retained values, and the last change before them.
+        self.recalls: list[tuple[Subscription, int]] = []
+        # Queue subscriptions that only look: the server reads to them what there is.
+        self.browsers: list[Subscription] = []
+        self.peer_topics: dict[str, list[Message]] = {}
+        self.peer_replies: dict[Origin, list[Message]] = {}
+        self.peer_deliveries: dict[str, list[Message]] = {}
+        # Credit that a peer has withdrawn, and that is forgotten once everything lent against it before is told.
+        self.peer_forgotten: dict[str, list[str]] = {}
+        # Queue → whether messages wait here for consumers of a peer, which has asked.
+        self.peer_waiting: dict[str, dict[str, bool]] = {}
+        self.peer_settled_now: dict[str, list[Dot]] = {}
+        self.peer_settled_after: dict[str, list[Dot]] = {}
+        # Lent messages given back to their owner.
+        self.peer_returns: dict[str, list[Return]] = {}
+        # Queues that want more from the queue store.
+        self.loads: list[Queue] = []
+
+    @property
+    def needs_commit(self) -> bool:
+        """Whether anything here must wait for the journal (its own records, or an earlier one's)."""
+        return bool(
+            self.records
+            or self.batches
+            or self.repeats
+            or self.deliveries_after
+            or self.fanout_runs
+            or self.peer_deliveries
+            or self.peer_forgotten
+            or self.peer_waiting
+            or self.peer_settled_after
+        )
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the session that asked is still to be told something."""
+        return bool(self.receipts or self.frames or self.ending)
+
+    def receipt(self, receipt: str, level: int = FSYNC) -> None:
+        """Answer with this receipt, once `level` is reached (`qmq.broker.messages.receipt_levels`)."""
+        levels = self.levels
+        if level != (levels[-1][1] if levels else FSYNC):
+            levels.append((len(self.receipts), level))
+        self.receipts.append(receipt)
+
+    def receipt_run(self, receipts: list[str], level: int = FSYNC) -> None:
+        """As `receipt`, for all of these, of which there is one at least."""
+        self.receipt(receipts[0], level)
+        self.receipts.extend(receipts[1:])
+
+    def settles_for_good(self, deliveries: list[Delivery]) -> None:
+        """These are acknowledged at a level with QUORUM: receipts wait for the servers of their owners."""
+        if self.owners is None:
+            self.owners = set()
+        self.owners.update([one.message.origin.node for one in deliveries if one.message.sequence > 0])
+
+    def publish_topic(self, subscriptions: tuple[Hearer, ...], message: Message) -> None:
+        """Tell `message` to `subscriptions`; merges with the run before it when they are the same tuple."""
+        runs = self.topic_runs
+        if runs and runs[-1].subscriptions is subscriptions and not runs[-1].retained:
+            runs[-1].messages.append(message)
+        else:
+            runs.append(TopicRun(subscriptions, [message]))
+
+    def publish_topic_run(self, subscriptions: tuple[Hearer, ...], messages: list[Message]) -> None:
+        """As `publish_topic`, for all of these; keeps the list."""
+        runs = self.topic_runs
+        if runs and runs[-1].subscriptions is subscriptions and not runs[-1].retained:
+            runs[-1].messages.extend(messages)
+        else:
+            runs.append(TopicRun(subscriptions, messages))
+
+    def publish_value(self, subscriptions: tuple[Hearer, ...], message: Message) -> None:
+        """Tell the last value of a topic to subscribers that did not hear it when it was set."""
+        self.topic_runs.append(TopicRun(subscriptions, [message], retained=True))
+
+    def publish_fanout(self, destination: str, message: Message) -> None:
+        """Tell `message` to the live followers of the fanout, once it is durable."""
+        self.publish_fanout_run(destination, [message])
+
+    def publish_fanout_run(self, destination: str, messages: list[Message]) -> None:
+        """As `publish_fanout`, for all of these; keeps the list."""
+        runs = self.fanout_runs
+        if runs and runs[-1].destination == destination:
+            runs[-1].messages.extend(messages)
+        else:
+            runs.append(FanoutRun(destination, messages))
+
+    def deliver_run(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        """As `deliver`, for own messages in the hands of a subscription whose ACKs cover one each; keeps the list."""
+        durable = [delivery.message.envelope.durable for delivery in deliveries]
+        if all(durable):
+            self._deliver_all(self.deliveries_after, subscription, deliveries)
+        elif not any(durable):
+            self._deliver_all(self.deliveries_now, subscription, deliveries)
+        else:
+            for delivery in deliveries:
+                self.deliver(delivery)
+
+    def _deliver_all(
+        self, where: dict[Subscription, list[Delivery]], subscription: Subscription, deliveries: list[Delivery]
+    ) -> None:
+        run = where.get(subscription)
+        if run is None:
+            where[subscription] = deliveries
+        else:
+            run.extend(deliveries)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Hand a queue message to its subscription: once it is durable, at once when there is nothing to wait for.
+
+        A lent message was durable at its owner before it left there. In `client` mode an ACK covers all deliveries
+        before it, so there nothing may overtake one that waits: the client would settle what it has never seen.
+        """
+        message = delivery.message
+        subscription = delivery.subscription
+        waits = message.envelope.durable and message.owner is None
+        if subscription.ack is Ack.CLIENT:
+            waits = waits or (subscription.after_commit and len(subscription.in_flight) > 1)
+            subscription.after_commit = waits
+        where = self.deliveries_after if waits else self.deliveries_now
+        run = where.get(subscription)
+        if run is None:
+            where[subscription] = [delivery]
+        else:
+            run.append(delivery)

@@ -1,0 +1,197 @@
+"""A client's wish for messages, and what it has been given and not yet settled.
+
+Credit is what makes queues fair: a subscription may have at most `credit` messages in flight, and a queue offers
+messages only to those with room. Topic and fanout subscriptions have no credit; their bound is the outbox, or the
+`buffer` that they declared.
+"""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from qmq.broker.consumers.buffer import Buffer
+from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.consumer_class import PLAIN
+from qmq.broker.messages.destination import is_pattern
+from qmq.broker.messages.message import Message
+from qmq.broker.selectors import Selector
+from qmq.broker.topics.patterns import NODE_BYTES
+from qmq.dots import Vector
+
+if TYPE_CHECKING:
+    from qmq.broker.fanouts.durable_subscriptions import Attachment
+
+
+class Ack(IntEnum):
+    """The three ack modes of STOMP (1.2, SUBSCRIBE)."""
+
+    AUTO = 0
+    CLIENT = 1
+    """An ACK or NACK covers everything delivered to the subscription up to that message."""
+    CLIENT_INDIVIDUAL = 2
+
+
+ACK_MODES = {"auto": Ack.AUTO, "client": Ack.CLIENT, "client-individual": Ack.CLIENT_INDIVIDUAL}
+
+
+class Asks(NamedTuple):
+    """What a consumer asks for itself instead of what its queue's policy says; None where it asks nothing."""
+
+    delivery_limit: int | None = None
+    redelivery_us: int | None = None
+    dead_letter: str | None = None
+
+
+class StartAt(NamedTuple):
+    """A beginning that only the log can find."""
+
+    word: str
+    """`last`, `offset` or `timestamp`."""
+    number: int = 0
+    """The offset; or µs since 1970."""
+
+
+class JournalSpan(NamedTuple):
+    """What a reader of the journal wants: records above `after`, up to `until`; without `until` also those to come.
+
+    `reader` is the name that the status shows, "" for none.
+    """
+
+    after: Vector
+    until: Vector | None
+    reader: str = ""
+
+
+OBJECT_BYTES: Final = 600
+SELECTOR_PART_BYTES: Final = 200
+"""Of a compiled selector, for each unit of its cost."""
+
+NOTHING_IN_FLIGHT: "Final[dict[int, Delivery]]" = {}
+"""One for all, and nobody writes into it: `hold` gives a subscription a dictionary of its own before the first.
+
+A real dictionary, not a read-only view of one: compiled modules hold a name to its type.
+"""
+
+
+class Subscription:
+    """One SUBSCRIBE of one session.
+
+    `prefix` is the gateway's: the bytes that come before each of its messages, so that subscribers with equal
+    prefixes can share one encoding. `waiting` says that its queue has it in line for the next message. `after_commit`
+    says that something in flight to it may still wait for the journal (kept in `client` mode only). `start` is where
+    a fanout subscription begins: `first`, `next`, a StartAt, or the vector it has already seen; `durable` is its cursor
+    there. `selector` says which messages it wants, None for all. `check_us` is when the oldest delivery under an
+    ack-timeout may be late. `exclusive` is asked for, `since_us` and `lent_as` (see `classes`) follow for consumers
+    that are not plain. `window` bounds what all queue subscriptions of the client have in flight. One with
+    `is_browser` is given copies and stands in no line.
+    """
+
+    __slots__ = (
+        "ack",
+        "ack_timeout_us",
+        "after_commit",
+        "asks",
+        "buffer",
+        "check_us",
+        "closed",
+        "credit",
+        "destination",
+        "durable",
+        "exclusive",
+        "id",
+        "in_flight",
+        "is_browser",
+        "is_timed",
+        "lent_as",
+        "message_ids",
+        "prefix",
+        "selector",
+        "session",
+        "since",
+        "since_us",
+        "start",
+        "waiting",
+        "window",
+    )
+
+    def __init__(self, session: int, id: str, destination: str, ack: Ack, credit: int, prefix: bytes) -> None:
+        self.session = session
+        self.id = id
+        self.destination = destination
+        self.ack = ack
+        self.credit = credit
+        self.prefix = prefix
+        # Most subscriptions to topics never hold anything, and there may be a million: they share an empty mapping.
+        self.in_flight: dict[int, Delivery] = NOTHING_IN_FLIGHT
+        # Only for STOMP 1.0 and 1.1, whose clients settle by message-id: message-id -> tag.
+        self.message_ids: dict[str, int] | None = None
+        self.waiting = False
+        self.after_commit = False
+        self.closed = False
+        self.buffer: Buffer | None = None
+        self.ack_timeout_us = 0
+        self.check_us = 0
+        self.asks: Asks | None = None
+        self.selector: Selector | None = None
+        self.is_browser = False
+        # Whether a message under an ack-timeout was ever given to it.
+        self.is_timed = False
+        self.exclusive = False
+        self.since_us = 0
+        self.lent_as = PLAIN
+        self.window: Window | None = None
+        self.durable: Attachment | None = None
+        self.start: str | Vector | StartAt | JournalSpan = "first"
+        # The last sequence that this node had given when a fanout subscription began; for `next`.
+        self.since = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it costs to have it, about, besides what it is given."""
+        size = OBJECT_BYTES
+        if self.selector is not None:
+            size += SELECTOR_PART_BYTES * self.selector.cost
+        if is_pattern(self.destination):
+            size += NODE_BYTES * (1 + self.destination.count("."))
+        return size
+
+    def hold(self, delivery: "Delivery") -> None:
+        """It has this message in hand."""
+        if self.in_flight is NOTHING_IN_FLIGHT:
+            self.in_flight = {}
+        self.in_flight[delivery.tag] = delivery
+
+    @property
+    def free(self) -> int:
+        """How many more messages it may be given now."""
+        return self.credit - len(self.in_flight)
+
+
+class Delivery:
+    """One queue message in the hands of one subscription; `tag` names it within the session and is never reused.
+
+    `timeout_us` is how long its ACK may take once it is told, 0 for ever; `deadline_us` when it is late, 0 until it is
+    told. `sent`: its bytes are in the outbox of its client.
+    """
+
+    __slots__ = ("deadline_us", "message", "sent", "subscription", "tag", "timeout_us")
+
+    def __init__(self, tag: int, subscription: Subscription, message: Message) -> None:
+        self.tag = tag
+        self.subscription = subscription
+        self.message = message
+        self.timeout_us = 0
+        self.deadline_us = 0
+        self.sent = False
+
+
+def covered(delivery: Delivery) -> list[Delivery]:
+    """What an ACK or NACK of `delivery` is about: in `client` mode everything delivered up to it."""
+    subscription = delivery.subscription
+    if subscription.ack is not Ack.CLIENT:
+        return [delivery]
+    found = []
+    for tag, other in subscription.in_flight.items():
+        if tag > delivery.tag:
+            break
+        found.append(other)
+    return found

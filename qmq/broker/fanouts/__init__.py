@@ -1,0 +1,1 @@
+"""Fanouts: durable subscriptions and their cursors."""

@@ -1,0 +1,390 @@
+"""Durable subscriptions of fanouts: who has which name, what is in flight to it, and how its cursor moves.
+
+A name has at most one subscription on a node at a time (an **attachment**), and a cursor that outlives it. Whoever
+comes last has the name: the one before, on this node or another, is ended and told who took over.
+
+Nothing of a fanout waits here: whoever reads the log offers message after message, and hands out what the credit
+allows. The cursor moves when a message is settled. What moved is recorded once per Outcome, and every node learns it
+from the journal.
+
+A message is handed out with its **claims**: the ranges of sequences that are done when it is settled. They begin behind
+what was looked at before it, so what a selector left out, or what is no message of this fanout, is done with it.
+
+Surprising: a gap notice is handed out like a message, needs its ACK and claims what is missing; so it comes again when
+the connection dies before it was read. And `redelivered` is told rather too often than never: after a crash nobody
+knows what had been handed out, only how much of it there can have been.
+"""
+
+from collections.abc import Collection, Iterable
+from itertools import count
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import NOTHING_IN_FLIGHT, Delivery, StartAt, Subscription
+from qmq.broker.messages.message import Envelope, Message, Moved
+from qmq.cursors import DELETIONS_MAX, Cursor, Holder, Move, Name, Range, add_range, surplus_deletions
+from qmq.dots import Dot, Origin, Vector, merge
+from qmq.errors import Refused
+from qmq.lost_ranges import Gone
+
+FIRST_TAG = 1 << 56
+"""Tags of queue deliveries count from 1 and never come so far."""
+
+Claim = tuple[Origin, int, int]
+"""(origin, after, through), as a range of `qmq.cursors`."""
+
+
+class Handed(Delivery):
+    """A message of a fanout, or a gap notice, in the hands of a durable subscription."""
+
+    __slots__ = ("claims", "redelivered")
+
+    def __init__(
+        self, tag: int, subscription: Subscription, message: Message, claims: tuple[Claim, ...], redelivered: bool
+    ) -> None:
+        super().__init__(tag, subscription, message)
+        self.claims = claims
+        self.redelivered = redelivered
+
+
+class Attachment:
+    """One live subscription of a name. Made by `Durables.attach`."""
+
+    __slots__ = (
+        "_before",
+        "_maybe",
+        "_seen",
+        "again",
+        "begin",
+        "cursor",
+        "holder",
+        "is_new",
+        "subscription",
+        "told",
+        "unrecorded",
+    )
+
+    def __init__(
+        self, cursor: Cursor, subscription: Subscription, holder: Holder, begin: StartAt | None, is_new: bool
+    ) -> None:
+        self.holder = holder
+        self.cursor = cursor
+        self.subscription = subscription
+        self.begin = begin
+        """Where a new subscription begins, when only the log can say which vector that is."""
+        self.is_new = is_new
+        """Until its first reading: what is missing then was never promised."""
+        self.told: Vector = {}
+        """The last sequence looked at, per origin."""
+        self.again: list[Handed] = []
+        """Refused by the client; to be handed out again. They keep their credit."""
+        self.unrecorded: dict[Origin, list[Range]] = {}
+        """Done, and in no record yet."""
+        self._before = dict(cursor.told)
+        self._maybe = cursor.credit
+        self._seen: dict[Origin, int] = {}
+
+    @property
+    def name(self) -> Name:
+        return self.cursor.name
+
+    @property
+    def free(self) -> int:
+        """How many messages it may be handed now."""
+        subscription = self.subscription
+        return 0 if subscription.closed else subscription.credit - len(subscription.in_flight) - len(self.again)
+
+    def reached(self, origin: Origin) -> int:
+        """Up to where nothing of `origin` needs to be looked at any more."""
+        told = self.told.get(origin)
+        return self.cursor.done_up_to(origin) if told is None else told
+
+    def claim(self, claims: Iterable[Claim]) -> None:
+        """These are done."""
+        for origin, after, through in claims:
+            add_range(self.cursor.done.setdefault(origin, []), after, through)
+            add_range(self.unrecorded.setdefault(origin, []), after, through)
+
+    def skip(self, message: Message) -> None:
+        """The subscription does not want this message (its selector says so): done without being handed out."""
+        origin, sequence = message.origin, message.sequence
+        reached = self.reached(origin)
+        if sequence > reached:
+            self.claim([(origin, reached, sequence)])
+            self.told[origin] = sequence
+
+    def start_after(self, before: Vector) -> None:
+        """A new subscription begins behind `before`, as the log has found out."""
+        self.claim([(origin, self.reached(origin), through) for origin, through in before.items()])
+        for origin in before:
+            self.told[origin] = max(before[origin], self.told.get(origin, 0))
+
+    def is_redelivery(self, message: Message) -> bool:
+        """Whether a client may have seen it in an earlier attachment. Asked once per message."""
+        origin, sequence = message.origin, message.sequence
+        if sequence <= self._before.get(origin, 0):
+            return True
+        if not self._maybe:
+            return False
+        seen = self._seen[origin] = self._seen.get(origin, 0) + 1
+        return seen <= self._maybe
+
+    def handed_out(self) -> Vector:
+        """What was handed out, by this attachment or one before it, and is not all done."""
+        highest = dict(self._before)
+        for origin, told in self.told.items():
+            highest[origin] = max(told, highest.get(origin, 0))
+        return {origin: told for origin, told in highest.items() if told > self.cursor.done_up_to(origin)}
+
+    def moved(self) -> Move:
+        """What is done and in no record yet, as the next record says it."""
+        done, self.unrecorded = self.unrecorded, {}
+        return Move(self.name, self.cursor.created_us, self.cursor.deleted_us, done=done)
+
+
+class Durables:
+    """All durable subscriptions that this node knows of. `deliveries` is shared with the queues: tag → delivery."""
+
+    def __init__(self, origin: Origin, deliveries: dict[int, Delivery], durables_max: int = 1000) -> None:
+        self.by_name: dict[Name, Cursor] = {}
+        self.attached: dict[Name, Attachment] = {}
+        self.freed: dict[Attachment, None] = {}
+        """Have credit again, or something to be handed out again, since whoever reads for them was last told."""
+        self.ended: list[tuple[Subscription, Refused]] = []
+        """Cannot go on because of what another node did, and why."""
+        self.given_up: Vector = {}
+        """Per origin, up to where this node will never get records that it lacks."""
+        self.gone = Gone()
+        """That, and what is nowhere any more: what readers are told."""
+        self._origin = origin
+        self._deliveries = deliveries
+        self.durables_max = durables_max
+        """Of the whole mesh, used or not. Those that are there stay, also when it becomes less."""
+        self._new_tag = count(FIRST_TAG).__next__
+
+    # Names
+
+    def check_attach(self, name: Name, session: int, *, may_create: bool = True) -> None:
+        """Refuse what `attach` cannot do for that session. Nothing changes.
+
+        `may_create`: a node that has just come back may not know what was made meanwhile, and would begin it anew.
+        """
+        attachment = self.attached.get(name)
+        if attachment is not None and attachment.subscription.session == session:
+            raise Refused("durable-in-use", f"This connection uses the durable subscription {name.text} already.")
+        cursor = self.by_name.get(name)
+        if cursor is None or not cursor.created_us:
+            if not may_create:
+                raise Refused("not-caught-up", "This node has just started and does not know that name yet: try again.")
+            if sum(1 for known in self.by_name.values() if known.created_us) >= self.durables_max:
+                most = self.durables_max
+                raise Refused("too-many-durables", f"There are {most} durable subscriptions; UNSUBSCRIBE deletes one.")
+
+    def attach(self, subscription: Subscription, name: Name, have: Vector, now_us: int, out: Outcome) -> None:
+        """`subscription` has `name` from now on; where there was none, it begins as its `start` says.
+
+        `have`: all that this node has now, for `next`. Call `check_attach` first, and end the attachment that is there.
+        """
+        assert name not in self.attached
+        cursor = self.by_name.get(name)
+        if cursor is None:
+            cursor = self.by_name[name] = Cursor(name)
+        is_new = not cursor.created_us
+        begin: StartAt | None = None
+        if is_new:
+            wanted = subscription.start
+            if isinstance(wanted, StartAt):
+                begin = wanted
+            start = dict(have) if wanted == "next" else dict(wanted) if isinstance(wanted, dict) else {}
+            cursor.apply(Move(name, max(now_us, cursor.deleted_us + 1), cursor.deleted_us, start=start))
+            is_new = not isinstance(wanted, dict)
+        holder = cursor.new_holder(self._origin, now_us)
+        attachment = Attachment(cursor, subscription, holder, begin, is_new)
+        self.attached[name] = attachment
+        subscription.durable = attachment
+        picture = cursor.picture(credit=subscription.credit, holder=holder)
+        cursor.apply(picture)
+        out.moves.append(picture)
+
+    def detach(self, subscription: Subscription, out: Outcome) -> None:
+        """The subscription ends; its name and cursor stay."""
+        attachment = subscription.durable
+        if attachment is None or self.attached.get(attachment.name) is not attachment:
+            return
+        del self.attached[attachment.name]
+        self.freed.pop(attachment, None)
+        out.moved.pop(attachment, None)
+        for tag in subscription.in_flight:
+            self._deliveries.pop(tag, None)
+        subscription.in_flight = NOTHING_IN_FLIGHT
+        subscription.message_ids = None
+        attachment.again.clear()
+        if attachment.cursor.created_us:
+            move = attachment.moved()
+            if attachment.cursor.holder == attachment.holder:
+                move.told = attachment.handed_out()  # else it is for whoever took over to say
+            attachment.cursor.apply(move)
+            out.moves.append(move)
+
+    def find(self, destination: str | None, client: str, name: str) -> list[Name]:
+        """The durable subscriptions that are called so; of any destination when that is None."""
+        return [
+            known
+            for known, cursor in self.by_name.items()
+            if known.client == client
+            and known.name == name
+            and destination in (None, known.destination)
+            and cursor.created_us
+        ]
+
+    def delete(self, name: Name, now_us: int, out: Outcome) -> None:
+        """Forget a name and its cursor, on every node. Raises Refused while a connection uses it."""
+        if name in self.attached:
+            raise Refused("durable-in-use", f"The durable subscription {name.text} is in use by another connection.")
+        cursor = self.by_name[name]
+        move = Move(name, 0, max(now_us, cursor.created_us))
+        cursor.apply(move)
+        out.moves.append(move)
+        self._forget_deletions()
+
+    def accept(self, move: Move) -> None:
+        """A record of another node, or of an earlier life of this one."""
+        cursor = self.by_name.get(move.name)
+        if cursor is None:
+            cursor = self.by_name[move.name] = Cursor(move.name)
+        attachment = self.attached.get(move.name)
+        if attachment is None:
+            cursor.apply(move)
+            if not cursor.created_us:
+                self._forget_deletions()
+            return
+        before = cursor.start or {}
+        if cursor.apply(move):
+            why = Refused("durable-deleted", "The durable subscription was deleted on another node.")
+            self.ended.append((attachment.subscription, why))
+        elif move.start is not None and any(move.start.get(origin, 0) < last for origin, last in before.items()):
+            # What lies between was passed by. Only a new attachment looks at it.
+            why = Refused("durable-merged", "Another node has made this durable subscription earlier: connect again.")
+            self.ended.append((attachment.subscription, why))
+        elif cursor.holder is not None and cursor.holder > attachment.holder:
+            self.ended.append((attachment.subscription, taken_over(move.name, f"node {cursor.holder[1].node}")))
+
+    def restore(self, cursors: dict[Name, Cursor], given_up: Vector, gone: Gone) -> None:
+        """What the stores know at a start."""
+        self.by_name.update(cursors)
+        self._forget_deletions()
+        self.gone = gone
+        for origin, through in given_up.items():
+            self.give_up(origin, through)
+
+    def give_up(self, origin: Origin, through: int) -> None:
+        """Nobody who can be reached has records of `origin` up to there that are not here."""
+        merge(self.given_up, {origin: through})
+        self.gone.add(origin, through)
+
+    def forget_origins(self, forgotten: Collection[Origin]) -> None:
+        """Nothing of these is left in the mesh, so nobody is done with anything of them."""
+        for cursor in self.by_name.values():
+            cursor.forget_origins(forgotten)
+        for origin in [origin for origin in self.given_up if origin in forgotten]:
+            del self.given_up[origin]
+        self.gone.forget(forgotten)
+
+    def _forget_deletions(self) -> None:
+        if len(self.by_name) > DELETIONS_MAX:
+            for cursor in surplus_deletions(self.by_name.values()):
+                del self.by_name[cursor.name]
+
+    # Messages
+
+    def hand_out(self, attachment: Attachment, message: Message) -> Handed | None:
+        """Hand out the next message of the log; None when it was before, or is done. Needs `free` credit.
+
+        Messages of one origin are offered in order.
+        """
+        origin, sequence = message.origin, message.sequence
+        reached = attachment.reached(origin)
+        if sequence <= reached:
+            return None
+        attachment.told[origin] = sequence
+        if attachment.cursor.is_done(origin, sequence):
+            return None
+        return self._hand(attachment, message, ((origin, reached, sequence),), attachment.is_redelivery(message))
+
+    def gaps(self, attachment: Attachment, gone: Iterable[Dot]) -> list[Claim]:
+        """What is missing for good of what `gone` names (per origin, how far it is gone), and was not looked at yet.
+
+        It counts as looked at from now on. A new subscription begins behind it instead.
+        """
+        missing: list[Claim] = []
+        for origin, through in gone:
+            reached = attachment.reached(origin)
+            if through <= reached:
+                continue
+            attachment.told[origin] = through
+            lost = attachment.cursor.missing(origin, reached, through)
+            if lost is None:
+                continue
+            if attachment.is_new:
+                attachment.claim([(origin, reached, through)])
+            else:
+                missing.append((origin, lost[0] - 1, lost[1]))
+        return missing
+
+    def hand_out_gap(self, attachment: Attachment, notice: Envelope, claims: tuple[Claim, ...], number: int) -> Handed:
+        """Hand out a notice of what is missing. `number` is a memory-only sequence of this node's origin."""
+        message = Message(notice, b"", self._origin, -number, 0)
+        return self._hand(attachment, message, claims, False)
+
+    def hand_out_again(self, attachment: Attachment) -> list[Handed]:
+        """Hand out what the client refused, in its old order."""
+        waiting, attachment.again = attachment.again, []
+        return [self._hand(attachment, handed.message, handed.claims, True) for handed in waiting]
+
+    def _hand(self, attachment: Attachment, message: Message, claims: tuple[Claim, ...], redelivered: bool) -> Handed:
+        tag = self._new_tag()
+        handed = Handed(tag, attachment.subscription, message, claims, redelivered)
+        attachment.subscription.hold(handed)
+        self._deliveries[tag] = handed
+        return handed
+
+    def settle(self, deliveries: list[Delivery], out: Outcome) -> None:
+        """These are done; all of one subscription. The record is made by `Broker.finish`."""
+        for handed in self._take_back(deliveries):
+            attachment = handed.subscription.durable
+            assert attachment is not None, "only durable subscriptions are handed fanout messages"
+            attachment.claim(handed.claims)
+            out.moved[attachment] = None
+
+    def give_back(self, deliveries: list[Delivery]) -> None:
+        """The client refuses these; all of one subscription. They are handed out again when the server says so."""
+        for handed in self._take_back(deliveries):
+            attachment = handed.subscription.durable
+            assert attachment is not None, "only durable subscriptions are handed fanout messages"
+            attachment.again.append(handed)
+
+    def _take_back(self, deliveries: list[Delivery]) -> list[Handed]:
+        taken: list[Handed] = []
+        for handed in deliveries:
+            assert isinstance(handed, Handed), "queue deliveries are settled by the queues"
+            subscription = handed.subscription
+            del subscription.in_flight[handed.tag]
+            del self._deliveries[handed.tag]
+            if subscription.message_ids is not None:
+                subscription.message_ids.pop(handed.message.message_id, None)
+            if subscription.durable is not None:
+                self.freed[subscription.durable] = None
+            taken.append(handed)
+        return taken
+
+    # Records
+
+    def records(self, out: Outcome, sequence: int, now_us: int) -> list[Moved]:
+        """What `out` did to cursors, as records from `sequence` on: one for each subscription that moved."""
+        moves = [*out.moves, *(attachment.moved() for attachment in out.moved if attachment.cursor.created_us)]
+        out.moves, out.moved = [], {}
+        return [Moved(move, number, now_us) for number, move in enumerate(moves, sequence)]
+
+
+def taken_over(name: Name, by: str) -> Refused:
+    """Why a subscription of `name` ends when another one has come."""
+    return Refused("durable-taken-over", f"The durable subscription {name.text} goes on at {by}.")

@@ -1,0 +1,113 @@
+"""Which messages this node knows by their dedup id: what makes a SEND that is tried again be appended once.
+
+A publisher that may try again names its message by `dedup-id` (Artemis's word `_AMQ_DUPL_ID` and `qmq-dedup-id` mean
+the same). An id counts for one sender and one destination, a queue or a fanout; topics keep nothing, so theirs only
+travels. A sender is a user, and all clients that have not logged in are one. The header goes with the message, and with
+it what stands for the user, so a node learns the ids of its peers' records as it does those of its own clients, and
+finds both in its journal after a restart.
+
+What is remembered is bounded by number and by age, whichever is reached first. A **key** is a digest of destination, id
+and sender, so that long ids cost no more than short ones.
+
+Surprising: a node also remembers which keys a peer has asked about in vain. The publisher is at that peer now; what may
+still come of it here is a first try that was on its way, and must not be believed to be one.
+"""
+
+import re
+from collections import deque
+from hashlib import blake2b
+from typing import Final
+
+from qmq.dots import Dot
+
+KEY_BYTES: Final = 16
+
+IDS_MAX: Final = 100_000
+SECONDS: Final = 600
+"""How many messages are known by their ids, and how long: about 25 MB when full."""
+
+ASKED_MAX: Final = 10_000
+"""Keys that peers have asked about in vain; the oldest is forgotten beyond it."""
+
+DEDUP_HEADERS: Final = ("dedup-id", "qmq-dedup-id", "_AMQ_DUPL_ID")
+
+SENDER: Final = "dedup-sender"
+"""Header of a message with a dedup id: `sender_of` its user. Clients cannot set it."""
+
+_SENDER: Final = re.compile(rb"^dedup-sender:([^\n]+)$", re.MULTILINE)
+_ID: Final = re.compile(rb"^(?:(?:qmq-)?dedup-id|_AMQ_DUPL_ID):([^\n]+)$", re.MULTILINE)
+
+
+def dedup_key(destination: str, headers: bytes) -> bytes | None:
+    """The key of a message with this block of STOMP 1.2 header lines; None when it has no dedup id."""
+    if b"dedup-id:" not in headers and b"_AMQ_DUPL_ID:" not in headers:
+        return None
+    found = _ID.search(headers)
+    if found is None:
+        return None
+    name = b"%b\n%b" % (destination.encode(), found[1])
+    sender = _SENDER.search(headers)
+    if sender is not None:
+        name += b"\n" + sender[1]
+    return blake2b(name, digest_size=KEY_BYTES).digest()
+
+
+def sender_of(user: str) -> str:
+    """What stands for a user: consumers of a message learn no login name."""
+    return blake2b(user.encode(), digest_size=8).hexdigest()
+
+
+class Dedup:
+    """Key → the message that has it, for the last IDS_MAX of them and SECONDS."""
+
+    __slots__ = ("_asked", "_asked_order", "_ids_max", "_known", "_order", "_us_max", "is_behind")
+
+    def __init__(self, ids_max: int = IDS_MAX, seconds: int = SECONDS) -> None:
+        self._ids_max = ids_max
+        self._us_max = seconds * 1_000_000
+        self._known: dict[bytes, Dot] = {}
+        # When each was learned, oldest first.
+        self._order: deque[tuple[int, bytes]] = deque()
+        self.is_behind = False
+        """Whether any SEND may have been tried again at a peer whose records are not here: see
+        `qmq.server.peers.dedup_query`."""
+        self._asked: set[bytes] = set()
+        self._asked_order: deque[bytes] = deque()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def learn(self, key: bytes, dot: Dot, now_us: int) -> None:
+        """`dot` is the message with this key. The first one counts."""
+        known = self._known
+        if key in known:
+            return
+        known[key] = dot
+        order = self._order
+        order.append((now_us, key))
+        while len(order) > self._ids_max:
+            del known[order.popleft()[1]]
+        self._forget_old(now_us)
+
+    def find(self, key: bytes, now_us: int) -> Dot | None:
+        """The message with this key, when it is known."""
+        self._forget_old(now_us)
+        return self._known.get(key)
+
+    def note_asked(self, key: bytes) -> None:
+        """A peer is about to append a message with this key, unless another node has it."""
+        if key not in self._asked:
+            self._asked.add(key)
+            self._asked_order.append(key)
+            if len(self._asked_order) > ASKED_MAX:
+                self._asked.discard(self._asked_order.popleft())
+
+    def was_asked(self, key: bytes) -> bool:
+        """Whether a peer has asked, or may have, so that a SEND with this key is to be treated as tried again."""
+        return self.is_behind or key in self._asked
+
+    def _forget_old(self, now_us: int) -> None:
+        order = self._order
+        until = now_us - self._us_max
+        while order and order[0][0] < until:
+            del self._known[order.popleft()[1]]

@@ -1,0 +1,96 @@
+"""Names of destinations: which kinds there are, and which names a pattern matches.
+
+Patterns are for subscribing to topics (design: ocamlmq's trailing `*` as a prefix match; dotted wildcards as in AMQP
+brokers, `*` for exactly one word and `#` for any number of words). A single `*` at the very end is a prefix match
+(`/topic/app.log*`, and `/topic/*` for every topic) unless it stands alone after a dot, where it is one word.
+"""
+
+from enum import IntEnum
+
+from qmq.errors import Refused
+
+DESTINATION_BYTES_MAX = 1024
+"""No setting lifts a name above this. Gateways are given the node's own, smaller bound; what was accepted with another
+one, earlier or elsewhere, must still be understood."""
+
+
+class Kind(IntEnum):
+    """What a destination does with a message."""
+
+    TOPIC = 1
+    QUEUE = 2
+    FANOUT = 3
+    CONTROL = 4
+    TEMP = 5
+    """A queue of the session that names it (`qmq.broker.consumers.replies`)."""
+    REPLY = 6
+    """The same, as everybody else names it."""
+    SYSTEM = 7
+    """What the node tells of itself: as a topic, but the node alone publishes, and no peer hears of it."""
+
+
+PREFIXES = {
+    "/topic/": Kind.TOPIC,
+    "/queue/": Kind.QUEUE,
+    "/fanout/": Kind.FANOUT,
+    "/control/": Kind.CONTROL,
+    "/temp-queue/": Kind.TEMP,
+    "/reply-queue/": Kind.REPLY,
+    "/system/": Kind.SYSTEM,
+}
+
+JOURNAL = "/system/journal"
+"""The node's commit log itself, read from any place on."""
+SYSTEM_DESTINATIONS = ("/system/events", "/system/peers", JOURNAL)
+
+GUESSED_MAX = 100
+"""Characters of a name that an error message repeats."""
+
+KINDS_TEXT = ", ".join(f"{prefix}NAME" for prefix in PREFIXES)
+
+
+def kind_of(destination: str, bytes_max: int = DESTINATION_BYTES_MAX) -> Kind:
+    """The kind of `destination`. Raises Refused when the name is too long or names no kind."""
+    end = destination.find("/", 1) + 1
+    kind = PREFIXES.get(destination[:end]) if end > 1 else None
+    if kind is None or len(destination) == end:
+        raise Refused("bad-destination", f"A destination is one of {KINDS_TEXT}.{_guess(destination)}")
+    # A node made the reply address, and its length is nothing that a client could change.
+    if kind is Kind.REPLY:
+        bytes_max = DESTINATION_BYTES_MAX
+    if len(destination.encode()) > bytes_max:
+        raise Refused("destination-too-long", f"A destination has at most {bytes_max} bytes.")
+    return kind
+
+
+def _guess(destination: str) -> str:
+    """What a name without a slash before it may have meant."""
+    if (
+        not destination
+        or destination.startswith("/")
+        or len(destination) > GUESSED_MAX
+        or not destination.isprintable()
+    ):
+        return ""
+    is_kind = any(f"/{destination}".startswith(prefix) for prefix in PREFIXES)
+    return f" Did you mean {'' if is_kind else '/queue'}/{destination}?"
+
+
+def is_pattern(destination: str) -> bool:
+    """Whether `destination` names many topics instead of one."""
+    return "*" in destination or "#" in destination
+
+
+def check_pattern(destination: str) -> None:
+    """Refuse wildcards that mean nothing: anything but a whole word, or one `*` at the very end."""
+    name = destination.partition("/topic/")[2]
+    words = name.split(".")
+    for index, word in enumerate(words):
+        if word in ("*", "#") or not is_pattern(word):
+            continue
+        is_prefix = index == len(words) - 1 and word.endswith("*") and not is_pattern(name[:-1])
+        if not is_prefix:
+            raise Refused(
+                "bad-pattern",
+                "A wildcard is a whole word (* for one word, # for any number), or a single * at the end of the name.",
+            )

@@ -1,0 +1,1 @@
+"""Queues: intake, dispatch, settlement, redelivery, expiry and dead letters of queue messages."""

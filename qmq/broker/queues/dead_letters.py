@@ -1,0 +1,76 @@
+"""Messages that nobody will take: settled where they were, accepted anew in a dead letter queue, in one breath.
+
+One record says both, so however the log is cut a message is in its queue or among the dead letters, never in both and
+never in neither. (While a member of the mesh may be too old to know that record, there are two in one batch.) The
+letter carries the sender's headers, and in front of them why it is there. What limited the message's life (`expires`,
+`ttl`, `delay`) is left out: it has had its effect. What its new queue gives to messages that do not say comes last.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.message import Envelope, Message
+from qmq.dots import Dot
+
+REJECTED: Final = "rejected"
+DELIVERY_LIMIT: Final = "delivery-limit"
+EXPIRED: Final = "expired"
+OVERFLOW: Final = "overflow"
+
+_LEFT_OUT = re.compile(
+    rb"^(?:dead-letter-reason|dead-letter-from|dead-letter-id|dead-letter-deliveries"
+    rb"|expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY):[^\n]*\n",
+    re.MULTILINE,
+)
+
+
+Publish = Callable[[Envelope, bytes, Outcome, str, Dot | None], int]
+"""Accepts a message of this node without asking whether it fits; see `Broker._accept_letter`."""
+
+
+LETTER_OVERHEAD_BYTES: Final = 4096
+"""More than a letter says of itself, and its record beside it, with the longest names."""
+
+
+def letter_bytes_of(message: Message) -> int:
+    """What the letter of `message` takes at most."""
+    return len(message.body) + len(message.envelope.headers) + LETTER_OVERHEAD_BYTES
+
+
+class DeadLetters:
+    """See the module's opening."""
+
+    def __init__(self, publish: Publish, defaults_of: Callable[[str], Mapping[str, str]]) -> None:
+        self._publish = publish
+        self._defaults_of = defaults_of
+
+    def accept(self, message: Message, reason: str, target: str, out: Outcome) -> int:
+        """Put a copy of `message` into the queue `target`.
+
+        Returns the sequence of the record by which `message` itself is settled; 0: it is the caller's to settle.
+        """
+        envelope = message.envelope
+        headers = b"dead-letter-reason:%b\ndead-letter-from:%b\n%bdead-letter-deliveries:%d\n%b" % (
+            reason.encode(),
+            _escaped(envelope.destination),
+            # What never got into its queue has no id.
+            b"dead-letter-id:%b\n" % _escaped(message.message_id) if message.sequence else b"",
+            max(message.attempts, 0),
+            _LEFT_OUT.sub(b"", envelope.headers),
+        )
+        for name, value in self._defaults_of(target).items():
+            line = b"\n%b:" % name.encode()
+            if line not in headers:
+                headers += b"%b%b\n" % (line[1:], value.encode())
+        letter = Envelope(target, Kind.QUEUE, headers, envelope.durable)
+        dot = message.dot if message.sequence > 0 else None
+        return self._publish(letter, message.body, out, envelope.destination, dot)
+
+
+def _escaped(text: str) -> bytes:
+    """As a STOMP 1.2 header value ("Value Encoding")."""
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace(":", "\\c")
+    return text.encode()

@@ -1,0 +1,90 @@
+"""Time in one queue: what becomes due, and what expires.
+
+When to look is kept by `deadlines`; what is only in the store comes of age there, and is fetched when it is wanted.
+"""
+
+import heapq
+from typing import TYPE_CHECKING
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import MAYBE_SEEN, Message
+from qmq.broker.messages.send_options import PRIORITY_DEFAULT
+
+if TYPE_CHECKING:
+    from qmq.broker.queues.queue import Queue
+
+AT_ONCE = 2_000
+"""Messages of one queue that expire or become due in one breath; the others follow when everybody had a turn."""
+
+EXPIRY_PAUSE_US = 1_000_000
+"""Between two looks through a queue for expired messages; what is about to be delivered is looked at anyway."""
+
+
+def on_deadline(queue: "Queue", out: Outcome) -> None:
+    """Some delayed messages are due, or some ready ones have expired: put the first in line, remove the others."""
+    now_us = out.now_us
+    delayed = queue.delayed
+    if delayed is not None:
+        due: list[Message] = []
+        while delayed and delayed[0][0] <= now_us and len(due) < AT_ONCE:
+            due.append(heapq.heappop(delayed)[2])
+        if not delayed:
+            queue.delayed = None
+        # What comes back goes to its old place, and what was never in line to the end of what is in memory.
+        due = [message for message in due if not message.settled]
+        queue.push_back([message for message in due if not _is_new(message)])
+        for message in filter(_is_new, due):
+            mature(queue, message)
+    if queue.stored_due_us and queue.stored_due_us <= now_us and queue.is_wanted:
+        queue.load(out)
+    if queue.expires_us and queue.expires_us <= now_us:
+        _expire(queue, out)
+    _watch(queue, now_us)
+
+
+def _is_new(message: Message) -> bool:
+    """Whether it waits for the delay that its sender asked for, not for one after a failure."""
+    return not message.attempts or message.attempts == MAYBE_SEEN
+
+
+def mature(queue: "Queue", message: Message) -> None:
+    """A message that was never in line is due: it goes to the end of what is in memory."""
+    terms = message.envelope.terms
+    queue.placed += 1
+    message.place = queue.placed
+    queue.lane(PRIORITY_DEFAULT if terms is None else terms.priority).ready_of_its_own().append(message)
+    if terms is not None:
+        queue.will_expire(queue.shared.clocks.expiry(message))
+
+
+def _expire(queue: "Queue", out: Outcome) -> None:
+    """Remove what has expired and waits in memory, wherever it stands, and learn when to look again."""
+    now_us = out.now_us
+    if queue.shared.is_fenced() or (queue.rules.keeps_dropped and queue.shared.is_disk_full()):
+        queue.expires_us = now_us + EXPIRY_PAUSE_US
+        return
+    next_us = count = 0
+    for message in queue.waiting():
+        terms = message.envelope.terms
+        if terms is None or not terms.is_timed or message.settled:
+            continue
+        expires_us = queue.shared.clocks.expiry(message)
+        if 0 < expires_us <= now_us:
+            if count == AT_ONCE:
+                queue.expires_us = now_us
+                return
+            count += 1
+            queue.shared.expire(queue, message, out)
+        elif expires_us and (not next_us or expires_us < next_us):
+            next_us = expires_us
+    queue.expires_us = max(next_us, now_us + EXPIRY_PAUSE_US) if next_us else 0
+
+
+def _watch(queue: "Queue", now_us: int) -> None:
+    """Ask to be looked at again when the next message is due or expires."""
+    if queue.delayed:
+        queue.shared.deadlines.watch(queue, queue.delayed[0][0])
+    if queue.stored_due_us > now_us:
+        queue.shared.deadlines.watch(queue, queue.stored_due_us)
+    if queue.expires_us:
+        queue.shared.deadlines.watch(queue, queue.expires_us)

@@ -1,0 +1,1 @@
+"""Queue messages lent to peers, borrowed from them, and handed off between servers."""

@@ -1,0 +1,86 @@
+"""What a node without any link may still hand out: to its own consumers, messages that never left it.
+
+Without a lease a node must not hand out what another may have been let to serve. No other can serve what no other has:
+so what is accepted while no link is up flows on, past what waits, and the queue works as that of a node by itself. Only
+plain messages of plain queues do: with a time, a priority, a group or a selector they wait with the others.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
+from qmq.broker.messages.send_options import PRIORITY_DEFAULT
+
+if TYPE_CHECKING:
+    from qmq.broker.queues.queue import Queue
+    from qmq.broker.queues.queues import Queues
+
+
+class Alone:
+    """`after` is the last own record that may be known elsewhere; None: the node is not alone."""
+
+    def __init__(self, queues: "Queues") -> None:
+        self._queues = queues
+        self.after: int | None = None
+        self.waiting: dict[str, deque[Message]] = {}
+        """Queue → messages that no consumer had room for, in order."""
+
+    def begin(self, last: int) -> None:
+        """No link is up any more. What has a number up to `last` may have left."""
+        if self.after is None:
+            self.after = last
+
+    def stop(self) -> None:
+        """A link begins: from now on everything may leave. `end` follows soon."""
+        self.after = None
+
+    def end(self, out: Outcome) -> None:
+        """What still waits takes its place among the others."""
+        self.after = None
+        waiting, self.waiting = self.waiting, {}
+        for name, messages in waiting.items():
+            queue = self._queues.get(name)
+            for message in messages:
+                if not message.settled:
+                    queue.placed += 1
+                    message.place = queue.placed
+                    queue.lane(PRIORITY_DEFAULT).append(message)
+            self._queues.dispatch(queue, out)
+
+    def give_up(self, queue_name: str, owner: str) -> list[Message]:
+        """Another serves `owner` from now on: returns what was in its queue and waited here, and waits no more."""
+        gone: list[Message] = []
+        left: deque[Message] = deque()
+        for message in self.waiting.pop(queue_name, ()):
+            is_its = message.origin.node == owner and message.sequence > 0
+            (gone if is_its else left).append(message)
+        if left:
+            self.waiting[queue_name] = left
+        return gone
+
+    def may_take(self, queue: "Queue", message: Message) -> bool:
+        """Whether `message` can be nowhere else, and nobody has a say in who gets it."""
+        if self.after is None or queue.picking is not None or message.envelope.terms is not None:
+            return False
+        return message.sequence < 0 or (message.origin == self._queues.paging.origin and message.sequence > self.after)
+
+    def take(self, queue: "Queue", message: Message, out: Outcome) -> None:
+        """Hand out a message that `queue` counts and that stands in no line, or keep it for the next consumer."""
+        self.waiting.setdefault(queue.name, deque()).append(message)
+        self.go_on(queue, out)
+
+    def give_back(self, queue: "Queue", messages: list[Message]) -> list[Message]:
+        """Take those that came back and may go out again; returns the others."""
+        mine = [message for message in messages if self.may_take(queue, message)]
+        if mine:
+            self.waiting.setdefault(queue.name, deque()).extendleft(reversed(mine))
+        return [message for message in messages if message not in mine]
+
+    def go_on(self, queue: "Queue", out: Outcome) -> None:
+        """Somebody may have room."""
+        waiting = self.waiting.get(queue.name)
+        while waiting and (waiting[0].settled or queue.hand_out(waiting[0], out)):
+            waiting.popleft()
+        if not waiting:
+            self.waiting.pop(queue.name, None)

@@ -1,0 +1,166 @@
+"""The part of one queue that is only in the queue store: how much it is, and how it comes and goes.
+
+What is asked of the store, and what of its answer is news, is decided for all queues in `paging`; how one priority is
+kept in order across the gap, in `lane`.
+"""
+
+import heapq
+from typing import TYPE_CHECKING
+
+from qmq.broker.messages.message import Message
+from qmq.broker.queues.expiry import mature
+from qmq.broker.queues.priority_level import Lane, is_spare
+from qmq.dots import Dot, Vector
+
+if TYPE_CHECKING:
+    from qmq.broker.queues.queue import Queue
+
+WINDOW = 1000
+"""Messages of one lane that stay in memory when memory is short and the queue has consumers."""
+WINDOW_BYTES = 4 << 20
+"""The same for large ones, by the mean size of the queue's messages."""
+
+
+def next_behind(queue: "Queue") -> Lane | None:
+    """The lane to be loaded next."""
+    for lane in reversed(queue.lanes) if queue.wants_lowest else queue.lanes:
+        if lane.behind:
+            return lane
+    return None
+
+
+def count(
+    queue: "Queue", messages: int, body_bytes: int, priorities: tuple[int, ...], due_us: int, now_us: int
+) -> None:
+    """Learn what the store holds of this queue beyond what is in memory; `due_us`: see `stored_due_us`."""
+    queue.is_counted = True
+    queue.stored = messages
+    queue.stored_bytes = body_bytes
+    queue.stored_due_us = due_us
+    queue.loaded_until_us = now_us
+    for priority in priorities:
+        queue.lane(priority).behind = True
+    for lane in queue.lanes:
+        if lane.priority not in priorities:
+            close_gap(queue, lane)
+    if due_us:
+        queue.shared.deadlines.watch(queue, due_us)
+
+
+def take_page(queue: "Queue", lane: Lane, messages: list[Message], after: Dot | None, is_last: bool) -> None:
+    """The next messages of `lane` from the store, in order; the rows read reach up to `after`."""
+    for message in messages:
+        _take_loaded(queue, message)
+        queue.placed += 1
+        message.place = queue.placed
+        lane.ready_of_its_own().append(message)
+    lane.after = after
+    queue.wants_lowest = False
+    if is_last:
+        close_gap(queue, lane)
+
+
+def take_due(queue: "Queue", messages: list[Message], next_due_us: int, until_us: int) -> None:
+    """Messages of the store that have become due."""
+    for message in messages:
+        _take_loaded(queue, message)
+        mature(queue, message)
+    queue.stored_due_us = next_due_us
+    queue.loaded_until_us = until_us
+    if next_due_us:
+        queue.shared.deadlines.watch(queue, next_due_us)
+    _all_here(queue)
+
+
+def _take_loaded(queue: "Queue", message: Message) -> None:
+    queue.held += 1
+    queue.held_bytes += len(message.body)
+    queue.stored = max(0, queue.stored - 1)
+    queue.stored_bytes = max(0, queue.stored_bytes - len(message.body))
+    terms = message.envelope.terms
+    if terms is not None and terms.is_timed:
+        queue.will_expire(queue.shared.clocks.expiry(message))
+    if terms is not None and terms.group:
+        queue.pick().note_group()
+
+
+def close_gap(queue: "Queue", lane: Lane) -> None:
+    """The store has no more of this lane: what was accepted since follows what is ready."""
+    for message in lane.fresh or ():
+        queue.placed += 1
+        message.place = queue.placed
+    lane.close_gap()
+    _all_here(queue)
+
+
+def _all_here(queue: "Queue") -> None:
+    """Whatever was counted: what the store has no more of is not counted any more."""
+    if not has_more(queue):
+        queue.stored = queue.stored_bytes = 0
+
+
+def has_more(queue: "Queue") -> bool:
+    """Whether the store may have something that is not in memory."""
+    if queue.stored_due_us or next_behind(queue) is not None:
+        return True
+    return queue.picking is not None and queue.picking.has_passed_over
+
+
+def stored_gone(queue: "Queue", body_bytes: int) -> None:
+    """A message that was only in the store was settled."""
+    queue.stored = max(0, queue.stored - 1)
+    queue.stored_bytes = max(0, queue.stored_bytes - body_bytes)
+
+
+def evict(queue: "Queue", covered: Vector) -> list[Message]:
+    """Take out of memory what the store has: what a finished checkpoint has `covered`.
+
+    Keeps the first of each lane while somebody wants them. Not while a load is under way.
+    """
+    is_cold = not queue.is_wanted
+    keep = 0 if is_cold else _window(queue)
+    dropped: list[Message] = []
+    for lane in queue.lanes:
+        dropped += lane.evict(covered, keep, is_cold)
+    if queue.delayed is not None:
+        later: list[tuple[int, int, Message]] = []
+        for entry in queue.delayed:
+            if is_spare(entry[2], covered, is_cold=True):
+                dropped.append(entry[2])
+                queue.stored_due_us = min(queue.stored_due_us or entry[0], entry[0])
+            else:
+                later.append(entry)
+        heapq.heapify(later)
+        queue.delayed = later or None
+    put_away(queue, dropped)
+    if dropped and is_cold:
+        # Whoever wants this queue next begins from the store, in its order, and counts anew.
+        queue.is_counted = False
+        queue.stored = queue.stored_bytes = queue.stored_due_us = 0
+        for lane in queue.lanes:
+            lane.behind = True
+            lane.after = None
+    elif queue.stored_due_us:
+        queue.shared.deadlines.watch(queue, queue.stored_due_us)
+    return dropped
+
+
+def _window(queue: "Queue") -> int:
+    """How many of a lane stay. Consumers that choose look through many for theirs, and would read all of them again."""
+    if queue.picking is not None:
+        return WINDOW
+    return fitting(WINDOW, WINDOW_BYTES, queue.held, queue.held_bytes)
+
+
+def fitting(most: int, bytes_most: int, messages: int, size: int) -> int:
+    """How many may be taken of `messages` that have `size` bytes together: by their mean, at least one."""
+    return max(1, min(most, bytes_most // max(1, size // max(1, messages))))
+
+
+def put_away(queue: "Queue", messages: list[Message]) -> None:
+    """These are out of their lanes, and from now on only in the store."""
+    size = sum([len(message.body) for message in messages])
+    queue.held -= len(messages)
+    queue.held_bytes -= size
+    queue.stored += len(messages)
+    queue.stored_bytes += size

@@ -1,0 +1,338 @@
+"""Which messages of this node are in memory, which only in the queue store, and how they come and go.
+
+The store is written by checkpoints, from the journal, and so is always a little behind. Two facts bridge the gap:
+
+- What is in memory (`Queues.owned`) is passed over when the store gives it again.
+- What was settled and may still stand in the store is remembered (`gone`) until a checkpoint has taken the settle's
+  record, and passed over too. A settle that is only known by a peer's word waits for its record.
+
+So a page of the store may be old without harm, as long as no checkpoint ends between reading it and taking it; the
+caller sees to that. A message leaves memory only when a finished checkpoint has put it into the store.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Message
+from qmq.broker.queues.paging import backlog
+from qmq.broker.queues.paging.pending_deletes import Settled
+from qmq.broker.queues.priority_level import is_spare
+from qmq.broker.queues.queue import Queue
+from qmq.dots import Dot, Origin, Vector
+
+if TYPE_CHECKING:
+    from qmq.broker.queues.queues import Queues
+
+ALL = (1 << 63) - 1
+"""Beyond every sequence."""
+
+PAGE_MESSAGES = 1000
+PAGE_BYTES = 4 << 20
+"""Aimed at, by the mean size of the queue's messages."""
+
+
+def page_limit(messages: int, body_bytes: int) -> int:
+    """How many to ask for of a queue that holds so much."""
+    return backlog.fitting(PAGE_MESSAGES, PAGE_BYTES, messages, body_bytes + 200 * max(1, messages))
+
+
+class Load(NamedTuple):
+    """A question to the store about one queue. `priority` None: count it first, then begin with its highest."""
+
+    queue: str
+    priority: int | None
+    after: Dot | None
+    until_us: int
+    """Pages hold what was due by then."""
+    due_after_us: int
+    """Not 0: what has become due since, up to `until_us`, instead of a page."""
+    limit: int
+
+
+class Found(NamedTuple):
+    """The answer. `messages` (of the store, in order) are fewer than the limit when that was all of the lane."""
+
+    counted: tuple[int, int, tuple[int, ...], int] | None
+    """Messages, body bytes, priorities (high first), next due time; None when it was not asked."""
+    priority: int | None
+    messages: list[Message]
+    next_due_us: int
+
+
+class Paging:
+    """See the module's opening."""
+
+    def __init__(self, origin: Origin, queues: "Queues") -> None:
+        self.origin = origin
+        self._queues = queues
+        self.gone = Settled()
+        self.begun = 0
+        """Own messages up to this may stand in the store."""
+        # Queues with very many messages due at the same time -> how many to ask for at once.
+        self._due_limits: dict[str, int] = {}
+        self._covered: Vector = {}
+        # Queues that were counted while a checkpoint was under way.
+        self.vague: dict[str, None] = {}
+        # Failed deliveries that the store does not know of yet: from records of other nodes, or from a start without
+        # room for a checkpoint. And what of them the checkpoint under way takes.
+        self.attempts: dict[Dot, int] = {}
+        self._attempts_taken: dict[Dot, int] = {}
+        self.is_unseen = False
+        """Whether no consumer had seen what earlier lives of this node left: the last one ended in order."""
+        self._elsewhere_through = 0
+        """Of this life, up to where another node may have handed out what is in the store."""
+        self.is_crowded = False
+        """Whether memory holds much that could be let go after a checkpoint."""
+
+    @property
+    def in_memory(self) -> int:
+        """Durable messages of this node that are in memory."""
+        return sum(map(len, self._queues.owned.values()))
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """Of their bodies. Looks at each of them."""
+        return sum([len(message.body) for owned in self._queues.owned.values() for message in owned.values()])
+
+    def depth(self, queue_name: str, messages: int, body_bytes: int) -> tuple[int, int]:
+        """Unsettled messages of a queue and bytes of their bodies, when the store has so much of it.
+
+        While a checkpoint is under way, what it has taken already may count twice.
+        """
+        queue = self._queues.by_name.get(queue_name)
+        if queue is not None and queue.is_counted:
+            return queue.depth, queue.body_bytes
+        left, left_bytes = self._left(queue_name, queue, messages, body_bytes)
+        return (left, left_bytes) if queue is None else (left + queue.held, left_bytes + queue.held_bytes)
+
+    def _left(self, name: str, queue: Queue | None, messages: int, body_bytes: int) -> tuple[int, int]:
+        """What the store has of a queue beyond what is in memory, when it has so much in all."""
+        known = 0 if queue is None else self._known_in_store(queue)
+        left = max(0, messages - known - self.gone.covered(name, self._covered))
+        return left, body_bytes * left // max(1, messages)
+
+    def recount(self, queue_name: str, messages: int, body_bytes: int) -> None:
+        """A queue that was counted while a checkpoint was under way is counted again. Not while one is."""
+        queue = self._queues.by_name.get(queue_name)
+        if queue is not None and queue.is_counted and backlog.has_more(queue):
+            queue.stored, queue.stored_bytes = self._left(queue_name, queue, messages, body_bytes)
+
+    # Settles
+
+    def starts_with(self, vector: Vector) -> None:
+        """What the store holds when the node starts."""
+        self._covered = dict(vector)
+
+    def settled_before(self, queue: str, dots: Iterable[Dot]) -> None:
+        """An earlier life settled `dots`; the next checkpoint takes them out of the store."""
+        for origin, sequence in dots:
+            self.gone.add(queue, origin, sequence, 1)
+
+    def may_be_stored(self, message: Message) -> bool:
+        """Whether a checkpoint has put `message` into the store, or may be about to."""
+        return message.sequence <= self.begun or message.origin != self.origin
+
+    def settled_by(self, queue: str, dot: Dot, record: Dot | None) -> None:
+        """An own message that was in memory was settled by another node's record, or (None) by its word.
+
+        A word is remembered in any case: its record may miss the checkpoint that takes the message.
+        """
+        if record is None or dot.sequence <= self.begun or dot.origin != self.origin:
+            self.gone.add(queue, dot.origin, dot.sequence, 0 if record is None else record)
+
+    def settled_unseen(self, queue_name: str, dot: Dot, record: Dot | None) -> None:
+        """An own message that is not in memory was settled elsewhere, or this is the record of what we know."""
+        origin, sequence = dot
+        known = self.gone.record(queue_name, origin, sequence)
+        if known is not None:
+            if record is not None and known == 0:
+                if sequence > self.begun and origin == self.origin:
+                    # The next checkpoint takes both, or neither.
+                    self.gone.forget(queue_name, origin, sequence)
+                else:
+                    self.gone.add(queue_name, origin, sequence, record)
+            return
+        if not self._queues.shared.has_stored:
+            return
+        self.gone.add(queue_name, origin, sequence, 0 if record is None else record)
+        queue = self._queues.by_name.get(queue_name)
+        if queue is not None and queue.is_counted:
+            backlog.stored_gone(queue, 0)
+
+    def failed_unseen(self, dot: Dot, count: int) -> None:
+        """A record says how often a message that is not in memory has failed."""
+        self.attempts[dot] = max(count, self.attempts.get(dot, 0))
+
+    def recall_attempts(self, message: Message) -> None:
+        """A message comes into memory, with what the store knows of its failures: perhaps there were more."""
+        if self.attempts:
+            message.attempts = max(message.attempts, self.attempts.pop(message.dot, SEEN))
+
+    def take_stored(self, message: Message) -> bool:
+        """A message that is only in the store is settled without being loaded; False when it is known otherwise."""
+        queue, dot = message.envelope.destination, message.dot
+        if dot.sequence in self._queues.owned.get(dot.origin, {}) or self.gone.has(queue, dot):
+            return False
+        self.gone.add(queue, dot.origin, dot.sequence, 0)
+        return True
+
+    # Checkpoints
+
+    def checkpoint_begins(self) -> None:
+        """From now on every settle is remembered: which messages the checkpoint takes is known when it is done.
+
+        Its stretch of the journal must hold all that was decided before this call.
+        """
+        self.begun = ALL
+        self._attempts_taken = dict(self.attempts)
+
+    def checkpoint_done(self, vector: Vector) -> None:
+        """The store holds everything that `vector` covers. Not while a load is under way."""
+        self._covered = dict(vector)
+        for dot, count in self._attempts_taken.items():
+            if self.attempts.get(dot) == count:
+                del self.attempts[dot]
+        self._attempts_taken = {}
+        self.begun = vector.get(self.origin, 0)
+        self.gone.taken(vector, self.origin)
+
+    def evict(self, queue: Queue) -> int:
+        """Drop from memory what the store has of `queue`; returns how many. Not while a load is under way."""
+        if queue.is_loading or not queue.held:
+            return 0
+        if not queue.is_wanted:
+            waiting = [message for message in queue.waiting() if not message.settled]
+            if len(waiting) == queue.held and all([is_spare(message, self._covered, True) for message in waiting]):
+                # Nothing of it is left here, so nothing need be known of it: the common end among a million queues.
+                self.let_go(waiting)
+                queue.is_counted = False
+                self._queues.drop(queue)
+                return len(waiting)
+        dropped = backlog.evict(queue, self._covered)
+        self.let_go(dropped)
+        if dropped:
+            self._queues.forget_if_idle(queue)
+        return len(dropped)
+
+    def is_unsaved(self, message: Message) -> bool:
+        """Whether the store does not have `message` yet, but will."""
+        return message.sequence > self._covered.get(message.origin, 0)
+
+    def is_spare(self, message: Message) -> bool:
+        """Whether the store can give `message` back as it is in memory, to who reads its lane again."""
+        return is_spare(message, self._covered, is_cold=False)
+
+    def let_go(self, messages: list[Message]) -> None:
+        """These have left their queue for the store."""
+        for message in messages:
+            del self._queues.owned[message.origin][message.sequence]
+        if messages:
+            self._queues.shared.has_stored = True
+
+    # Loads
+
+    def next_load(self, queue: Queue, now_us: int) -> Load | None:
+        """What to ask for `queue`, which has asked for more; None when nothing is missing any more."""
+        if not queue.is_counted:
+            return Load(queue.name, None, None, now_us, 0, PAGE_MESSAGES)
+        if 0 < queue.stored_due_us <= now_us:
+            limit = self._due_limits.get(queue.name, PAGE_MESSAGES)
+            return Load(queue.name, None, None, now_us, max(1, queue.loaded_until_us), limit)
+        lane = backlog.next_behind(queue)
+        if lane is None:
+            return None
+        limit = page_limit(queue.stored, queue.stored_bytes)
+        return Load(queue.name, lane.priority, lane.after, queue.loaded_until_us, 0, limit)
+
+    def take(self, load: Load, found: Found, out: Outcome) -> None:
+        """The store has answered."""
+        queues = self._queues
+        queue = queues.by_name.get(load.queue)
+        if queue is None:
+            return
+        queue.is_loading = False
+        if load.due_after_us:
+            self._take_due(queue, load, found)
+        else:
+            if found.counted is not None:
+                messages, body_bytes, priorities, due_us = found.counted
+                left, left_bytes = self._left(queue.name, queue, messages, body_bytes)
+                backlog.count(queue, left, left_bytes, priorities, due_us, load.until_us)
+                if self.begun == ALL:
+                    self.vague[queue.name] = None
+            lane = None if found.priority is None else queue.lane(found.priority)
+            if lane is not None and lane.behind:
+                fetched = found.messages
+                after = fetched[-1].dot if fetched else load.after
+                news = self._news(queue, fetched, may_be_seen=load.after is None)
+                backlog.take_page(queue, lane, news, after, len(fetched) < load.limit)
+        queues.dispatch(queue, out)
+        queues.forget_if_idle(queue)
+
+    def _take_due(self, queue: Queue, load: Load, found: Found) -> None:
+        fetched = found.messages
+        until_us, next_due_us = load.until_us, found.next_due_us
+        if len(fetched) == load.limit:
+            # The page may have ended among messages that are due at the same time. Those are asked for once more, and
+            # when they fill a page by themselves, with a larger one.
+            clocks = queue.shared.clocks
+            first_us, last_us = clocks.due(fetched[0]), clocks.due(fetched[-1])
+            until_us, next_due_us = last_us - 1, last_us
+            self._due_limits[queue.name] = load.limit * (4 if first_us == last_us else 1)
+        else:
+            self._due_limits.pop(queue.name, None)
+        backlog.take_due(queue, self._news(queue, fetched), next_due_us, until_us)
+
+    def _is_of_before(self, message: Message) -> bool:
+        """Whether another than this life of this node may have handed `message` out."""
+        origin = message.origin
+        if origin == self.origin:
+            return message.sequence <= self._elsewhere_through
+        return not self.is_unseen or origin.node != self.origin.node
+
+    def served_elsewhere(self) -> None:
+        """Until now another node may have handed out what the store has of this one."""
+        self.is_unseen = False
+        self._elsewhere_through = self._covered.get(self.origin, 0)
+
+    def leaves_unseen(self, stored: Collection[Origin]) -> bool:
+        """Whether no message is with a consumer, nor was any that is in memory, failures aside: those are on record.
+
+        Nor any in the store that is not of this life; `stored` says whose messages are there.
+        """
+        before = [origin for origin in stored if origin != self.origin or self._elsewhere_through]
+        if not self.is_unseen and any([origin.node == self.origin.node for origin in before]):
+            return False
+        if self._queues.deliveries or any(self._queues.lent.values()):
+            return False
+        owned = self._queues.owned.values()
+        return all([message.attempts >= 0 for messages in owned for message in messages.values()])
+
+    def _known_in_store(self, queue: Queue) -> int:
+        """How many of the messages in memory the store has, too."""
+        known = [message for message in queue.waiting() if not message.settled]
+        known += [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
+        for lent in self._queues.lent.values():
+            known += [message for message in lent.values() if message.envelope.destination == queue.name]
+        return sum(1 for m in known if not m.settled and 0 < m.sequence <= self._covered.get(m.origin, 0))
+
+    def _news(self, queue: Queue, messages: list[Message], *, may_be_seen: bool = False) -> list[Message]:
+        """Those that are neither in memory nor settled; from now on they are in memory.
+
+        `may_be_seen`: they are the first of the store, where that stands which was with consumers when this node or
+        its owner went away. Nothing says which of them were.
+        """
+        gone = self.gone
+        news: list[Message] = []
+        for message in messages:
+            by_sequence = self._queues.owned.setdefault(message.origin, {})
+            if message.sequence not in by_sequence and not gone.has(queue.name, message.dot):
+                if self._queues.handover.elsewhere and self._queues.lend_elsewhere(message):
+                    continue
+                by_sequence[message.sequence] = message
+                self.recall_attempts(message)
+                if may_be_seen and not message.attempts and self._is_of_before(message):
+                    message.attempts = MAYBE_SEEN
+                news.append(message)
+        return news

@@ -1,0 +1,146 @@
+"""The messages of one priority in one queue, of which memory holds only the first.
+
+    ready ─────────▶ the next to be delivered, in order
+    (queue store) ─▶ those after them, when the lane is `behind`: loaded page by page from `after` on
+    fresh ─────────▶ accepted since, and not in the store before the next checkpoint
+
+While a lane is behind, what is accepted waits in `fresh`; when the store has been read to its end, `fresh` follows
+`ready` and the lane is whole again. A checkpoint may take messages out of memory at either end of the gap, because
+from then on the store has them. A message is loaded once: rows that are in memory, or settled since the last
+checkpoint, are known by their dots and passed over.
+"""
+
+from bisect import bisect
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from qmq.broker.messages.message import MAYBE_SEEN, Message
+from qmq.dots import Dot, Vector
+
+NOTHING_READY: Final[deque[Message]] = deque(maxlen=0)
+
+
+class Lane:
+    """`after`: rows of the store beyond this dot are not in memory; None: all of them."""
+
+    __slots__ = ("after", "behind", "fresh", "priority", "ready")
+
+    def __init__(self, priority: int, behind: bool) -> None:
+        self.priority = priority
+        self.behind = behind
+        self.after: Dot | None = None
+        # A million queues may have one message each, and it is fresh: they share an empty `ready` that takes nothing.
+        self.ready: deque[Message] = NOTHING_READY if behind else deque()
+        """In order of `place`; settled messages may stand in it until they are reached."""
+        self.fresh: list[Message] | None = None
+
+    def append(self, message: Message) -> None:
+        """A message that was just accepted."""
+        if not self.behind:
+            self.ready.append(message)
+        elif self.fresh is None:
+            self.fresh = [message]
+        else:
+            self.fresh.append(message)
+
+    def push_back(self, message: Message) -> None:
+        """Put a message back where it was in the order: at or near the head."""
+        ready = self.ready_of_its_own()
+        if not ready or message.place < ready[0].place:
+            ready.appendleft(message)
+        else:
+            ready.insert(self._position(message.place), message)
+
+    def _position(self, place: int) -> int:
+        """Index in `ready` for what belongs behind its head: near it, only other messages that came back are before."""
+        ready = self.ready
+        low, high = 1, 2
+        while high < len(ready) and ready[high].place < place:
+            low, high = high + 1, 2 * high
+        return bisect(ready, place, low, min(high, len(ready)), key=place_of)
+
+    def let_go(self, messages: list[Message]) -> None:
+        """These leave memory: the store must be read from before all of them.
+
+        It has an order among origins that need not be the lane's, so with several of them it is read from its
+        beginning; what is in memory is passed over.
+        """
+        origin = messages[0].origin
+        first = min(message.sequence for message in messages) - 1
+        after: Dot | None = Dot(origin, first)
+        if any(message.origin != origin for message in messages):
+            after = None
+        elif self.behind:
+            here = self.after
+            after = Dot(origin, min(first, here.sequence)) if here is not None and here.origin == origin else None
+        self.after = after
+        self.behind = True
+
+    def evict(self, covered: Vector, keep: int, is_cold: bool) -> list[Message]:
+        """Let go of what the store has, but for the first `keep`; see `is_spare`. Returns it.
+
+        What is behind that and not in the store follows it: what was accepted since, and memory-only messages.
+        """
+        fresh: list[Message] = []
+        gone: list[Message] = []
+        if len(self.ready) > keep:
+            waiting = list(self.ready)
+            stay = waiting[:keep]
+            for message in waiting[keep:]:
+                if is_spare(message, covered, is_cold):
+                    gone.append(message)
+                elif gone and (message.sequence < 0 or message.sequence > covered.get(message.origin, 0)):
+                    fresh.append(message)
+                elif not message.settled:
+                    stay.append(message)
+            if gone:
+                self.ready = deque(stay)
+        for message in self.fresh or ():
+            if is_spare(message, covered, is_cold):
+                gone.append(message)
+            elif not message.settled:
+                fresh.append(message)
+        if gone:
+            self.let_go(gone)
+        self.fresh = (fresh or None) if self.behind else None
+        return gone
+
+    def keep_only(self, stays: Callable[[Message], bool]) -> None:
+        """Forget what is in memory, but for that."""
+        if self.ready:
+            self.ready = deque([message for message in self.ready if stays(message)])
+        self.fresh = [message for message in self.fresh or () if stays(message)] or None
+
+    def close_gap(self) -> None:
+        """The store has been read to its end: what was accepted since follows."""
+        self.behind = False
+        self.after = None
+        self.ready_of_its_own().extend(self.fresh or ())
+        self.fresh = None
+
+    def ready_of_its_own(self) -> deque[Message]:
+        """`ready`, to put something in."""
+        if self.ready is NOTHING_READY:
+            self.ready = deque()
+        return self.ready
+
+
+def place_of(message: Message) -> int:
+    """Where in its queue a message stands."""
+    return message.place
+
+
+def is_spare(message: Message, covered: Vector, is_cold: bool) -> bool:
+    """Whether the store can give `message` back as it is in memory.
+
+    One that came due in memory is found again only by who counts the queue anew (`is_cold`).
+    """
+    if message.settled or message.sequence < 0:
+        return False
+    if message.attempts and message.attempts != MAYBE_SEEN:
+        return False
+    if message.sequence > covered.get(message.origin, 0):
+        return False
+    terms = message.envelope.terms
+    return is_cold or terms is None or not terms.delay_us

@@ -1,0 +1,1 @@
+"""Dispatch where not every consumer may have every message: selectors, groups, exclusive consumers."""

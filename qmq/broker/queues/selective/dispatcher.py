@@ -1,0 +1,454 @@
+"""Who may have which message of one queue, where not everybody may: selectors, groups, exclusive consumers, windows.
+
+A queue has a Picking only while it needs one; others never come here. Three rules, from the strongest:
+
+- Exclusive: while any consumer in the mesh is exclusive, the one that began first (its node's clock, then its node's
+  name) gets everything; the others stand by. The next one begins when nothing of ours is in other hands.
+- Groups: all messages of a group go to one consumer. Nobody remembers whom: it follows from the names of those who
+  could have it (rendezvous hashing over nodes, then over a node's classes, then over consumers), so all owners agree
+  without talking. While messages of a group are out, nobody else gets more of it; when its consumer is another one by
+  now, it gets no more either, else a backlog would keep the group where it is. When its consumer has no room, the
+  group waits and others go on.
+- Selectors: a message goes to the next in line that wants it. What nobody in line wants stays, others go past it.
+
+Each look continues where the last one ended (`seen`: a place per lane and class of consumers, or per consumer once
+there are groups), so what nobody wants is looked at once and not for every ACK.
+
+What peers lend to consumers here is in `parking`, what is out in `hands`, who is there in `roster`.
+"""
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from qmq.broker.consumers.borrower import Borrower
+from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.consumer_class import PLAIN
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Delivery, Subscription
+from qmq.broker.messages.message import Message
+from qmq.broker.queues.priority_level import Lane, place_of
+from qmq.broker.queues.selective.consumers import Roster
+from qmq.broker.queues.selective.ordered_buffer import Parking
+from qmq.broker.queues.selective.outstanding import Hands, group_of, key_of
+from qmq.broker.queues.selective.rendezvous import choose, wants
+from qmq.broker.queues.selective.selector_paging import let_go, rewind
+from qmq.broker.selectors import Selector, selects
+
+if TYPE_CHECKING:
+    from qmq.broker.queues.queue import Queue
+
+LOOKED_MAX: Final = 2000
+"""Questions of consumers about messages that one dispatch asks in vain; the next continues there, after others had a
+turn."""
+
+COST_SHARE: Final = 32
+"""As much as a question besides: so much of the cost of selectors (`Selector.cost`)."""
+
+LET_GO_FROM: Final = 1000
+"""A lane with more in the store lets go of what nobody wants when it has more than this in memory."""
+
+KEPT_MAX: Final = 10_000
+"""Messages of one lane that wait in memory for consumers without room, while others look for theirs behind them."""
+
+LET_GO_BYTES: Final = 8 << 20
+"""Of bodies and headers, likewise."""
+
+KEPT_BYTES_MAX: Final = 64 << 20
+"""Of bodies and headers, likewise; one page may go over."""
+
+CHOICES_MAX: Final = 4096
+
+
+class Picking:
+    """See the module's opening."""
+
+    __slots__ = (
+        "_choices",
+        "_peers",
+        "_rewinds",
+        "_seen",
+        "_skipped",
+        "_subscriptions",
+        "hands",
+        "is_grouped",
+        "parking",
+        "queue",
+        "roster",
+    )
+
+    def __init__(self, queue: "Queue") -> None:
+        self.queue = queue
+        self.roster = Roster(queue)
+        self.hands = Hands()
+        self.is_grouped = False
+        self.parking = Parking(self)
+        self._choices: dict[bytes, Subscription | Borrower] = {}
+        self._seen: dict[tuple[int, object], int] = {}
+        # Priorities of which messages that nobody wanted were let go, behind what is in memory.
+        self._skipped: set[int] = set()
+        self._rewinds = False
+        # Who has room, while a dispatch is under way.
+        self._subscriptions: list[Subscription] = []
+        self._peers: list[Borrower] = []
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Begin in the middle of a queue's life: learn who is there and what is out."""
+        queue = self.queue
+        for subscription in queue.subscriptions:
+            self.roster.count(subscription.lent_as)
+            for delivery in subscription.in_flight.values():
+                self.hands.given(delivery)
+        for borrower in (queue.borrowers or {}).values():
+            self.roster.count(borrower.lent_as)
+        for peer, lent in queue.shared.lent.items():
+            for message in lent.values():
+                if message.envelope.destination == queue.name and not message.settled:
+                    self.hands.lend(message, key_of(peer, message.lent_as))
+        self._changed()
+
+    # Who is there
+
+    def join(self, subscription: Subscription, now_us: int) -> None:
+        """A consumer begins, just before it stands in the queue's `subscriptions`."""
+        self.roster.enter(subscription, now_us)
+        self._count(subscription.lent_as)
+
+    def joined(self) -> None:
+        """It stands there now."""
+        self._changed()
+
+    def leave(self, subscription: Subscription, out: Outcome) -> None:
+        """A consumer has ended; what it has in flight comes back after this."""
+        self._uncount(subscription.lent_as, subscription)
+        is_ordered = self.parking.leave(subscription, out) or bool(subscription.since_us)
+        for delivery in subscription.in_flight.values():
+            is_ordered = is_ordered or (delivery.message.owner is not None and bool(group_of(delivery.message)))
+        if is_ordered:
+            # What is on its way to this consumer must not overtake what goes back.
+            self.queue.shared.withdrawn[self.queue.name, subscription.lent_as] = None
+        self._changed()
+
+    def admitted(self, borrower: Borrower) -> None:
+        """A peer has offered credit for one more class of consumers."""
+        self._count(borrower.lent_as)
+        self._changed()
+
+    def dismissed(self, borrower: Borrower) -> None:
+        """It has none any more."""
+        self._uncount(borrower.lent_as, borrower.key)
+        self._changed()
+
+    def _count(self, of: str) -> None:
+        if self.roster.count(of) and self._skipped:
+            # What nobody wanted may be what this one wants.
+            self._rewinds = True
+
+    def _uncount(self, of: str, taker: object) -> None:
+        keys = [taker, of] if self.roster.uncount(of) else [taker]
+        for lane in self.queue.lanes:
+            for key in keys:
+                self._seen.pop((lane.priority, key), None)
+
+    def _changed(self) -> None:
+        self.roster.changed()
+        self.hands.epoch += 1
+        self._choices.clear()
+        if self.is_grouped:
+            self._seen.clear()
+        self.queue.shared.stirred[self.queue] = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything here differs from a plain queue."""
+        if self.is_grouped or self._skipped or self.parking.waiting or self._rewinds or self.queue.rules.exclusive:
+            return True
+        if any(self.roster.classes) or self.hands.local or self.hands.lent:
+            return True
+        return self.has_window
+
+    @property
+    def has_window(self) -> bool:
+        """Whether some consumer here shares a window."""
+        return any(subscription.window is not None for subscription in self.queue.subscriptions)
+
+    @property
+    def has_passed_over(self) -> bool:
+        """Whether something that nobody here wants is only in the store, before what is in memory."""
+        return bool(self._skipped)
+
+    def note_group(self) -> None:
+        """A message of a group has come."""
+        if not self.is_grouped:
+            self.is_grouped = True
+            self._changed()
+
+    def free_by_class(self) -> dict[str, int]:
+        """What peers may be offered for each class of local consumers."""
+        return self.roster.free_by_class({taker: len(waiting) for taker, waiting in self.parking.waiting.items()})
+
+    def look_again(self) -> None:
+        """The store is read from its beginning."""
+        self._skipped.clear()
+        self._changed()
+        self._seen.clear()
+
+    # What is out
+
+    def finished(self, deliveries: list[Delivery]) -> None:
+        """These deliveries are settled, or come back."""
+        for delivery in deliveries:
+            if self.hands.finished(delivery):
+                self._seen.clear()
+
+    def not_lent(self, message: Message) -> None:
+        """What was lent is settled or has come back; also asked about what was not."""
+        was_lent, is_free = self.hands.not_lent(message)
+        if is_free:
+            # Others have looked past what waited for this.
+            self._seen.clear()
+        if was_lent:
+            message.lent_as = PLAIN
+            self.queue.shared.stirred[self.queue] = None
+
+    def unparked(self, message: Message) -> None:
+        """What was parked for a consumer here is handed to it in this breath, or goes back."""
+        if self.hands.release(group_of(message)):
+            self._seen.clear()
+
+    def back_in_line(self, message: Message, priority: int) -> None:
+        """`message` stands at its old place again: whoever has looked beyond it must look again."""
+        before = message.place - 1
+        for key, place in self._seen.items():
+            if key[0] == priority and place > before:
+                self._seen[key] = before
+
+    # Messages go out
+
+    def dispatch(self, out: Outcome) -> None:
+        """Give away what can be given, as the opening says."""
+        queue = self.queue
+        if self._rewinds:
+            if queue.is_loading:
+                return  # Who has joined must not get what comes after the messages that went; `Paging.take` asks again.
+            self._rewinds = False
+            for lane in queue.lanes:
+                if lane.priority in self._skipped:
+                    rewind(queue, lane)
+            self._skipped.clear()
+        if self.parking.waiting:
+            self.parking.go_on(out)
+        if not queue.in_line and not queue.peers_in_line:
+            return
+        if not queue.is_counted:
+            queue.load(out)
+            return
+        if 0 < queue.stored_due_us <= out.now_us:
+            queue.load(out)  # Became due while nobody wanted it.
+        self._gather()
+        left = LOOKED_MAX
+        for lane in queue.lanes:
+            if not self._subscriptions and not self._peers:
+                break
+            left = self._walk(lane, left, out)
+            if left <= 0:
+                queue.shared.deadlines.watch(queue, max(1, out.now_us))
+                break
+            if lane.behind:
+                if self._subscriptions or self._peers or len(lane.ready) < LET_GO_FROM // 4:
+                    self._load_on(lane, out)
+                break
+        self._subscriptions = []
+        self._peers = []
+
+    def _gather(self) -> None:
+        """Who is in line and may be given something now."""
+        queue = self.queue
+        for subscription in list(queue.in_line or ()):
+            if subscription.closed or subscription.free <= 0:
+                queue.leave_line(subscription)
+            elif subscription.window is not None and subscription.window.room <= 0:
+                self.wait(subscription, subscription.window)
+        self._subscriptions = list(queue.in_line or ())
+        self._peers = [borrower for borrower in queue.peers_in_line or () if borrower.limit > borrower.sent]
+        active = self.roster.active
+        if active is not None:
+            key = active if isinstance(active, Subscription) else active.key
+            if any(holder != key for holder in self.hands.out):
+                self._subscriptions, self._peers = [], []
+            else:
+                self._subscriptions = [s for s in self._subscriptions if s is active]
+                self._peers = [b for b in self._peers if b is active]
+
+    def _walk(self, lane: Lane, left: int, out: Outcome) -> int:
+        """Look through what is ready; returns how many more may be looked at and left."""
+        queue, ready = self.queue, lane.ready
+        while ready and ready[0].settled:
+            ready.popleft()
+        last = min([self._seen.get(self._key(lane, taker), 0) for taker in self._in_line()])
+        index = 0 if not ready or ready[0].place > last else bisect_right(ready, last, key=place_of)
+        costs = [taker.selector.cost for taker in self._in_line() if taker.selector is not None]
+        toil = sum(costs) // COST_SHARE
+        while index < len(ready) and left > 0 and (self._subscriptions or self._peers):
+            message = ready[index]
+            if message.settled:
+                del ready[index]
+                continue
+            terms = message.envelope.terms
+            if terms is not None and terms.is_timed and 0 < queue.shared.clocks.expiry(message) <= out.now_us:
+                del ready[index]
+                queue.shared.expire(queue, message, out)
+                continue
+            last = message.place
+            taker = self._taker_of(message)
+            if taker is None:
+                index += 1
+                # What it may have cost: everybody in line was asked, and long headers are long to look through.
+                left -= len(self._subscriptions) + len(self._peers) + (len(message.envelope.headers) >> 7) + toil
+            else:
+                left -= toil
+                del ready[index]
+                self._hand(taker, message, lane, out)
+        for other in self._in_line():
+            self._has_seen(other, lane, last)
+        return left
+
+    def _in_line(self) -> list[Subscription | Borrower]:
+        return [*self._subscriptions, *self._peers]
+
+    def _key(self, lane: Lane, taker: Subscription | Borrower) -> tuple[int, object]:
+        if not self.is_grouped:
+            return lane.priority, taker.lent_as
+        return lane.priority, taker if isinstance(taker, Subscription) else taker.key
+
+    def _has_seen(self, taker: Subscription | Borrower, lane: Lane, place: int) -> None:
+        key = self._key(lane, taker)
+        if place > self._seen.get(key, 0):
+            self._seen[key] = place
+
+    def _taker_of(self, message: Message) -> Subscription | Borrower | None:
+        envelope = message.envelope
+        group = group_of(message)
+        if group and self.roster.active is None:
+            taker = self._holder_of(group, message)
+            if isinstance(taker, Subscription):
+                return taker if taker in self._subscriptions else None
+            return taker if taker in self._peers else None
+        refused: Selector | None = None
+        for subscription in self._subscriptions:
+            selector = subscription.selector
+            if selector is None or (selector is not refused and selects(selector, envelope)):
+                return subscription
+            refused = selector
+        for borrower in self._peers:
+            selector = borrower.selector
+            if selector is None or (selector is not refused and selects(selector, envelope)):
+                return borrower
+            refused = selector
+        return None
+
+    def _hand(self, taker: Subscription | Borrower, message: Message, lane: Lane, out: Outcome) -> None:
+        queue = self.queue
+        if isinstance(taker, Subscription):
+            self._subscriptions.remove(taker)
+            if self.give(taker, message, out):
+                self._subscriptions.append(taker)
+            else:
+                self._has_seen(taker, lane, message.place)
+            window = taker.window
+            if window is not None and window.room <= 0:
+                for other in [s for s in self._subscriptions if s.window is window]:
+                    self._subscriptions.remove(other)
+                    self._has_seen(other, lane, message.place)
+                    self.wait(other, window)
+            return
+        self._peers.remove(taker)
+        taker.sent += 1
+        taker.lent[message.dot] = message
+        message.lent_as = taker.lent_as
+        self.hands.lend(message, taker.key)
+        out.peer_deliveries.setdefault(taker.peer, []).append(message)
+        if queue.peers_in_line is not None:
+            queue.peers_in_line.remove(taker)
+            taker.waiting = False
+        queue.line_up_peer(taker)
+        if taker.waiting:
+            self._peers.append(taker)
+        else:
+            self._has_seen(taker, lane, message.place)
+
+    def give(self, subscription: Subscription, message: Message, out: Outcome) -> bool:
+        """Deliver `message`; True when the consumer has room for more and stands at the end of the line."""
+        queue = self.queue
+        queue.leave_line(subscription)
+        self.hands.given(queue.give(message, subscription, out))
+        window = subscription.window
+        if window is not None:
+            window.held += 1
+            if window.room <= 0:
+                if subscription.free > 0:
+                    window.wait(subscription)
+                return False
+        queue.line_up(subscription)
+        return subscription.waiting
+
+    def wait(self, subscription: Subscription, window: Window) -> None:
+        """Out of the line until the client has room again."""
+        self.queue.leave_line(subscription)
+        window.wait(subscription)
+
+    # Groups
+
+    def _holder_of(self, group: bytes, message: Message) -> Subscription | Borrower | None:
+        """Who may have this message of `group`, with room or without; None: nobody now."""
+        held = self.hands.groups.get(group)
+        if held is not None:
+            if held.epoch != self.hands.epoch and not self.roster.selectors:
+                chosen = self._choose(group, message)
+                if held.holder != (chosen.key if isinstance(chosen, Borrower) else chosen):
+                    return None
+                held.epoch = self.hands.epoch
+            holder = held.holder
+            taker = (self.queue.borrowers or {}).get(holder) if isinstance(holder, str) else holder
+            if taker is None or wants(taker, message):
+                return taker
+            held.was_unwanted = True
+            return None
+        if self.roster.selectors:
+            return choose(self.queue, group, message)
+        return self._choose(group, message)
+
+    def _choose(self, group: bytes, message: Message) -> Subscription | Borrower | None:
+        """The one of all consumers that the group goes to when it is free; nobody has a selector."""
+        chosen = self._choices.get(group)
+        if chosen is None:
+            chosen = choose(self.queue, group, message)
+            if chosen is not None:
+                if len(self._choices) >= CHOICES_MAX:
+                    self._choices.clear()
+                self._choices[group] = chosen
+        return chosen
+
+    # The queue store
+
+    def _load_on(self, lane: Lane, out: Outcome) -> None:
+        """Those in line want none of what is in memory of `lane`: look further."""
+        queue, roster = self.queue, self.roster
+        if queue.is_loading:
+            return
+        wanted = len(lane.ready)
+        if wanted >= KEPT_MAX and (roster.wants_all or self.is_grouped):
+            return
+        size = _bytes_of(lane)
+        if (wanted > LET_GO_FROM or size > LET_GO_BYTES) and not roster.wants_all and not self.is_grouped:
+            wanted, has_dropped = let_go(queue, lane, roster.selectors)
+            if has_dropped:
+                self._skipped.add(lane.priority)
+                size = _bytes_of(lane)
+        if wanted < KEPT_MAX and size < KEPT_BYTES_MAX:
+            queue.load(out)
+
+
+def _bytes_of(lane: Lane) -> int:
+    """What is in memory of it. Looked at only when a page is about to come."""
+    return sum([len(message.body) + len(message.envelope.headers) for message in lane.ready])

@@ -1,0 +1,132 @@
+"""What peers lend to consumers of a queue that needs picking: given at once, or parked, or refused.
+
+An ordered message, of a group or for an exclusive consumer, has one consumer here that may have it. When that one is
+full the message is parked, because given back, the next one could overtake it. So parked messages are bounded by the
+credit that was offered. Any other message that finds nobody free goes back to its owner, as it does everywhere.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qmq.broker.consumers.outcome import Outcome, Return
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Message
+from qmq.broker.queues.selective.outstanding import group_of
+from qmq.broker.queues.selective.rendezvous import among
+from qmq.dots import Dot
+
+if TYPE_CHECKING:
+    from qmq.broker.queues.selective.dispatcher import Picking
+
+
+class Parking:
+    """`waiting`: consumer → what waits for it, in order."""
+
+    __slots__ = ("_picking", "waiting")
+
+    def __init__(self, picking: "Picking") -> None:
+        self._picking = picking
+        self.waiting: dict[Subscription, deque[Message]] = {}
+
+    def take(self, message: Message, out: Outcome) -> bool:
+        """Give `message` to a consumer of the class it is lent to, or park it; False when nobody can have it."""
+        chosen = self._chosen_for(message) if is_ordered(message) else self._next_of(message.lent_as)
+        if chosen is None:
+            return False
+        if has_room(chosen):
+            self._picking.give(chosen, message, out)
+        else:
+            self.waiting.setdefault(chosen, deque()).append(message)
+            self._picking.hands.hold(group_of(message), chosen)
+        return True
+
+    def _next_of(self, of: str) -> Subscription | None:
+        for subscription in self._picking.queue.in_line or ():
+            if subscription.lent_as == of and has_room(subscription):
+                return subscription
+        return None
+
+    def _chosen_for(self, message: Message) -> Subscription | None:
+        """The one that may have an ordered message, with room or without."""
+        picking, of = self._picking, message.lent_as
+        members = [s for s in picking.queue.subscriptions if s.lent_as == of and not s.closed]
+        if not members:
+            return None
+        if members[0].since_us:
+            return members[0]  # one by one they began, and the first is the one
+        group = group_of(message)
+        held = picking.hands.groups.get(group)
+        if held is not None and isinstance(held.holder, Subscription) and held.holder in members:
+            return held.holder
+        return among(group, members)
+
+    def go_on(self, out: Outcome) -> None:
+        """Give what is parked for those that have room again."""
+        picking = self._picking
+        for subscription in list(self.waiting):
+            parked = self.waiting[subscription]
+            while parked and has_room(subscription):
+                message = parked.popleft()
+                picking.unparked(message)
+                if picking.queue.shared.clocks.has_expired(message, out.now_us):
+                    out.peer_returns.setdefault(message.owner or "", []).append(Return(message, Back.UNSEEN, None))
+                    continue
+                picking.give(subscription, message, out)
+            if not parked:
+                del self.waiting[subscription]
+            elif subscription.window is not None and subscription.free > 0:
+                picking.wait(subscription, subscription.window)
+
+    def leave(self, subscription: Subscription, out: Outcome) -> bool:
+        """Its consumer has ended: what is parked for it goes back. True when there was something."""
+        parked = self.waiting.pop(subscription, None)
+        for message in parked or ():
+            self._picking.unparked(message)
+            out.peer_returns.setdefault(message.owner or "", []).append(Return(message, Back.UNSEEN, None))
+        return parked is not None
+
+    def drop(self, peer: str) -> None:
+        """The link to `peer` ended: what of it is parked was seen by nobody, and is asked for again by a new link.
+
+        A peer that has restarted does not know whom it lent what, and hands it out again.
+        """
+        self._drop(lambda message: message.owner == peer)
+
+    def _drop(self, goes: Callable[[Message], bool]) -> None:
+        for subscription in list(self.waiting):
+            parked = self.waiting[subscription]
+            stays = deque([message for message in parked if not goes(message)])
+            if len(stays) < len(parked):
+                for message in parked:
+                    if goes(message):
+                        self._picking.unparked(message)
+                self._picking.queue.shared.stirred[self._picking.queue] = None
+            if stays:
+                self.waiting[subscription] = stays
+            else:
+                del self.waiting[subscription]
+
+    def drop_of(self, owner: str) -> None:
+        """The messages of `owner` have another server now, which hands out anew what nobody has seen."""
+        self._drop(lambda message: message.origin.node == owner)
+
+    def owners(self) -> set[str]:
+        """The peers of which something is parked."""
+        return {message.owner or "" for parked in self.waiting.values() for message in parked}
+
+    def dots_of(self, peer: str) -> list[Dot]:
+        """What of `peer` is parked."""
+        return [message.dot for parked in self.waiting.values() for message in parked if message.owner == peer]
+
+
+def is_ordered(message: Message) -> bool:
+    """Whether a message that is lent to us must not be overtaken: it has a group, or an exclusive consumer."""
+    return bool(group_of(message)) or not (message.lent_as == "" or message.lent_as.endswith("\0" + "0"))
+
+
+def has_room(subscription: Subscription) -> bool:
+    """Whether it may be given a message now."""
+    window = subscription.window
+    return subscription.free > 0 and (window is None or window.room > 0)

@@ -1,0 +1,116 @@
+"""What is out of one queue: with which consumer here or which class of a peer's, and of which groups.
+
+"Out" is what a consumer of this node has in flight, ours or borrowed, and what is lent and neither settled nor back.
+While any message of a group is out the group has one holder, and nobody else may have more of it.
+"""
+
+from qmq.broker.consumers.subscription import Delivery, Subscription
+from qmq.broker.messages.message import Message
+from qmq.dots import Dot
+
+Holder = Subscription | str
+"""A consumer here, or what `key_of` calls a class of a peer's consumers."""
+
+
+class GroupOut:
+    """A group that is out: with whom, how many of its messages, and who could have had it when it began.
+
+    `was_unwanted`: a message of it waits because its holder does not want that one.
+    """
+
+    __slots__ = ("count", "epoch", "holder", "was_unwanted")
+
+    def __init__(self, holder: Holder, epoch: int) -> None:
+        self.holder = holder
+        self.count = 0
+        self.epoch = epoch
+        self.was_unwanted = False
+
+
+class Hands:
+    """`epoch` counts how often those who may have messages have changed; its owner raises it."""
+
+    __slots__ = ("epoch", "groups", "lent", "local", "out")
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.groups: dict[bytes, GroupOut] = {}
+        # Delivery → group and whether the message is ours.
+        self.local: dict[int, tuple[bytes, bool]] = {}
+        # Lent dot → group and whose.
+        self.lent: dict[Dot, tuple[bytes, str]] = {}
+        # Holder → how many messages of our own.
+        self.out: dict[Holder, int] = {}
+
+    def given(self, delivery: Delivery) -> None:
+        """A consumer here has a message."""
+        message = delivery.message
+        group = group_of(message)
+        is_own = message.owner is None
+        self.local[delivery.tag] = (group, is_own)
+        self.hold(group, delivery.subscription)
+        if is_own:
+            self.out[delivery.subscription] = self.out.get(delivery.subscription, 0) + 1
+
+    def lend(self, message: Message, key: str) -> None:
+        """A peer has it."""
+        group = group_of(message)
+        self.lent[message.dot] = (group, key)
+        self.hold(group, key)
+        self.out[key] = self.out.get(key, 0) + 1
+
+    def finished(self, delivery: Delivery) -> bool:
+        """A delivery is settled or comes back. True when a group is free for somebody else by that."""
+        found = self.local.pop(delivery.tag, None)
+        if found is None:
+            return False
+        group, is_own = found
+        if is_own:
+            self._count_back(delivery.subscription)
+        return self.release(group)
+
+    def not_lent(self, message: Message) -> tuple[bool, bool]:
+        """What was lent is settled or back. (Whether it was lent at all, as `finished`)."""
+        found = self.lent.pop(message.dot, None)
+        if found is None:
+            return False, False
+        group, key = found
+        self._count_back(key)
+        return True, self.release(group)
+
+    def _count_back(self, holder: Holder) -> None:
+        left = self.out[holder] - 1
+        if left:
+            self.out[holder] = left
+        else:
+            del self.out[holder]
+
+    def hold(self, group: bytes, holder: Holder) -> None:
+        """One message of `group` is out, or parked for `holder`."""
+        if group:
+            held = self.groups.get(group)
+            if held is None:
+                held = self.groups[group] = GroupOut(holder, self.epoch)
+            held.count += 1
+
+    def release(self, group: bytes) -> bool:
+        """It is not any more. True when the group is free, and others could have it than when it was taken."""
+        held = self.groups.get(group) if group else None
+        if held is None:
+            return False
+        held.count -= 1
+        if held.count:
+            return False
+        del self.groups[group]
+        return held.was_unwanted or held.epoch != self.epoch
+
+
+def key_of(peer: str, of: str) -> str:
+    """What a class of a peer's consumers is called here."""
+    return f"{peer}\0{of}" if of else peer
+
+
+def group_of(message: Message) -> bytes:
+    """b"" for a message of no group."""
+    terms = message.envelope.terms
+    return b"" if terms is None else terms.group

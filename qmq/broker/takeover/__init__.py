@@ -1,0 +1,1 @@
+"""Ownership of queue messages: terms, leases, votes and quorum acknowledgements."""

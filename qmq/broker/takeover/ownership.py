@@ -1,0 +1,435 @@
+"""Who serves whose queue messages: terms, claims, leases and votes, as one node sees them (design 6.4, takeover).
+
+The messages that a node accepts are its own, and normally it **serves** them: it alone hands them to consumers. When it
+is silent another node takes its messages over. At no moment may two nodes hand out messages of one owner, and nobody
+can tell a dead node from a silent one; so the right to serve is worked out between nodes, without a leader:
+
+- For each owner there are **terms**, numbers that only grow. In term 0 the owner serves itself. Every later term has
+  one candidate that a majority of the peers file voted for. A voter votes once per term, and writes it down first: it
+  has **promised** that term. An owner that comes back asks for the next term like everybody else.
+- Who serves **claims** so in its beats, with the term. A peer echoes each beat and says what it has promised.
+  The **lease** of a claim holds while a majority, its own node included, has echoed a beat that claimed, sent no longer
+  ago than two thirds of `after_seconds`, and has promised nothing beyond its term. Only with the lease anything is
+  handed out. Echoes count, not what is heard: a node that hears others and is not heard has no lease.
+- A voter says yes only when it has heard no claim of anybody else for the whole of `after_seconds`. So each voter that
+  a lease leans on stops to bear it before it can bear another, and two majorities share a voter.
+- `after_seconds` is each node's own, and told in its beats; while an operator changes it, nodes differ. An echo is its
+  sender's word that it **keeps still** for the time it tells there, so a lease leans on that echo for two thirds of
+  that time, or of the node's own if it is shorter. The word binds later lives too: a node that starts with a shorter
+  time than it may have told before votes only once the longer one is over. And a voter keeps still for as long as the
+  other tells, if that is longer, for nodes of versions that lean on every echo by their own time.
+
+That is all that safety needs. A node that could not hand out anything (no echo from a majority) claims nothing, so a
+link that works in one direction does not keep an owner's messages shut. What a **learner** has promised may be
+forgotten: it neither votes nor echoes. A node that has just started votes only after `after_seconds`, because it does
+not know whose claims it has heard; nor does one that was stopped, since then it heard nothing.
+
+Pure: the caller brings the time, seconds of a clock that also counts while the machine sleeps; writes down what is
+promised before anybody hears of a vote; and moves the messages (`qmq.broker.queues.lending.handoff`).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+LEASE: Final = 2 / 3
+"""Part of `after_seconds` that an echo bears a lease; the rest is for clocks that do not run alike."""
+
+PATIENCE: Final = 1 / 5
+"""Part of `after_seconds` between the candidates for one owner, in the order in which they may try."""
+
+
+class Beat(NamedTuple):
+    """What one node tells another many times per `after_seconds`. Stamps are the sender's own clock, or an echo of the
+    other's."""
+
+    stamp_us: int
+    echo_us: int
+    """The newest stamp that came from the other side; 0: none, or a learner speaks."""
+    wants_echo: bool
+    in_contact: bool
+    """Whether a majority echoes the sender."""
+    claims: Mapping[str, int]
+    """Owner → term in which the sender serves it."""
+    promises: Mapping[str, int]
+    """Owner → highest term that the sender has voted in."""
+    after_ms: int
+    """For so long after a claim that it has heard the sender votes for nobody else."""
+    least_ms: int
+    """The shortest such time of those that a lease of the sender may lean on."""
+
+
+class Term(NamedTuple):
+    """A term of one owner: its number, and the node that serves in it, or that the vote was for."""
+
+    number: int
+    server: str
+
+
+class Bid(NamedTuple):
+    """A candidate asks for votes. `released` is the claim that ended so that this one can begin, if one did."""
+
+    owner: str
+    term: int
+    candidate: str
+    released: Term | None = None
+
+
+class Claim(NamedTuple):
+    """Beats with a stamp beyond `stamp_us` tell of it; it began at `since`."""
+
+    term: int
+    stamp_us: int
+    since: float
+
+
+NEVER: Final = float("-inf")
+INFINITE: Final = float("inf")
+
+
+class Heard:
+    """What one peer has told: its claims (owner → term, when heard), and its last echo."""
+
+    __slots__ = ("after", "at", "claims", "echo_after", "echo_us", "promises", "well_at")
+
+    def __init__(self) -> None:
+        self.at = NEVER
+        self.well_at = NEVER
+        """When it last said that a majority echoes it."""
+        self.claims: dict[str, tuple[int, float]] = {}
+        self.echo_us = 0
+        """The newest stamp of ours that it has echoed."""
+        self.echo_after = 0.0
+        """For how long it keeps still after the beat with that stamp, in seconds."""
+        self.after = 0.0
+        """Its `after_seconds`, as it has told last."""
+        self.promises: dict[str, int] = {}
+
+
+class Ownership:
+    """The rules for `node`. `promised` and `terms` are what was written down before; a `learner` may lack some."""
+
+    def __init__(
+        self,
+        node: str,
+        members: Iterable[str],
+        after_seconds: float,
+        now: float,
+        *,
+        promised: Mapping[str, Term] | None = None,
+        terms: Mapping[str, Term] | None = None,
+        learner: bool = False,
+        told_after: float = 0.0,
+        is_majority: Callable[[Collection[str]], bool] | None = None,
+    ) -> None:
+        """`told_after`: the longest `after_seconds` that an earlier life may have told. `is_majority` says whether
+        these nodes may decide for the mesh; by default more than half of `members`."""
+        self.node = node
+        self.members = sorted(members)
+        self.after = after_seconds
+        self.bound_until = now + told_after
+        """Until when somebody may lean on what an earlier life has told."""
+        self.awake_since = now
+        """Since when nothing that was told to this node can have been missed."""
+        self.learner = learner
+        self.promised: dict[str, Term] = dict(promised or {})
+        self.terms: dict[str, Term] = dict(terms or {})
+        """Owner → the highest term that is known to have a server."""
+        self.claims: dict[str, Claim] = {}
+        self.has_own = True
+        """Whether the own messages are here, or on their way since a vote. If not, only another vote brings them."""
+        self.peers: dict[str, Heard] = {name: Heard() for name in self.members if name != node}
+        self.obeys: set[str] = set(self.members)
+        """Owners that hand out messages only with a lease; another is never taken over."""
+        self.unaware: set[str] = set()
+        """Peers that are linked and know nothing of terms: they never vote, so each bears every lease."""
+        self.is_majority = is_majority or self._is_more_than_half
+        self.contact_since = INFINITE
+        """Since when a majority has echoed this node; who is not heard tells nothing about others."""
+        self._stamp_us = 0
+
+    def enrol(self, members: Iterable[str]) -> None:
+        """These are the members from now on."""
+        self.members = sorted(members)
+        self.peers = {name: self.peers.get(name) or Heard() for name in self.members if name != self.node}
+
+    def _is_more_than_half(self, nodes: Collection[str]) -> bool:
+        return 2 * len(nodes) > len(self.members)
+
+    def least_after(self) -> float:
+        """The shortest time that a voter keeps still, of those that a lease of this node may lean on."""
+        return min([self.after, *[heard.echo_after for heard in self.peers.values() if heard.echo_us]])
+
+    def longest_after(self) -> float:
+        """The longest that this node knows of: who asks for votes earlier gets none."""
+        return max([self.after, *[heard.after for heard in self.peers.values()]])
+
+    def term_of(self, owner: str) -> Term:
+        """The highest term of `owner` that is known to have a server."""
+        return self.terms.get(owner) or Term(0, owner)
+
+    # What is told and heard
+
+    def beat(self, now: float, *, echo_us: int = 0, wants_echo: bool = True) -> Beat:
+        """What to tell a peer, whose newest stamp is `echo_us`. No two beats have the same stamp."""
+        self._stamp_us = max(self._stamp_us + 1, round(now * 1e6))
+        return Beat(
+            self._stamp_us,
+            0 if self.learner else echo_us,
+            wants_echo,
+            self.in_contact(now),
+            {owner: claim.term for owner, claim in self.claims.items()},
+            {owner: promise.number for owner, promise in self.promised.items()},
+            round(self.after * 1000),
+            round(self.least_after() * 1000),
+        )
+
+    def hear(self, peer: str, beat: Beat, now: float) -> None:
+        """`peer` has told `beat`."""
+        heard = self.peers.get(peer)
+        if heard is None:
+            return
+        heard.at = now
+        if beat.in_contact:
+            heard.well_at = now
+        for owner, term in beat.claims.items():
+            heard.claims[owner] = (term, now)
+            self.learn(owner, Term(term, peer))
+        heard.after = beat.after_ms / 1000
+        if beat.echo_us > heard.echo_us:
+            heard.echo_us, heard.echo_after = beat.echo_us, heard.after
+        for owner, term in beat.promises.items():
+            # They only grow, and beats may overtake each other where two links join the nodes.
+            heard.promises[owner] = max(term, heard.promises.get(owner, 0))
+
+    def learn(self, owner: str, term: Term) -> bool:
+        """A term of `owner` has a server. True when that is news; a lower claim of this node is over then."""
+        if term.number <= self.term_of(owner).number:
+            return False
+        self.terms[owner] = term
+        claim = self.claims.get(owner)
+        if claim is not None and claim.term < term.number:
+            del self.claims[owner]
+        return True
+
+    def was_away(self, now: float) -> None:
+        """This node did nothing for so long that it may have missed what was told to it."""
+        self.awake_since = now
+        self.claims.clear()
+        for heard in self.peers.values():
+            heard.echo_us = 0
+
+    # The lease
+
+    def in_contact(self, now: float) -> bool:
+        """Whether a majority echoes this node, so that a claim of it could be borne."""
+        bears = {name: self._echo_until(name, heard, 0, now) for name, heard in self.peers.items()}
+        bears[self.node] = now if self.learner else INFINITE
+        return self._borne(bears) > now
+
+    def leads(self, owner: str, now: float) -> bool:
+        """Whether this node may hand out messages of `owner` now."""
+        return self.lease_until(owner, now) > now
+
+    def lease_until(self, owner: str, now: float) -> float:
+        """When the lease on `owner` ends if no more echoes come; `now` or before when there is none."""
+        claim = self.claims.get(owner)
+        if claim is None:
+            return NEVER
+        bears = {self.node: INFINITE if self._promise(owner) <= claim.term else NEVER}
+        for name, heard in self.peers.items():
+            if heard.promises.get(owner, 0) <= claim.term:
+                bears[name] = self._echo_until(name, heard, claim.stamp_us, now)
+        return self._borne(bears)
+
+    def _echo_until(self, name: str, heard: Heard, after_us: int, now: float) -> float:
+        """Until when the last echo of a peer counts, if it is of a beat after `after_us`."""
+        if name in self.unaware:
+            return now + self.after * LEASE
+        if heard.echo_us <= after_us:
+            return NEVER
+        return heard.echo_us / 1e6 + min(self.after, heard.echo_after) * LEASE
+
+    def _borne(self, bears: dict[str, float]) -> float:
+        """Until when a majority bears what each node bears so long."""
+        found: list[str] = []
+        for until, name in sorted(((until, name) for name, until in bears.items()), reverse=True):
+            found.append(name)
+            if self.is_majority(found):
+                return until
+        return NEVER
+
+    def promise_told(self, node: str, owner: str) -> int:
+        """The highest term of `owner` that `node` has voted in, as far as it has told."""
+        if node == self.node:
+            return self._promise(owner)
+        heard = self.peers.get(node)
+        return 0 if heard is None else heard.promises.get(owner, 0)
+
+    def _promise(self, owner: str) -> int:
+        promised = self.promised.get(owner)
+        return 0 if promised is None else promised.number
+
+    # Claims
+
+    def claim_own(self, now: float) -> bool:
+        """Claim the own messages where no vote is needed: they are here, in a term of this node. True when that is new.
+
+        Also ends claims that nobody bears any more, so that others need not wait for them.
+        """
+        contact = self.in_contact(now)
+        self.contact_since = min(self.contact_since, now) if contact else INFINITE
+        for owner, claim in list(self.claims.items()):
+            if not contact and now - claim.since >= self.after * LEASE and not self.leads(owner, now):
+                del self.claims[owner]
+        own = self.term_of(self.node)
+        if not contact or self.learner or own.server != self.node or self.node in self.claims or not self.has_own:
+            return False
+        self.claims[self.node] = Claim(own.number, self._stamp_us, now)
+        return True
+
+    def release(self, owner: str, term: int) -> bool:
+        """Serve `owner` no more, so that another can at once. True when it was claimed in that term."""
+        claim = self.claims.get(owner)
+        if claim is None or claim.term != term:
+            return False
+        del self.claims[owner]
+        return True
+
+    # Votes
+
+    def may_vote(self, now: float) -> bool:
+        """Whether this node knows what it has promised, and whose claims it has heard."""
+        return not self.learner and now >= self.bound_until and now - self.awake_since >= self.after
+
+    def _keeps_still(self, name: str) -> float:
+        """For how long a claim of this peer, and that it is well, counts."""
+        return max(self.after, self.peers[name].after)
+
+    def vote(self, bid: Bid, now: float) -> bool:
+        """Whether to vote for `bid`; then it is promised, and must be written down before anybody hears of it."""
+        owner, term, candidate, released = bid
+        if owner not in self.members or candidate not in self.members:
+            return False
+        if term <= max(self._promise(owner), self.term_of(owner).number):
+            return False
+        if owner != candidate and owner not in self.obeys:
+            return False
+        if not self.may_vote(now) or not self._is_silent(owner, candidate, released, now):
+            return False
+        self.promised[owner] = Term(term, candidate)
+        return True
+
+    def _is_silent(self, owner: str, candidate: str, released: Term | None, now: float) -> bool:
+        """Whether nobody but `candidate` has claimed `owner` for so long, nor the owner been well."""
+        if self.node != candidate and owner in self.claims:
+            return False
+        if owner not in (candidate, self.node) and now - self.peers[owner].well_at < self._keeps_still(owner):
+            return False
+        if owner == self.node != candidate and self.in_contact(now):
+            return False
+        for name, heard in self.peers.items():
+            term, at = heard.claims.get(owner, (0, NEVER))
+            if released is not None and name == released.server and term <= released.number:
+                continue
+            if name != candidate and now - at < self._keeps_still(name):
+                return False
+        return True
+
+    def server_heard(self, owner: str, now: float) -> Term | None:
+        """Which other node claims `owner` in the highest term, as far as was heard lately."""
+        found: Term | None = None
+        for name, heard in self.peers.items():
+            term, at = heard.claims.get(owner, (0, NEVER))
+            if now - at < self._keeps_still(name) and (found is None or term > found.number):
+                found = Term(term, name)
+        return found
+
+    def bid_for(self, owner: str, now: float, released: Term | None = None) -> Bid | None:
+        """The bid that this node should make for `owner` now; None when it should not.
+
+        For its own messages when nobody claims them; to confirm a claim where a peer has promised a later term; and
+        for those of a silent node, in turns: the nodes that are there try one after the other.
+        """
+        if self.learner or not self.in_contact(now):
+            return None
+        claim = self.claims.get(owner)
+        beyond = max([heard.promises.get(owner, 0) for heard in self.peers.values()], default=0)
+        beyond = max(beyond, self._promise(owner), self.term_of(owner).number)
+        if claim is not None:
+            return Bid(owner, beyond + 1, self.node) if beyond > claim.term else None
+        if owner == self.node and self.term_of(owner).server == owner and self.has_own:
+            return None  # `claim_own` needs no vote.
+        if not self._is_silent(owner, self.node, released, now):
+            return None
+        if owner != self.node:
+            patience = self.longest_after() * (1 + PATIENCE * self._turn(owner, now))
+            if owner not in self.obeys or self._silence(owner, now) < patience:
+                return None
+        return Bid(owner, beyond + 1, self.node, released)
+
+    def _silence(self, owner: str, now: float) -> float:
+        """For how long this node has had no reason to think that `owner` is served."""
+        heard = [at for peer in self.peers.values() for _, at in [peer.claims.get(owner, (0, NEVER))]]
+        bound = self.bound_until - self.longest_after()  # Also those take turns that may vote again at the same time.
+        return now - max([*heard, self.peers[owner].well_at, self.awake_since, self.contact_since, bound])
+
+    def _turn(self, owner: str, now: float) -> int:
+        """The place of this node among those that are there: they follow the owner, in the order of names."""
+        place = self.members.index(owner)
+        order = self.members[place + 1 :] + self.members[:place]
+        live = [n for n in order if n == self.node or self._echo_until(n, self.peers[n], 0, now) > now]
+        return live.index(self.node)
+
+    def won(self, bid: Bid, now: float) -> None:
+        """A majority has voted for the bid of this node: it claims from now on."""
+        self.terms[bid.owner] = Term(bid.term, self.node)
+        self.claims[bid.owner] = Claim(bid.term, self._stamp_us, now)
+
+
+class Place(StrEnum):
+    """Where the messages of one owner stand, as one node sees it."""
+
+    OTHERS = "another serves"
+    """Or nobody: this node hands out none of them."""
+    BIDDING = "bidding"
+    """This node asks for votes."""
+    ARRIVING = "arriving"
+    """A majority has voted: what the voters have is fetched, and who holds what is asked."""
+    SERVING = "serving"
+    """This node hands them out."""
+    WAITING = "waiting"
+    """It would, but has no lease."""
+
+
+TRANSITIONS: Final[tuple[tuple[Place, str, Place], ...]] = (
+    (Place.OTHERS, "silent for takeover_after_seconds, and this node's turn", Place.BIDDING),
+    (Place.OTHERS, "own messages, and released or silent", Place.BIDDING),
+    (Place.BIDDING, "votes of a majority", Place.ARRIVING),
+    (Place.BIDDING, "too few votes in time", Place.OTHERS),
+    (Place.ARRIVING, "all is here, lease", Place.SERVING),
+    (Place.ARRIVING, "a later term, or too late", Place.OTHERS),
+    (Place.SERVING, "no majority echoes, or away", Place.WAITING),
+    (Place.WAITING, "lease", Place.SERVING),
+    (Place.SERVING, "a later term, or the owner asks", Place.OTHERS),
+    (Place.WAITING, "a later term, or not its own", Place.OTHERS),
+)
+"""What can happen; `server.membership.takeover` makes it so."""
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    lines += [
+        f'    state "{place.value}" as {place.name.lower()}' for place in Place if place.value != place.name.lower()
+    ]
+    lines += [
+        f"    [*] --> {Place.WAITING.name.lower()}: its own, at a start",
+        f"    [*] --> {Place.OTHERS.name.lower()}",
+    ]
+    lines += [f"    {here.name.lower()} --> {there.name.lower()}: {event}" for here, event, there in TRANSITIONS]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(diagram())

@@ -1,0 +1,1 @@
+"""Topics: patterns, retained last values, and the sequence filter for messages of other nodes."""

@@ -1,0 +1,43 @@
+"""Topic messages of other nodes, each told once and in order, whichever way they came.
+
+A node numbers what it sends; so of each incarnation only the highest number told is kept. What comes with a lower one
+was told already, or has been overtaken on another way, and is dropped and counted: topics promise at most once, and
+order per origin. Pure.
+"""
+
+from qmq.broker.messages.message import Message
+from qmq.dots import Origin
+
+ORIGINS_MAX = 4096
+"""Incarnations that are remembered; at the bound the one heard first is forgotten."""
+
+
+class Once:
+    """What was told of every origin. `late` counts what was not."""
+
+    __slots__ = ("_last", "late")
+
+    def __init__(self) -> None:
+        self.late = 0
+        self._last: dict[Origin, int] = {}
+
+    def fresh(self, messages: list[Message]) -> list[Message]:
+        """Those of one frame that may be told now, and count as told. They are of one origin, in its order."""
+        first, last = messages[0], messages[-1]
+        told = self._last.get(first.origin)
+        if told is None:
+            if len(self._last) >= ORIGINS_MAX:
+                del self._last[next(iter(self._last))]
+            told = 0
+        # Numbers of memory-only messages go downwards.
+        if told > first.sequence >= last.sequence and first.origin == last.origin:
+            self._last[first.origin] = last.sequence
+            return messages
+        return [message for message in messages if self._is_fresh(message)]
+
+    def _is_fresh(self, message: Message) -> bool:
+        if message.sequence < self._last.get(message.origin, 0):
+            self._last[message.origin] = message.sequence
+            return True
+        self.late += 1
+        return False

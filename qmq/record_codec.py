@@ -1,0 +1,294 @@
+"""What the broker decides and what the journal holds, in one table, both directions.
+
+    broker                          record
+    ------------------------------  ---------------------------------------------------------
+    Message (fanout, durable queue) PUBLISH  destination, header block, body
+    Settle                          SETTLE   destination = the queue, body = the dots
+    (start of an incarnation)       START    written by the store before anything else
+    Burial                          DEAD     destination, header block = the letter's; body = it, and what is settled
+    Attempts                        ATTEMPTS destination = the queue, body = how often each message failed
+    Gap                             GAP      body = the origin and how far it was given up
+    Moved                           CURSOR   destination = the fanout, body = what became of the cursor
+    Fact                            TERM     body = who serves whose queue messages; as VOTE: who has this node's vote
+    Fact                            GONE     body = a stretch of records that are nowhere any more
+
+Records of unknown kinds are stored and relayed byte for byte and mean nothing here.
+"""
+
+from collections.abc import Callable
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.dedup import dedup_key
+from qmq.broker.messages.destination import kind_of
+from qmq.broker.messages.message import Attempts, Burial, Envelope, Fact, Message, Moved, OwnRecord, Settle
+from qmq.dots import Dot, Origin, Vector
+from qmq.errors import Refused
+from qmq.storage.catalog.incarnations import Seal, unpack_seals
+from qmq.storage.format.batch import GAPS, batch_records, encode_batch
+from qmq.storage.format.cursor_record import pack_move, unpack_move
+from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
+from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.lost_record import unpack_gone
+from qmq.storage.format.record import (
+    TIMED,
+    Kind,
+    Record,
+    pack_alike,
+    pack_dots,
+    pack_envelope,
+    pack_gap,
+    pack_middle,
+    pack_record,
+    unpack_dots,
+    with_priority,
+)
+from qmq.storage.format.term_record import TermNote, is_term, unpack_term
+
+PUBLISH = Kind.PUBLISH
+BATCH_BYTES_TARGET = 1 << 20
+"""A batch is closed when it reaches this; one Outcome is not split over two, so a transaction is all or nothing."""
+
+OUTCOME_BYTES_MAX = 47 << 20
+"""More than the largest transaction has, together with its dead letters and what may stand before it, and less than a
+batch may have. An Outcome beyond it (a thousand large messages that die at once) is split: its records are in one
+append and one sync all the same."""
+
+LENGTH_BYTES = 4
+"""What a batch's table of lengths has for each record."""
+
+ENVELOPES_MAX = 4096
+"""Envelopes of replicated records that are remembered; at the bound all are forgotten."""
+
+
+def encode_group(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
+    """Everything a group of commits appends, own batches and replicated ones.
+
+    Own batches come first, so that they are few and large; only a Gap keeps its place among the replicated ones,
+    because it changes which of them may follow.
+    """
+    batches: list[bytes] = []
+    part: list[Outcome] = []
+    for out in outcomes:
+        if out.has_gap and part:
+            batches += _encode_part(origin, part)
+            part = []
+        part.append(out)
+    return batches + _encode_part(origin, part)
+
+
+def _encode_part(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
+    batches = encode_records(origin, outcomes)
+    for out in outcomes:
+        for _, _, batch in out.batches:
+            batches.append(batch)
+    return batches
+
+
+def encode_records(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
+    """The own records of `outcomes`, in order of decision, as batches ready to append."""
+    batches: list[bytes] = []
+    items: list[OwnRecord] = []
+    packed: list[bytes] = []
+    size = attributes = 0
+    for out in outcomes:
+        if out.has_gap:
+            attributes = GAPS
+        records = _packed(out.records)
+        # Weighed as they are: what an Outcome counts while it is made leaves out names.
+        record_bytes = LENGTH_BYTES * len(records) + sum(map(len, records))
+        if packed and size + record_bytes > OUTCOME_BYTES_MAX:
+            batches.append(_batch(origin, items, packed, attributes))
+            items, packed, size = [], [], 0
+        if record_bytes > OUTCOME_BYTES_MAX:
+            batches += _split(origin, out.records, records, attributes)
+            continue
+        items += out.records
+        packed += records
+        size += record_bytes
+        if size >= BATCH_BYTES_TARGET:
+            batches.append(_batch(origin, items, packed, attributes))
+            items, packed, size = [], [], 0
+    if packed:
+        batches.append(_batch(origin, items, packed, attributes))
+    return batches
+
+
+def record_of(message: Message) -> bytes:
+    """The record that publishes `message`, packed."""
+    return _packed([message])[0]
+
+
+def _split(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int) -> list[bytes]:
+    """An Outcome too large for one batch, as several."""
+    batches: list[bytes] = []
+    begin = size = 0
+    for end, record in enumerate(packed, 1):
+        size += len(record)
+        if size >= BATCH_BYTES_TARGET or end == len(packed):
+            batches.append(_batch(origin, items[begin:end], packed[begin:end], attributes))
+            begin, size = end, 0
+    return batches
+
+
+def _batch(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int) -> bytes:
+    first, last = items[0], items[-1]
+    return encode_batch(
+        origin, packed, first.sequence, last.sequence, first.timestamp_us, last.timestamp_us, attributes
+    )
+
+
+def _packed(items: list[OwnRecord]) -> list[bytes]:
+    """The records of one Outcome."""
+    packed: list[bytes] = []
+    # Neighbours mostly differ in sequence and body only: what stands between these is kept from the one before.
+    before: Envelope | None = None
+    before_us = before_bytes = -1
+    middle = b""
+    for item in items:
+        sequence, now_us = item.sequence, item.timestamp_us
+        if isinstance(item, Message):
+            envelope = item.envelope
+            body = item.body
+            body_bytes = len(body)
+            if envelope is not before or body_bytes != before_bytes or now_us != before_us:
+                before, before_bytes, before_us = envelope, body_bytes, now_us
+                head = envelope.packed or _pack(envelope)
+                middle = pack_middle(now_us, PUBLISH, envelope.flags, head, body_bytes)
+            packed.append(pack_alike(sequence, middle, body))
+        elif isinstance(item, Settle):
+            packed.append(_pack_settle(item))
+        elif isinstance(item, Burial):
+            envelope = item.letter.envelope
+            head = envelope.packed or _pack(envelope)
+            dead = pack_dead(item.queue, item.dot, item.letter.body)
+            packed.append(pack_record(sequence, now_us, Kind.DEAD, envelope.flags, head, dead))
+        elif isinstance(item, Attempts):
+            head = pack_envelope(item.queue, b"")
+            counts = pack_attempts(item.counts.items())
+            packed.append(pack_record(sequence, now_us, Kind.ATTEMPTS, 0, head, counts))
+        elif isinstance(item, Moved):
+            head = pack_envelope(item.move.name.destination, b"")
+            packed.append(pack_record(sequence, now_us, Kind.CURSOR, 0, head, pack_move(item.move)))
+        elif isinstance(item, Fact):
+            packed.append(pack_record(sequence, now_us, item.kind, 0, pack_envelope("", b""), item.body))
+        else:
+            head = pack_envelope("", b"")
+            packed.append(pack_record(sequence, now_us, Kind.GAP, 0, head, pack_gap(item.origin, item.through)))
+    return packed
+
+
+def _pack(envelope: Envelope) -> bytes:
+    """What the records of all messages in `envelope` share; remembered there."""
+    envelope.packed = pack_envelope(envelope.destination, envelope.headers)
+    envelope.flags = _flags(envelope)
+    return envelope.packed
+
+
+def _flags(envelope: Envelope) -> int:
+    """What the stores must know of a message without reading its headers."""
+    terms = envelope.terms
+    if terms is None:
+        return 0
+    return with_priority(TIMED if terms.is_timed else 0, terms.priority)
+
+
+def _pack_settle(settle: Settle) -> bytes:
+    head = pack_envelope(settle.queue, b"")
+    return pack_record(settle.sequence, settle.timestamp_us, Kind.SETTLE, 0, head, pack_dots(settle.dots))
+
+
+def message_keys(batch: bytes) -> list[tuple[bytes, int]]:
+    """(key, sequence) of the messages in a batch that have a dedup id."""
+    found: list[tuple[bytes, int]] = []
+    for record in batch_records(batch):
+        if record.kind == Kind.PUBLISH:
+            key = dedup_key(record.destination, record.headers)
+            if key is not None:
+                found.append((key, record.sequence))
+    return found
+
+
+class Replay:
+    """Records back into the broker: replicated ones while running, own ones at start."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._envelopes: dict[tuple[str, bytes], Envelope] = {}
+        self.on_term: Callable[[TermNote], None] = _nobody_asks
+        """Told of every TERM that comes in, and of votes of this node's earlier lives."""
+        self.on_seal: Callable[[str, list[Seal]], None] = _nobody_seals
+        """Told of every SEAL that comes in, and of whose node."""
+
+    def message_of(self, origin: Origin, record: Record) -> Message | None:
+        """The message that a PUBLISH record carries; None when its destination means nothing to this version."""
+        envelope = self._envelope_of(record.destination, record.headers)
+        if envelope is None:
+            return None
+        return Message(envelope, record.body, origin, record.sequence, record.timestamp_us)
+
+    def message_of_row(self, row: QueueRow) -> Message | None:
+        """The message that a row of the queue store holds."""
+        envelope = self._envelope_of(row.queue, row.headers)
+        if envelope is None:
+            return None
+        message = Message(envelope, row.body, row.dot.origin, row.dot.sequence, row.timestamp_us)
+        message.attempts = row.attempts
+        return message
+
+    def _envelope_of(self, destination: str, headers: bytes) -> Envelope | None:
+        key = (destination, headers)
+        envelope = self._envelopes.get(key)
+        if envelope is None:
+            try:
+                kind = kind_of(destination)
+            except Refused:
+                return None
+            if len(self._envelopes) >= ENVELOPES_MAX:
+                self._envelopes.clear()
+            envelope = self._envelopes[key] = Envelope(destination, kind, headers, durable=True)
+        return envelope
+
+    def accept(self, origin: Origin, records: list[Record], have: Vector, out: Outcome) -> None:
+        """Apply replicated records of `origin`; `have` already includes them."""
+        for record in records:
+            if record.kind == Kind.PUBLISH:
+                message = self.message_of(origin, record)
+                if message is not None:
+                    self._broker.accept(message, out)
+            elif record.kind == Kind.SETTLE:
+                settle = Dot(origin, record.sequence)
+                self._broker.accept_settles(record.destination, unpack_dots(record.body), have, settle)
+            elif record.kind == Kind.DEAD:
+                queue, dot, body = unpack_dead(record.body)
+                envelope = self._envelope_of(record.destination, record.headers)
+                if envelope is not None:
+                    letter = Message(envelope, body, origin, record.sequence, record.timestamp_us)
+                    self._broker.accept(letter, out)
+                self._broker.accept_settles(queue, [dot], have, Dot(origin, record.sequence))
+            elif record.kind == Kind.ATTEMPTS:
+                self._broker.queues.failed_before(unpack_attempts(record.body))
+            elif record.kind == Kind.CURSOR:
+                self._broker.durables.accept(unpack_move(record.destination, record.body))
+            elif record.kind == Kind.SEAL:
+                self.on_seal(origin.node, unpack_seals(record.body))
+            elif record.kind == Kind.GONE and origin.node == self._broker.origin.node:
+                # Of an earlier life, which a peer brings back.
+                stretch = unpack_gone(record.body)
+                self._broker.durables.gone.add(stretch.origin, stretch.last)
+            elif is_term(record.kind, origin.node, self._broker.origin.node):
+                self.on_term(unpack_term(record.kind, record.body))
+
+    def restore(self, origin: Origin, record: Record) -> None:
+        """Put an owned, unsettled queue message of an earlier life back; nothing is handed out."""
+        message = self.message_of(origin, record)
+        if message is not None:
+            self._broker.queues.restore(message)
+
+
+def _nobody_seals(writer: str, seals: list[Seal]) -> None:
+    """What becomes of seals where nothing is ever forgotten."""
+
+
+def _nobody_asks(note: TermNote) -> None:
+    """What becomes of terms on a node whose messages nobody takes over."""

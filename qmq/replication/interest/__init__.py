@@ -1,0 +1,1 @@
+"""Which topics the subscribers of a node want, as versioned state."""

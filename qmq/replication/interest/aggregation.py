@@ -1,0 +1,126 @@
+"""Many names become their prefix: what a node tells of its interest is bounded, however much its subscribers want.
+
+Names are grouped by what stands before their last word (`/topic/app.user.` or `/topic/app/`). Beyond `NAMES_MAX` names
+in one group the others are told the pattern for the whole group and no name of it; below half of that they are told the
+names again. To find these all that is wanted must be looked through, so that is put off until as many changes have come
+as there are names, and every change pays for one look. When even that leaves more than `PATTERNS_MAX`, the others are
+told to send every topic. It costs the link messages that nobody wants, and never loses one that somebody does. Pure.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from qmq.broker.messages.destination import is_pattern
+from qmq.replication.interest.interest import PATTERNS_MAX
+
+NAMES_MAX: Final = 1000
+"""Names of one group that are told one by one."""
+
+EVERYTHING: Final = "/topic/*"
+
+
+class Aggregate:
+    """`wanted` holds what local subscribers want, kept by its owner; `told` is what the others are told of it."""
+
+    def __init__(self, wanted: Collection[str]) -> None:
+        self.told: dict[str, None] = {}
+        self._wanted = wanted
+        self._names: dict[str, int] = {}
+        self._groups: dict[str, None] = {}
+        # Groups of which few names are left, and how much has changed since such were last looked for.
+        self._shrunk: dict[str, None] = {}
+        self._changes = 0
+        self._everything = False
+
+    def change(self, patterns: Iterable[str]) -> dict[str, bool]:
+        """Local subscribers began or ceased to want these; returns what the others must hear of it."""
+        if self._everything:
+            return {} if len(self._wanted) > PATTERNS_MAX // 2 else self._tell(self._all())
+        touched = dict.fromkeys(patterns)
+        for pattern in list(touched):
+            group = group_of(pattern)
+            if group is not None:
+                self._count(group, 1 if pattern in self._wanted else -1, touched)
+        self._changes += len(touched)
+        if self._shrunk and self._changes >= len(self._wanted):
+            self._split(touched)
+        changes = self._tell_some(touched)
+        if len(self.told) > PATTERNS_MAX:
+            self._everything = True
+            self._names, self._groups, self._shrunk = {}, {}, {}
+            late = self._tell({EVERYTHING: None})
+            # What has not been told before need not be taken back.
+            changes = {p: wanted for p, wanted in {**changes, **late}.items() if wanted or changes.get(p) is not True}
+        return changes
+
+    def _count(self, group: str, step: int, touched: dict[str, None]) -> None:
+        """One name of the group more, or less; what else is told from now on is added to `touched`."""
+        count = self._names.get(group, 0) + step
+        if count:
+            self._names[group] = count
+        else:
+            self._names.pop(group, None)
+        if group in self._groups:
+            if not count:
+                del self._groups[group]
+                self._shrunk.pop(group, None)
+                touched[group] = None
+            elif count < NAMES_MAX // 2:
+                self._shrunk[group] = None
+            else:
+                self._shrunk.pop(group, None)
+        elif count > NAMES_MAX:
+            self._groups[group] = None
+            touched.update({name: None for name in self.told if group_of(name) == group})
+            touched[group] = None
+
+    def _split(self, touched: dict[str, None]) -> None:
+        """Tell the names of groups that have shrunk."""
+        shrunk, self._shrunk, self._changes = self._shrunk, {}, 0
+        for group in shrunk:
+            del self._groups[group]
+        touched.update(shrunk)
+        touched.update({name: None for name in self._wanted if group_of(name) in shrunk})
+
+    def _is_told(self, pattern: str) -> bool:
+        return pattern in self._groups or (pattern in self._wanted and group_of(pattern) not in self._groups)
+
+    def _tell_some(self, touched: Iterable[str]) -> dict[str, bool]:
+        changes: dict[str, bool] = {}
+        for pattern in touched:
+            wanted = self._is_told(pattern)
+            if wanted == (pattern in self.told):
+                continue
+            changes[pattern] = wanted
+            if wanted:
+                self.told[pattern] = None
+            else:
+                del self.told[pattern]
+        return changes
+
+    def _tell(self, fresh: dict[str, None]) -> dict[str, bool]:
+        changes = {pattern: False for pattern in self.told if pattern not in fresh}
+        changes.update({pattern: True for pattern in fresh if pattern not in self.told})
+        self.told = fresh
+        return changes
+
+    def _all(self) -> dict[str, None]:
+        """Everything anew, from what is wanted."""
+        self._everything = False
+        self._names, self._groups = {}, {}
+        for pattern in self._wanted:
+            group = group_of(pattern)
+            if group is not None:
+                self._names[group] = self._names.get(group, 0) + 1
+        self._groups = {group: None for group, count in self._names.items() if count > NAMES_MAX}
+        single = {pattern: None for pattern in self._wanted if self._is_told(pattern)}
+        return {**self._groups, **single}
+
+
+def group_of(pattern: str) -> str | None:
+    """The pattern that stands for `pattern` and all names beside it; None when it stands for itself."""
+    if is_pattern(pattern):
+        return None
+    end = max(pattern.rfind("."), pattern.rfind("/")) + 1
+    # With nothing behind it no word would match.
+    return None if end == len(pattern) else f"{pattern[:end]}*"

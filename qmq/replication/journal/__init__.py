@@ -1,0 +1,1 @@
+"""Copying journals between nodes: what is sent, what is accepted, and what is missing."""

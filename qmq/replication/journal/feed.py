@@ -1,0 +1,195 @@
+"""What one peer is sent of the journal: live copying and catching up after a week are this one rule.
+
+The feed knows what the peer has (what it told, plus what was sent to it) and walks the journal. A batch that the peer
+has is passed over; one that continues what it has is sent; one beyond a hole is sent only after a gap notice, if
+retention made the hole. A hole that damage made is told as such, once, and left to others to fill, because a damaged
+node says "unknown", never "no"; what comes after it is sent when the peer has got past it. A hole at the end of an
+origin has no batch behind it that would show it: the end of the walk does (`ended`). What stands in the journal
+for a stretch of which only a rest was left (`batch.REST`) is no record of the origin: it counts as dropped.
+
+A peer with the feature `SNAPSHOT` may still get what the stores have of a gap (`gaps`): nothing of that origin is sent
+until it has got past it. For any other peer the gap is final, and the walk goes on behind it.
+
+Surprising: origins that the peer follows at their own node (`direct`) are passed over without counting as known, so
+that in a healthy mesh a record crosses each link once, not once per relay. When such a direct link ends, the peer
+says so and the feed begins again where the peer really is.
+
+The window (`pace`) bounds what is sent and not yet acknowledged as received; beyond it the peer lags, which costs disk
+here and no memory. Pure.
+"""
+
+from collections import deque
+from typing import Final
+
+from qmq.dots import Origin, Vector, merge
+from qmq.replication.protocol.congestion import Pace
+from qmq.replication.protocol.frames import Ack, Batches, Gap, Hole
+from qmq.storage.format.batch import REST, BatchHead
+
+WINDOW_BATCHES: Final = 256
+
+Read = list[tuple[int, BatchHead, bytes]]
+"""What `Journal.read` gives: position, head, bytes."""
+
+
+class Feed:
+    """One peer's feed. It sends nothing before the peer's first Ack. `fills`: no gap is final for this peer."""
+
+    def __init__(self, *, fills: bool = False) -> None:
+        self._fills = fills
+        # Origins of which nothing is sent until the peer has this much: it was told a gap, or a hole.
+        self._awaited: Vector = {}
+        self.peer: Vector = {}
+        """What the peer has, or was sent."""
+        self.durable: Vector = {}
+        """What the peer has told to be durable there."""
+        self.began = False
+        self.seek_again = False
+        """The journal must be walked anew from `peer`; the walker takes this back before it seeks."""
+        self.bytes_sent = 0
+        self.pace = Pace()
+        self.now = 0.0
+        """Seconds of any clock that only goes on; whoever calls sets it first."""
+        self._told: Vector = {}
+        self._direct: frozenset[Origin] = frozenset()
+        self._frames = 0
+        # Number, bytes, batches and time of each frame that is not acknowledged.
+        self._waiting: deque[tuple[int, int, int, float]] = deque()
+        self._waiting_bytes = 0
+        self._waiting_batches = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be sent now."""
+        return self.room > 0 and self._waiting_batches < WINDOW_BATCHES
+
+    @property
+    def room(self) -> int:
+        """How many bytes may be sent now."""
+        return self.pace.window - self._waiting_bytes
+
+    def acknowledged(self, ack: Ack) -> None:
+        """The peer tells what it has."""
+        while self._waiting and self._waiting[0][0] <= ack.frames:
+            _, size, count, sent_at = self._waiting.popleft()
+            self.pace.took(self.now - sent_at)
+            self._waiting_bytes -= size
+            self._waiting_batches -= count
+        merge(self._told, ack.received)
+        merge(self.peer, ack.received)
+        merge(self.durable, ack.durable)
+        for origin in [o for o, through in self._awaited.items() if self.peer.get(o, 0) >= through]:
+            del self._awaited[origin]
+            self.seek_again = True
+        if ack.direct is not None:
+            direct = frozenset(ack.direct)
+            if not self._direct <= direct:
+                self.seek_again = True
+            self._direct = direct
+        if not self.began:
+            self.began = self.seek_again = True
+
+    def start_again(self, base: Vector) -> Gap | None:
+        """A walk begins at `seek(peer)`; what retention has dropped and the peer lacks is told as a gap."""
+        gaps = [
+            (origin, through)
+            for origin, through in base.items()
+            if through > max(self.peer.get(origin, 0), self._awaited.get(origin, 0)) and origin not in self._direct
+        ]
+        self._pass(gaps)
+        return Gap(gaps) if gaps else None
+
+    def _pass(self, gaps: list[tuple[Origin, int]]) -> None:
+        """The peer has been told these gaps."""
+        merge(self._awaited if self._fills else self.peer, dict(gaps))
+
+    def select(self, read: Read, durable_end: int, base: Vector) -> tuple[list[Gap | Hole | Batches], int | None]:
+        """What of `read` is sent, in order, and the position to go on from (None: none of it was durable)."""
+        frames: list[Gap | Hole | Batches] = []
+        holes: list[Origin] = []
+        chosen: list[bytes] = []
+        chosen_bytes = 0
+        position: int | None = None
+        for begin, head, data in read:
+            if begin + head.size > durable_end:
+                break
+            position = begin + head.size
+            known = self.peer.get(head.origin, 0)
+            if head.last <= known or head.origin in self._direct or head.origin in self._awaited:
+                continue
+            # What stores had left may end inside a batch, and stands in no journal as the origin wrote it.
+            is_rest = head.attributes & REST != 0 or head.first <= known
+            if head.first != known + 1 and not is_rest and base.get(head.origin, 0) < head.first - 1:
+                holes.append(head.origin)
+                self._awaited[head.origin] = head.first - 1
+                continue
+            if head.first != known + 1 or is_rest:
+                self._close(frames, chosen)
+                chosen = []
+                gone = [(head.origin, head.last if is_rest else head.first - 1)]
+                self._pass(gone)
+                frames.append(Gap(gone))
+                if is_rest or self._fills:
+                    continue
+            if chosen and chosen_bytes + len(data) > self.pace.turn_bytes:
+                self._close(frames, chosen)
+                chosen = []
+            chosen_bytes = len(data) + (chosen_bytes if chosen else 0)
+            chosen.append(data)
+            self.peer[head.origin] = head.last
+        self._close(frames, chosen)
+        # Retention may have overtaken the walk; of an origin that writes no more, nothing else would tell the peer.
+        gap = self.start_again(base)
+        if gap is not None:
+            frames.append(gap)
+        if holes:
+            frames.append(Hole(tuple(holes)))
+        return frames, position
+
+    def ended(self, had: Vector, given_up: Vector) -> list[Gap | Hole]:
+        """The walk has passed the position before which the journal had `had`: what of it the peer was not given.
+
+        That is damaged, unless this node gave it up itself (`given_up`). Told once, like any other hole.
+        """
+        lacking = [
+            (origin, last)
+            for origin, last in had.items()
+            if last > self.peer.get(origin, 0) and origin not in self._awaited and origin not in self._direct
+        ]
+        gaps = [(origin, last) for origin, last in lacking if last <= given_up.get(origin, 0)]
+        holes = [(origin, last) for origin, last in lacking if last > given_up.get(origin, 0)]
+        self._pass(gaps)
+        self._awaited.update(holes)
+        frames: list[Gap | Hole] = []
+        if gaps:
+            frames.append(Gap(gaps))
+        if holes:
+            frames.append(Hole(tuple(origin for origin, _ in holes)))
+        return frames
+
+    def has_exactly(self, origin: Origin, last: int) -> bool:
+        """Whether the peer has told this to be what it has of `origin`, received and durable."""
+        return self.began and self._told.get(origin, 0) == last == self.durable.get(origin, 0)
+
+    def has_none_beyond(self, origin: Origin, last: int) -> bool:
+        """Whether the peer has no more of `origin` than that, and nothing is on its way."""
+        return self.began and self.peer.get(origin, 0) <= last
+
+    def lag(self, have: Vector) -> dict[Origin, int]:
+        """Per origin, how many of our records the peer has not told to have received; only where there are some."""
+        return {
+            origin: last - self._told.get(origin, 0)
+            for origin, last in have.items()
+            if last > self._told.get(origin, 0)
+        }
+
+    def _close(self, frames: list[Gap | Hole | Batches], chosen: list[bytes]) -> None:
+        if not chosen:
+            return
+        self._frames += 1
+        body = chosen[0] if len(chosen) == 1 else b"".join(chosen)
+        self._waiting.append((self._frames, len(body), len(chosen), self.now))
+        self._waiting_bytes += len(body)
+        self._waiting_batches += len(chosen)
+        self.bytes_sent += len(body)
+        frames.append(Batches(self._frames, body))

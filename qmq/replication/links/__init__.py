@@ -1,0 +1,1 @@
+"""Links in motion: dialling, listening, both halves of a link, and routes over them."""

@@ -1,0 +1,28 @@
+"""What either end of a link may send: replies to sessions of the other node, questions to it, answers, its standing,
+and what it has to say about terms.
+
+Nothing here is promised: a link that ends takes what was on its way with it. A standing is told anew on the next.
+"""
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.dots import Origin
+from qmq.replication.links.host import Host
+from qmq.replication.links.outbox import Outbox
+from qmq.replication.protocol.frames import Answer, Both, Question, Replies
+from qmq.replication.protocol.membership_frame import Members
+
+
+def take_both_ways(host: Host, peer: Origin, frame: Both, way: Outbox, out: Outcome) -> None:
+    """Obey one frame of `peer`, with which `way` is shared."""
+    match frame:
+        case Replies(messages):
+            for message in messages:
+                host.broker.replies.from_peer(message, out)
+        case Question(number, body):
+            host.question_came(peer, number, body)
+        case Answer(number, body):
+            host.answer_came(peer, number, body)
+        case Members(standing):
+            host.standing_came(peer.node, standing)
+        case _:
+            host.terms_came(peer, frame, way, out)

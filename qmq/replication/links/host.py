@@ -1,0 +1,203 @@
+"""What links ask of the node they belong to, and of its configuration. `qmq.server` implements it; tests have a twin.
+
+Decisions follow one order everywhere: wait for `commit_slot`, then decide and `submit` without an await in between,
+because a cancel there would lose what was decided. Everything here that is not `async` returns at once, except the
+three journal readers, which block and are called in a worker thread (`World.run_blocking`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.dots import Origin, Vector
+from qmq.environment import World
+from qmq.members import Membership, Standing
+from qmq.record_codec import Replay
+from qmq.replication.links.outbox import Outbox
+from qmq.replication.protocol.takeover_frames import Terms
+from qmq.storage.format.batch import BatchHead
+
+
+class Host(Protocol):
+    """One node, as its links see it."""
+
+    @property
+    def origin(self) -> Origin:
+        """This incarnation."""
+
+    @property
+    def broker(self) -> Broker: ...
+
+    @property
+    def replay(self) -> Replay: ...
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def membership(self) -> Membership:
+        """Who counts, as far as this node knows."""
+
+    def submit(self, out: Outcome) -> None:
+        """Finish `out`, tell its `now` half, queue it for commit; also when it is empty: free credit may be new."""
+
+    async def commit_slot(self) -> None:
+        """Wait until the commit queue has room."""
+
+    async def all_told(self) -> None:
+        """Return when everything submitted before this call is durable and told.
+
+        A new link waits for this, so that a message lent against the credit of the link before it is not sent over
+        this one.
+        """
+
+    def received_vector(self) -> Vector:
+        """What is decided, also what is not durable yet: the live dict, which a link raises when it accepts."""
+
+    def durable_vector(self) -> Vector:
+        """What would survive a power cut now."""
+
+    def journal_durable_end(self) -> int:
+        """Position up to which the journal is durable; always at the end of a batch."""
+
+    async def journal_grew(self, position: int) -> None:
+        """Return when `journal_durable_end()` is beyond `position`."""
+
+    def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        """Whole batches from `position` on, each with the position where it begins; at least one if there is one."""
+
+    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        """As `read_journal`, without blocking; [] when what is wanted is not in memory any more."""
+
+    def seek_journal(self, vector: Vector) -> int:
+        """The first position at which a batch may lie that `vector` does not cover."""
+
+    def journal_reach(self) -> tuple[Vector, int]:
+        """What the journal has, and a position before which all of it came."""
+
+    def journal_base(self) -> Vector:
+        """What retention has dropped from the journal, per origin."""
+
+    def accept_gap(self, origin: Origin, through: int) -> None:
+        """Records of `origin` up to `through` will never come: alarm, note it, raise `received_vector()` at once.
+
+        Everything submitted before is appended before the note.
+        """
+
+    def repair_soon(self) -> None:
+        """A peer cannot send something from its journal (`Mesh.next_repair`), or links have changed."""
+
+    def link_caught_up(self, peer: str) -> None:
+        """All that `peer` had when the link to it was made is here. Once per connection."""
+
+    def held_came(self, peer: str) -> None:
+        """`peer` has told over its present link what its consumers hold of what is served here."""
+
+    def peer_durable(self, peer: str, vector: Vector) -> None:
+        """`peer` has reported what is durable there: the whole of it, not only what is new."""
+
+    def peer_knows(self, peer: str, vector: Vector) -> None:
+        """`peer` had this durably when the link to it began."""
+
+    def refused_as_retired(self, peer: str) -> None:
+        """`peer` lets us in no more, because this node was retired."""
+
+    def standing_came(self, peer: str, standing: Standing) -> None:
+        """`peer` tells who it is and whom it knows, in the midst of another decision."""
+
+    def interest_heard(self) -> None:
+        """Peers may have confirmed more of what is wanted here, or told more of what they want; in the midst of another
+        decision."""
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether this node obeys terms (`qmq.broker.takeover.ownership`)."""
+
+    @property
+    def terms_served(self) -> Mapping[str, int]:
+        """Owner → term in which this node serves it, where that is not term 0; live."""
+
+    def terms_came(self, peer: Origin, frame: Terms, way: Outbox, out: Outcome) -> None:
+        """`peer` says something about terms; an echo goes back by `way`."""
+
+    def greet(self, way: Outbox) -> None:
+        """A link begins: the first beat, before anything that is borrowed over it."""
+
+    def may_borrow(
+        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
+    ) -> Mapping[str, bool | None]:
+        """Of which `owners` what `peer` lends in these terms may be handed to consumers.
+
+        `echo_us` is the newest stamp of this node that came back on the same link before, and `least_ms` what the last
+        beat there told (`Beat.least_ms`). False: not now, the peer may have it back. None: never, for another serves
+        that owner in a later term; the peer is about to learn it.
+        """
+
+    def links_changed(self) -> None:
+        """A link began or ended, in the midst of another decision."""
+
+    def question_came(self, peer: Origin, number: int, question: bytes) -> None:
+        """`peer` asks something. `Mesh.answer` may follow, soon or never: more at once than is wanted are ignored."""
+
+    def answer_came(self, peer: Origin, number: int, answer: bytes) -> None:
+        """`peer` answers what `Mesh.ask` has asked under that number; perhaps too late."""
+
+    def alarm(self, code: str, message: str) -> None:
+        """Something that an operator must see. `code` as in `errors`."""
+
+
+class Address(Protocol):
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class Peer(Protocol):
+    """One node of the peers file."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def mesh(self) -> Address:
+        """Where the other nodes dial it."""
+
+
+class Peers(Protocol):
+    """The peers file, as far as links need it (`qmq.config.PeersFile`)."""
+
+    @property
+    def mesh(self) -> str:
+        """The mesh's id."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def secret(self) -> str | None: ...
+
+    @property
+    def nodes(self) -> Sequence[Peer]:
+        """All of them, this one too."""
+
+
+class Settings(Protocol):
+    """The `[mesh]` section of the node file (`qmq.config.MeshSettings`), as far as links need it. Seconds."""
+
+    @property
+    def redial_seconds_min(self) -> float: ...
+
+    @property
+    def redial_seconds_max(self) -> float: ...
+
+    @property
+    def beat_seconds(self) -> float: ...
+
+    @property
+    def suspicion_seconds(self) -> float: ...
+
+    @property
+    def redeliver_after_seconds(self) -> float: ...

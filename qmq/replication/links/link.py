@@ -1,0 +1,368 @@
+"""One link in motion: bytes, beats and deadlines of a connection, and the side that dials.
+
+`Line` runs a connection for either side: one task reads, one writes, one watches for silence. `Link` dials one peer
+for as long as the node lives. No failure of a connection ends the node: it is logged, and the next one is dialled
+after a random part of a growing wait.
+
+Surprising: silence counts only while we read. A node whose disk is slow stops reading for a while and must not take
+that for a dead peer.
+"""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn
+
+import trio
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.environment import Pipe, Tls, World
+from qmq.errors import MeshError, StorageError
+from qmq.replication.links.host import Address, Peer, Settings
+from qmq.replication.links.outbox import Outbox, encode_send
+from qmq.replication.links.pulling import Following
+from qmq.replication.links.registry import QUIET, Hub
+from qmq.replication.protocol.conversation import Conversation, LinkState
+from qmq.replication.protocol.frames import Gap, MeshFrame, Paths, Serves
+from qmq.replication.protocol.handshake import NONCE_CHARACTERS, Dialling
+from qmq.wire.stomp.writer import HEARTBEAT
+
+READ_BYTES: Final = 64 << 10
+LOGIN_SECONDS: Final = 5.0
+"""From the first byte to an open link; dialling, TLS included, has as long again."""
+
+FAREWELL_SECONDS: Final = 1.0
+"""For the frame that is being written, and again for the ERROR that says why a link ends."""
+
+log = logging.getLogger(__name__)
+
+LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
+"""What a connection does when it ends without anybody's fault."""
+
+
+class Line:
+    """One connection, from accept or dial to its end. `take_frames` obeys what came; it may wait for the disk."""
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        conversation: Conversation,
+        encode: Callable[[MeshFrame], bytes],
+        *,
+        take_frames: Callable[[list[MeshFrame]], Awaitable[None]],
+        before_write: Callable[[], None] = lambda: None,
+        settings: Settings,
+    ) -> None:
+        self.pipe = pipe
+        self.conversation = conversation
+        self.outbox = Outbox(encode, self._wake)
+        self.heard_at = trio.current_time()
+        self.mid_frame = False
+        """A write is under way, or was given up: the other side has half a frame."""
+        self._take_frames = take_frames
+        self._before_write = before_write
+        self._settings = settings
+        self._waiting = trio.Event()
+        self._sending = trio.CancelScope()
+        self._write_until = math.inf
+        self._reading = False
+
+    async def run(self) -> None:
+        """Return when the other side has ended the connection, or raise why this one did."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write)
+            nursery.start_soon(self._watch)
+            nursery.start_soon(self._hurry_login)
+            try:
+                await self._read()
+            finally:
+                # Half a frame would spoil the farewell, so the writer is not cancelled but hurried.
+                self._sending.deadline = self._write_until = trio.current_time() + FAREWELL_SECONDS
+            nursery.cancel_scope.cancel()
+
+    async def _read(self) -> None:
+        conversation = self.conversation
+        while True:
+            self._reading = True
+            data = await self.pipe.receive_some(READ_BYTES)
+            self._reading = False
+            self.heard_at = trio.current_time()
+            if not data:
+                return
+            frames = conversation.receive(data)
+            if conversation.reply:
+                self.outbox.put_bytes(conversation.reply)
+                conversation.reply = b""
+            await self._take_frames(frames)
+            if conversation.error is not None:
+                raise conversation.error
+            if conversation.state is LinkState.ENDED:
+                return
+            self.heard_at = trio.current_time()
+
+    async def _write(self) -> None:
+        while True:
+            self._waiting = trio.Event()
+            self._before_write()
+            data = self.outbox.take()
+            if not data:
+                with trio.move_on_after(self._beat_seconds()) as beat:
+                    await self._waiting.wait()
+                if not beat.cancelled_caught or self.conversation.partner is None:
+                    continue
+                self._before_write()
+                data = self.outbox.take() or HEARTBEAT
+            self.mid_frame = True
+            with trio.CancelScope(shield=True, deadline=self._write_until) as self._sending:
+                await self.pipe.send_all(data)
+                self.mid_frame = False
+            if self.mid_frame:
+                return
+
+    def _wake(self) -> None:
+        self._waiting.set()
+
+    def _beat_seconds(self) -> float:
+        """As often as both sides want: the slower of the two words, as STOMP has it."""
+        partner = self.conversation.partner
+        theirs = 0.0 if partner is None else partner.beat_ms / 1000
+        return max(self._settings.beat_seconds, theirs)
+
+    async def _watch(self) -> NoReturn:
+        while True:
+            patience = max(self._settings.suspicion_seconds, 2 * self._beat_seconds())
+            silent = trio.current_time() - self.heard_at
+            if self._reading and silent >= patience:
+                raise MeshError("silent", f"nothing was heard for {patience:g} s")
+            if self.outbox.overflowed:
+                raise MeshError("not-reading", "the peer does not read what it is told")
+            await trio.sleep(max(min(patience - silent, self._settings.beat_seconds), 0.001))
+
+    async def _hurry_login(self) -> None:
+        await trio.sleep(LOGIN_SECONDS)
+        if not self.conversation.is_proven:
+            raise MeshError("login-too-slow", f"the other side had not proven itself after {LOGIN_SECONDS:g} s")
+
+
+def fresh_nonce(world: World) -> str:
+    """Never used before, and not to be guessed if the world's chance is not."""
+    return f"{world.chance.getrandbits(4 * NONCE_CHARACTERS):0{NONCE_CHARACTERS}x}"
+
+
+def reasons(error: BaseException) -> list[BaseException]:
+    """The exceptions inside a group, or the one that there is."""
+    if isinstance(error, BaseExceptionGroup):
+        return [reason for inner in error.exceptions for reason in reasons(inner)]
+    return [error]
+
+
+def report_end(hub: Hub, who: str, error: BaseException) -> str:
+    """Log and alarm why a connection ended; returns it in one line."""
+    worst = ""
+    named = who or "a stranger"
+    for reason in reasons(error):
+        if isinstance(reason, MeshError):
+            hub.alarm(who, reason, trio.current_time())
+            log.log(logging.INFO if reason.code in QUIET else logging.WARNING, "! link with %s: %s", named, reason)
+        elif isinstance(reason, LOST):
+            log.info("= link with %s ended: %r", named, reason)
+        elif isinstance(reason, StorageError):
+            log.error("! link with %s failed: %s", named, reason)
+        else:
+            log.error("! link with %s failed", named, exc_info=reason)
+        worst = str(reason) or type(reason).__name__
+    return worst
+
+
+class Link:
+    """We dial one peer and follow it, again and again. Every end submits an empty Outcome: free credit moves on."""
+
+    def __init__(self, hub: Hub, peer: Peer, settings: Settings, tls: Tls | None) -> None:
+        self.peer = peer.name
+        self.line: Line | None = None
+        self.dialled = 0
+        """How often it was tried."""
+        self.tried = False
+        """Whether the first try is over; it may have been a long life."""
+        self.last_error = ""
+        self.since_us = 0
+        self.following: Following | None = None
+        self._hub = hub
+        self._host = hub.host
+        self._address = peer.mesh
+        self._settings = settings
+        self._tls = tls
+        self._acked_at = 0.0
+        # A connection that the peer has dialled, to be followed over it.
+        self._offered: Pipe | None = None
+        self._life = trio.CancelScope()
+        self._attempt = trio.CancelScope()
+        self._pause = trio.CancelScope()
+
+    def stop(self) -> None:
+        """End the link and `run`."""
+        if self._offered is not None:
+            self._offered.close()
+        self._life.cancel()
+
+    def dial_at(self, address: Address) -> None:
+        """The peer is there from now on; nothing happens when it was before."""
+        if (address.host, address.port) != (self._address.host, self._address.port):
+            self._address = address
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """End what there is and dial again at once."""
+        self._attempt.cancel()
+
+    def hurry(self) -> None:
+        """The peer has reached us, so it may be reached: a pause between two attempts ends."""
+        self._pause.cancel()
+
+    @property
+    def address(self) -> Address:
+        """Where the peer is dialled."""
+        return self._address
+
+    def take(self, pipe: Pipe) -> bool:
+        """Follow the peer over this connection, which it has dialled; False when that is not wanted."""
+        # One that has been dialled and is not open may never be: what it stands in may be dead in one direction.
+        if self.following is not None or self._offered is not None or self._life.cancel_called:
+            return False
+        self._offered = pipe
+        self._attempt.cancel()
+        return True
+
+    @property
+    def state(self) -> str:
+        """`down`, `connecting`, `up` or `caught-up`."""
+        if self.line is None:
+            return "down"
+        following = self.following
+        if following is None or not following.welcomed:
+            return "connecting"
+        return "caught-up" if following.caught_up else "up"
+
+    async def run(self) -> None:
+        """Dial, follow, and dial again, until `stop`."""
+        with self._life:
+            wait = self._settings.redial_seconds_min
+            while True:
+                began = trio.current_time()
+                with trio.CancelScope() as self._attempt:
+                    try:
+                        await self._follow_once()
+                    except* Exception as failures:
+                        self.last_error = report_end(self._hub, self.peer, failures)
+                    self.tried = True
+                    self._hub.routes.changed()
+                    if trio.current_time() - began >= self._settings.suspicion_seconds:
+                        wait = self._settings.redial_seconds_min
+                    with trio.CancelScope() as self._pause:
+                        # From the dial's beginning: one that hangs where nothing answers has been waiting already.
+                        await trio.sleep_until(began + self._host.world.chance.uniform(0, wait))
+                wait = min(2 * wait, self._settings.redial_seconds_max)
+                if self._attempt.cancelled_caught or self._pause.cancelled_caught:
+                    wait = self._settings.redial_seconds_min
+
+    async def _follow_once(self) -> None:
+        world = self._host.world
+        self.dialled += 1
+        pipe, self._offered = self._offered, None
+        if pipe is None:
+            with trio.fail_after(LOGIN_SECONDS):
+                pipe = await world.network.connect(self._address.host, self._address.port, self._tls, self.peer)
+        dialling = Dialling(self._hub.identity, self.peer, fresh_nonce(world))
+        line = Line(
+            pipe,
+            Conversation(dialling),
+            encode_send,
+            take_frames=self._take_frames,
+            before_write=self._before_write,
+            settings=self._settings,
+        )
+        self.line = line
+        try:
+            line.outbox.put_bytes(dialling.connect())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell_durable)
+                await line.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            pipe.close()
+            self._end()
+
+    def _begin(self, line: Line) -> Following:
+        hub = self._hub
+        partner = line.conversation.partner
+        assert partner is not None
+        following = Following(self._host, partner, line.outbox, hub.acceptance, hub.gaps)
+        self.following = hub.followings[self.peer] = following
+        self.since_us = self._host.world.now_us()
+        following.begin(hub.direct_for(self.peer))
+        hub.ways_changed()
+        return following
+
+    def _end(self) -> None:
+        self.line = None
+        following = self.following
+        if following is None:
+            return
+        self.following = None
+        del self._hub.followings[self.peer]
+        self._hub.gaps.forget(self.peer)
+        following.end()
+        self._hub.ways_changed()
+        self.since_us = self._host.world.now_us()
+        self._hub.direct_changed()
+        self._host.submit(Outcome())  # free credit may now be offered to others
+
+    async def _take_frames(self, frames: list[MeshFrame]) -> None:
+        line = self.line
+        assert line is not None
+        if line.conversation.partner is None or not (frames or self.following is None):
+            return
+        host = self._host
+        await host.commit_slot()
+        out = Outcome(now_us=host.world.now_us())
+        following = self.following
+        grew = False
+        try:
+            if following is None:
+                following = self._begin(line)
+            was_direct = following.welcomed and not following.holed
+            for frame in frames:
+                if isinstance(frame, Paths):
+                    self._hub.routes.take(following.partner.origin, frame, out)
+                    continue
+                assert isinstance(frame, Serves)  # the conversation's table lets none through
+                if isinstance(frame, Gap):
+                    host.submit(out)
+                    out = Outcome(now_us=out.now_us)
+                if following.apply(frame, out):
+                    grew = True
+        finally:
+            if grew:
+                self._hub.received_grew(out)
+            host.submit(out)
+        if was_direct != (following.welcomed and not following.holed):
+            self._hub.direct_changed()
+        if grew or following.welcomed and not following.caught_up:
+            self._hub.report_caught_up()
+
+    def _before_write(self) -> None:
+        following = self.following
+        if following is None:
+            return
+        # What the peer does not wait for, such as what we have from others, is told once per beat.
+        now = trio.current_time()
+        if following.ack_due or now - self._acked_at >= self._settings.beat_seconds:
+            self._acked_at = now
+            following.tell_ack(self._hub.direct_for(self.peer))
+
+    async def _tell_durable(self) -> NoReturn:
+        host = self._host
+        while True:
+            await host.journal_grew(host.journal_durable_end())
+            if self.following is not None:
+                self.following.became_durable()

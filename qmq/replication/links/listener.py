@@ -1,0 +1,405 @@
+"""The side that is dialled: who is let in, and what each follower is sent.
+
+A connection has five seconds and a few KiB to prove that it is a node of this mesh, and few may try at once. Of one
+node name one connection is served. A newcomer with the same incarnation takes its own old connection's place at once
+(its old one is half-open). With another incarnation (H35 of the research: a copied configuration, or a fast restart)
+it takes the place only if the old one has been silent for two beats, and else is refused with an alarm here and there.
+
+Each follower has a feed task that walks the journal at the follower's pace. When a link ends, what it was lent is
+kept for it until `redeliver_after_seconds`, in case it comes back and still holds it.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final, NoReturn
+
+import trio
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.dots import Vector
+from qmq.environment import Listener, Pipe, Tls
+from qmq.errors import MeshError
+from qmq.replication.journal.feed import Read
+from qmq.replication.links.host import Address, Settings
+from qmq.replication.links.link import FAREWELL_SECONDS, LOST, Line, fresh_nonce, reasons, report_end
+from qmq.replication.links.outbox import TURN_BYTES, encode_message
+from qmq.replication.links.registry import Hub
+from qmq.replication.links.serving import Serving
+from qmq.replication.protocol.conversation import Conversation
+from qmq.replication.protocol.frames import Follows, MeshFrame, Paths
+from qmq.replication.protocol.handshake import Answering
+from qmq.wire.stomp.writer import encode_frame
+
+PENDING_MAX: Final = 32
+"""Connections that have not proven themselves; four times the nodes of a mesh. One more ends the oldest."""
+
+FEED_BYTES: Final = 1 << 20
+"""Read from the journal at once, for one follower."""
+
+ACCEPT_AGAIN_SECONDS: Final = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Served:
+    """One accepted connection: a stranger at first, then a follower."""
+
+    def __init__(self, pipe: Pipe, line: Line, answering: Answering) -> None:
+        self.pipe = pipe
+        self.line = line
+        self.answering = answering
+        self.serving: Serving | None = None
+        self.since_us = 0
+        self.began = trio.Event()
+        self.room = trio.Event()
+        """Set when the feed may have something to do that the journal does not tell."""
+        self.sleep: trio.CancelScope | None = None
+
+    def wake_feed(self) -> None:
+        self.room.set()
+        if self.sleep is not None and self.serving is not None and self.serving.feed.seek_again:
+            self.sleep.cancel()
+
+
+class MeshListener:
+    """Accepts the other nodes."""
+
+    def __init__(self, hub: Hub, settings: Settings, tls: Tls | None) -> None:
+        self.served: dict[str, Served] = {}
+        self.refused = 0
+        """Connections turned away, whatever the reason."""
+        self.last_errors: dict[str, str] = {}
+        self.turned: Callable[[str, Pipe], bool] = lambda name, pipe: False
+        """Takes a connection of this peer, to follow it over that; False when it is not wanted."""
+        self._hub = hub
+        self._host = hub.host
+        self._settings = settings
+        self._tls = tls
+        # Who has not proven itself yet, in the order of coming.
+        self._strangers: dict[Pipe, None] = {}
+        self._listener: Listener | None = None
+        self._takebacks: dict[str, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
+        self._unlent = trio.Event()
+
+    async def listen(self, address: Address) -> None:
+        """Open the port. Raises OSError."""
+        self._listener = await self._host.world.network.listen(address.host, address.port, self._tls)
+
+    async def run(self) -> None:
+        """Serve until cancelled. Call `listen` first."""
+        listener = self._listener
+        assert listener is not None
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._return_unlent)
+                while True:
+                    try:
+                        pipe = await listener.accept()
+                    except OSError as error:
+                        log.warning("! mesh listener: %s", error)
+                        await trio.sleep(ACCEPT_AGAIN_SECONDS)
+                        continue
+                    nursery.start_soon(self._serve_accepted, pipe, nursery)
+        finally:
+            listener.close()
+
+    def return_unlent_soon(self) -> None:
+        """Lent messages stand in `Hub.unlent`: put them back into their queues."""
+        self._unlent.set()
+
+    def dismiss(self, name: str) -> None:
+        """This node is no member any more: its link ends, and it is told why when it dials again."""
+        served = self.served.get(name)
+        if served is not None:
+            self._close_serving(served)
+            served.pipe.close()
+
+    async def serve_dialled(self, pipe: Pipe, peer: str) -> None:
+        """Serve `peer` over a connection that this node has dialled; with TLS it has shown its certificate by that."""
+        nursery = self._nursery
+        if nursery is None:
+            pipe.close()
+            return
+        ended = trio.Event()
+
+        async def serve() -> None:
+            try:
+                await self._serve(pipe, nursery, (lambda: peer) if self._tls is not None else None)
+            finally:
+                ended.set()
+
+        # With the others, because its end may leave something to do in their nursery.
+        nursery.start_soon(serve)
+        await ended.wait()
+
+    async def _serve_accepted(self, pipe: Pipe, nursery: trio.Nursery) -> None:
+        await self._serve(pipe, nursery, (lambda: pipe.peer_certificate_names) if self._tls is not None else None)
+
+    async def _serve(
+        self, pipe: Pipe, nursery: trio.Nursery, certificate_names: Callable[[], Collection[str]] | None
+    ) -> None:
+        hub = self._hub
+        answering = Answering(hub.identity, fresh_nonce(self._host.world), certificate_names)
+        frames_of: list[Served] = []
+        line = Line(
+            pipe,
+            Conversation(answering),
+            encode_message,
+            take_frames=lambda frames: self._take_frames(frames_of[0], frames),
+            settings=self._settings,
+        )
+        served = Served(pipe, line, answering)
+        frames_of.append(served)
+        if len(self._strangers) >= PENDING_MAX:
+            # Whoever means well proves itself at once, and must not be kept out by those that do not.
+            longest = next(iter(self._strangers))
+            del self._strangers[longest]
+            longest.close()
+        self._strangers[pipe] = None
+        try:
+            await self._run_line(served)
+        finally:
+            self._strangers.pop(pipe, None)
+            # A follower that this node cannot dial has dialled, to be followed itself.
+            if not (line.conversation.turned and self.turned(line.conversation.turned, pipe)):
+                pipe.close()
+            self._end(served, nursery)
+
+    async def _run_line(self, served: Served) -> None:
+        who = served.line
+        failure: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._feed, served)
+                nursery.start_soon(self._redeliver_if_late, served)
+                await who.run()
+                nursery.cancel_scope.cancel()
+        except* Exception as failures:
+            failure = failures
+        if failure is None:
+            return
+        name = served.answering.claimed
+        if served.serving is None:
+            self.refused += 1
+        self.last_errors[name] = report_end(self._hub, name, failure)
+        for reason in reasons(failure):
+            if isinstance(reason, MeshError) and not who.mid_frame:
+                await self._say_farewell(served.pipe, reason)
+                return
+
+    async def _say_farewell(self, pipe: Pipe, reason: MeshError) -> None:
+        """Tell the other side why; it may not listen any more."""
+        error = encode_frame("ERROR", [("error-code", reason.code), ("message", reason.message)])
+        with trio.move_on_after(FAREWELL_SECONDS):
+            try:
+                await pipe.send_all(error)
+            except LOST:
+                return
+
+    # Letting a node in
+
+    async def _take_frames(self, served: Served, frames: list[MeshFrame]) -> None:
+        line = served.line
+        host = self._host
+        serving = served.serving
+        if not line.conversation.is_proven:
+            return
+        if serving is not None and not frames:
+            return
+        if serving is None:
+            self._strangers.pop(served.pipe, None)
+            self._make_room_for(served)
+            while True:
+                # What was lent against the credit of the connection before is told to nobody, and goes back.
+                await host.all_told()
+                await host.commit_slot()
+                if not self._make_room_for(served):
+                    break
+        else:
+            await host.commit_slot()
+        out = Outcome(now_us=host.world.now_us())
+        try:
+            if serving is None:
+                serving = self._begin(served, out)
+            serving.feed.now = trio.current_time()
+            for frame in frames:
+                if not serving.open:
+                    raise MeshError("replaced", "a newer connection of the same node took over")
+                if isinstance(frame, Paths):
+                    self._hub.routes.take(serving.partner.origin, frame, out)
+                    continue
+                assert isinstance(frame, Follows)  # the conversation's table lets nothing else through
+                serving.apply(frame, out)
+        finally:
+            host.submit(out)
+        pace = serving.feed.pace
+        line.outbox.turn_bytes = pace.turn_bytes if pace.is_slow else TURN_BYTES
+        served.wake_feed()
+
+    def _make_room_for(self, served: Served) -> bool:
+        """End an older connection of the same node, or refuse this one. True when one was ended."""
+        partner = served.line.conversation.partner
+        assert partner is not None
+        if partner.origin.node not in self._hub.identity.members:
+            raise MeshError("unknown-node", f"{partner.origin.node} ceased to be a member while it logged in")
+        old = self.served.get(partner.origin.node)
+        if old is None:
+            return False
+        assert old.serving is not None
+        silent = trio.current_time() - old.line.heard_at
+        if old.serving.partner.origin != partner.origin and silent <= 2 * self._settings.beat_seconds:
+            raise MeshError(
+                "duplicate-node", f"two live nodes call themselves {partner.origin.node}; the first one stays"
+            )
+        self._close_serving(old)
+        old.pipe.close()
+        return True
+
+    def _begin(self, served: Served, out: Outcome) -> Serving:
+        hub = self._hub
+        partner = served.line.conversation.partner
+        assert partner is not None
+        serving = Serving(self._host, partner, served.line.outbox)
+        served.serving = serving
+        served.since_us = self._host.world.now_us()
+        takeback = self._takebacks.pop(serving.peer, None)
+        if takeback is not None:
+            takeback.cancel()
+        hub.return_unlent(out)
+        hub.servings[serving.peer] = serving
+        self.served[serving.peer] = served
+        serving.begin()
+        hub.ways_changed()
+        hub.peer_came(serving.peer)
+        served.began.set()
+        return serving
+
+    # Letting it go
+
+    def _close_serving(self, served: Served) -> None:
+        """Undo `_begin`, at once and once."""
+        serving = served.serving
+        if serving is None or not serving.open:
+            return
+        unsent = serving.end()
+        del self._hub.servings[serving.peer]
+        del self.served[serving.peer]
+        self._hub.ways_changed()
+        if unsent:
+            self._hub.unlent.setdefault(serving.peer, []).extend(unsent)
+            self.return_unlent_soon()
+        if self._host.broker.queues.shared.stirred:
+            self._host.submit(Outcome(now_us=self._host.world.now_us()))  # it may be another consumer's turn
+
+    def _end(self, served: Served, nursery: trio.Nursery) -> None:
+        serving = served.serving
+        if serving is None:
+            return
+        self._close_serving(served)
+        peer = serving.peer
+        if self._host.broker.lending.with_peer(peer):
+            self.mind_absent(peer)
+
+    def mind_absent(self, peer: str, *, anew: bool = False) -> None:
+        """Unless `peer` follows this node, its consumers keep what they have for `redeliver_after_seconds`.
+
+        `anew`: from now on, however long it has been away. It may have got some of it from another meanwhile.
+        """
+        if anew and peer in self._takebacks:
+            self._takebacks.pop(peer).cancel()
+        if peer not in self.served and peer not in self._takebacks and self._nursery is not None:
+            scope = self._takebacks[peer] = trio.CancelScope()
+            self._nursery.start_soon(self._take_back, peer, scope)
+
+    async def _take_back(self, peer: str, scope: trio.CancelScope) -> None:
+        """The follower stays away: others may have what it was lent."""
+        with scope:
+            await trio.sleep(self._settings.redeliver_after_seconds)
+            await self._host.commit_slot()
+            if scope.cancel_called:
+                return
+            del self._takebacks[peer]
+            out = Outcome(now_us=self._host.world.now_us())
+            lending = self._host.broker.lending
+            count = lending.give_up(peer, lending.with_peer(peer), out)
+            self._host.submit(out)
+            log.info("= %d messages lent to %s are offered to others", count, peer)
+
+    async def _redeliver_if_late(self, served: Served) -> None:
+        """The follower came back, but its own records did not get here in time."""
+        await served.began.wait()
+        assert served.serving is not None
+        await trio.sleep(self._settings.redeliver_after_seconds)
+        await self._host.commit_slot()
+        out = Outcome(now_us=self._host.world.now_us())
+        served.serving.take_back(self._host.received_vector(), out, late=True)
+        self._host.submit(out)
+
+    async def _return_unlent(self) -> NoReturn:
+        while True:
+            await self._unlent.wait()
+            self._unlent = trio.Event()
+            await self._host.commit_slot()
+            out = Outcome(now_us=self._host.world.now_us())
+            self._hub.return_unlent(out)
+            self._host.submit(out)
+
+    # The journal
+
+    async def _feed(self, served: Served) -> NoReturn:
+        """Send what the follower lacks, as fast as it takes it."""
+        host = self._host
+        run_blocking = host.world.run_blocking
+        position = 0
+        reach: tuple[Vector, int] | None = None
+        while True:
+            served.room = trio.Event()
+            serving = served.serving
+            if serving is None or not serving.feed.began or not serving.feed.has_room:
+                await served.room.wait()
+                continue
+            feed = serving.feed
+            if feed.seek_again:
+                feed.seek_again = False
+                wanted = dict(feed.peer)
+                base, position = await run_blocking(partial(self._seek, wanted))
+                gap = feed.start_again(base)
+                if gap is not None:
+                    serving.outbox.put_journal(gap)
+                reach = host.journal_reach()
+            if reach is not None and position >= reach[1]:
+                for told in feed.ended(reach[0], host.broker.durables.given_up):
+                    serving.outbox.put_journal(told)
+                reach = None
+            durable_end = host.journal_durable_end()
+            if position >= durable_end:
+                with trio.CancelScope() as served.sleep:
+                    await host.journal_grew(position)
+                served.sleep = None
+                continue
+            wanted_bytes = max(1, min(feed.room, FEED_BYTES))
+            read, base = host.read_recent(position, wanted_bytes), host.journal_base()
+            if read:
+                await trio.lowlevel.checkpoint()  # in place of the thread: other links have their turn
+            else:
+                read, base = await run_blocking(partial(self._read, position, wanted_bytes))
+            if feed.seek_again:
+                continue
+            feed.now = trio.current_time()
+            frames, after = feed.select(read, durable_end, base)
+            for frame in frames:
+                serving.outbox.put_journal(frame)
+            # Nothing durable lies between here and the end, so what comes next begins there.
+            position = durable_end if after is None else after
+
+    def _seek(self, vector: Vector) -> tuple[Vector, int]:
+        """In a worker thread: what retention dropped, and where to begin."""
+        return self._host.journal_base(), self._host.seek_journal(vector)
+
+    def _read(self, position: int, bytes_max: int) -> tuple[Read, Vector]:
+        """In a worker thread; the base after the reading, so that it explains every hole in what was read."""
+        read = self._host.read_journal(position, bytes_max)
+        return read, self._host.journal_base()

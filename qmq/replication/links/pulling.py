@@ -1,0 +1,250 @@
+"""The following half of one open link: what the serving node's frames do to this node, and what we tell it.
+
+Records go through `acceptance`; topic messages to local subscribers only, so that nothing is told twice; lent
+messages to local consumers. Back go Acks with what changed in the two vectors, credit, interest and settles. Pure:
+decisions go into the Outcome that the caller submits.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
+from qmq.dots import Origin, Vector
+from qmq.replication.journal.acceptance import Acceptance
+from qmq.replication.journal.gaps import Gaps
+from qmq.replication.links.common_frames import take_both_ways
+from qmq.replication.links.host import Host
+from qmq.replication.links.outbox import Outbox
+from qmq.replication.protocol.frames import (
+    ROUTES,
+    SNAPSHOT,
+    Ack,
+    Answer,
+    Batches,
+    Forgotten,
+    Gap,
+    Held,
+    Hole,
+    Interest,
+    Lend,
+    Question,
+    Replies,
+    Retained,
+    Serves,
+    Topics,
+    Waiting,
+    Welcome,
+)
+from qmq.replication.protocol.handshake import Partner
+from qmq.replication.protocol.membership_frame import MEMBERS, Members
+from qmq.replication.protocol.takeover_frames import TERMS, Ask, Beats, Holds, Release, Vote
+
+PATTERNS_PER_FRAME: Final = 4096
+
+
+class Following:
+    """One node that we follow, from the moment it was believed."""
+
+    def __init__(self, host: Host, partner: Partner, outbox: Outbox, acceptance: Acceptance, gaps: Gaps) -> None:
+        self.peer = partner.origin.node
+        self.partner = partner
+        self.outbox = outbox
+        self.open = False
+        self.welcomed = False
+        self.caught_up = False
+        self.holed = False
+        """The peer cannot give all records of its own origin: others should relay them."""
+        self.bytes_received = 0
+        self._host = host
+        self._acceptance = acceptance
+        self._gaps = gaps
+        self.had: Vector = {}
+        """What the peer had when the link began."""
+        self._ack_due = False
+        self._frames = 0
+        self._told_frames = 0
+        self._missing: Vector = {}
+        self._undurable: Vector = {}
+        self._told_received: Vector = {}
+        self._told_durable: Vector = {}
+        self._told_direct: tuple[Origin, ...] = ()
+        self._echo_us = 0
+        self._least_ms = 0
+
+    def begin(self, direct: tuple[Origin, ...]) -> None:
+        """Open the link: tell all that the peer must know, in the order it expects. Credit follows by the node."""
+        host = self._host
+        self.open = True
+        host.broker.abilities.heard(self.peer, self.partner.features)
+        host.broker.lending.owner_connected(self.peer)
+        self._told_received = dict(host.received_vector())
+        self._told_durable = dict(host.durable_vector())
+        self._told_direct = direct
+        if MEMBERS in self.partner.features:
+            self.outbox.put(Members(host.membership.standing))
+        if TERMS in self.partner.features:
+            host.greet(self.outbox)
+        sent_us = host.broker.clocks.told(host.world.now_us())
+        self.outbox.put(Ack(0, self._told_received, self._told_durable, direct, sent_us))
+        own = host.origin
+        through = {origin: last for origin, last in self._told_received.items() if origin.node == own.node}
+        through[own] = host.broker.next_sequence - 1
+        lending = host.broker.lending
+        # The peer may serve more by now than this node knows.
+        held = lending.borrowed() if TERMS in self.partner.features else lending.borrowed_from(self.peer)
+        self.outbox.put(Held(held, through))
+        if not self.partner.features >= ROUTES:
+            self.tell_interest(dict.fromkeys(host.broker.topics, True))
+
+    def end(self) -> None:
+        """Close the link; what is borrowed stays with its consumers. Idempotent."""
+        if self.open:
+            self.open = False
+            self._host.broker.lending.owner_lost(self.peer)
+
+    def tell_interest(self, changes: dict[str, bool]) -> None:
+        """Topic patterns that local subscribers want from now on, or no more; for a peer without `ROUTES`."""
+        names = list(changes)
+        for start in range(0, len(names), PATTERNS_PER_FRAME):
+            self.outbox.put(Interest({name: changes[name] for name in names[start : start + PATTERNS_PER_FRAME]}))
+
+    def apply(self, frame: Serves, out: Outcome) -> bool:
+        """Obey one frame; True when the received vector grew. Raises MeshError; what was taken before stays taken."""
+        broker = self._host.broker
+        match frame:
+            case Batches(number, body):
+                return self._take_batches(number, body, out)
+            case Topics(messages):
+                left_out = broker.retained.left_out
+                if messages:
+                    broker.topics_from_peer(messages, out)
+                self._mind_room(left_out)
+            case Lend(messages, sent_us, terms):
+                broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
+                self._borrow(messages, terms, out)
+            case Forgotten(names):
+                broker.lending.forgotten(self.peer, names)
+            case Waiting(queues):
+                broker.lending.waiting(self.peer, queues)
+            case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
+                if isinstance(frame, Beats):
+                    self._echo_us = max(self._echo_us, frame.beat.echo_us)
+                    self._least_ms = frame.beat.least_ms
+                take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)
+            case Retained(values):
+                left_out = broker.retained.left_out
+                for message in values:
+                    broker.value_from_peer(message, self.peer, out)
+                self._mind_room(left_out)
+            case Gap(gaps):
+                return self._accept_gaps(gaps)
+            case Hole(origins):
+                if self.partner.origin in origins:
+                    self.holed = True
+                if SNAPSHOT in self.partner.features:
+                    for origin in origins:
+                        if origin != self._host.origin:
+                            self._gaps.tell(self.peer, origin, self.had.get(origin, 0), is_hole=True)
+                    self._host.repair_soon()
+            case Welcome(vector, sent_us):
+                broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
+                self.welcomed = True
+                self.had = dict(vector)
+                known = {self._host.origin, *self._acceptance.forgotten}
+                self._missing = {origin: last for origin, last in vector.items() if origin not in known}
+                broker.lending.owner_has(self.peer, vector.get(self._host.origin, 0))
+                self._host.peer_knows(self.peer, vector)
+        return False
+
+    def _borrow(self, messages: list[Message], terms: Mapping[str, int], out: Outcome) -> None:
+        lending = self._host.broker.lending
+        may: Mapping[str, bool | None] = {}
+        if TERMS in self.partner.features:
+            owners = {message.origin.node for message in messages if message.sequence > 0}
+            may = self._host.may_borrow(self.peer, terms, self._echo_us, self._least_ms, owners)
+        for message in messages:
+            verdict = message.sequence < 0 or may.get(message.origin.node, True)
+            if verdict:
+                lending.borrow(message, out)
+            else:
+                lending.decline(message, out, is_stale=verdict is None)
+
+    def _mind_room(self, left_out: int) -> None:
+        """Alarm if more last values were left out than `left_out`."""
+        if self._host.broker.retained.left_out > left_out:
+            self._host.alarm("retained-full", "the last values of some topics, set on other nodes, find no room here")
+
+    def has_caught_up(self) -> bool:
+        """True once per link: all that the peer had when it began is here."""
+        if self.caught_up or not self.welcomed:
+            return False
+        have = self._host.received_vector()
+        self._missing = {origin: last for origin, last in self._missing.items() if have.get(origin, 0) < last}
+        self.caught_up = not self._missing
+        return self.caught_up
+
+    def became_durable(self) -> None:
+        """The journal is durable further than before: the peer hears it if it is about what the peer sent."""
+        if self._undurable:
+            durable = self._host.durable_vector()
+            left = {origin: last for origin, last in self._undurable.items() if durable.get(origin, 0) < last}
+            if len(left) < len(self._undurable):
+                self.want_ack()
+            self._undurable = left
+
+    def want_ack(self) -> None:
+        """Something changed that the peer waits to hear; the writer will call `tell_ack`."""
+        self._ack_due = True
+        self.outbox.wake()
+
+    @property
+    def ack_due(self) -> bool:
+        return self._ack_due
+
+    def tell_ack(self, direct: tuple[Origin, ...]) -> None:
+        """Queue an Ack if there is anything that the peer has not been told.
+
+        While the disk is full no frame is acknowledged, so the peer stops at its window: what is left of the disk is
+        for settles. Everything else on the link goes on, and once per beat it is seen whether there is room again.
+        """
+        frame_waits = self._ack_due
+        self._ack_due = False
+        received = _changes(self._host.received_vector(), self._told_received)
+        durable = _changes(self._host.durable_vector(), self._told_durable)
+        news = direct if direct != self._told_direct else None
+        frames = self._told_frames if self._host.broker.disk_full else self._frames
+        if frame_waits or received or durable or news is not None or frames != self._told_frames:
+            self._told_received.update(received)
+            self._told_durable.update(durable)
+            self._told_direct = direct
+            self._told_frames = frames
+            sent_us = self._host.broker.clocks.told(self._host.world.now_us())
+            self.outbox.put(Ack(frames, received, durable, news, sent_us))
+
+    def _take_batches(self, number: int, body: bytes, out: Outcome) -> bool:
+        grown = self._acceptance.take(body, self._host.received_vector(), out)
+        self._frames = number
+        self.bytes_received += len(body)
+        self.want_ack()
+        self._undurable.update(grown)
+        return bool(grown)
+
+    def _accept_gaps(self, gaps: list[tuple[Origin, int]]) -> bool:
+        """The caller has submitted what was decided before, so that the note about the gap comes after it."""
+        host = self._host
+        grown = False
+        for origin, through in gaps:
+            if self._acceptance.check_gap(origin, through, host.received_vector()):
+                if SNAPSHOT in self.partner.features:
+                    self._gaps.tell(self.peer, origin, through)
+                    host.repair_soon()
+                    continue
+                host.accept_gap(origin, through)
+                assert host.received_vector().get(origin, 0) >= through, "accept_gap raises the received vector"
+                grown = True
+        return grown
+
+
+def _changes(now: Vector, told: Vector) -> Vector:
+    return {origin: last for origin, last in now.items() if told.get(origin) != last}

@@ -1,0 +1,142 @@
+"""What the links of one node know of each other.
+
+A link alone cannot tell which origins its peer need not relay, whether records that came over another link let a
+lender take its messages back, or whether an alarm was raised a second ago. Pure: the caller brings the time.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Message
+from qmq.dots import Origin
+from qmq.errors import MeshError
+from qmq.replication.journal.acceptance import NOT_HERE, Acceptance
+from qmq.replication.journal.gaps import Gaps
+from qmq.replication.links.host import Host
+from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.pulling import Following
+from qmq.replication.links.routes import Routes
+from qmq.replication.links.serving import Serving
+from qmq.replication.protocol.conversation import REFUSED
+from qmq.replication.protocol.frames import ASKING, ROUTES
+from qmq.replication.protocol.handshake import RETIRED_NODE, Identity
+from qmq.replication.protocol.membership_frame import MEMBERS, Members
+
+ALARM_SECONDS: Final = 60.0
+"""The same alarm about the same peer is not raised again within this."""
+
+ALARMS_REMEMBERED_MAX: Final = 1000
+
+QUIET: Final = frozenset({NOT_HERE, "silent", "not-reading", "replaced", "login-too-slow"})
+"""Codes that are no mistrust: the link ends and is dialled again."""
+
+
+class Hub:
+    """The open links of one node, by peer."""
+
+    def __init__(self, host: Host, identity: Identity) -> None:
+        self.host = host
+        self.identity = identity
+        self.acceptance = Acceptance(identity.origin, host.membership.origins_known, host.replay)
+        self.routes = Routes(host, identity.members, host.interest_heard)
+        self.followings: dict[str, Following] = {}
+        self.servings: dict[str, Serving] = {}
+        self.unlent: dict[str, list[Message]] = {}
+        """Lent in a decision, but never sent: they go back to their queues."""
+        self.ways: dict[Origin, Outbox] = {}
+        """Where something for that incarnation of a peer can be put now, whoever dialled."""
+        self.features: dict[Origin, frozenset[str]] = {}
+        """What each of these peers names."""
+        self.gaps = Gaps()
+        self.peer_came: Callable[[str], None] = _nobody_dials
+        """Told who has opened a link to this node."""
+        self._alarms: dict[tuple[str, str], float] = {}
+
+    def direct_for(self, peer: str) -> tuple[Origin, ...]:
+        """Origins that `peer` need not send us: our own, and those that we follow at their own node.
+
+        Only present incarnations: records of an earlier one may be anywhere, its own node may have lost them.
+        """
+        others = [
+            link.partner.origin
+            for link in self.followings.values()
+            if link.welcomed and not link.holed and link.peer != peer
+        ]
+        return (self.host.origin, *sorted(others))
+
+    def direct_changed(self) -> None:
+        """A link became open or ended: the other peers begin or cease to relay."""
+        for following in self.followings.values():
+            following.want_ack()
+
+    def ways_changed(self) -> None:
+        """A link began or ended: replies and questions go over any that is left, to the incarnation that is there."""
+        links: list[Following | Serving] = [*self.followings.values(), *self.servings.values()]
+        self.ways = {link.partner.origin: link.outbox for link in links if ASKING in link.partner.features}
+        self.features = {link.partner.origin: link.partner.features for link in links}
+        self.host.broker.replies.peers = frozenset(self.ways)
+        self.routes.links_changed(
+            [(link.partner.origin, link.outbox) for link in links if link.partner.features >= ROUTES]
+        )
+        self.host.links_changed()
+        self.host.repair_soon()
+
+    def received_grew(self, out: Outcome) -> None:
+        """Records came in, over whichever link: lenders may now know what was lost."""
+        have = self.host.received_vector()
+        for serving in self.servings.values():
+            serving.take_back(have, out)
+
+    def report_caught_up(self) -> None:
+        """Tell the node about links whose peer is no longer ahead."""
+        for following in list(self.followings.values()):
+            if following.has_caught_up():
+                self.host.link_caught_up(following.peer)
+
+    def membership_changed(self) -> None:
+        """Who is let in and whose records are taken may be others now, and the peers are told."""
+        membership = self.host.membership
+        self.identity = replace(
+            self.identity,
+            peers_version=membership.listing.version,
+            members=membership.members,
+            retired=frozenset(membership.retired),
+        )
+        self.acceptance.members = membership.origins_known
+        self.routes.members = membership.members
+
+    def tell_standing(self) -> None:
+        """Tell it to every peer that understands it, over every link."""
+        links: list[Following | Serving] = [*self.followings.values(), *self.servings.values()]
+        for link in links:
+            if MEMBERS in link.partner.features:
+                link.outbox.put(Members(self.host.membership.standing))
+
+    def return_unlent(self, out: Outcome) -> None:
+        """Put lent messages that never left back into their queues."""
+        waiting = self.unlent
+        self.unlent = {}
+        for peer, messages in waiting.items():
+            self.host.broker.lending.returned(peer, [(message.dot, Back.UNSEEN, None) for message in messages], out)
+
+    def alarm(self, who: str, error: MeshError, now: float) -> None:
+        """Tell the operator, unless it is a quiet error or was told just now."""
+        if error.code == REFUSED + RETIRED_NODE:
+            self.host.refused_as_retired(who)
+        if error.code.removeprefix(REFUSED) in QUIET:
+            return
+        key = (who, error.code)
+        last = self._alarms.get(key)
+        if last is not None and now - last < ALARM_SECONDS:
+            return
+        if len(self._alarms) >= ALARMS_REMEMBERED_MAX:
+            self._alarms.clear()
+        self._alarms[key] = now
+        self.host.alarm(error.code, f"link with {who or 'a stranger'}: {error.message}")
+
+
+def _nobody_dials(peer: str) -> None:
+    """What follows from a peer's link where none is dialled."""

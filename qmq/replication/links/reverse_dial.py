@@ -1,0 +1,90 @@
+"""One node cannot dial another: the other dials it, and lets itself be followed over that connection.
+
+Each node of a pair follows the other over a connection that it has dialled. Where only one of them can dial, as behind
+a firewall, the other would have neither its records (but through a third node) nor its queue messages. So a node that
+follows a peer and is not followed by it, for as long as would make it suspect the peer, dials it once more, says so in
+a CONNECT with `turn`, and then serves on that connection as if it had been dialled. The peer takes the connection in
+the place of one that it would dial, when it has none; everything behind the first frame is as ever.
+
+Bounds: one such connection per peer at a time, and a new one not sooner than `TURN_AGAIN_SECONDS` after the last.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, NoReturn
+
+import trio
+
+from qmq.environment import Pipe, Tls
+from qmq.errors import MeshError
+from qmq.replication.links.host import Settings
+from qmq.replication.links.link import LOGIN_SECONDS, LOST, Link, fresh_nonce
+from qmq.replication.links.registry import Hub
+from qmq.replication.protocol.handshake import TURNS, turn
+
+TURN_AGAIN_SECONDS: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Turning:
+    """For the peers in `links`. `serve` runs an accepted connection to its end."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        links: Mapping[str, Link],
+        settings: Settings,
+        tls: Tls | None,
+        serve: Callable[[Pipe, str], Awaitable[None]],
+    ) -> None:
+        self.turned = 0
+        """Connections that were dialled to be served on, since the start."""
+        self._hub = hub
+        self._links = links
+        self._settings = settings
+        self._tls = tls
+        self._serve = serve
+        self._busy: set[str] = set()
+
+    async def run(self) -> NoReturn:
+        """Look once in the time that makes a peer suspect; for ever."""
+        unserved: set[str] = set()
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(self._settings.suspicion_seconds)
+                before, unserved = unserved, self._unserved()
+                for name in sorted(unserved & before - self._busy):
+                    self._busy.add(name)
+                    nursery.start_soon(partial(self._turn, self._links[name]))
+
+    def _unserved(self) -> set[str]:
+        """Peers that we follow, that do not follow us, and that can take such a connection."""
+        hub = self._hub
+        return {
+            name
+            for name, following in hub.followings.items()
+            if following.welcomed and TURNS in following.partner.features and name not in hub.servings
+        }
+
+    async def _turn(self, link: Link) -> None:
+        hub = self._hub
+        world = hub.host.world
+        self.turned += 1
+        log.info("= %s does not follow this node: it is offered a connection to do so", link.peer)
+        try:
+            with trio.fail_after(LOGIN_SECONDS):
+                address = link.address
+                pipe = await world.network.connect(address.host, address.port, self._tls, link.peer)
+            try:
+                with trio.fail_after(LOGIN_SECONDS):
+                    await pipe.send_all(turn(hub.identity, link.peer, fresh_nonce(world)))
+            except BaseException:
+                pipe.close()
+                raise
+            await self._serve(pipe, link.peer)
+        except (*LOST, MeshError) as error:
+            log.info("= %s took no such connection: %s", link.peer, error)
+        await trio.sleep(TURN_AGAIN_SECONDS)
+        self._busy.discard(link.peer)

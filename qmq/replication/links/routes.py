@@ -1,0 +1,387 @@
+"""Who wants which topics, and by which way they get there.
+
+Every node tells those it has a link with, over either connection of the pair, what its own subscribers want (`Wants`),
+with whom else it has a link (`Reach`), and of those that the other side lacks, what they want. So a node knows the
+interest of all that are at most one node away, and `Broker.interest` holds it by the name of the node. Topic messages
+go to their node directly while there is a link with it, and else through the first node, by name, that says it has one.
+A node passes on only what comes from its origin itself, so a message takes at most two hops and no loop is possible;
+that nothing is told twice or late while ways change is `broker.topics.sequence_filter`.
+
+What a peer confirms is in force there, and wherever that peer passes it on: `confirmed` is how far everyone has it who
+can be reached. Nothing here is written down. An origin that nobody has a link with any more is forgotten; where a
+difference does not fit what is known, all of it is asked for again. Pure.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.message import Message
+from qmq.dots import Origin
+from qmq.errors import MeshError
+from qmq.replication.interest.aggregation import Aggregate
+from qmq.replication.interest.interest import NEVER, PATTERNS_MAX, Wants
+from qmq.replication.links.host import Host
+from qmq.replication.links.interest_publisher import Telling
+from qmq.replication.links.outbox import Outbox
+from qmq.replication.protocol.frames import Heard, Passed, Paths, Reach, WantsPart
+
+REACH_MAX: Final = 16
+"""Origins in one Reach: twice the nodes of a mesh."""
+
+
+class Neighbour:
+    """One incarnation of a node that we have a link with; `outbox` is of the newest of its connections."""
+
+    __slots__ = (
+        "arriving",
+        "confirmed",
+        "origin",
+        "outbox",
+        "passed",
+        "reach",
+        "reach_number",
+        "telling",
+        "told_heard",
+    )
+
+    def __init__(self, origin: Origin, outbox: Outbox) -> None:
+        self.origin = origin
+        self.outbox = outbox
+        self.telling: Telling
+        self.reach: frozenset[Origin] | None = None
+        """Whom it has a link with, us left out; None before it has told."""
+        self.reach_number = -1
+        self.confirmed = NEVER
+        """How far it has confirmed our own interest."""
+        self.passed: dict[Origin, int] = {}
+        """Likewise the interest of others that it lacks."""
+        self.told_heard: dict[Origin, int] = {}
+        """What we have confirmed to it."""
+        self.arriving: dict[Origin, tuple[int, list[dict[str, bool]]]] = {}
+        """Parts of what an origin wants, before the last one, and their common number."""
+
+    def lacks(self, origin: Origin) -> bool:
+        """Whether it must hear of that origin from us."""
+        return self.reach is not None and origin not in self.reach and origin != self.origin
+
+
+class Routes:
+    """See the module's opening. `changed` is called when `confirmed` or `is_ready` may have become better."""
+
+    def __init__(self, host: Host, members: frozenset[str], changed: Callable[[], None]) -> None:
+        self.changed = changed
+        self.neighbours: dict[Origin, Neighbour] = {}
+        self.relayed = 0
+        """Topic messages and replies passed on from one node to another."""
+        self.unrelayed = 0
+        """Those for which there was no way, or no room on it."""
+        self._host = host
+        self.members = members
+        self._number = 0
+        self._aggregate = Aggregate(host.broker.topics)
+        self._own = Wants()
+        self._known: dict[Origin, Wants] = {}
+        # The incarnation of each node whose interest counts, and the neighbours through which others are reached.
+        self._active: dict[str, Origin] = {}
+        self._via: dict[str, Neighbour] = {}
+        self._outboxes: dict[Origin, dict[Outbox, None]] = {}
+
+    # What the node asks
+
+    @property
+    def version(self) -> int:
+        """Of what local subscribers want now."""
+        return self._own.version
+
+    @property
+    def confirmed(self) -> int:
+        """The version that is in force at everyone who can be reached."""
+        return min([neighbour.confirmed for neighbour in self.neighbours.values()], default=self._own.version)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the interest of everyone we have a link with is known."""
+        return all(origin in self._known for origin in self.neighbours)
+
+    def way_of(self, node: str) -> str | None:
+        """Through whom `node` is reached: itself when there is a link, None when nobody can."""
+        active = self._active.get(node)
+        if active in self.neighbours:
+            return node
+        via = self._via.get(node)
+        return None if via is None else via.origin.node
+
+    def wants_of(self, node: str) -> int:
+        """How many names and patterns that node wants, as far as is known here."""
+        active = self._active.get(node)
+        wants = None if active is None else self._known.get(active)
+        return 0 if wants is None else len(wants.patterns)
+
+    # What the node tells
+
+    def own_changed(self, patterns: Iterable[str]) -> None:
+        """Local subscribers began or ceased to want these topics."""
+        changes = self._aggregate.change(patterns)
+        if changes:
+            self._own.advance(self._own.version + 1, changes)
+            for neighbour in self.neighbours.values():
+                neighbour.telling.mark(self._host.origin)
+
+    def send(self, node: str, messages: list[Message]) -> int:
+        """Topic messages for a node that is not served directly; returns how many found no way."""
+        active = self._active.get(node)
+        way = None if active is None else self.neighbours.get(active)
+        if way is None:
+            way = self._via.get(node)
+        return len(messages) if way is None else way.outbox.put_passed(node, messages)
+
+    def send_replies(self, peer: Origin, messages: list[Message]) -> int:
+        """Replies for sessions of an incarnation that there is no link with; returns how many found no way."""
+        way = self._via.get(peer.node) if self._active.get(peer.node) == peer else None
+        return len(messages) if way is None else way.outbox.put_passed(peer.node, messages)
+
+    # Links
+
+    def links_changed(self, links: Iterable[tuple[Origin, Outbox]]) -> None:
+        """These connections are open now. A new one is taken at once: nobody knows if an older one still lives."""
+        ways: dict[Origin, dict[Outbox, None]] = {}
+        for origin, outbox in links:
+            ways.setdefault(origin, {})[outbox] = None
+        before, self._outboxes = self._outboxes, ways
+        lost = [self.neighbours.pop(origin) for origin in before if origin not in ways]
+        fresh: list[Neighbour] = []
+        for origin, outboxes in ways.items():
+            news = [outbox for outbox in outboxes if outbox not in before.get(origin, {})]
+            neighbour = self.neighbours.get(origin)
+            if neighbour is None:
+                neighbour = self.neighbours[origin] = Neighbour(origin, news[-1])
+                fresh.append(neighbour)
+                self._begin_telling(neighbour)
+            elif news or neighbour.outbox not in outboxes:
+                neighbour.outbox.telling = None
+                neighbour.outbox = news[-1] if news else next(iter(outboxes))
+                self._begin_telling(neighbour)
+                neighbour.outbox.put(self._reach_for(neighbour))
+        if not lost and not fresh:
+            return
+        for gone in lost:
+            for neighbour in self.neighbours.values():
+                neighbour.telling.forget(gone.origin)
+                neighbour.passed.pop(gone.origin, None)
+                wants = self._known.get(gone.origin)
+                if wants is not None and not neighbour.lacks(gone.origin):
+                    # It will pass on to us what that one wants, and needs not begin anew.
+                    neighbour.outbox.put(Heard([(gone.origin, wants.version)]))
+        for neighbour in self.neighbours.values():
+            neighbour.outbox.put(self._reach_for(neighbour))
+        self._refresh()
+        self._confirm_all()
+        self.changed()
+
+    def _begin_telling(self, neighbour: Neighbour) -> None:
+        """What it has confirmed it may have forgotten, so it is told the versions at least."""
+        own = self._host.origin
+        told = {own: neighbour.confirmed, **neighbour.passed}
+        neighbour.telling = neighbour.outbox.telling = Telling(
+            self._wants, neighbour.outbox.wake, told, self._next_number
+        )
+        neighbour.telling.mark(own, anyhow=True)
+        for origin in self.neighbours:
+            if neighbour.lacks(origin):
+                neighbour.telling.mark(origin, anyhow=True)
+
+    def _reach_for(self, neighbour: Neighbour) -> Reach:
+        return Reach(self._next_number(), frozenset(origin for origin in self.neighbours if origin != neighbour.origin))
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _wants(self, origin: Origin) -> Wants | None:
+        return self._own if origin == self._host.origin else self._known.get(origin)
+
+    # What comes in
+
+    def take(self, peer: Origin, frame: Paths, out: Outcome) -> None:
+        """Obey one frame of `peer`. Raises MeshError; nothing has changed then."""
+        if isinstance(frame, Passed):
+            self._pass(peer, frame, out)
+            return
+        neighbour = self.neighbours.get(peer)
+        if neighbour is None:
+            return  # it named no feature, or its connection has just lost its place
+        match frame:
+            case Reach(number, origins):
+                if len(origins) > REACH_MAX:
+                    raise MeshError("bad-frame", f"a link with more than {REACH_MAX} others at once")
+                if number <= neighbour.reach_number:
+                    return
+                neighbour.reach_number = number
+                self._reaches(neighbour, origins)
+            case WantsPart():
+                self._hear_wants(neighbour, frame)
+            case Heard(versions):
+                for origin, version in versions:
+                    self._is_heard(neighbour, origin, version)
+
+    def _pass(self, peer: Origin, passed: Passed, out: Outcome) -> None:
+        messages, here = passed.messages, self._host.origin.node
+        if not messages:
+            return
+        origin = messages[0].origin
+        if origin.node == here:
+            raise MeshError("bad-frame", f"topic messages of {here} were passed to itself")
+        if origin.node not in self.members:
+            self.unrelayed += len(messages)
+            return  # It has left, or the peer knows sooner that it has come.
+        if passed.target == here:
+            broker = self._host.broker
+            if messages[0].envelope.kind is Kind.REPLY:
+                for message in messages:
+                    broker.replies.from_peer(message, out)
+            else:
+                broker.topics_from_peer(messages, out)
+            return
+        if origin.node != peer.node:
+            raise MeshError("bad-frame", f"topic messages of {origin.node} were passed on twice")
+        active = self._active.get(passed.target)
+        way = None if active is None else self.neighbours.get(active)
+        dropped = len(messages) if way is None else way.outbox.put_passed(passed.target, messages)
+        self.unrelayed += dropped
+        self.relayed += len(messages) - dropped
+
+    def _reaches(self, neighbour: Neighbour, origins: frozenset[Origin]) -> None:
+        neighbour.reach = origins - {self._host.origin}
+        for origin in self.neighbours:
+            if neighbour.lacks(origin):
+                neighbour.telling.mark(origin, anyhow=True)
+            elif origin != neighbour.origin:
+                neighbour.telling.forget(origin)
+                neighbour.passed.pop(origin, None)
+        self._refresh()
+        self._confirm_all()
+
+    def _hear_wants(self, neighbour: Neighbour, frame: WantsPart) -> None:
+        origin = frame.origin
+        is_own_word = origin == neighbour.origin
+        if not is_own_word and (origin in self.neighbours or origin not in (neighbour.reach or ())):
+            return  # it speaks for itself, or is no more where it was
+        wants = self._known.get(origin)
+        version = NEVER if wants is None else wants.version
+        changed: dict[str, bool] = {}
+        if frame.base == NEVER:
+            number, parts = neighbour.arriving.get(origin, (-1, []))
+            if frame.part == 0 and frame.whole > number:
+                number, parts = neighbour.arriving[origin] = frame.whole, []
+            if number != frame.whole:
+                return  # given up; a newer connection brings, or has brought, a later one
+            if frame.part != len(parts):
+                del neighbour.arriving[origin]
+                neighbour.outbox.put(Heard([(origin, NEVER)]))
+                return
+            parts.append(frame.patterns)
+            if sum(map(len, parts)) > PATTERNS_MAX:
+                raise MeshError("bad-frame", f"{origin.node} wants more than {PATTERNS_MAX} topics")
+            if not frame.is_last:
+                return
+            del neighbour.arriving[origin]
+            if frame.version > version:
+                if wants is None:
+                    wants = self._known[origin] = Wants(NEVER)
+                changed = wants.replace(frame.version, [pattern for part in parts for pattern in part])
+        elif wants is None or frame.base > version:
+            neighbour.outbox.put(Heard([(origin, NEVER)]))
+            return
+        elif frame.version > version:
+            changed = wants.advance(frame.version, frame.patterns)
+        assert wants is not None
+        self._in_force(origin, wants, changed)
+        neighbour.told_heard.pop(origin, None)
+        self._confirm(origin, neighbour)
+        self.changed()
+
+    def _in_force(self, origin: Origin, wants: Wants, changed: dict[str, bool]) -> None:
+        """From now on messages go by what `origin` wants; whoever lacks it is told."""
+        if self._active.get(origin.node) == origin:
+            interest = self._host.broker.interest
+            for pattern, wanted in changed.items():
+                (interest.add if wanted else interest.remove)(pattern, origin.node)
+        if origin in self.neighbours:
+            for other in self.neighbours.values():
+                if other.lacks(origin):
+                    other.telling.mark(origin, anyhow=True)
+        if wants.left_out:
+            wants.left_out = 0
+            self._host.alarm("interest-full", f"{origin.node} wants more than {PATTERNS_MAX} topics")
+
+    def _is_heard(self, neighbour: Neighbour, origin: Origin, version: int) -> None:
+        own = origin == self._host.origin
+        if version == NEVER:
+            neighbour.telling.knows(origin, NEVER)
+            if own or (origin in self.neighbours and neighbour.lacks(origin)):
+                neighbour.telling.mark(origin)
+        elif own:
+            neighbour.confirmed = max(neighbour.confirmed, version)
+            self.changed()
+        elif neighbour.lacks(origin):
+            neighbour.passed[origin] = max(neighbour.passed.get(origin, NEVER), version)
+            self._confirm_to_itself(origin)
+        else:
+            neighbour.telling.knows(origin, version)  # it has lost its link with that one, and says so next
+
+    # What we confirm
+
+    def _confirm_all(self) -> None:
+        for origin in self.neighbours:
+            self._confirm_to_itself(origin)
+
+    def _confirm_to_itself(self, origin: Origin) -> None:
+        neighbour = self.neighbours.get(origin)
+        if neighbour is not None:
+            self._confirm(origin, neighbour)
+
+    def _confirm(self, origin: Origin, neighbour: Neighbour) -> None:
+        """Tell `neighbour` how far what `origin` wants is in force here, and wherever we pass it on."""
+        wants = self._known.get(origin)
+        if wants is None:
+            return
+        version = wants.version
+        if origin == neighbour.origin:
+            passed = [other.passed.get(origin, NEVER) for other in self.neighbours.values() if other.lacks(origin)]
+            version = min(version, *passed) if passed else version
+        if version > neighbour.told_heard.get(origin, NEVER):
+            neighbour.told_heard[origin] = version
+            neighbour.outbox.put(Heard([(origin, version)]))
+
+    # Who is where
+
+    def _refresh(self) -> None:
+        """Find out anew which incarnation of each node counts, and how it is reached."""
+        active = {origin.node: origin for origin in self.neighbours}
+        via: dict[str, Neighbour] = {}
+        reachable = set(self.neighbours)
+        for neighbour in sorted(self.neighbours.values(), key=lambda found: found.origin):
+            for origin in sorted(neighbour.reach or ()):
+                if origin.node not in self.members or origin.node == self._host.origin.node:
+                    continue
+                reachable.add(origin)
+                if active.setdefault(origin.node, origin) == origin and origin not in self.neighbours:
+                    via.setdefault(origin.node, neighbour)
+        interest = self._host.broker.interest
+        for node, origin in self._active.items():
+            if active.get(node) != origin:
+                for pattern in self._patterns_of(origin):
+                    interest.remove(pattern, node)
+        for node, origin in active.items():
+            if self._active.get(node) != origin:
+                for pattern in self._patterns_of(origin):
+                    interest.add(pattern, node)
+        self._active, self._via = active, via
+        self._host.broker.replies.relayed = frozenset(active[node] for node in via)
+        self._known = {origin: wants for origin, wants in self._known.items() if origin in reachable}
+
+    def _patterns_of(self, origin: Origin) -> Iterable[str]:
+        wants = self._known.get(origin)
+        return () if wants is None else wants.patterns

@@ -1,0 +1,187 @@
+"""The serving half of one open link: what the follower's frames do to this node.
+
+Its records go out by the feed; its topics and lent messages by the tell methods of the mesh. What is kept here ends
+with the link, except lent messages: the follower's clients may be working on them. The next link says which it still
+holds (`Held`), and everything else comes back once the follower's own records, which hold its settles, are here. Until
+then nothing new is lent to it either: a follower that has restarted does not remember what it settled, and would hand
+out again what its clients have had receipted.
+Pure: decisions go into the Outcome that the caller submits.
+"""
+
+from typing import Final
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
+from qmq.broker.topics.retained_sync import Spread
+from qmq.dots import Dot, Vector, covers
+from qmq.errors import MeshError
+from qmq.replication.journal.feed import Feed
+from qmq.replication.links.common_frames import take_both_ways
+from qmq.replication.links.host import Host
+from qmq.replication.links.outbox import Outbox
+from qmq.replication.protocol.frames import (
+    RETAINED,
+    SNAPSHOT,
+    Ack,
+    Answer,
+    Credit,
+    Follows,
+    Held,
+    Interest,
+    Question,
+    Replies,
+    Returned,
+    Settled,
+    Welcome,
+)
+from qmq.replication.protocol.handshake import Partner
+from qmq.replication.protocol.membership_frame import MEMBERS, Members
+from qmq.replication.protocol.takeover_frames import TERMS, Ask, Beats, Holds, Release, Vote
+
+PATTERNS_MAX: Final = 100_000
+"""Topic patterns of one follower. Beyond it new ones are left out, with an alarm: topics promise no delivery."""
+
+
+class Serving:
+    """One follower, from the moment it was believed."""
+
+    def __init__(self, host: Host, partner: Partner, outbox: Outbox) -> None:
+        self.peer = partner.origin.node
+        self.partner = partner
+        self.outbox = outbox
+        self.feed = Feed(fills=SNAPSHOT in partner.features)
+        self.open = False
+        self._host = host
+        self._patterns: dict[str, None] = {}
+        self._too_many = False
+        # With its consumers before this link, not yet known to be held, settled or lost; None once that is decided.
+        self._suspects: set[Dot] | None = None
+        # How far the follower's own records went when it said what its consumers have; None until it has.
+        self._through: Vector | None = None
+        # Credit that came before that was decided: what its consumers settled may not be known here yet.
+        self._early_offers: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Open the link: the follower may borrow, and is told what it will get."""
+        lending = self._host.broker.lending
+        self._host.broker.abilities.heard(self.peer, self.partner.features)
+        self.outbox.now_us = self._clock_us
+        self.outbox.node = self._host.origin.node
+        self._suspects = lending.with_peer(self.peer)
+        lending.borrower_connected(self.peer)
+        self.open = True
+        if RETAINED in self.partner.features:
+            retained = self._host.broker.retained
+            self.outbox.spread = retained.spreads[self.peer] = Spread(retained, self.outbox.wake)
+        if TERMS in self.partner.features:
+            self.outbox.terms = self._host.terms_served
+            self.outbox.is_lent = self._is_lent
+        self.outbox.put(Welcome(dict(self._host.durable_vector()), self._clock_us()))
+        if MEMBERS in self.partner.features:
+            self.outbox.put(Members(self._host.membership.standing))
+
+    def _clock_us(self) -> int:
+        return self._host.broker.clocks.told(self._host.world.now_us())
+
+    def _is_lent(self, message: Message) -> bool:
+        return self._host.broker.lending.lent.get(self.peer, {}).get(message.dot) is message
+
+    def end(self) -> list[Message]:
+        """Close the link; returns the lent messages that never left. Idempotent."""
+        if not self.open:
+            return []
+        self.open = False
+        broker = self._host.broker
+        broker.lending.borrower_lost(self.peer)
+        broker.retained.spreads.pop(self.peer, None)
+        for pattern in self._patterns:
+            broker.interest.remove(pattern, self.peer)
+        self._patterns = {}
+        return self.outbox.unsent_lends()
+
+    def apply(self, frame: Follows, out: Outcome) -> None:
+        """Obey one frame. Raises MeshError when it may not come now; nothing has changed then."""
+        lending = self._host.broker.lending
+        match frame:
+            case Ack():
+                self._acknowledged(frame)
+            case Interest(patterns):
+                self._change_interest(patterns)
+            case Credit(offers):
+                if self._through is None:
+                    raise MeshError("bad-frame", "credit came before the list of held messages")
+                if self._host.terms_served and TERMS not in self.partner.features:
+                    return  # It would take messages of another node for ours.
+                if self._suspects is not None:
+                    self._early_offers.update(offers)
+                    return
+                for queue, limit in offers:
+                    lending.offer(self.peer, queue, limit, out)
+            case Settled(dots):
+                lending.settled(self.peer, dots)
+            case Returned(returns):
+                lending.returned(self.peer, returns, out)
+            case Held(_, through):
+                if self._through is not None:
+                    raise MeshError("bad-frame", "the list of held messages came twice")
+                # Only its own word about its own records counts; anything else could never be covered.
+                self._through = {origin: last for origin, last in through.items() if origin.node == self.peer}
+                if self._suspects is not None:
+                    self._suspects.difference_update(frame.keep)
+                # Also what another served when its consumers got it.
+                lent = lending.lent.get(self.peer, {})
+                self._host.broker.queues.handover.hold_elsewhere(
+                    self.peer, [dot for dot in frame.keep if dot not in lent]
+                )
+                self.take_back(self._host.received_vector(), out)
+                self._host.held_came(self.peer)
+            case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
+                take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)
+
+    def take_back(self, have: Vector, out: Outcome, *, late: bool = False) -> int:
+        """Take back what the follower has lost, if that can be told by now, or must be (`late`). Returns how many."""
+        suspects = self._suspects
+        if suspects is None or not self.open:
+            return 0
+        if not late and not self._has_its_settles(have):
+            return 0
+        self._suspects = None
+        lending = self._host.broker.lending
+        taken = lending.give_up(self.peer, suspects, out)
+        for queue, limit in self._early_offers.items():
+            lending.offer(self.peer, queue, limit, out)
+        self._early_offers = {}
+        return taken
+
+    def _has_its_settles(self, have: Vector) -> bool:
+        """Whether the follower has said what it holds, and all of its own records that it had then are here. It may
+        name a life that this node has forgotten already: nothing of that comes any more."""
+        forgotten = self._host.broker.forgotten
+        return self._through is not None and covers(
+            have, {origin: last for origin, last in self._through.items() if origin not in forgotten}
+        )
+
+    def _acknowledged(self, ack: Ack) -> None:
+        host = self._host
+        host.broker.clocks.heard(self.partner.origin, ack.sent_us, host.world.now_us())
+        self.feed.acknowledged(ack)
+        if ack.direct is not None and self.outbox.spread is not None:
+            self.outbox.spread.follows(frozenset(ack.direct))
+        if ack.durable:
+            host.peer_durable(self.peer, dict(self.feed.durable))  # a checkpoint may read it in a thread
+            # Durable, not received: a peer that crashes must not lend again what we have settled.
+            host.broker.lending.owner_has(self.peer, self.feed.durable.get(host.origin, 0))
+
+    def _change_interest(self, patterns: dict[str, bool]) -> None:
+        interest = self._host.broker.interest
+        for pattern, wanted in patterns.items():
+            if not wanted:
+                if pattern in self._patterns:
+                    del self._patterns[pattern]
+                    interest.remove(pattern, self.peer)
+            elif len(self._patterns) < PATTERNS_MAX:
+                self._patterns[pattern] = None
+                interest.add(pattern, self.peer)
+            elif not self._too_many:
+                self._too_many = True
+                self._host.alarm("interest-full", f"{self.peer} wants more than {PATTERNS_MAX} topics")

@@ -1,0 +1,1 @@
+"""What travels over a link: handshake, frames, values, and the state of one conversation."""

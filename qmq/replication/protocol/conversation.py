@@ -1,0 +1,179 @@
+"""One side of a link without its socket: bytes in, mesh frames out.
+
+The table comes first. It says, per side and state, which frame may come and where it leads; what is absent is refused
+with one MeshError, and nothing is read after it. STOMP itself is the codec's business, who may be believed is the
+handshake's, and what a mesh frame does to the node is decided in `serving` and `following`.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from qmq.errors import MeshError
+from qmq.replication.protocol.frames import (
+    FROM_FOLLOWER,
+    JOURNAL,
+    TO_FOLLOWER,
+    Batches,
+    MeshFrame,
+    decode,
+)
+from qmq.replication.protocol.handshake import Answering, Dialling, Partner
+from qmq.replication.protocol.values import Sender
+from qmq.storage.format.batch import BATCH_BYTES_MAX
+from qmq.wire.stomp.connection import Connection
+from qmq.wire.stomp.frames import Frame
+from qmq.wire.stomp.limits import BODY_BYTES_CEILING, Limits
+from qmq.wire.stomp.states import Role
+
+
+class Side(Enum):
+    """Which half of a link this is."""
+
+    FOLLOWER = "follower"
+    SERVER = "server"
+
+
+class LinkState(Enum):
+    """How far a link has come."""
+
+    CONNECTING = "connecting"
+    """The other side has not said who it is."""
+    PROVING = "proving"
+    """It has said so, and proves that it means this conversation (server), or greets us (follower)."""
+    OPEN = "open"
+    ENDED = "ended"
+    """A rule was broken, or the other side said its last word."""
+
+
+# What may come in each state, and where that leads. Absent means refused.
+NEXT_STATE: Final[Mapping[Side, Mapping[LinkState, Mapping[str, LinkState]]]] = {
+    Side.SERVER: {
+        LinkState.CONNECTING: {"CONNECT": LinkState.PROVING, "STOMP": LinkState.PROVING},
+        LinkState.PROVING: {"SUBSCRIBE": LinkState.OPEN},
+        LinkState.OPEN: {
+            **dict.fromkeys(FROM_FOLLOWER, LinkState.OPEN),
+            "DISCONNECT": LinkState.ENDED,
+        },
+        LinkState.ENDED: {},
+    },
+    Side.FOLLOWER: {
+        LinkState.CONNECTING: {"CONNECTED": LinkState.PROVING, "ERROR": LinkState.ENDED},
+        LinkState.PROVING: {"/mesh/welcome": LinkState.OPEN, "ERROR": LinkState.ENDED},
+        LinkState.OPEN: {
+            **{name: LinkState.OPEN for name in TO_FOLLOWER if name != "/mesh/welcome"},
+            JOURNAL: LinkState.OPEN,
+            "ERROR": LinkState.ENDED,
+        },
+        LinkState.ENDED: {},
+    },
+}
+
+LIMITS: Final = Limits(body_bytes_max=BODY_BYTES_CEILING)
+"""A frame holds a batch (at most `BATCH_BYTES_MAX`) or messages (one, or about a quarter of a MiB)."""
+
+assert BATCH_BYTES_MAX <= LIMITS.body_bytes_max
+
+UNPROVEN_BYTES_MAX: Final = 16 << 10
+"""All that may arrive before the frame that opens the link was complete; the codec bounds CONNECT by 8 KiB alone."""
+
+
+class Conversation:
+    """Both sides use this; `handshake` says which one we are.
+
+    `error` is None until the other side breaks a rule, and then stays. `reply` collects what the handshake wants
+    sent; the caller takes it after every `receive`.
+    """
+
+    def __init__(self, handshake: Dialling | Answering) -> None:
+        self._handshake = handshake
+        self._side = Side.FOLLOWER if isinstance(handshake, Dialling) else Side.SERVER
+        self._codec = Connection(Role.CLIENT if self._side is Side.FOLLOWER else Role.SERVER, LIMITS)
+        self._table = NEXT_STATE[self._side]
+        self._unproven_bytes = 0
+        self._sender: Sender | None = None
+        self._journal_frames = 0
+        self.state = LinkState.CONNECTING
+        self.partner: Partner | None = None
+        """Who the other side says it is; a server must not believe it before `is_proven`."""
+        self.is_proven = False
+        """The other side has shown who it is, by all the proofs it owes us."""
+        self.turned = ""
+        """The node that wants to be followed over this connection, which it has dialled: it goes on as another one."""
+        self.error: MeshError | None = None
+        self.reply = b""
+
+    def receive(self, data: bytes) -> list[MeshFrame]:
+        """The mesh frames that `data` completes. When a rule is broken, those before it, and `error` is set."""
+        frames: list[MeshFrame] = []
+        if self.error is not None or self.state is LinkState.ENDED:
+            return frames
+        try:
+            for frame in self._codec.receive(data):
+                self._take(frame, frames)
+            broken = self._codec.error
+            if broken is not None:
+                raise MeshError(broken.code, broken.message)
+            if not self.is_proven:
+                self._unproven_bytes += len(data)
+                if self._unproven_bytes > UNPROVEN_BYTES_MAX:
+                    raise MeshError("login-too-large", f"over {UNPROVEN_BYTES_MAX} bytes before the link was open")
+        except MeshError as error:
+            self.error = error
+            self.state = LinkState.ENDED
+        return frames
+
+    def _take(self, frame: Frame, frames: list[MeshFrame]) -> None:
+        command = frame.head.command
+        what = command
+        if command in ("SEND", "MESSAGE"):
+            what = frame.head.headers.get("destination", "")
+        following = self._table[self.state].get(what)
+        if following is None:
+            raise MeshError("bad-frame", f"{ascii(what[:40])} may not come while a link is {self.state.value}")
+        if command == "ERROR":
+            raise refused_by_peer(frame)
+        if command in ("SEND", "MESSAGE"):
+            frames.append(self._decode(what, frame))
+        else:
+            self._handshake_step(command, frame)
+        self.state = LinkState.ENDED if self.turned else following
+
+    def _handshake_step(self, command: str, frame: Frame) -> None:
+        handshake = self._handshake
+        if isinstance(handshake, Dialling):
+            self.partner, answer = handshake.connected(frame)
+            self.is_proven = True
+            self.reply += answer
+        elif command == "SUBSCRIBE":
+            handshake.subscribe(frame)
+            self.is_proven = True
+        elif command != "DISCONNECT":
+            self.turned = handshake.turned(frame)
+            if self.turned:
+                return
+            self.partner, answer = handshake.connect(frame)
+            self.reply += answer
+        if self.partner is not None and self._sender is None:
+            self._sender = Sender(self.partner.origin.node)
+
+    def _decode(self, destination: str, frame: Frame) -> MeshFrame:
+        assert self._sender is not None  # the table lets no mesh frame in before the handshake
+        if destination == JOURNAL:
+            self._journal_frames += 1
+            return Batches(self._journal_frames, frame.body)
+        table = TO_FOLLOWER if self._side is Side.FOLLOWER else FROM_FOLLOWER
+        return decode(table, destination, frame.body, self._sender)
+
+
+REFUSED: Final = "refused-"
+"""Before the code of an ERROR that the other side sent: it has alarmed its operator, and we alarm ours."""
+
+
+def refused_by_peer(frame: Frame) -> MeshError:
+    """What an ERROR frame of the serving node says, as our error."""
+    headers = frame.head.headers
+    code = headers.get("error-code", "error")
+    if not code.replace("-", "").isalnum() or not code.isascii() or len(code) > 40:
+        code = "error"
+    return MeshError(f"{REFUSED}{code}", f"the peer says: {ascii(headers.get('message', '')[:200])}")

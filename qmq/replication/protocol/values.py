@@ -1,0 +1,336 @@
+"""Values inside mesh frames: packed for the wire, and checked when they come from it.
+
+Each check takes what msgpack has found and returns it with its type known, or raises MeshError `bad-frame`; nothing
+else ever leaves here. Names of topics and queues are checked by the broker's own rules. `frames` puts these values
+together.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgpack
+
+from qmq.broker.consumers.consumer_class import read_class, split_offer
+from qmq.broker.consumers.replies import check_address
+from qmq.broker.messages.destination import Kind, is_pattern, kind_of
+from qmq.broker.messages.message import MAYBE_SEEN, Envelope, Message, Retain
+from qmq.cursors import Move
+from qmq.dots import Dot, Origin, Vector
+from qmq.errors import MeshError, Refused
+from qmq.storage.format.record import pack_dots
+
+ENVELOPES_MAX: Final = 4096
+"""Envelopes of forwarded messages that a link remembers; at the bound all are forgotten."""
+
+DESTINATION_BYTES_MAX: Final = 1024
+"""The most that any node may allow for a name; each node's own limit is for its own clients."""
+
+SEQUENCE_MAX: Final = (1 << 63) - 1
+"""No sequence, count or limit is beyond this; memory-only messages are numbered down to its negative."""
+
+RETAIN_MAX: Final = max(Retain)
+
+_U64_MAX: Final = (1 << 64) - 1
+_NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+class Sender:
+    """Who sends on a link, for decoding: its name, and the envelopes it has used lately."""
+
+    __slots__ = ("envelopes", "node")
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.envelopes: dict[tuple[str, bytes, bool, int], Envelope] = {}
+
+    def on_behalf_of(self, node: str) -> "Sender":
+        """For what the sender passes on of another node."""
+        if node == self.node:
+            return self
+        other = Sender(node)
+        other.envelopes = self.envelopes
+        return other
+
+
+# Checks of single values. Each returns what it was given, with its type known.
+
+
+def number(value: object, low: int = 0, high: int = SEQUENCE_MAX) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise MeshError("bad-frame", f"a number from {low} to {high} was due, not {shown(value)}")
+    return value
+
+
+def array(value: object, length_min: int = 0) -> list[object]:
+    if type(value) is not list or len(value) < length_min:
+        raise MeshError("bad-frame", f"an array of at least {length_min} was due, not {shown(value)}")
+    return value
+
+
+def pairs(value: object, width: int) -> list[object]:
+    found = array(value)
+    if len(found) % width:
+        raise MeshError("bad-frame", f"an array of groups of {width} was due, not {len(found)} elements")
+    return found
+
+
+def truth(value: object) -> bool:
+    if type(value) is not bool:
+        raise MeshError("bad-frame", f"true or false was due, not {shown(value)}")
+    return value
+
+
+def octets(value: object) -> bytes:
+    if type(value) is not bytes:
+        raise MeshError("bad-frame", f"bytes were due, not {shown(value)}")
+    return value
+
+
+def text(value: object) -> str:
+    if type(value) is not str:
+        raise MeshError("bad-frame", f"text was due, not {shown(value)}")
+    return value
+
+
+def mapping(value: object) -> dict[str, object]:
+    if type(value) is not dict:
+        raise MeshError("bad-frame", f"a map was due, not {shown(value)}")
+    return value
+
+
+def node_name(value: object) -> str:
+    name = text(value)
+    if not 1 <= len(name) <= 32 or not _NAME_CHARACTERS.issuperset(name):
+        raise MeshError("bad-frame", f"a node's name was due, not {shown(name)}")
+    return name
+
+
+def origin_of(node: object, incarnation: object) -> Origin:
+    return Origin(node_name(node), number(incarnation, 0, _U64_MAX))
+
+
+def name_of(value: object, kind: Kind) -> str:
+    name = text(value)
+    try:
+        if kind_of(name, DESTINATION_BYTES_MAX) is not kind:
+            raise MeshError("bad-frame", f"a {kind.name.lower()} was due, not {shown(name)}")
+        if kind is Kind.REPLY:
+            check_address(name)
+    except Refused as refused:
+        raise MeshError("bad-frame", f"{shown(name)}: {refused.message}") from refused
+    return name
+
+
+def offer_of(value: object) -> str:
+    """The name of an offer: a queue, and a class of consumers that this node understands
+    (`broker.consumers.consumer_class`)."""
+    name = text(value)
+    queue, of = split_offer(name)
+    name_of(queue, Kind.QUEUE)
+    class_of(of)
+    return name
+
+
+def class_of(value: object) -> str:
+    of = text(value)
+    try:
+        read_class(of)
+    except Refused as refused:
+        raise MeshError("bad-frame", f"{shown(of)}: {refused.message}") from refused
+    return of
+
+
+def shown(value: object) -> str:
+    """What is wrong, short enough for a log and free of control characters."""
+    text = ascii(value) if isinstance(value, (str, int, bool)) else type(value).__name__
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+# Values of several fields
+
+
+def pack_vector(vector: Vector) -> dict[str, list[int]]:
+    """node → incarnation, sequence, incarnation, sequence, …"""
+    packed: dict[str, list[int]] = {}
+    for origin, sequence in vector.items():
+        packed.setdefault(origin.node, []).extend((origin.incarnation, sequence))
+    return packed
+
+
+def vector_of(value: object) -> Vector:
+    vector: Vector = {}
+    for node, found in mapping(value).items():
+        numbers = pairs(found, 2)
+        for index in range(0, len(numbers), 2):
+            vector[origin_of(node, numbers[index])] = number(numbers[index + 1])
+    return vector
+
+
+def pack_dot_groups(dots: Iterable[Dot]) -> object:
+    packed: object = msgpack.unpackb(pack_dots(dots))
+    return packed
+
+
+def check_dots(value: object) -> list[Dot]:
+    """Dots in the form of a SETTLE record's body (`storage.format.record.pack_dots`), already unpacked."""
+    dots: list[Dot] = []
+    for item in array(value):
+        group = array(item, 3)
+        origin = origin_of(group[0], group[1])
+        for sequence in array(group[2]):
+            dots.append(Dot(origin, number(sequence, -SEQUENCE_MAX)))
+    return dots
+
+
+def check_vector(vector: Vector) -> None:
+    for origin, last in vector.items():
+        origin_of(*origin)
+        number(last)
+
+
+def check_move(move: Move) -> None:
+    """Types and bounds of what `storage.format.cursor_record` has unpacked: nothing there looks at them again."""
+    for name in move.name:
+        text(name)
+    for value in (move.created_us, move.deleted_us, move.credit):
+        number(value)
+    for vector in (move.start, move.told):
+        check_vector(vector or {})
+    for origin, ranges in move.done.items():
+        origin_of(*origin)
+        for after, through in ranges:
+            number(through, number(after))
+    if move.holder is not None:
+        stamp, holder = move.holder
+        number(stamp)
+        origin_of(*holder)
+
+
+def origins_of(value: object) -> tuple[Origin, ...]:
+    numbers = pairs(value, 2)
+    return tuple([origin_of(numbers[index], numbers[index + 1]) for index in range(0, len(numbers), 2)])
+
+
+def pack_messages(messages: list[Message], sender: str | None = None) -> list[list[object]]:
+    """Runs of messages in one envelope: [destination, headers, durable, [five values per message …], retain].
+
+    A sixth element names the class of consumers that they are lent to, when those are not plain; a seventh the node
+    that accepted them, where a `sender` is given and it is not that one.
+    """
+    runs: list[list[object]] = []
+    values: list[object] = []
+    envelope: Envelope | None = None
+    lent_as = owner = ""
+    for message in messages:
+        if message.envelope is not envelope or message.lent_as != lent_as or message.origin.node != owner:
+            envelope = message.envelope
+            lent_as = message.lent_as
+            owner = message.origin.node
+            values = []
+            run: list[object] = [envelope.destination, envelope.headers, envelope.durable, values, int(envelope.retain)]
+            if sender is not None and owner != sender:
+                run += (lent_as, owner)
+            elif lent_as:
+                run.append(lent_as)
+            runs.append(run)
+        values += (
+            message.origin.incarnation,
+            message.sequence,
+            message.timestamp_us,
+            message.attempts,
+            message.body,
+        )
+    return runs
+
+
+def messages_of(value: object, sender: Sender, kind: Kind) -> list[Message]:
+    """A message belongs to the node that accepted it: that is the sender, unless a run of lent ones names another."""
+    messages: list[Message] = []
+    server = sender.node if kind is Kind.QUEUE else None
+    for item in array(value):
+        run = array(item, 4)
+        envelope = envelope_of(run, sender, kind)
+        lent_as = class_of(run[5]) if len(run) > 5 and kind is Kind.QUEUE else ""
+        node = node_name(run[6]) if len(run) > 6 and kind is Kind.QUEUE else sender.node
+        low, high = (1, SEQUENCE_MAX) if envelope.durable else (-SEQUENCE_MAX, -1)
+        values = pairs(run[3], 5)
+        for index in range(0, len(values), 5):
+            message = Message(
+                envelope,
+                octets(values[index + 4]),
+                Origin(node, number(values[index], 0, _U64_MAX)),
+                number(values[index + 1], low, high),
+                number(values[index + 2], 0, SEQUENCE_MAX if envelope.retain else _U64_MAX),
+            )
+            message.attempts = number(values[index + 3], MAYBE_SEEN)
+            message.owner = server
+            message.lent_as = lent_as
+            messages.append(message)
+    return messages
+
+
+def envelope_of(run: list[object], sender: Sender, kind: Kind) -> Envelope:
+    retain = number(run[4], 0, RETAIN_MAX) if len(run) > 4 and kind is Kind.TOPIC else 0
+    key = (text(run[0]), octets(run[1]), truth(run[2]), retain)
+    envelope = sender.envelopes.get(key)
+    if envelope is None or envelope.kind is not kind:
+        destination, headers, durable, _ = key
+        name_of(destination, kind)
+        _check_headers(headers)
+        envelope = Envelope(destination, kind, headers, durable)
+        envelope.retain = Retain(retain)
+        if kind is Kind.REPLY:
+            return envelope  # no two replies share one, and remembering them would drive out those that are shared
+        if len(sender.envelopes) >= ENVELOPES_MAX:
+            sender.envelopes.clear()
+        sender.envelopes[key] = envelope
+    return envelope
+
+
+def _check_headers(headers: bytes) -> None:
+    if headers and (headers[-1] != 10 or headers[0] == 10 or b"\n\n" in headers or b"\0" in headers):
+        raise MeshError("bad-frame", "headers are lines that end with LF, none of them empty")
+
+
+VALUE_WIDTH: Final = 8
+
+
+def pack_values(messages: list[Message]) -> list[object]:
+    """Last values of topics: destination, headers, node, incarnation, sequence, timestamp, retain, body, …"""
+    values: list[object] = []
+    for message in messages:
+        envelope = message.envelope
+        values += (
+            envelope.destination,
+            envelope.headers,
+            message.origin.node,
+            message.origin.incarnation,
+            message.sequence,
+            message.timestamp_us,
+            int(envelope.retain),
+            message.body,
+        )
+    return values
+
+
+def values_of(value: object) -> list[Message]:
+    """The inverse of `pack_values`. Their origin may be any node: peers pass on what others have set."""
+    messages: list[Message] = []
+    values = pairs(value, VALUE_WIDTH)
+    for index in range(0, len(values), VALUE_WIDTH):
+        name = name_of(values[index], Kind.TOPIC)
+        if is_pattern(name):
+            raise MeshError("bad-frame", f"{shown(name)} is no single topic")
+        headers = octets(values[index + 1])
+        _check_headers(headers)
+        envelope = Envelope(name, Kind.TOPIC, headers, False)
+        envelope.retain = Retain(number(values[index + 6], Retain.SET, RETAIN_MAX))
+        message = Message(
+            envelope,
+            octets(values[index + 7]),
+            origin_of(values[index + 2], values[index + 3]),
+            number(values[index + 4], -SEQUENCE_MAX, -1),
+            number(values[index + 5]),
+        )
+        messages.append(message)
+    return messages

@@ -1,0 +1,1 @@
+"""Control requests, status, events and policies."""

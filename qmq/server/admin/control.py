@@ -1,0 +1,271 @@
+"""Control destinations: questions to a node, or with `scope:mesh` to all of them, asked with a SEND.
+
+The answer is in the headers of the RECEIPT; with `reply-to` it is a message with a JSON body as well, which has room
+for long lists. The counting questions are ocamlmq's, with its header names.
+
+Everything is answered by each node about itself and then put together: counts are summed, rows of one destination are
+merged into one. Fanouts are the exception: every node has a copy of the same messages, so the largest count is taken.
+A node that does not answer in time is missing from the picture, and the answer names it.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from qmq.broker.messages.destination import Kind, kind_of
+from qmq.errors import Refused
+from qmq.gateways.headers import is_said
+from qmq.server.admin.counts import Page, Row, destination_rows, queue_depth, row_key, subscriber_rows, subscribers_of
+from qmq.server.admin.status import STATUS_BYTES_MAX, position_answer, status_answer
+from qmq.server.membership.decommission import RETIRE
+from qmq.server.peers.answers import Answer
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+STATUS = "/control/status"
+COUNT_MESSAGES = "/control/count-msgs"
+COUNT_SUBSCRIBERS = "/control/count-subscribers"
+LIST = "/control/list"
+LIST_SUBSCRIBERS = "/control/list-subscribers"
+
+# Question → the kinds of destinations that it is about.
+QUESTIONS: Mapping[str, tuple[Kind, ...]] = {
+    COUNT_MESSAGES: (Kind.QUEUE,),
+    COUNT_SUBSCRIBERS: (Kind.QUEUE, Kind.TOPIC, Kind.FANOUT),
+    LIST: (Kind.QUEUE, Kind.TOPIC, Kind.FANOUT),
+    LIST_SUBSCRIBERS: (Kind.QUEUE, Kind.TOPIC, Kind.FANOUT),
+}
+FACTS: Mapping[str, str] = {
+    COUNT_MESSAGES: "num_messages",
+    COUNT_SUBSCRIBERS: "num_subscribers",
+    LIST: "destinations",
+    LIST_SUBSCRIBERS: "subscribers",
+}
+"""What the answer is called; headers have a hyphen where it has an underscore."""
+
+UNDERSTOOD = ", ".join(
+    [
+        STATUS,
+        f"{RETIRE}NODE",
+        *(f"{question}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME" for question, kinds in QUESTIONS.items()),
+    ]
+)
+"""For an error: `/control/count-subscribers/queue|topic|fanout/NAME`."""
+
+ROWS_DEFAULT = 100
+ROWS_MAX = 1000
+ANSWER_BYTES_MAX = 256 << 10
+"""Of one node's rows: a page has fewer of them when their names are long."""
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`about` is a destination, or for LIST the beginning of one."""
+
+    what: str
+    about: str
+    after: str = ""
+    limit: int = ROWS_DEFAULT
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.about[: self.about.index("/", 1) + 1]]
+
+
+KINDS = {"/queue/": Kind.QUEUE, "/topic/": Kind.TOPIC, "/fanout/": Kind.FANOUT}
+
+
+async def control_answer(node: "Node", headers: Mapping[str, str], check_right: Callable[[str], None]) -> Answer:
+    """What the node says to a SEND with these headers.
+
+    `check_right` raises Refused when the client may not ask this. Such a client gets of the status what it needs to
+    follow a fanout: every message-id tells as much. Raises Refused, too, for a question that nobody understands.
+    """
+    destination = headers["destination"]
+    is_mesh = _is_mesh(headers)
+    if destination == STATUS:
+        if is_mesh:
+            raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
+        await node.look_around()
+        try:
+            check_right(destination)
+            status = status_answer(node)
+        except Refused:
+            status = position_answer(node)
+        return Answer({"status": status}, status.encode())
+    check_right(destination)
+    if destination.startswith(RETIRE):
+        name = destination.removeprefix(RETIRE)
+        if is_said(headers, "majority-lost"):
+            done = await node.retiring.retire_lost({one for one in name.split(",") if one})
+        else:
+            done = await node.retiring.retire(name, force=is_said(headers, "force"))
+        lines = {key.replace("_", "-"): fact if type(fact) is str else json.dumps(fact) for key, fact in done.items()}
+        return Answer(lines, json.dumps(done).encode())
+    question = parse_question(destination, headers)
+    facts = await answer_here(node, question)
+    if is_mesh:
+        answers = await node.asking.ask(json.dumps(asdict(question)).encode())
+        peers = {peer: said for peer, answer in answers.items() if (said := _facts_of_peer(question, answer))}
+        facts = _together(question, [facts, *peers.values()])
+        missing = sorted(set(node.peer_names) - set(peers))
+        facts["nodes_asked"] = len(node.peer_names) + 1
+        facts["nodes_answered"] = len(peers) + 1
+        if missing:
+            facts["nodes_missing"] = missing
+    return _answer(facts, in_body="reply-to" in headers)
+
+
+async def answer_peer(node: "Node", question: bytes) -> bytes:
+    """What the node says of itself to a peer. Raises Refused."""
+    try:
+        asked: Question | None = Question(**json.loads(question))
+    except (ValueError, TypeError):
+        asked = None
+    if asked is None or not _makes_sense(asked):
+        raise Refused("bad-destination", f"questions of peers are {', '.join(QUESTIONS)}")
+    return json.dumps(await answer_here(node, asked)).encode()
+
+
+def parse_question(destination: str, headers: Mapping[str, str]) -> Question:
+    """The question that a SEND asks. Raises Refused."""
+    for what, kinds in QUESTIONS.items():
+        if not destination.startswith(f"{what}/"):
+            continue
+        about = destination.removeprefix(what)
+        if what == LIST:
+            about = about.removesuffix("*") if about.count("/") > 1 else f"{about}/"
+            known = any(about.startswith(prefix) for prefix in KINDS)
+        else:
+            known = kind_of(about) in kinds
+        if known:
+            return Question(what, about, headers.get("after", ""), _limit(headers))
+    raise Refused("bad-destination", f"Control destinations are {UNDERSTOOD}.")
+
+
+def _limit(headers: Mapping[str, str]) -> int:
+    text = headers.get("limit")
+    if text is None:
+        return ROWS_DEFAULT
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= ROWS_MAX):
+        raise Refused("bad-limit", f"The header limit is a number of rows from 1 to {ROWS_MAX}.")
+    return int(text)
+
+
+def _is_mesh(headers: Mapping[str, str]) -> bool:
+    scope = headers.get("scope", "node")
+    if scope not in ("node", "mesh"):
+        raise Refused("bad-scope", "The header scope is node or mesh.")
+    return scope == "mesh"
+
+
+def _makes_sense(question: Question) -> bool:
+    texts = (question.what, question.about, question.after)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and type(question.limit) is int
+        and 1 <= question.limit <= ROWS_MAX
+        and question.what in QUESTIONS
+        and any(question.about.startswith(prefix) for prefix in KINDS)
+        and question.kind in QUESTIONS[question.what]
+    )
+
+
+async def answer_here(node: "Node", question: Question) -> Facts:
+    """What this node knows of itself."""
+    what, about = question.what, question.about
+    if what == COUNT_MESSAGES:
+        return {FACTS[what]: await queue_depth(node, about)}
+    if what == COUNT_SUBSCRIBERS:
+        return {FACTS[what]: sum(1 for _ in subscribers_of(node, about))}
+    if what == LIST:
+        page = await destination_rows(node, question.kind, about, question.after, question.limit)
+    else:
+        page = subscriber_rows(node, about, question.after, question.limit)
+    return _page_facts(FACTS[what], page)
+
+
+def _page_facts(name: str, page: Page) -> Facts:
+    rows = page.rows
+    size = kept = 0
+    while kept < len(rows) and size < ANSWER_BYTES_MAX:
+        size += len(json.dumps(rows[kept]))
+        kept += 1
+    return _with_rows(name, rows[:kept], page.next if kept == len(rows) else row_key(rows[kept - 1]))
+
+
+def _with_rows(name: str, rows: list[Row], after: str) -> Facts:
+    facts: Facts = {name: rows}
+    if after:
+        facts["next"] = after
+    return facts
+
+
+def _facts_of_peer(question: Question, answer: bytes) -> Facts | None:
+    """What a peer said; None when it makes no sense here, which is as good as no answer."""
+    facts = json.loads(answer)
+    return facts if isinstance(facts, dict) and FACTS[question.what] in facts else None
+
+
+def _together(question: Question, all_facts: list[Facts]) -> Facts:
+    """One picture out of those of several nodes."""
+    name = FACTS[question.what]
+    if question.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS):
+        return {name: sum(facts[name] for facts in all_facts)}
+    # Beyond the end of the shortest page that is not the last, some node has not told its rows.
+    ends = [facts["next"] for facts in all_facts if "next" in facts]
+    end = min(ends, default="")
+    merged: dict[str, Row] = {}
+    for facts in all_facts:
+        for row in facts[name]:
+            key = row_key(row)
+            if not end or key <= end:
+                merged[key] = _sum(question.kind, merged[key], row) if key in merged else row
+    keys = sorted(merged)
+    kept = keys[: question.limit]
+    return _with_rows(name, [merged[key] for key in kept], kept[-1] if len(kept) < len(keys) else end)
+
+
+def _sum(kind: Kind, one: Row, other: Row) -> Row:
+    """Two rows of one destination. Every node has its own copy of a fanout's messages."""
+    row = dict(one)
+    for name, value in other.items():
+        mine = row[name]
+        if isinstance(value, int) and isinstance(mine, int):
+            row[name] = max(mine, value) if kind is Kind.FANOUT and name != "consumers" else mine + value
+    return row
+
+
+def _answer(facts: Facts, *, in_body: bool) -> Answer:
+    """Rows stand in the body only, when there is one; else in a header, cut to what clients take as a line."""
+    body = json.dumps(facts, separators=(",", ":")).encode()
+    headers: dict[str, str] = {}
+    for name, value in facts.items():
+        if not isinstance(value, list):
+            headers[name.replace("_", "-")] = str(value)
+        elif name == "nodes_missing":
+            headers["nodes-missing"] = ",".join(value)
+        elif not in_body:
+            texts = _fitting(value)
+            headers[name] = f"[{','.join(texts)}]"
+            if len(texts) < len(value):
+                headers["next"] = row_key(value[len(texts) - 1])
+    return Answer(headers, body)
+
+
+def _fitting(rows: list[Row]) -> list[str]:
+    """As many rows, each as JSON, as fit one header line; at least one."""
+    kept: list[str] = []
+    size = 0
+    for row in rows:
+        text = json.dumps(row, separators=(",", ":"))
+        # STOMP escapes these two, and the reader's bound is on the line as it is sent.
+        size += len(text) + text.count(":") + text.count("\\") + 1
+        if kept and size > STATUS_BYTES_MAX:
+            break
+        kept.append(text)
+    return kept

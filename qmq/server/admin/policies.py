@@ -1,0 +1,137 @@
+"""From the operator's settings to the rules of broker and gateways: seconds become µs, what was left out becomes a
+default."""
+
+from typing import TYPE_CHECKING
+
+from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.messages.receipt_levels import FSYNC, level_of
+from qmq.broker.messages.rules import QueueRules
+from qmq.broker.messages.send_options import PRIORITY_DEFAULT
+from qmq.config import DestinationPolicy, LimitSettings
+from qmq.gateways.rules import Rules
+from qmq.wire.stomp import Limits
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+
+def broker_limits(limits: LimitSettings) -> BrokerLimits:
+    """What of `limits` the rules look after."""
+    return BrokerLimits(
+        subscriptions_max=limits.subscriptions_max,
+        transactions_max=limits.transactions_max,
+        transaction_frames_max=limits.transaction_frames_max,
+        transaction_bytes_max=limits.transaction_bytes_max,
+        destinations_max=limits.destinations_max,
+        pattern_words_max=limits.pattern_words_max,
+        selector_parts_max=limits.selector_parts_max,
+        queue_memory_bytes_max=limits.queue_memory_bytes_max,
+        retained_topics_max=limits.retained_topics_max,
+        retained_bytes_max=limits.retained_bytes_max,
+        durable_subscriptions_max=limits.durable_subscriptions_max,
+    )
+
+
+def wire_limits(limits: LimitSettings) -> Limits:
+    """The bounds of frames, in the codec's words."""
+    return Limits(
+        command_bytes_max=limits.command_bytes_max,
+        header_line_bytes_max=limits.header_line_bytes_max,
+        header_count_max=limits.header_count_max,
+        header_bytes_max=limits.header_bytes_max,
+        body_bytes_max=limits.body_bytes_max,
+        login_bytes_max=limits.login_bytes_max,
+    )
+
+
+def bound_clients(rules: Rules, limits: LimitSettings) -> None:
+    """What clients may ask for. The caller raises the rules' generation."""
+    rules.prefetch_default = limits.prefetch_default
+    rules.prefetch_max = limits.prefetch_max
+    rules.destination_bytes_max = limits.destination_bytes_max
+
+
+def rules_under(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:
+    """What a queue under `policy` does with its messages."""
+    return QueueRules(
+        messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
+        bytes_max=limits.queue_bytes_max if policy.max_bytes is None else policy.max_bytes,
+        overflow=policy.overflow,
+        ack_timeout_us=round(policy.ack_timeout_seconds * 1_000_000),
+        delivery_limit=policy.delivery_limit,
+        redelivery_us_min=round(policy.redelivery_seconds_min * 1_000_000),
+        redelivery_us_max=round(policy.redelivery_seconds_max * 1_000_000),
+        dead_letter=policy.dead_letter,
+        keeps_dropped=policy.keeps_dropped,
+        exclusive=policy.exclusive,
+    )
+
+
+def defaults_under(policy: DestinationPolicy) -> dict[str, str]:
+    """Headers that a message of the queue gets when its sender says nothing else; they travel with it."""
+    defaults: dict[str, str] = {}
+    if policy.ttl_seconds:
+        defaults["ttl"] = str(round(policy.ttl_seconds * 1000))
+    if policy.priority != PRIORITY_DEFAULT:
+        defaults["priority"] = str(policy.priority)
+    return defaults
+
+
+class Policies:
+    """What the settings of `node` say of a destination; a reload counts from the next question on."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        # Pattern of a policy -> the policy and the limits, and the rules made of them.
+        self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
+
+    def of(self, destination: str) -> DestinationPolicy:
+        """The policy that counts for it."""
+        return self._node.settings.destinations.policy_of(destination)
+
+    def queue_rules(self, destination: str) -> QueueRules:
+        """The rules of a queue; the same object for all queues under one policy."""
+        policy, limits = self.of(destination), self._node.limits
+        known = self._rules.get(policy.pattern)
+        if known is None or known[0] is not policy or known[1] is not limits:
+            known = self._rules[policy.pattern] = (policy, limits, rules_under(policy, limits))
+        return known[2]
+
+    def queue_defaults(self, destination: str) -> dict[str, str]:
+        """Headers that a message of it gets when its sender says nothing else."""
+        return defaults_under(self.of(destination))
+
+    def gateway_rules(self) -> Rules:
+        """All that gateways ask about destinations, and the bounds of what clients may ask for."""
+        limits = self._node.limits
+        return Rules(
+            policy=self._use,
+            defaults=self.queue_defaults,
+            children=lambda destination: self.of(destination).children,
+            prefetch_default=limits.prefetch_default,
+            prefetch_max=limits.prefetch_max,
+            destination_bytes_max=limits.destination_bytes_max,
+            buffer_bytes_max=limits.outbox_bytes_max,
+            likeness=self.of,
+            retains=lambda destination: self.of(destination).retain,
+            level=self._receipt_level,
+            needs_quorum=self._needs_quorum,
+            replicas_max=len(self._node.peer_names),
+        )
+
+    def _use(self, destination: str) -> tuple[bool, bool]:
+        """Whether it may be used, and whether its messages are durable."""
+        return self._node.settings.destinations.exists(destination), self.of(destination).durable
+
+    def _receipt_level(self, destination: str) -> int:
+        """The level of receipts about a destination: its policy's, else the mesh's, else two disks where there are
+        three. A node that was retired since may leave a level without enough nodes, until the files say less."""
+        word = self.of(destination).receipt or self._node.settings.mesh.receipt
+        level = (1 if self._node.membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
+        assert level is not None, "the configuration was checked"
+        return level
+
+    def _needs_quorum(self, destination: str) -> bool:
+        """Whether ACKs of a queue's messages are receipted at level `quorum` where they do not say."""
+        word = self.of(destination).ack_level or self._node.settings.mesh.ack_level
+        return word == "quorum"

@@ -1,0 +1,119 @@
+"""`/system/events` and `/system/peers`: what happens to this node and its links, for current subscribers.
+
+Events are JSON objects with `event`, `node` and `at_us`. Peers are a JSON array with the state of each: a new
+subscriber gets it at once, and all subscribers get it after each change.
+
+Both live in memory, are about this node alone, and are not forwarded: subscribe to each node for all of them. What is
+noted waits for the next turn of a task, because it is noted in the middle of other decisions; beyond `EVENTS_MAX` the
+oldest are forgotten.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.message import Envelope, Message
+from qmq.environment import World
+
+EVENTS = "/system/events"
+PEERS = "/system/peers"
+EVENTS_MAX = 1000
+
+JSON_TYPE = b"content-type:application/json\n"
+
+Picture = list[dict[str, Any]]
+
+
+class SystemDesk(Protocol):
+    """What this needs of the node."""
+
+    broker: Broker
+    world: World
+
+    async def slot(self) -> None:
+        """Wait until something may be decided."""
+
+    def submit(self, out: Outcome) -> None:
+        """Record and tell `out`."""
+
+
+class SystemTopics:
+    """`picture` gives the peers as `qmq status` shows them."""
+
+    def __init__(self, desk: SystemDesk, node_name: str, picture: Callable[[], Picture]) -> None:
+        self._desk = desk
+        self._node_name = node_name
+        self._picture = picture
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+        self._states: dict[str, tuple[str, str]] = {}
+        self._unanswered: list[Subscription] = []
+        self._noted = trio.Event()
+
+    def note(self, event: str, **facts: Any) -> None:
+        """Something happened that subscribers of EVENTS hear of."""
+        self._waiting.append({"event": event, "node": self._node_name, "at_us": self._desk.world.now_us(), **facts})
+        self._noted.set()
+
+    def answer(self, subscriptions: list[Subscription]) -> None:
+        """These began: those of PEERS get the state of the links as it is now, in the next turn."""
+        self._unanswered += [one for one in subscriptions if one.destination == PEERS]
+        if self._unanswered:
+            self._noted.set()
+
+    def links_changed(self) -> None:
+        """A link began or ended, or has caught up."""
+        self._noted.set()
+
+    async def run(self) -> None:
+        """Tell until cancelled."""
+        while True:
+            await self._noted.wait()
+            await self._desk.slot()
+            self._noted = trio.Event()
+            self.tell()
+
+    def tell(self) -> None:
+        """Tell what was noted, now."""
+        out = Outcome()
+        picture = self._picture()
+        states = {peer["name"]: (str(peer["out"]), str(peer["in"])) for peer in picture}
+        if states != self._states:
+            for name, now in states.items():
+                before = self._states.get(name, ("down", "down"))
+                for link, was, state in zip(("out", "in"), before, now, strict=True):
+                    if was != state:
+                        self.note("link", peer=name, link=link, state=state)
+            self._states = states
+            self._publish(PEERS, picture, out)
+        elif self._unanswered:
+            watchers = self._desk.broker.watchers[PEERS]
+            self._send(PEERS, picture, tuple(one for one in self._unanswered if one in watchers), out)
+        self._unanswered = []
+        while self._waiting:
+            self._publish(EVENTS, self._waiting.popleft(), out)
+        if out.topic_runs:
+            self._desk.submit(out)
+
+    def _publish(self, destination: str, facts: object, out: Outcome) -> None:
+        self._send(destination, facts, tuple(self._desk.broker.watchers[destination]), out)
+
+    def _send(self, destination: str, facts: object, watchers: tuple[Subscription, ...], out: Outcome) -> None:
+        if watchers:
+            broker = self._desk.broker
+            envelope = Envelope(destination, Kind.SYSTEM, JSON_TYPE, False)
+            message = Message(
+                envelope,
+                json.dumps(facts).encode(),
+                broker.origin,
+                -broker.new_memory_sequence(),
+                self._desk.world.now_us(),
+            )
+            out.publish_topic(watchers, message)
+            out.toil += sum([one.selector.cost for one in watchers if one.selector is not None])

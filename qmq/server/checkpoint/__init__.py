@@ -1,0 +1,1 @@
+"""Checkpoints, paging of queues, and retention of fanouts."""

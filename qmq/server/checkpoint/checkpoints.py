@@ -1,0 +1,254 @@
+"""When the stores take over from the journal, and how full the disk is.
+
+A checkpoint runs in a worker thread beside the commits, whenever enough journal has been written since the last one,
+and at an orderly stop. It reads the journal itself, so it needs nothing of the broker. Time alone brings one too, when
+something in a fanout becomes too old to be kept: a node that holds nothing of the kind is never woken by this.
+"""
+
+import logging
+from functools import partial
+from math import inf
+from typing import Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.config import NodeSettings, StorageSettings
+from qmq.dots import Vector
+from qmq.environment import World
+from qmq.errors import DiskFull, LogBroken
+from qmq.server.checkpoint.queue_pager import Clerk
+from qmq.server.checkpoint.retention import Retentions
+from qmq.server.commit.commits import Commits
+from qmq.server.repair.incarnation_gc import Sealing
+from qmq.server.runtime.disk_space import ROOM_SECONDS
+from qmq.server.runtime.memory import give_back_memory
+from qmq.storage.store import Store
+
+TRIM_BYTES = 4 << 20
+"""Journal carried over by one checkpoint, from which on its memory is given back to the system."""
+
+SPACE_CHECK_BYTES = 4 << 20
+"""Journal written between two looks at the free space, at most; far below the reserve."""
+
+SPACE_CHECK_SECONDS = 1.0
+"""Between two looks while anything is written: others may take the room."""
+
+RESERVE_PARTS = 2
+"""Of the reserve, one part in so many is held by a file: others cannot take that."""
+
+DISK_FULL = "the disk is nearly full: new messages are refused, consuming goes on"
+
+QUIET_SECONDS_MIN = 1.0
+"""Between two checkpoints that only time asks for."""
+
+SLOW_SECONDS = 10.0
+"""After which a checkpoint under way is worth an alarm."""
+
+SLOW = "a checkpoint has been under way for 10 seconds: the queue store, or its disk, is slow or hangs"
+
+TIDY_PAUSE_SECONDS = 0.05
+"""Between two steps in which the queue store gives space back: whoever reads its disk has a turn."""
+
+RETENTION_PARTS = 8
+"""What is new in the journal comes under its retention within this part of the shortest one."""
+
+log = logging.getLogger("qmq.checkpoint")
+
+
+class CheckpointDesk(Protocol):
+    """What checkpoints need of the node."""
+
+    broker: Broker
+    clerk: Clerk
+    sealing: Sealing
+    settings: NodeSettings
+    commits: Commits
+    store: Store
+    world: World
+
+    def alarm(self, code: str, message: str) -> None: ...
+    def storage_now_us(self) -> int: ...
+    def alarm_over(self, code: str, message: str) -> None: ...
+    def look_at_damage(self) -> None: ...
+
+
+class Checkpoints:
+    """`members` holds what each peer has durably, as its link told; it decides which journal may go."""
+
+    def __init__(self, desk: CheckpointDesk, settings: StorageSettings) -> None:
+        self._desk = desk
+        self._settings = settings
+        self._done = desk.store.journal.end
+        self._due_us = desk.store.retention_due_us(Retentions(desk.settings))
+        self._patience = trio.CancelScope()
+        self._is_stale = False
+        self.members: dict[str, Vector] = {}
+        self.count = 0
+        self._one = trio.Lock()
+        self._untidy = trio.Event()
+        self._refused = ""
+        self._began = trio.Event()
+        self._ended = trio.Event()
+        self._calm = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Checkpoint, sync and look at the disk as the journal grows; for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_space)
+            nursery.start_soon(self._tidy)
+            nursery.start_soon(self._watch_checkpoints)
+            if self._settings.sync_interval_ms is not None:
+                nursery.start_soon(self._sync_every, self._settings.sync_interval_ms / 1000)
+            while True:
+                await self._until_due()
+                if not await self._checkpoint_if_room():
+                    await trio.sleep(ROOM_SECONDS)
+
+    async def _until_due(self) -> None:
+        """Wait until there is enough to carry over, or something to drop."""
+        desk = self._desk
+        left = max(QUIET_SECONDS_MIN, (self._due_us - desk.storage_now_us()) / 1e6) if self._due_us else inf
+        with trio.move_on_after(0 if self._is_stale else left) as self._patience:
+            await desk.commits.grew(self._done)
+            patience = Retentions(desk.settings).shortest_seconds / RETENTION_PARTS
+            with trio.move_on_after(max(QUIET_SECONDS_MIN, patience)):
+                await desk.commits.grew(self._done + self._settings.checkpoint_bytes)
+
+    def soon(self) -> None:
+        """Do not wait for the journal to grow: memory is short, or new policies keep less."""
+        self._is_stale = True
+        self._patience.cancel()
+
+    async def _checkpoint_if_room(self) -> bool:
+        """False when the disk has no room for it: nothing has changed then, the journal still holds everything."""
+        try:
+            await self.checkpoint()
+        except DiskFull as error:
+            self._refused = f"the journal cannot be carried into the stores: {error}"
+            self._desk.alarm("checkpoint", self._refused)
+            await self.look_at_space()
+            return False
+        if self._refused:
+            self._desk.alarm_over("checkpoint", self._refused)
+            self._refused = ""
+        return True
+
+    async def bring_up(self) -> bool:
+        """Bring the stores up to everything told before this call; False: there is no room for what is new."""
+        is_up = self._desk.commits.told_end <= self._desk.store.checkpoint_position
+        return is_up or await self._checkpoint_if_room()
+
+    async def checkpoint(self) -> None:
+        """Bring the stores up to everything told so far."""
+        async with self._one:
+            self._ended = trio.Event()
+            self._began.set()
+            ends_node = False
+            try:
+                await self._checkpoint()
+            except LogBroken:
+                ends_node = True
+                raise
+            finally:
+                if not ends_node:
+                    self._ended.set()
+                self._desk.clerk.checkpoint_ends()
+
+    async def _checkpoint(self) -> None:
+        desk = self._desk
+        desk.clerk.checkpoint_begins()
+        await desk.commits.all_told()
+        end = desk.commits.told_end
+        self._is_stale = False
+        call = partial(desk.store.checkpoint, end, desk.storage_now_us(), dict(self.members), Retentions(desk.settings))
+        # Whoever gives up waiting for it does so when what is in memory goes by the stores as they are then.
+        with trio.CancelScope(shield=True):
+            report = await desk.world.run_blocking(call)
+            self._done = end
+            self._due_us = report.retention_due_us
+            self.count += 1
+            log.info("= checkpoint at %d: %s", end, report)
+            await desk.clerk.checkpoint_done(report.vector)
+            desk.sealing.checkpoint_done(report)
+            desk.look_at_damage()
+        self._untidy.set()
+        await self.look_at_space()
+        if report.read_bytes >= TRIM_BYTES:
+            await desk.world.run_blocking(give_back_memory)
+
+    async def _watch_checkpoints(self) -> None:
+        """Say so when one takes long; for ever."""
+        while True:
+            await self._began.wait()
+            self._began, ended = trio.Event(), self._ended
+            with trio.move_on_after(SLOW_SECONDS):
+                await ended.wait()
+            if not ended.is_set():
+                self._desk.alarm("checkpoint", SLOW)
+                await ended.wait()
+                self._desk.alarm_over("checkpoint", SLOW)
+
+    async def _tidy(self) -> None:
+        """Give back what drained queues have left in the store, when a checkpoint has passed; for ever."""
+        desk = self._desk
+        while True:
+            await self._untidy.wait()
+            self._untidy = trio.Event()
+            has_more = True
+            while has_more:
+                try:
+                    async with self._one:
+                        has_more = await desk.world.run_blocking(desk.store.give_back)
+                except DiskFull:
+                    break  # It takes room to give room back; a next checkpoint will have found some.
+                await trio.sleep(TIDY_PAUSE_SECONDS)
+
+    async def _sync_every(self, seconds: float) -> None:
+        desk = self._desk
+        while True:
+            position = desk.commits.told_end
+            await desk.world.run_blocking(desk.store.journal.sync)
+            await desk.commits.grew(position)
+            await trio.sleep(seconds)
+
+    async def _watch_space(self) -> None:
+        desk = self._desk
+        while True:
+            position = desk.commits.told_end
+            await self.look_at_space()
+            if desk.broker.disk_full:
+                # Nothing may grow, so only the time can tell that somebody has made room.
+                await trio.sleep(ROOM_SECONDS)
+                continue
+            with trio.CancelScope() as self._calm:
+                await desk.commits.grew(position)
+                with trio.move_on_after(SPACE_CHECK_SECONDS):
+                    await desk.commits.grew(position + SPACE_CHECK_BYTES)
+
+    async def look_at_space(self) -> None:
+        """Decide whether new durable messages are refused, from what is free now."""
+        free = await self._desk.world.run_blocking(self._room)
+        commits = self._desk.commits
+        # A quota may leave less than is free.
+        if commits.is_stuck or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
+            self.ran_short()
+        elif self._desk.broker.disk_full:
+            self._desk.store.journal.is_short = self._desk.broker.disk_full = False
+            self._desk.alarm_over("disk-full", DISK_FULL)
+            log.info("= %d bytes are free: this node takes messages again", free)
+
+    def ran_short(self) -> None:
+        """New durable messages are refused from now on, until there is room again."""
+        if not self._desk.broker.disk_full:
+            self._desk.broker.disk_full = True
+            self._desk.alarm("disk-full", DISK_FULL)
+            self._calm.cancel()
+
+    def _room(self) -> int:
+        """Bytes that are free, or held by the reserve's file, which is made whole once there is room for all of it."""
+        disk = self._desk.store.disk
+        reserve = self._settings.disk_reserve_bytes
+        if disk.reserved_bytes != reserve // RESERVE_PARTS and disk.free_bytes() + disk.reserved_bytes >= reserve:
+            disk.hold_reserve(reserve // RESERVE_PARTS)
+        return disk.free_bytes() + disk.reserved_bytes

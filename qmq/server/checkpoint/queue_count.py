@@ -1,0 +1,66 @@
+"""How many queues are only in the queue store: counted when the node starts, and again when the bound is near.
+
+In between the broker keeps the count itself (`broker.queues.paging.stored_names`), and only misses what ends in the
+store.
+"""
+
+import logging
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.queues.paging.stored_names import StoredNames
+from qmq.dots import Origin
+from qmq.environment import World
+from qmq.storage.format.interfaces import QueueStore
+from qmq.storage.store import Store
+
+LOOK_SECONDS: Final = 60.0
+"""Between two looks at whether the bound is near."""
+
+NAMES_AT_ONCE: Final = 10_000
+
+log = logging.getLogger("qmq.queues")
+
+
+class CountDesk(Protocol):
+    """What it needs of the node."""
+
+    origin: Origin
+    broker: Broker
+    store: Store
+    world: World
+
+
+class QueueCount:
+    def __init__(self, desk: CountDesk) -> None:
+        self._desk = desk
+
+    async def run(self) -> None:
+        """Count for as long as the node runs. Raises LogBroken."""
+        await self._count()
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            if self._desk.broker.is_crowded:
+                await self._count()
+
+    async def _count(self) -> None:
+        desk = self._desk
+        found = StoredNames(desk.broker.limits.destinations_max)
+        await desk.world.run_blocking(partial(_add_all, found, desk.store.queues, desk.origin.node))
+        queues = desk.broker.queues
+        for name in queues.by_name:
+            found.discard(name)
+        queues.stored_names = found
+        if found.count:
+            log.info("= %d queues are only in the store", found.count)
+
+
+def _add_all(found: StoredNames, queues: QueueStore, node: str) -> None:
+    after: str | None = None
+    while page := queues.listing(node, after, NAMES_AT_ONCE):
+        for name, _, _ in page:
+            found.add(name)
+        after = page[-1][0]

@@ -1,0 +1,349 @@
+"""Between the queues in memory and the queue store: fetches what they want next, and lets go what the store has.
+
+One errand at a time, because the broker's reckoning allows no checkpoint to end between the reading of a page and its
+taking (`qmq.broker.queues.paging.pager`). Pages of many queues are fetched in one go. A node whose queues never outgrew
+memory never comes here.
+"""
+
+import logging
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.queues.paging.pager import Found, Load, page_limit
+from qmq.broker.queues.queue import Queue
+from qmq.dots import Vector
+from qmq.environment import World
+from qmq.record_codec import Replay
+from qmq.storage.format.interfaces import QueueHead, QueueRow
+from qmq.storage.queues.served_rows import ServedRows
+from qmq.storage.store import Store
+
+LOADS_AT_ONCE = 256
+"""Queues served by one trip to the store."""
+
+LOAD_BYTES = 16 << 20
+"""A trip that has fetched so much comes back, and the rest of its queues wait for the next."""
+
+UNSAVED_FACTOR = 2.5
+"""That many times `messages_kept` in memory and not in the store (half as many where each is in a queue of its own), or
+twice as many settled ones to be remembered, ask for a checkpoint."""
+
+UNSAVED_MOST = 3
+"""So many times what asks for a checkpoint, and clients wait until the one under way is done: a disk that stands still
+for seconds must not fill the memory."""
+
+UNSAVED_BYTES_MOST = 2
+"""So many times the journal that asks for a checkpoint, written while one is under way, and clients wait for that too:
+large messages come faster than a queue store takes them."""
+
+EVICT_SLICE = 5_000
+"""Queues or messages looked at before others have a turn."""
+
+EXPIRED_AT_ONCE = 1_000
+EXPIRED_BYTES = 16 << 20
+"""Bodies and headers of expired messages that are read at once."""
+EXPIRED_ROWS_MAX = 64_000
+EXPIRED_BYTES_MAX = 64 << 20
+"""How far a look beyond what is in memory goes; the rest waits until consumers are done with that."""
+FAR_US = 1 << 62
+
+log = logging.getLogger("qmq.clerk")
+
+
+class ClerkDesk(Protocol):
+    """What the clerk needs of the node."""
+
+    broker: Broker
+    store: Store
+    world: World
+    replay: Replay
+
+    def served_rows(self) -> ServedRows: ...
+    def submit(self, out: Outcome) -> None: ...
+    def checkpoint_soon(self) -> None: ...
+    def look_at_damage(self) -> None: ...
+    async def slot(self) -> None: ...
+
+
+class Answer:
+    """What the store said to one Load, as it came from the worker thread."""
+
+    __slots__ = ("head", "limit", "next_due_us", "priority", "rows")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.head: QueueHead | None = None
+        self.priority: int | None = None
+        self.rows: list[QueueRow] = []
+        self.next_due_us = 0
+
+
+class Clerk:
+    """`messages_kept`, `bytes_kept`: queue messages, and bytes of their bodies, that may stay in memory although the
+    store has them. `checkpoint_bytes`: of journal, after which a checkpoint begins."""
+
+    def __init__(self, desk: ClerkDesk, messages_kept: int, bytes_kept: int, checkpoint_bytes: int) -> None:
+        self._kept = messages_kept
+        self._bytes_kept = bytes_kept
+        self._unsaved_max = int(messages_kept * UNSAVED_FACTOR)
+        self._unsaved_bytes_most = UNSAVED_BYTES_MOST * checkpoint_bytes
+        self._desk = desk
+        self._wanted: list[Queue] = []
+        self._work = trio.Event()
+        self.errand = trio.Lock()
+        """Held while pages are read and taken: whose rows they are must not change in between."""
+        self._sweep_soon = trio.Event()
+        self._sweep_at_us = 0
+        self._sweep_rows = EXPIRED_AT_ONCE
+        self._sweep_bytes = EXPIRED_BYTES
+        self._begun_at = desk.broker.next_sequence
+        self._begun_end = desk.store.journal.end
+        self._gone_left = 0
+        # Set when the checkpoint under way is over; None while there is none.
+        self._over: trio.Event | None = None
+        self.loads = 0
+        self.loaded = 0
+        self.evicted = 0
+
+    def _rows(self) -> ServedRows:
+        return self._desk.served_rows()
+
+    def _ceased(self, rows: ServedRows) -> bool:
+        """Whether this node has let go of a node since `rows` were asked: what they hold is another's by now."""
+        return not self._desk.broker.queues.handover.serves.issuperset(rows.nodes)
+
+    # Loading
+
+    def want(self, queues: list[Queue]) -> None:
+        """Fetch what these queues need next."""
+        self._wanted += queues
+        self._work.set()
+
+    async def run(self) -> None:
+        """Serve for ever. Raises LogBroken when the store fails."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sweep)
+            while True:
+                await self._work.wait()
+                self._work = trio.Event()
+                while self._wanted:
+                    async with self.errand:
+                        await self._load()
+
+    async def _load(self) -> None:
+        desk = self._desk
+        paging = desk.broker.queues.paging
+        queues, self._wanted = self._wanted[:LOADS_AT_ONCE], self._wanted[LOADS_AT_ONCE:]
+        loads: list[Load] = []
+        asking: list[Queue] = []
+        now_us = desk.world.now_us()
+        for queue in queues:
+            load = paging.next_load(queue, now_us)
+            if load is None:
+                queue.is_loading = False
+                desk.broker.queues.forget_if_idle(queue)
+            else:
+                loads.append(load)
+                asking.append(queue)
+        if not loads:
+            return
+        rows = self._rows()
+        answers = await desk.world.run_blocking(partial(_ask, rows, loads))
+        desk.look_at_damage()
+        if self._ceased(rows):
+            self._wanted = asking + self._wanted
+            return
+        self._wanted = asking[len(answers) :] + self._wanted
+        out = Outcome(now_us=desk.world.now_us())
+        for load, answer in zip(loads, answers, strict=False):
+            load = load._replace(limit=answer.limit)
+            messages = [message for row in answer.rows if (message := desk.replay.message_of_row(row)) is not None]
+            counted: QueueHead | None = None
+            if load.priority is None and not load.due_after_us:
+                counted = answer.head or QueueHead(0, 0, (), 0)
+            self.loads += 1
+            self.loaded += len(messages)
+            paging.take(load, Found(counted, answer.priority, messages, answer.next_due_us), out)
+        desk.submit(out)
+
+    # Checkpoints
+
+    def wants_checkpoint(self) -> bool:
+        """Whether memory holds so much that the store should take it over, however little the journal has grown."""
+        broker = self._desk.broker
+        paging = broker.queues.paging
+        if paging.is_crowded:
+            paging.is_crowded = False
+            return True
+        if len(paging.gone) - self._gone_left > 2 * self._unsaved_max:
+            return True
+        new = broker.next_sequence - self._begun_at
+        if 2 * new <= self._unsaved_max:
+            return False
+        messages, weight = paging.in_memory, self._weight
+        return weight > self._unsaved_max and new * weight > self._unsaved_max * messages
+
+    @property
+    def _weight(self) -> int:
+        """Messages in memory. A queue is about as large as a message: a million queues with one each count twice."""
+        queues = self._desk.broker.queues
+        messages = queues.paging.in_memory
+        return messages + min(messages, len(queues.by_name))
+
+    def checkpoint_begins(self) -> None:
+        """A checkpoint will take what has been decided by now. `checkpoint_ends` follows, whatever becomes of it."""
+        self._over = trio.Event()
+        self._begun_at = self._desk.broker.next_sequence
+        self._begun_end = self._desk.store.journal.end
+        self._desk.broker.queues.paging.checkpoint_begins()
+
+    def checkpoint_ends(self) -> None:
+        """The checkpoint is over, and what it took out of memory is gone."""
+        if self._over is not None:
+            self._over.set()
+            self._over = None
+
+    async def slot(self) -> None:
+        """Wait while a checkpoint is under way and very much more has come than it takes. No trio checkpoint if not."""
+        while self._over is not None and self._is_overrun():
+            await self._over.wait()
+
+    def _is_overrun(self) -> bool:
+        desk = self._desk
+        most = UNSAVED_MOST * self._unsaved_max
+        if 2 * (desk.broker.next_sequence - self._begun_at) > most and self._weight > most:
+            return True
+        return desk.store.journal.end - self._begun_end > self._unsaved_bytes_most
+
+    async def checkpoint_done(self, vector: Vector) -> None:
+        """The store has everything that `vector` covers: let go of it where memory is short."""
+        async with self.errand:
+            queues = self._desk.broker.queues
+            queues.paging.checkpoint_done(vector)
+            self._gone_left = len(queues.paging.gone)
+            if queues.paging.vague:
+                await self._recount()
+            if queues.paging.in_memory > self._kept or queues.paging.bytes_in_memory > self._bytes_kept:
+                await self._evict()
+        self.sweep_at(self._desk.world.now_us())
+
+    async def _recount(self) -> None:
+        desk = self._desk
+        paging = desk.broker.queues.paging
+        names, paging.vague = list(paging.vague), {}
+        heads = await desk.world.run_blocking(partial(self._rows().heads, names, 0))
+        for name in names:
+            head = heads.get(name)
+            paging.recount(name, *((0, 0) if head is None else (head.messages, head.body_bytes)))
+
+    async def _evict(self) -> None:
+        queues = self._desk.broker.queues
+        before = self.evicted
+        looked = 0
+        for queue in list(queues.by_name.values()):
+            dropped = queues.paging.evict(queue)
+            self.evicted += dropped
+            looked += 1 + dropped
+            if looked >= EVICT_SLICE:
+                looked = 0
+                await trio.lowlevel.checkpoint()
+        if self.evicted > before:
+            log.info("= %d queue messages are only in the store now", self.evicted - before)
+
+    # Expiry of what is only in the store
+
+    def sweep_at(self, at_us: int) -> None:
+        """Look for expired messages in the store by then."""
+        if not self._sweep_at_us or at_us < self._sweep_at_us:
+            self._sweep_at_us = at_us
+            self._sweep_soon.set()
+
+    async def _sweep(self) -> None:
+        desk = self._desk
+        while True:
+            if not desk.broker.queues.shared.has_stored or not self._sweep_at_us:
+                await self._sweep_soon.wait()
+                self._sweep_soon = trio.Event()
+                continue
+            wait_us = self._sweep_at_us - desk.world.now_us()
+            if wait_us > 0:
+                with trio.move_on_after(wait_us / 1_000_000):
+                    await self._sweep_soon.wait()
+                    self._sweep_soon = trio.Event()
+                continue
+            async with self.errand:
+                await self._sweep_once()
+
+    async def _sweep_once(self) -> None:
+        desk = self._desk
+        now_us = desk.world.now_us()
+        self._sweep_at_us = 0
+        if desk.broker.queues.held:
+            self.sweep_at(now_us + 1_000_000)
+            return
+        served = self._rows()
+        # By a clock in doubt nothing from before the start is late; what came since waits in the store until then.
+        doubt_us = desk.broker.clocks.in_doubt_us
+        look = partial(_expired, served, now_us - doubt_us, self._sweep_rows, self._sweep_bytes)
+        rows, is_full, next_us = await desk.world.run_blocking(look)
+        desk.look_at_damage()
+        if self._ceased(served):
+            self.sweep_at(now_us + 1_000_000)
+            return
+        out = Outcome(now_us=now_us)
+        messages = [message for row in rows if (message := desk.replay.message_of_row(row)) is not None]
+        desk.broker.queues.expire_stored(messages, out)
+        settled_any = bool(out.settles)
+        desk.submit(out)
+        if is_full and settled_any:
+            # Their rows go with a checkpoint, after which it is looked again; until then they would hide the next.
+            desk.checkpoint_soon()
+        elif is_full:
+            # All of them are in memory, with consumers perhaps: look further.
+            self._sweep_rows = min(4 * self._sweep_rows, EXPIRED_ROWS_MAX)
+            self._sweep_bytes = min(4 * self._sweep_bytes, EXPIRED_BYTES_MAX)
+            self.sweep_at(now_us + 1_000_000)
+        elif next_us:
+            self.sweep_at(max(next_us + doubt_us, now_us + 1_000_000))
+
+
+def _ask(rows: ServedRows, loads: list[Load]) -> list[Answer]:
+    """In a worker thread: what `loads` want, in order, as far as LOAD_BYTES go; at least the first."""
+    answers: list[Answer] = []
+    uncounted = [load.queue for load in loads if load.priority is None and not load.due_after_us]
+    heads = rows.heads(uncounted, loads[0].until_us) if uncounted else {}
+    left = LOAD_BYTES
+    for load in loads:
+        if left <= 0:
+            break
+        answer = Answer(load.limit)
+        if load.due_after_us:
+            answer.rows = rows.due(load.queue, load.due_after_us, load.until_us, load.limit)
+            found = rows.heads([load.queue], load.until_us).get(load.queue)
+            answer.next_due_us = 0 if found is None else found.next_due_us
+        else:
+            priority = load.priority
+            if priority is None:
+                answer.head = heads.get(load.queue)
+                if answer.head is not None and answer.head.priorities:
+                    priority = answer.head.priorities[0]
+                    answer.limit = page_limit(answer.head.messages, answer.head.body_bytes)
+            answer.priority = priority
+            if priority is not None:
+                answer.rows = rows.page(load.queue, priority, load.after, load.until_us, answer.limit)
+        left -= sum([len(row.body) for row in answer.rows])
+        answers.append(answer)
+    return answers
+
+
+def _expired(served: ServedRows, now_us: int, limit: int, bytes_max: int) -> tuple[list[QueueRow], bool, int]:
+    """In a worker thread: expired rows, whether there may be more, and if not, when the next one expires (0: never)."""
+    rows = served.expired(now_us, limit, bytes_max)
+    if len(rows) >= limit or sum([len(row.headers) + len(row.body) for row in rows]) >= bytes_max:
+        return rows, True, 0
+    later = served.expired(FAR_US, len(rows) + 1, bytes_max)[len(rows) :]
+    return rows, False, served.expires_at(later[0]) if later else 0

@@ -1,0 +1,1 @@
+"""Client connections from accept to close: admission, login, rights, session, buffers."""

@@ -1,0 +1,82 @@
+"""Accepting clients. A shortage of descriptors or memory slows accepting down and ends nothing."""
+
+from collections.abc import Callable
+
+import trio
+
+from qmq.config import ListenerSettings
+from qmq.environment import Pipe
+from qmq.errors import Refused
+from qmq.gateways.stomp import encode_error
+from qmq.server.clients.admission import Door
+from qmq.server.clients.session import Desk, Session
+from qmq.wire.stomp import Version
+
+ACCEPT_PAUSE_SECONDS = 0.1
+"""After the system was short of something."""
+
+REFUSED_FAREWELL_SECONDS = 1.0
+
+TURNED_AWAY_MAX = 64
+"""Refused connections that are told why at the same time; more are just closed."""
+
+
+async def serve_clients(
+    desk: Desk,
+    settings: ListenerSettings,
+    task_status: trio.TaskStatus[tuple[tuple[str, int], Callable[[], None]]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Listen and serve. Started with (address, function that stops listening); sessions go on after that."""
+    context = desk.certificates.for_clients(settings.tls) if settings.tls is not None else None
+    listener = await desk.world.network.listen(settings.address.host, settings.address.port, context)
+    async with trio.open_nursery() as nursery:
+        accepting = trio.CancelScope()
+
+        def stop_listening() -> None:
+            accepting.cancel()
+            listener.close()
+
+        task_status.started((listener.address, stop_listening))
+        with accepting:
+            short: set[str] = set()
+            while True:
+                try:
+                    pipe = await listener.accept()
+                except (OSError, trio.ClosedResourceError) as error:
+                    short.add(message := f"no new client is accepted: {error}")
+                    desk.alarm("shortage", message)
+                    await trio.sleep(ACCEPT_PAUSE_SECONDS)
+                    continue
+                while short:
+                    desk.alarm_over("shortage", short.pop())
+                _begin(desk, nursery, pipe, settings)
+        listener.close()
+
+
+def _begin(desk: Desk, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings) -> None:
+    try:
+        login = desk.door.admit(pipe.peer_address)
+    except Refused as refused:
+        desk.refusals.note(pipe.peer_address, refused)
+        if desk.door.turning_away < TURNED_AWAY_MAX:
+            nursery.start_soon(_turn_away, desk.door, pipe, refused)
+        else:
+            pipe.close()
+        return
+    nursery.start_soon(Session(desk, pipe, listener, login).serve)
+
+
+async def _turn_away(door: Door, pipe: Pipe, refused: Refused) -> None:
+    """Say why, briefly, and close."""
+    door.turning_away += 1
+    try:
+        with trio.move_on_after(REFUSED_FAREWELL_SECONDS):
+            await pipe.send_all(encode_error(refused, None, Version.V12))
+            pipe.end_sending()
+            while await pipe.receive_some(1024):
+                pass
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # it left before it could be told
+    finally:
+        door.turning_away -= 1
+        pipe.close()

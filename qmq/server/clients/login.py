@@ -1,0 +1,130 @@
+"""Who may log in: users with argon2 hashes, and the bound on connections of each.
+
+A password check costs tenths of a second by design, so it runs in a worker thread when it is its turn (`checks`), and a
+login that was right is remembered (as a keyed digest, not as the password): of a thousand clients of one user that come
+back at once, one is checked.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import argon2
+import trio
+
+from qmq.config import LimitSettings, ListenerSettings, User
+from qmq.environment import World
+from qmq.errors import Refused
+from qmq.server.clients.password_checks import Checks
+
+REMEMBERED_LOGINS_MAX = 1024
+FAILED_LOGIN_SECONDS = 1.0
+"""Pause before a wrong password is answered, so that guessing is slow."""
+
+
+class Logins:
+    """The users of one node."""
+
+    def __init__(self, users: tuple[User, ...], limits: LimitSettings, world: World) -> None:
+        self._take(users)
+        self._limits = limits
+        self._world = world
+        self._checks = Checks()
+        self._key = secrets.token_bytes(32)
+        self._remembered: dict[bytes, None] = {}
+        # Checked against when the user is unknown, so that the time taken does not tell.
+        self._nobody = _hash_of_nobody() if users else ""
+        self._users: Counter[str] = Counter()
+
+    async def prepare(self, users: tuple[User, ...]) -> None:
+        """What has to be waited for before `change` to these users."""
+        if users and not self._nobody:
+            self._nobody = await self._world.run_blocking(_hash_of_nobody)
+
+    def change(self, users: tuple[User, ...], limits: LimitSettings) -> None:
+        """From now on these users and bounds count. Whoever is in stays in."""
+        self._take(users)
+        self._limits = limits
+
+    def _take(self, users: tuple[User, ...]) -> None:
+        self._hashes = {user.name: user.password_hash for user in users}
+        self._early = {user.name: user.receipts_before_commit for user in users}
+
+    def answers_early(self, user: str | None, listener: ListenerSettings) -> bool:
+        """Whether a client gets the receipts of a transaction's frames before its COMMIT."""
+        said = None if user is None else self._early.get(user)
+        return listener.receipts_before_commit if said is None else said
+
+    def is_user(self, name: str | None) -> bool:
+        """Whether that is the name of a user."""
+        return name in self._hashes
+
+    def leave(self, user: str | None) -> None:
+        """A connection that `check` has let in has ended."""
+        if user is not None:
+            self._users[user] -= 1
+            if not self._users[user]:
+                del self._users[user]
+
+    def serves_anonymous(self, listener: ListenerSettings) -> bool:
+        """Whether this listener serves clients without login, with the users of now."""
+        return listener.serves_anonymous(has_users=bool(self._hashes))
+
+    async def check(
+        self, headers: Mapping[str, str], listener: ListenerSettings, address: str, gone: Callable[[], Awaitable[None]]
+    ) -> str | None:
+        """The user that CONNECT names, None for an anonymous one; counts the user.
+
+        `gone` is run while a password check waits for its turn, and returns when the client has left. Raises
+        trio.BrokenResourceError then, and Refused for who may not come in.
+        """
+        login = headers.get("login")
+        passcode = headers.get("passcode", "")
+        if login is None or not self._hashes:
+            if self.serves_anonymous(listener):
+                return None
+            raise Refused("login-required", "This listener serves only users that log in.")
+        known = self._hashes.get(login)
+        # The password is checked elsewhere meanwhile, and the user may have been taken out or given another one.
+        if not await self._is_right(login, passcode, known, address, gone) or self._hashes.get(login) != known:
+            await trio.sleep(FAILED_LOGIN_SECONDS)
+            raise Refused("login-failed", "Unknown user or wrong passcode.")
+        if self._users[login] >= self._limits.connections_per_user_max:
+            raise Refused(
+                "too-many-connections", f"One user has at most {self._limits.connections_per_user_max} connections."
+            )
+        self._users[login] += 1
+        return login
+
+    async def _is_right(
+        self, login: str, passcode: str, known: str | None, address: str, gone: Callable[[], Awaitable[None]]
+    ) -> bool:
+        digest = hmac.digest(self._key, f"{login}\0{passcode}\0{known}".encode(), hashlib.sha256)
+        if digest in self._remembered:
+            return True
+        async with self._checks.turn(address, login, gone):
+            if digest in self._remembered:
+                return True  # another client of this user was checked meanwhile
+            right = await self._world.run_blocking(partial(_verify, known or self._nobody, passcode))
+        if right and known is not None:
+            if len(self._remembered) >= REMEMBERED_LOGINS_MAX:
+                self._remembered.clear()
+            self._remembered[digest] = None
+            return True
+        return False
+
+
+def _hash_of_nobody() -> str:
+    return argon2.PasswordHasher().hash(secrets.token_hex(16))
+
+
+def _verify(password_hash: str, passcode: str) -> bool:
+    try:
+        return bool(password_hash) and argon2.PasswordHasher().verify(password_hash, passcode)
+    except argon2.exceptions.VerificationError:
+        return False
+    except argon2.exceptions.InvalidHashError:
+        return False

@@ -1,0 +1,157 @@
+"""The memory budget: what connections make the node hold, as one sum with a bound.
+
+It counts open transactions, unfinished frames, bytes that a client does not read, buffers, selectors and patterns.
+
+Each is bounded per connection where it is kept; this bounds them together. Growth is counted once per read of a client
+and when bytes wait for one, not per message. Near the bound a client whose own share grows is not read, for
+WAIT_SECONDS at most; then, or above the bound, the connections that hold most are ended until there is room.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from qmq.environment import World
+from qmq.errors import Refused
+from qmq.server.runtime.memory import give_back_memory
+
+if TYPE_CHECKING:
+    from qmq.server.clients.session import Session
+
+SHARE = 4
+"""By default connections may hold one part in so many of what the machine, or the process's control group, has."""
+
+NEAR = 0.75
+"""This part of the bound is near it; who is ended makes room down to this."""
+
+WAIT_SECONDS = 1.0
+
+TRIM_BYTES = 64 << 20
+TRIM_SECONDS = 1.0
+"""When connections have let go of so much, the process gives memory back to the system, so much later."""
+
+CGROUPS = Path("/sys/fs/cgroup")
+BOUND_FILES = ("memory.max", "memory/memory.limit_in_bytes")
+"""Of control groups, version 2 and 1."""
+
+
+class BudgetDesk(Protocol):
+    """What counting needs of the node."""
+
+    sessions: "dict[int, Session]"
+    world: World
+
+    def alarm(self, code: str, message: str) -> None: ...
+    def spawn(self, task: Callable[[], object]) -> None: ...
+
+
+class Budget:
+    """The sum, in `bytes`, of what each session has in its `held_bytes`."""
+
+    def __init__(self, desk: BudgetDesk, bytes_max: int) -> None:
+        self._desk = desk
+        self.bytes_max = bytes_max
+        self._near = int(bytes_max * NEAR)
+        self.bytes = 0
+        self.ended = 0
+        """Connections that were ended for it."""
+        self._shedding = False
+        self._trimming = False
+        # The most since memory was given back to the system.
+        self._peak = 0
+        self._below = trio.Event()
+
+    @property
+    def is_near(self) -> bool:
+        return self.bytes >= self._near
+
+    def change(self, session: "Session", delta: int) -> None:
+        """`session` holds so many bytes more, or fewer."""
+        if session.finishing:
+            return
+        session.held_bytes += delta
+        self.bytes += delta
+        if delta <= 0:
+            self._look()
+            return
+        self._peak = max(self._peak, self.bytes)
+        if self.bytes > self.bytes_max and not self._shedding:
+            # Later: whoever counts is in the midst of something.
+            self._shedding = True
+            self._desk.spawn(self._shed)
+
+    def forget(self, session: "Session") -> None:
+        """It is ending, and lets go of what it holds."""
+        self.bytes -= session.held_bytes
+        session.held_bytes = 0
+        self._look()
+        if self._peak - self.bytes > TRIM_BYTES and not self._trimming:
+            self._trimming = True
+            self._desk.spawn(self._trim)
+
+    async def room(self) -> None:
+        """Wait until the bound is not near. No checkpoint when it is not."""
+        while self.is_near:
+            with trio.move_on_after(WAIT_SECONDS) as waited:
+                await self._below.wait()
+            if waited.cancelled_caught:
+                self._end_largest()
+
+    def _look(self) -> None:
+        if not self.is_near:
+            self._below.set()
+            self._below = trio.Event()
+
+    async def _trim(self) -> None:
+        """Give back what was let go of, once it is free."""
+        await trio.sleep(TRIM_SECONDS)
+        self._peak = self.bytes
+        self._trimming = False
+        await self._desk.world.run_blocking(give_back_memory)
+
+    async def _shed(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._end_largest()
+        self._shedding = False
+
+    def _end_largest(self) -> None:
+        """End connections until the bound is not near."""
+        for session in sorted(self._desk.sessions.values(), key=lambda one: one.held_bytes, reverse=True):
+            if not self.is_near or not session.held_bytes:
+                break
+            self._desk.alarm(
+                "memory", "connections held three quarters of memory_bytes_max or more; the largest were ended"
+            )
+            self.ended += 1
+            session.evict(
+                Refused(
+                    "memory-exceeded",
+                    f"The connections of this node hold {self.bytes} bytes of memory, this one most of all,"
+                    f" {session.held_bytes}. At {self._near}, three quarters of memory_bytes_max, the largest end.",
+                )
+            )
+
+
+def default_bytes_max() -> int:
+    """A part of what this process may have."""
+    return _available() // SHARE
+
+
+def _available() -> int:
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    groups = [CGROUPS]
+    try:
+        own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
+        groups += [CGROUPS / own.lstrip("/"), *(CGROUPS / own.lstrip("/")).parents]
+    except OSError:
+        pass  # not Linux
+    for group in groups:
+        for name in BOUND_FILES:
+            try:
+                found.append(int((group / name).read_text()))
+            except (OSError, ValueError):
+                continue  # no such group, or no bound ("max")
+    return min(found)

@@ -1,0 +1,225 @@
+"""Bytes on their way to one client.
+
+Everything told to a client in one pass is joined and handed to the kernel in one call. Only when the kernel has no
+room does a writer task exist, until all is written. The bytes that wait are bounded: a subscriber too slow for topic
+messages has fallen out of the bound, and the session decides what that means.
+
+While a RECEIPT of a SUBSCRIBE is due, messages are held back and answers go first: no client should get a message of a
+subscription of which it does not know yet. Many libraries lose it.
+
+Surprising: only whole frames are ever put in, so what no send has touched can be dropped to make room for an ERROR.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from qmq.environment import Pipe
+
+SEND_BYTES_MAX = 1 << 18
+"""Joined for one call; more would copy what the kernel cannot take anyway."""
+
+
+HELD_BYTES_MAX = 1 << 18
+"""Held back behind a RECEIPT; what is more goes out before it."""
+
+
+def start_nothing(task: Callable[[], Awaitable[None]]) -> None:
+    """In place of the nursery of a session that has ended."""
+
+
+def count_nothing(delta: int) -> None:
+    """In place of the count of a session that has ended, or is not counted."""
+
+
+class Outbox:
+    """Whole frames in, bytes out, in order.
+
+    `start` starts a task in the session's nursery. `size` counts bytes accepted and not yet with the kernel; `grew` is
+    told how it changes while they wait for the client.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_drained",
+        "_due",
+        "_grew",
+        "_held",
+        "_held_bytes",
+        "_parts",
+        "_pipe",
+        "_rest",
+        "_start",
+        "_writing",
+        "broken",
+        "size",
+        "written_hooks",
+    )
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        grew: Callable[[int], None] = count_nothing,
+    ) -> None:
+        self._pipe = pipe
+        self._start = start
+        self._grew = grew
+        self._counted = 0
+        self._parts: list[bytes] = []
+        self._rest = b""
+        """Of what the kernel took only the beginning, until the writer runs. It may begin in the midst of a frame."""
+        self._writing = False
+        self._due = 0
+        """Answers that messages wait for."""
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._drained: trio.Event | None = None
+        self.size = 0
+        self.broken = False
+        # Called once each when everything put in so far is with the kernel.
+        self.written_hooks: list[Callable[[], None]] = []
+
+    def put(self, data: bytes) -> None:
+        """Add whole frames; `flush` sends them, those behind an answer that is due when that was put."""
+        if self._due:
+            self._hold(data)
+        elif not self.broken:
+            self._parts.append(data)
+            self.size += len(data)
+
+    def put_answer(self, data: bytes) -> None:
+        """As `put`, for what no message may go before."""
+        if not self.broken:
+            self._parts.append(data)
+            self.size += len(data)
+
+    def await_answer(self) -> None:
+        """An answer is due that must go before every message that is put from now on; `answered` when it was put."""
+        self._due += 1
+
+    def answered(self) -> None:
+        """One answer that was due has been put."""
+        self._due -= 1
+        if not self._due:
+            self._let_through()
+
+    def await_nothing(self) -> None:
+        """No answer comes any more."""
+        self._due = 0
+        self._let_through()
+
+    def _hold(self, data: bytes) -> None:
+        if not self.broken:
+            self._held.append(data)
+            self._held_bytes += len(data)
+            self.size += len(data)
+            self._count()
+            if self._held_bytes > HELD_BYTES_MAX:
+                self._let_through()
+
+    def _let_through(self) -> None:
+        self._parts += self._held
+        self._held = []
+        self._held_bytes = 0
+
+    def flush(self) -> None:
+        """Send what is there without waiting; a writer takes over what the kernel does not."""
+        if self._writing or not self._parts:
+            if self._writing:
+                self._count()
+            return
+        if self.size <= SEND_BYTES_MAX:
+            parts = self._parts
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            sent = self._pipe.send_now(data)
+            self.size -= sent
+            if sent == len(data):
+                self._parts = []
+                if self._counted:
+                    self._count()
+                if not self._held:
+                    self._now_drained()
+                return
+            self._rest, self._parts = (data[sent:], []) if sent else (b"", [data])
+        self._writing = True
+        self._count()
+        self._start(self._write)
+
+    def _count(self) -> None:
+        delta = self.size - self._counted
+        if delta:
+            self._counted = self.size
+            self._grew(delta)
+
+    async def _write(self) -> None:
+        """Write until nothing is left. Ends quietly when the connection breaks: the reader finds out too."""
+        try:
+            while self._rest or self._parts:
+                data = self._take()
+                await self._pipe.send_all(data)
+                if not self.broken:
+                    self.size -= len(data)
+                    self._count()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.break_off()
+        finally:
+            self._writing = False
+        if not self._held:
+            self._now_drained()
+
+    def _take(self) -> bytes:
+        """The next whole parts, about SEND_BYTES_MAX: what was not taken can still be dropped."""
+        if self._rest:
+            data, self._rest = self._rest, b""
+            return data
+        parts = self._parts
+        count = size = 0
+        while count < len(parts) and size < SEND_BYTES_MAX:
+            size += len(parts[count])
+            count += 1
+        data = parts[0] if count == 1 else b"".join(parts[:count])
+        del parts[:count]
+        return data
+
+    def _now_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
+        if self.written_hooks:
+            hooks, self.written_hooks = self.written_hooks, []
+            if not self.broken:
+                for hook in hooks:
+                    hook()
+
+    def drop_waiting(self) -> None:
+        """Forget frames that no send has begun on, to make room for the last words. No hook will be called."""
+        self.written_hooks = []
+        self.size -= self._held_bytes
+        self._held = []
+        self._held_bytes = 0
+        if self._writing:
+            self.size -= sum(map(len, self._parts))
+            self._parts = []
+        self._count()
+
+    def break_off(self) -> None:
+        """Nothing can be sent any more: what waits is forgotten, whoever waits for it goes on."""
+        self.broken = True
+        self._parts = []
+        self._held = []
+        self._held_bytes = 0
+        self._rest = b""
+        self.size = 0
+        # Lets go of the session, which holds this: a connection that ends leaves no cycle for the collector.
+        self._start = start_nothing
+        self._count()
+        self._grew = count_nothing
+        self._now_drained()
+
+    async def drained(self) -> None:
+        """Wait until everything is with the kernel (or the connection broke)."""
+        while self.size and not self.broken:
+            if self._drained is None:
+                self._drained = trio.Event()
+            await self._drained.wait()

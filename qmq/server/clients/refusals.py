@@ -1,0 +1,72 @@
+"""The log of who was not let in: a line at once for each reason, and then at most one a minute with a count.
+
+A flood of connections or of wrong passwords must not fill the disk that the journal needs.
+"""
+
+import logging
+from functools import partial
+from typing import Final
+
+import trio
+
+from qmq.errors import ProtocolError, Refused
+from qmq.server.runtime.heartbeats import Beats
+
+SUM_SECONDS: Final = 60.0
+USER_CHARACTERS_MAX: Final = 128
+
+log = logging.getLogger("qmq.login")
+
+
+class _Counted:
+    """Of one reason: how many came since its last line, and what the last of them was."""
+
+    __slots__ = ("count", "last")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = ""
+
+
+class Refusals:
+    """What one node has refused of late."""
+
+    def __init__(self, beats: Beats) -> None:
+        self._beats = beats
+        # By reason: the codes of errors before login, and one more for each user of the configuration.
+        self._reasons: dict[str, _Counted] = {}
+
+    def note(
+        self, address: str, why: ProtocolError | Refused, login: str | None = None, *, is_user: bool = False
+    ) -> None:
+        """A client of `address` was not let in. `login` is the name that it gave; that of a user here (`is_user`) has
+        lines of its own."""
+        who = "" if login is None else f" as {login[:USER_CHARACTERS_MAX]!r}"
+        text = f"{address}{who}: {why}"
+        reason = f"{why.code} {login}" if is_user else why.code
+        known = self._reasons.get(reason)
+        if known is not None:
+            known.count += 1
+            known.last = text
+            return
+        self._reasons[reason] = _Counted()
+        log.warning("! %s", text)
+        self._beats.watch(trio.current_time() + SUM_SECONDS, partial(self._sum_up, reason))
+
+    def _sum_up(self, reason: str, now: float) -> float | None:
+        known = self._reasons[reason]
+        if not known.count:
+            del self._reasons[reason]
+            return None
+        self._tell(known)
+        return now + SUM_SECONDS
+
+    def close(self) -> None:
+        """Log what was counted and not logged yet: the node is stopping."""
+        for known in self._reasons.values():
+            if known.count:
+                self._tell(known)
+
+    def _tell(self, known: _Counted) -> None:
+        log.warning("! %d more of these within %g s, the last: %s", known.count, SUM_SECONDS, known.last)
+        known.count = 0

@@ -1,0 +1,121 @@
+"""Subscriptions that declared a buffer: what their client does not read yet waits there, and not in its outbox.
+
+While the socket takes bytes everything flows straight through. When more than STRAIGHT_BYTES_MAX stand in the
+connection's outbox, messages of such a subscription wait in its own buffer, whose bound it has chosen; as soon as the
+outbox is empty the buffers of the connection are emptied into it, by turns. So one slow subscription costs what it
+declared, and the connection is not let go for it unless it asked for that.
+
+All buffers of a connection together hold at most what an outbox may (`outbox_bytes_max`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from qmq.broker.consumers.buffer import Buffer
+from qmq.broker.consumers.subscription import Subscription
+from qmq.errors import Refused
+from qmq.gateways.encode import encode_run
+from qmq.server.clients.session import Session
+
+STRAIGHT_BYTES_MAX = 128 << 10
+"""What may stand in the outbox of a connection before messages wait in a buffer: two reads of a busy publisher, so
+that a burst does not make a client look slow that is not."""
+
+TURN_BYTES = 32 << 10
+
+
+class Buffers:
+    """Tells bounded subscriptions. `bytes_max` is for all buffers of one connection together; `grew` is told how much
+    more or less waits in them."""
+
+    def __init__(self, bytes_max: int, grew: Callable[[Session, int], None] = lambda session, delta: None) -> None:
+        self._bytes_max = bytes_max
+        self._grew = grew
+        self.told = 0
+        """Messages put into outboxes."""
+        self.dropped = 0
+        """Messages that subscriptions missed because they asked for that."""
+
+    def tell(self, session: Session, subscription: Subscription, rests: list[bytes]) -> None:
+        """Tell messages, given from behind the subscription's prefix on. The caller flushes the outbox later.
+
+        Disconnects the client when its bound is hit and it asked for that.
+        """
+        buffer, outbox = subscription.buffer, session.outbox
+        assert buffer is not None
+        for index, rest in enumerate(rests):
+            if buffer:
+                return self._wait(session, subscription, buffer, rests[index:])
+            if outbox.size > STRAIGHT_BYTES_MAX:
+                outbox.flush()
+                if outbox.size > STRAIGHT_BYTES_MAX:
+                    return self._wait(session, subscription, buffer, rests[index:])
+            outbox.put(subscription.prefix + marked(buffer.unsaid, rest))
+            buffer.unsaid = 0
+            self.told += 1
+        return None
+
+    def _wait(self, session: Session, subscription: Subscription, buffer: Buffer, rests: list[bytes]) -> None:
+        began = not buffer
+        dropped = buffer.dropped
+        held = session.buffered_bytes
+        for rest in rests:
+            bytes_before = buffer.bytes
+            if not buffer.add(rest, self._bytes_max - session.buffered_bytes):
+                session.evict(too_far_behind(subscription, buffer))
+                break
+            session.buffered_bytes += buffer.bytes - bytes_before
+        self._grew(session, session.buffered_bytes - held)
+        self.dropped += buffer.dropped - dropped
+        if began and buffer:
+            if session.buffered is None:
+                session.buffered = deque()
+                session.outbox.written_hooks.append(partial(self._go_on, session, session.buffered))
+            session.buffered.append(subscription)
+
+    def _go_on(self, session: Session, line: deque[Subscription]) -> None:
+        """The outbox has become empty: let as much follow as fits, a little of each subscription by turns."""
+        outbox = session.outbox
+        while line:
+            if outbox.size > STRAIGHT_BYTES_MAX:
+                outbox.flush()
+                if outbox.size > STRAIGHT_BYTES_MAX:
+                    outbox.written_hooks.append(partial(self._go_on, session, line))
+                    return
+            subscription = line.popleft()
+            buffer = subscription.buffer
+            assert buffer is not None
+            if not session.owns(subscription):
+                cleared = buffer.clear()
+                session.buffered_bytes -= cleared
+                self._grew(session, -cleared)
+                continue
+            bytes_before = buffer.bytes
+            taken = buffer.take(TURN_BYTES)
+            session.buffered_bytes -= bytes_before - buffer.bytes
+            self._grew(session, buffer.bytes - bytes_before)
+            outbox.put(encode_run(subscription.prefix, [marked(missed, rest) for missed, rest in taken]))
+            self.told += len(taken)
+            if buffer:
+                line.append(subscription)
+        session.buffered = None
+        outbox.flush()
+
+
+def marked(missed: int, rest: bytes) -> bytes:
+    """A message from behind its prefix on, with what its subscriber has missed just before it."""
+    return b"dropped:%d\n%b" % (missed, rest) if missed else rest
+
+
+def too_far_behind(subscription: Subscription, buffer: Buffer) -> Refused:
+    """Why a client that asked for it is let go."""
+    if len(buffer) >= buffer.messages_max:
+        bound = f"{buffer.messages_max} messages (buffer-messages)"
+    else:
+        bound = f"{buffer.bytes_max} bytes (buffer-bytes; fewer when other subscriptions of the connection wait too)"
+    return Refused(
+        "slow-consumer",
+        f"The client does not read: subscription {subscription.id} to {subscription.destination} has its most of"
+        f" {bound} waiting.",
+    )

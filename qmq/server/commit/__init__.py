@@ -1,0 +1,1 @@
+"""The one commit path, and the receipts that wait for it and for replicas."""

@@ -1,0 +1,181 @@
+"""The one commit path: decide, record, tell.
+
+Every Outcome of the node passes here in order of decision. What needs no durability is told at once; the rest waits
+while the one commit task appends everything that has gathered in one write and one fsync (group commit), and is told
+after it. An Outcome of a session that has one waiting waits behind it, so a client hears its answers in order.
+
+A session waits in `slot` before it decides, never after: that is the only place where a fast sender is held up. If an
+append fails the node stops, because what it decided and what is on the disk no longer agree. One for which there is no
+room has not failed: it is tried again, and everything waits behind it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.environment import World
+from qmq.errors import DiskFull
+from qmq.record_codec import encode_group
+from qmq.server.runtime.disk_space import ROOM_SECONDS
+from qmq.storage.log.journal import Journal
+
+RECEIPT_BYTES = 64
+"""What a waiting Outcome costs beyond its records, for the bound."""
+
+
+def _waiting_bytes(out: Outcome) -> int:
+    """What `out` counts for while it waits. Records of peers wait in memory like our own: a link is acknowledged when
+    its records are decided, so nothing else stops a fast peer from filling a node whose disk is slow."""
+    return RECEIPT_BYTES + out.record_bytes + sum([len(batch) for _, _, batch in out.batches])
+
+
+class Commits:
+    """The queue in front of the journal. `tell_now` and `tell_after` hand effects to sessions and
+    links; `flush` sends what they put; `on_short` hears that the reserve of the disk is being used."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        broker: Broker,
+        world: World,
+        *,
+        pending_bytes_max: int,
+        tell_now: Callable[[Outcome], None],
+        tell_after: Callable[[list[Outcome], int], None],
+        flush: Callable[[], None],
+        on_short: Callable[[], None],
+    ) -> None:
+        self._journal = journal
+        self._broker = broker
+        self._world = world
+        self._pending_bytes_max = pending_bytes_max
+        self._tell_now = tell_now
+        self._tell_after = tell_after
+        self._flush = flush
+        self._on_short = on_short
+        self._waits_for_room = True
+        self.is_stuck = False
+        """What waits finds no room, not even in the reserve."""
+        self._waiting: list[Outcome] = []
+        self._waiting_sessions: dict[int, int] = {}
+        # Those of them that have answers to hear; what was `accepted` has been answered before it is on the disk.
+        self._unanswered: dict[int, int] = {}
+        self._work = trio.Event()
+        # Set and replaced after every group: whoever waits for room, growth or an answer looks again.
+        self._progress = trio.Event()
+        self._submitted = 0
+        self._told = 0
+        self._stopping = False
+        self.pending_bytes = 0
+        self.told_end = journal.end
+        """Journal position up to which everything is durable (as `sync` asks) and told."""
+        self.groups = 0
+        self.records = 0
+
+    async def slot(self) -> None:
+        """Wait until there is room to decide more. No checkpoint when there is."""
+        while self.pending_bytes >= self._pending_bytes_max:
+            await self._progress.wait()
+
+    def submit(self, out: Outcome) -> None:
+        """Take over what was decided. Never waits; call in the same breath as the decision."""
+        # In line before anything is told: telling may decide more, whose records follow these, and must it fail, the
+        # journal still has no hole.
+        out.is_first = out.session not in self._unanswered
+        waits = out.needs_commit or (out.session and out.session in self._waiting_sessions)
+        if waits:
+            self._waiting.append(out)
+            self._waiting_sessions[out.session] = self._waiting_sessions.get(out.session, 0) + 1
+            self.pending_bytes += _waiting_bytes(out)
+            self._submitted += 1
+            self._work.set()
+        self._tell_now(out)
+        if waits and out.has_answers:
+            self._unanswered[out.session] = self._unanswered.get(out.session, 0) + 1
+        if not waits:
+            self._tell_after([out], self.told_end)
+        self._flush()
+
+    async def run(self) -> None:
+        """Append and tell, group by group, until `stop` and nothing is left.
+
+        Raises LogBroken when the disk refuses, and DiskFull when the node ends and there is no room; nothing of that
+        group has been told.
+        """
+        while True:
+            if not self._waiting:
+                if self._stopping:
+                    return
+                await self._work.wait()
+                self._work = trio.Event()
+                continue
+            group, self._waiting = self._waiting, []
+            await self._commit(group)
+
+    async def _commit(self, group: list[Outcome]) -> None:
+        batches = encode_group(self._broker.origin, group)
+        begin = self.told_end
+        if batches:
+            self.told_end = await self._append(batches)
+            self.groups += 1
+        for out in group:
+            self.records += len(out.records)
+            self.pending_bytes -= _waiting_bytes(out)
+            left = self._waiting_sessions[out.session] - 1
+            if left:
+                self._waiting_sessions[out.session] = left
+            else:
+                del self._waiting_sessions[out.session]
+            if out.has_answers:
+                left = self._unanswered[out.session] - 1
+                if left:
+                    self._unanswered[out.session] = left
+                else:
+                    del self._unanswered[out.session]
+        self._tell_after(group, begin)
+        self._flush()
+        self._told += len(group)
+        self._progress.set()
+        self._progress = trio.Event()
+
+    async def _append(self, batches: list[bytes]) -> int:
+        # The reserve may be used: new messages are refused before they are decided (`Broker.disk_full`).
+        append = partial(self._journal.append, batches, settle_only=True)
+        while True:
+            try:
+                with trio.CancelScope(shield=True):
+                    end = await self._world.run_commit(append)
+            except DiskFull:
+                if not self._waits_for_room:
+                    raise
+                self.is_stuck = True
+                self._on_short()
+                await trio.sleep(ROOM_SECONDS)
+            else:
+                self.is_stuck = False
+                if self._journal.is_short:
+                    self._on_short()
+                return end
+
+    def wait_for_no_room(self) -> None:
+        """The node ends: what finds no room from now on is not tried again."""
+        self._waits_for_room = False
+
+    async def grew(self, position: int) -> None:
+        """Wait until something durable lies beyond `position`."""
+        while self.told_end <= position:
+            await self._progress.wait()
+
+    async def all_told(self) -> None:
+        """Wait until everything submitted before this call is told."""
+        target = self._submitted
+        while self._told < target:
+            await self._progress.wait()
+
+    def stop(self) -> None:
+        """Let `run` return when nothing waits any more."""
+        self._stopping = True
+        self._work.set()

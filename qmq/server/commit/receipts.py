@@ -1,0 +1,184 @@
+"""Answers on their way to their sessions: held back while too few other disks have what they are about.
+
+`Copies` decides; here are the clock, the bound that makes a fast sender wait, and the hand-over. What a peer's report
+frees is told at the next flush and not at once, because the report comes in the midst of another decision.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import trio
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
+from qmq.errors import Refused
+from qmq.gateways.stomp import encode_error
+from qmq.server.commit.replica_acks import WAITING_BYTES_MAX, Answer, Copies, answers_of
+from qmq.server.runtime.heartbeats import Beats
+from qmq.wire.stomp import Version, encode_frame
+
+log = logging.getLogger("qmq.receipts")
+
+
+class Interest(Protocol):
+    """How far the peers know which topics are wanted here (`qmq.replication.mesh.Mesh`)."""
+
+    @property
+    def interest_version(self) -> int: ...
+
+    @property
+    def interest_confirmed(self) -> int: ...
+
+
+class Receipts:
+    """`say` puts an answer into its session's outbox, `flush` sends what was put. `refuses`: too few
+    copies are answered with an ERROR."""
+
+    def __init__(
+        self,
+        copies: Copies,
+        beats: Beats,
+        *,
+        say: Callable[[Answer], None],
+        flush: Callable[[], None],
+        refuses: bool = False,
+    ) -> None:
+        self._copies = copies
+        self._beats = beats
+        self._say = say
+        self._flush = flush
+        self._refuses = refuses
+        self._freed: list[Answer] = []
+        self._watched = -1
+        self._due = math.inf
+        self.interest: Interest | None = None
+        self._room = trio.Event()
+
+    async def slot(self) -> None:
+        """Wait until there is room for more answers. No checkpoint when there is."""
+        while self._copies.waiting_bytes >= WAITING_BYTES_MAX:
+            await self._room.wait()
+
+    def tell(self, out: Outcome) -> None:
+        """Answer the session of `out`, whose records are durable here: now, or when its copies are made."""
+        self.tell_freed()
+        now = trio.current_time()
+        for answer in answers_of(out):
+            if answer.level == HEARD and self.interest is not None:
+                answer.sequence = self.interest.interest_version
+                answer.waits = int(self.interest.interest_confirmed < answer.sequence)
+            if self._copies.ask(answer, now):
+                self._say(answer)
+        self._watch()
+
+    def tell_early(self, out: Outcome) -> None:
+        """Tell those receipts of `out` that wait for nothing; they must be its first, and nothing may wait before."""
+        if out.levels[0] != (0, ACCEPTED) or self._copies.holds(out.session):
+            return
+        self.tell_freed()
+        count = out.levels[1][0] if len(out.levels) > 1 else len(out.receipts)
+        self._say(Answer(out.session, out.receipts[:count]))
+        out.receipts = out.receipts[count:]
+        out.levels = [(begin - count, level) for begin, level in out.levels[1:]]
+
+    def enrol(self, peers: Iterable[str]) -> None:
+        """From now on these are the peers whose disks count."""
+        self._copies.enrol(peers)
+
+    def peer_durable(self, peer: str, sequence: int) -> None:
+        """`peer` has this node's records up to there. Whoever calls flushes soon."""
+        was_short = self._copies.short
+        self._freed += self._copies.peer_durable(peer, sequence, trio.current_time())
+        if was_short and not self._copies.short:
+            log.info("= receipts wait for copies again")
+
+    def terms_changed(self) -> None:
+        """More may be known of who serves whom. Whoever calls flushes soon."""
+        self._freed += self._copies.terms_changed(trio.current_time())
+
+    def interest_heard(self) -> None:
+        """Peers may have confirmed more of what is wanted here. Whoever calls flushes soon."""
+        if self.interest is not None:
+            self._freed += self._copies.heard(self.interest.interest_confirmed)
+
+    def tell_freed(self) -> None:
+        """Put what reports of peers have freed."""
+        if self._freed:
+            freed, self._freed = self._freed, []
+            for answer in freed:
+                self._say(answer)
+            self._room.set()
+            self._room = trio.Event()
+
+    def mark_short(self, answer: Answer, version: Version, keep_open: bool) -> None:
+        """Turn the receipts of an answer that has too few copies into frames that say so.
+
+        Where that is refused they are ERRORs, and the first one ends a session that does not stay open after it.
+        """
+        copies = answer.copies
+        assert copies is not None
+        receipts, answer.receipts = answer.receipts, []
+        if not self._refuses:
+            lines = [*answer.marks, *_shortage(answer), ("copies", str(copies))]
+            marked = [
+                encode_frame("RECEIPT", [("receipt-id", receipt), *lines], version=version) for receipt in receipts
+            ]
+            answer.frames = marked + answer.frames
+            return
+        errors = [encode_error(_refusal(answer, copies), receipt, version) for receipt in receipts]
+        if errors and not keep_open:
+            answer.frames = errors[:1]
+            answer.ending = True
+        else:
+            answer.frames = errors + answer.frames
+
+    def _watch(self) -> None:
+        due = self._copies.next_deadline
+        if due is not None and due < self._due:
+            self._beats.forget(self._watched)
+            self._due = due
+            self._watched = self._beats.watch(due, self._expire)
+
+    def _expire(self, now: float) -> float | None:
+        was_short = self._copies.short
+        owners = self._copies.short_owners
+        self._freed += self._copies.expire(now)
+        short = self._copies.short
+        if short and short != was_short:
+            log.warning("! receipts of replicas=%d find too few copies: they are told so, and wait no more", short[0])
+        if self._copies.short_owners != owners:
+            log.warning(
+                "! no majority with the server of messages of %s confirms ACKs: receipts say so, and wait no more",
+                ", ".join(self._copies.short_owners),
+            )
+        self._flush()
+        due = self._copies.next_deadline
+        self._due = math.inf if due is None else due
+        return due
+
+
+def _shortage(answer: Answer) -> list[tuple[str, str]]:
+    """Header lines that say what was reached instead of what was asked for."""
+    lines = []
+    if answer.misses % QUORUM:
+        lines.append(("receipt-level", "fsync"))
+    if answer.misses >= QUORUM:
+        lines.append(("ack-level", "edge"))
+    return lines
+
+
+def _refusal(answer: Answer, copies: int) -> Refused:
+    disks = f"{copies} disk{'s' if copies > 1 else ''}"
+    if answer.misses < QUORUM:
+        return Refused(
+            "too-few-copies",
+            f"It was accepted and stays so, but is on {disks} and not on {1 + answer.level}: too few nodes confirm in "
+            "time.",
+        )
+    return Refused(
+        "too-few-copies",
+        f"It was accepted and stays so, on {disks}, but the message may be delivered again: no majority that includes "
+        "the node which serves it confirms in time.",
+    )

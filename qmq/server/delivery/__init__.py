@@ -1,0 +1,1 @@
+"""Delivery to subscribers: effects to bytes, fanout readers, browsing, retained values, deadlines."""

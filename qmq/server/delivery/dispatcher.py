@@ -1,0 +1,343 @@
+"""Effects to bytes: the last step of decide, record, tell.
+
+A run of messages is encoded once per distinct prefix and put into the outbox of every subscriber; all outboxes touched
+in one pass are flushed together at its end, so each client gets one send per pass. Clients that are gone are skipped;
+what they had in flight has been taken back by the broker.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from qmq.broker.consumers.light_subscriptions import Hearer, Listener
+from qmq.broker.consumers.outcome import FOLLOW_TOIL_MAX, Outcome, Return
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
+from qmq.broker.messages.message import Message
+from qmq.broker.selectors import Selector, selected
+from qmq.dots import Dot, Origin
+from qmq.errors import Refused
+from qmq.gateways.encode import encode_deliveries, encode_run, listener_prefix, tail_for, tail_of
+from qmq.server.clients.session import Session
+from qmq.server.clients.subscriber_buffers import Buffers
+from qmq.server.commit.receipts import Receipts
+from qmq.server.commit.replica_acks import Answer
+from qmq.server.delivery.fanout_subscribers import Followers
+from qmq.server.delivery.retained_delivery import RETAINED_MARK, Recalls
+from qmq.server.delivery.selector_evaluation import Selecting
+from qmq.wire.stomp import Version, encode_frame, encode_receipts
+
+RUN_MAX = 32
+"""Queue messages encoded between two looks at what waits for their client."""
+
+
+SETTLE_ROUNDS_MAX = 8
+"""A memory queue whose consumer takes all at once is drained in steps of so many times its credit."""
+
+
+class MeshTell(Protocol):
+    """What goes to peers; never waits. See `qmq.replication.mesh.Mesh`."""
+
+    def send_topics(self, peer: str, messages: list[Message]) -> None: ...
+    def send_replies(self, peer: Origin, messages: list[Message]) -> None: ...
+    def lend(self, peer: str, messages: list[Message]) -> None: ...
+    def forget(self, peer: str, names: list[str]) -> None: ...
+    def waiting(self, peer: str, queues: dict[str, bool]) -> None: ...
+    def settled(self, peer: str, dots: list[Dot]) -> None: ...
+    def give_back(self, peer: str, returns: list[Return]) -> None: ...
+
+
+class Teller:
+    """Hands effects to sessions, followers and links. `settle_written` is called with deliveries that count as
+    settled because they are with the kernel (`auto` subscriptions)."""
+
+    def __init__(
+        self,
+        sessions: dict[int, Session],
+        followers: Followers,
+        buffers: Buffers,
+        recalls: Recalls,
+        settle_written: Callable[[list[Delivery]], None],
+        begin_time: Callable[[list[Delivery]], list[Delivery]],
+        *,
+        outbox_bytes_max: int,
+        body_bytes_max: int,
+        spawn: Callable[[Callable[[], object]], None],
+        receipts: Receipts,
+    ) -> None:
+        self._sessions = sessions
+        self._receipts = receipts
+        self._followers = followers
+        self._buffers = buffers
+        self._recalls = recalls
+        self._settle_written = settle_written
+        self._begin_time = begin_time
+        self._spawn = spawn
+        self._outbox_bytes_max = outbox_bytes_max
+        # Queue messages are held back long before: their consumer pays with its credit, not with its connection.
+        self._queue_bytes_max = self._outbox_bytes_max // 4
+        self._run_max = max(1, min(RUN_MAX, self._outbox_bytes_max // 2 // body_bytes_max))
+        self.selecting = Selecting(sessions, self._tell_topic, self.flush, spawn)
+        self._touched: dict[Session, None] = {}
+        self._written: list[Delivery] = []
+        self._settling = False
+        self._settles_later = False
+        self.mesh: MeshTell | None = None
+        self.browse: Callable[[Subscription], None] | None = None
+        self.delivered = 0
+
+    def tell_now(self, out: Outcome) -> None:
+        """The half that needs no durability. `flush` follows."""
+        if out.begins and (session := self._sessions.get(out.session)) is not None:
+            session.outbox.await_answer()
+        if out.levels and out.is_first:
+            self._receipts.tell_early(out)
+        for joined, since in out.recalls:
+            self._recalls.begin(joined, since)
+        if out.toil or self.selecting.behind:
+            self.selecting.tell(out)
+        else:
+            for run in out.topic_runs:
+                self._tell_topic(run.subscriptions, run.messages, RETAINED_MARK if run.retained else b"")
+        for subscription, deliveries in out.deliveries_now.items():
+            self._tell_queue(subscription, deliveries)
+        mesh = self.mesh
+        if mesh is not None:
+            for peer, messages in out.peer_topics.items():
+                mesh.send_topics(peer, messages)
+            for origin, messages in out.peer_replies.items():
+                mesh.send_replies(origin, messages)
+            for peer, dots in out.peer_settled_now.items():
+                mesh.settled(peer, dots)
+            for peer, returns in out.peer_returns.items():
+                mesh.give_back(peer, returns)
+
+    def tell_after(self, group: list[Outcome], begin: int) -> None:
+        """The half that is durable now; `begin` is where the group's batches start in the journal."""
+        mesh = self.mesh
+        is_costly = (
+            sum([out.toil for out in group if out.fanout_runs]) > FOLLOW_TOIL_MAX
+            and self._followers.toil_of(group) > FOLLOW_TOIL_MAX
+        )
+        for out in group:
+            # First, so that a client hears what it sent right after it subscribed; `since` keeps out what came before.
+            for joined in out.joined:
+                self._followers.join(joined)
+            if self.browse is not None:
+                for browser in out.browsers:
+                    self.browse(browser)
+            for run in out.fanout_runs:
+                self._followers.tell(run.destination, run.messages, begin, is_costly=is_costly)
+            if out.gone:
+                self._followers.tell_gone(out.gone, out.fanout_runs)
+            for subscription, deliveries in out.deliveries_after.items():
+                self._tell_queue(subscription, deliveries)
+            if out.has_answers:
+                self._receipts.tell(out)
+            if mesh is not None:
+                for peer, messages in out.peer_deliveries.items():
+                    mesh.lend(peer, messages)
+                for peer, names in out.peer_forgotten.items():
+                    mesh.forget(peer, names)
+                for peer, queues in out.peer_waiting.items():
+                    mesh.waiting(peer, queues)
+                for peer, dots in out.peer_settled_after.items():
+                    mesh.settled(peer, dots)
+
+    def flush(self) -> None:
+        """One send per touched client; then `auto` deliveries whose bytes have left count as settled."""
+        self._receipts.tell_freed()
+        self._touched.update(self._followers.touched)
+        self._followers.touched.clear()
+        if self._recalls.touched:
+            self._touched.update(self._recalls.touched)
+            self._recalls.touched.clear()
+        touched, self._touched = self._touched, {}
+        for session in touched:
+            session.outbox.flush()
+            if session.unsettled:
+                deliveries, session.unsettled = session.unsettled, []
+                if session.outbox.size:
+                    session.outbox.written_hooks.append(partial(self._settle, deliveries))
+                elif not session.outbox.broken:
+                    self._written.extend(deliveries)
+        self._settle_all()
+
+    def _settle(self, deliveries: list[Delivery]) -> None:
+        self._written.extend(deliveries)
+        self._settle_all()
+
+    def _settle_all(self) -> None:
+        # Settling makes room for more deliveries, whose flush comes back here: a loop, not a recursion.
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            rounds = 0
+            while self._written and rounds < SETTLE_ROUNDS_MAX:
+                rounds += 1
+                written, self._written = self._written, []
+                self._settle_written(written)
+        finally:
+            self._settling = False
+        if self._written and not self._settles_later:
+            self._settles_later = True
+            self._spawn(self._settle_later)
+
+    async def _settle_later(self) -> None:
+        """Go on where `_settle_all` stopped, after everyone else had a turn."""
+        await trio.lowlevel.checkpoint()
+        self._settles_later = False
+        self._settle_all()
+
+    def say(self, answer: Answer) -> None:
+        """Put an answer into the outbox of its session; `flush` follows."""
+        session = self._sessions.get(answer.session)
+        if session is None or session.finishing:
+            return
+        outbox = session.outbox
+        if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
+            return
+        if answer.copies is not None:
+            self._receipts.mark_short(answer, session.version, session.keep_open)
+        if answer.marks:
+            for receipt in answer.receipts:
+                outbox.put_answer(
+                    encode_frame("RECEIPT", [("receipt-id", receipt), *answer.marks], version=session.version)
+                )
+        elif answer.receipts:
+            outbox.put_answer(encode_receipts(answer.receipts, session.version))
+        for frame in answer.frames:
+            outbox.put_answer(frame)
+        if answer.begins:
+            outbox.answered()
+        self._touched[session] = None
+        if answer.ending:
+            outbox.flush()
+            session.finish()
+
+    def _tell_topic(
+        self, subscriptions: tuple[Hearer, ...], messages: list[Message], mark: bytes, asked: Selector | None = None
+    ) -> None:
+        """`messages` are what the selector `asked` wants."""
+        if self._recalls.walking:
+            self._recalls.hurry(subscriptions, messages)
+        encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
+        for subscription in subscriptions:
+            session = self._sessions.get(subscription.session)
+            if session is None or subscription.closed or session.finishing:
+                continue
+            selector = subscription.selector
+            wanted = messages if selector is None or selector is asked else selected(selector, messages)
+            if not wanted:
+                continue
+            version = session.version
+            if isinstance(subscription, Listener):
+                topic = messages[0].envelope.destination
+                prefix = subscription.prefixes.get(topic) or listener_prefix(version, subscription, topic)
+                if not prefix:
+                    continue  # It has left this topic.
+            elif subscription.buffer is not None:
+                self._buffers.tell(session, subscription, [mark + tail for tail in tails_of(wanted, version)])
+                self._touched[session] = None
+                continue
+            else:
+                prefix = subscription.prefix
+            if mark:
+                prefix += mark
+            key = (prefix, version, selector)
+            data = encoded.get(key)
+            if data is None:
+                data = encoded[key] = encode_messages(prefix, wanted, version)
+            outbox = session.outbox
+            if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
+                continue
+            outbox.put(data)
+            self.delivered += len(wanted)
+            self._touched[session] = None
+
+    def _tell_queue(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        session = self._sessions.get(subscription.session)
+        if session is None or subscription.closed or session.finishing:
+            return
+        if subscription.is_timed:
+            deliveries = self._begin_time(deliveries)
+            if not deliveries:
+                return
+        self._touched[session] = None
+        fits = session.outbox.size <= self._queue_bytes_max and (
+            len(deliveries) <= self._run_max or body_bytes(deliveries) <= self._queue_bytes_max
+        )
+        if session.held_back or not fits:
+            if session.held_back is None:
+                session.held_back = deque()
+            session.held_back.append((subscription, deliveries))
+            if len(session.held_back) == 1:
+                self._tell_held_back(session, session.held_back)
+            return
+        self._put_queue(session, subscription, deliveries)
+
+    def _put_queue(self, session: Session, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        if subscription.is_timed:
+            deliveries = self._begin_time(deliveries)
+        session.outbox.put(encode_deliveries(subscription, deliveries, session.version))
+        self.delivered += len(deliveries)
+        if subscription.ack is Ack.AUTO:
+            session.unsettled.extend(deliveries)
+
+    def _tell_held_back(self, session: Session, held_back: deque[tuple[Subscription, list[Delivery]]]) -> None:
+        """Encode as much as the client's bound allows, and the rest when it has read that."""
+        outbox = session.outbox
+        while held_back:
+            subscription, deliveries = held_back[0]
+            if subscription.closed or session.finishing:
+                held_back.popleft()
+                continue
+            if outbox.size > self._queue_bytes_max:
+                outbox.flush()
+            if outbox.size > self._queue_bytes_max:
+                outbox.written_hooks.append(partial(self._go_on, session, held_back))
+                return
+            self._put_queue(session, subscription, deliveries[: self._run_max])
+            if len(deliveries) > self._run_max:
+                held_back[0] = (subscription, deliveries[self._run_max :])
+            else:
+                held_back.popleft()
+        session.held_back = None
+
+    def _go_on(self, session: Session, held_back: deque[tuple[Subscription, list[Delivery]]]) -> None:
+        self._touched[session] = None
+        self._tell_held_back(session, held_back)
+        self.flush()
+
+    def _is_too_slow(self, session: Session) -> bool:
+        """Whether the client really does not read; it has been told then, and leaves."""
+        session.outbox.flush()
+        size = session.outbox.size
+        if size > self._outbox_bytes_max:
+            session.evict(too_slow(size))
+        return session.finishing
+
+
+def encode_messages(prefix: bytes, messages: list[Message], version: Version) -> bytes:
+    """A run of messages for every subscriber with this prefix and version."""
+    return encode_run(prefix, tails_of(messages, version))
+
+
+def tails_of(messages: list[Message], version: Version) -> list[bytes]:
+    """Each message from behind the prefix of its subscription on."""
+    if version is Version.V12:
+        return [message.tail or tail_of(message) for message in messages]
+    return [tail_for(message, version) for message in messages]
+
+
+def body_bytes(deliveries: list[Delivery]) -> int:
+    """Bytes of all bodies."""
+    return sum(map(len, [delivery.message.body for delivery in deliveries]))
+
+
+def too_slow(size: int) -> Refused:
+    """Why a client that does not read is let go."""
+    return Refused("slow-consumer", f"The client does not read: {size} bytes wait for it.")

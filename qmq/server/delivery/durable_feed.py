@@ -1,0 +1,283 @@
+"""Feeding durable subscriptions of fanouts: from the log and live, as fast as their clients acknowledge.
+
+`Followers` decides who reads and who is live; this is what either means for a subscription with a cursor. Whatever is
+offered twice is handed out once, because the attachment knows what it has looked at: so a live subscription without
+enough credit for what comes simply goes back to reading from where the present group of commits begins.
+
+A reader whose client has no credit left keeps little in memory: it drops what it has read beyond that, and reads it
+again.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import TURN_TOIL
+from qmq.broker.consumers.subscription import Ack, StartAt, Subscription
+from qmq.broker.fanouts.durable_subscriptions import Attachment, Handed
+from qmq.broker.messages.message import Message
+from qmq.broker.selectors import selects
+from qmq.dots import Dot, Origin, Vector
+from qmq.environment import World
+from qmq.gateways.encode import encode_handed
+from qmq.gateways.gap_notice import gap_notices
+from qmq.server.clients.session import Session
+from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
+from qmq.storage.format.record import Record
+from qmq.storage.log.journal import Mark
+from qmq.storage.store import Store
+
+READ_BYTES = 64 << 10
+
+KEPT_BYTES = 64 << 10
+"""Bodies that a reader holds while its client has no credit; what it has read beyond them it reads again."""
+
+REFUSED_SECONDS = 1.0
+"""After a NACK, until the message is handed out again: a client that refuses everything must not turn in a circle."""
+
+
+class FeedDesk(Protocol):
+    """What feeding needs of the node."""
+
+    broker: Broker
+    store: Store
+    world: World
+    sessions: dict[int, Session]
+
+    def told_end(self) -> int:
+        """Journal position up to which everything is told."""
+
+    async def journal_grew(self, position: int) -> None:
+        """Wait until something beyond `position` is told."""
+
+    def message_of(self, origin: Origin, record: Record) -> Message | None:
+        """A fanout record as a message."""
+
+    def spawn(self, task: Callable[[], object]) -> None:
+        """Run a task in the node."""
+
+    def flush(self) -> None:
+        """Send what was put into the outboxes of `touched` sessions."""
+
+
+class DurableFeeds:
+    """See the module's opening. `touched` collects sessions to be flushed."""
+
+    def __init__(
+        self, desk: FeedDesk, buffer_bytes: int, reads: trio.CapacityLimiter, touched: dict[Session, None]
+    ) -> None:
+        self._desk = desk
+        self._buffer_bytes = buffer_bytes
+        self._reads = reads
+        self._touched = touched
+        self._waiting: dict[Subscription, trio.Event] = {}
+        self._refused: set[Attachment] = set()
+
+    # Live
+
+    def starts_live(self, attachment: Attachment) -> bool:
+        """Whether it needs nothing of the past."""
+        if not (attachment.is_new and attachment.subscription.start == "next"):
+            return False
+        attachment.is_new = False
+        return True
+
+    def tell(self, session: Session, attachment: Attachment, messages: Sequence[Message]) -> bool:
+        """Hand out `messages`; False, and nothing happened, when it has to read them instead."""
+        if session.outbox.size > self._buffer_bytes or attachment.free < len(messages):
+            return False
+        run: list[Handed] = []
+        for message in messages:
+            self._offer(attachment, message, run)
+        self._put(session, attachment, run)
+        return True
+
+    def tell_gone(self, session: Session, attachment: Attachment, gone: Sequence[Dot]) -> None:
+        """Tell that these are missing; without credit, the next message tells it."""
+        if attachment.free > 0:
+            run: list[Handed] = []
+            self._offer_gaps(attachment, gone, run)
+            self._put(session, attachment, run)
+
+    def _offer(self, attachment: Attachment, message: Message, run: list[Handed]) -> None:
+        """Hand out one message, if it is to be, and before it what is missing for good."""
+        durables = self._desk.broker.durables
+        if message.origin in durables.gone.ends:
+            reached = attachment.reached(message.origin)
+            gone = durables.gone.before(message.origin, reached, message.sequence)
+            self._offer_gaps(attachment, gone, run)
+        selector = attachment.subscription.selector
+        if selector is not None and not selects(selector, message.envelope):
+            attachment.skip(message)
+            return
+        handed = durables.hand_out(attachment, message)
+        if handed is not None:
+            run.append(handed)
+
+    def _offer_gaps(self, attachment: Attachment, gone: Sequence[Dot], run: list[Handed]) -> None:
+        broker = self._desk.broker
+        missing = broker.durables.gaps(attachment, gone)
+        for notice, claims in gap_notices(attachment.name.destination, missing):
+            run.append(broker.durables.hand_out_gap(attachment, notice, claims, broker.new_memory_sequence()))
+
+    def _put(self, session: Session, attachment: Attachment, run: list[Handed]) -> None:
+        if not run:
+            return
+        subscription = attachment.subscription
+        session.outbox.put(encode_handed(subscription, run, session.version))
+        if subscription.ack is Ack.AUTO:
+            session.unsettled.extend(run)
+        self._touched[session] = None
+
+    # Credit
+
+    def look_again(self) -> None:
+        """Somebody has credit again, refused something, or was deleted: call after every decision."""
+        durables = self._desk.broker.durables
+        while durables.ended:
+            subscription, why = durables.ended.pop()
+            session = self._desk.sessions.get(subscription.session)
+            if session is not None:
+                session.evict(why, subscription.id)
+        if durables.freed:
+            freed, durables.freed = durables.freed, {}
+            for attachment in freed:
+                self.forget(attachment.subscription)
+                if attachment.again and attachment not in self._refused:
+                    self._refused.add(attachment)
+                    self._desk.spawn(partial(self._hand_out_again, attachment))
+
+    def forget(self, subscription: Subscription) -> None:
+        """Let a reader that waits for credit look again; when its subscription has ended, it ends too."""
+        event = self._waiting.pop(subscription, None)
+        if event is not None:
+            event.set()
+
+    async def _hand_out_again(self, attachment: Attachment) -> None:
+        await trio.sleep(REFUSED_SECONDS)
+        self._refused.discard(attachment)
+        session = self._session(attachment)
+        if session is not None:
+            self._put(session, attachment, self._desk.broker.durables.hand_out_again(attachment))
+            self._desk.flush()
+
+    def _session(self, attachment: Attachment) -> Session | None:
+        """Who gets it; None when nobody does any more."""
+        session = self._desk.sessions.get(attachment.subscription.session)
+        return session if session is not None and session.owns(attachment.subscription) else None
+
+    # Reading
+
+    async def read(self, attachment: Attachment, begin: Mark | None) -> bool:
+        """Read and hand out from the cursor on (or from `begin` in the journal), at the client's pace.
+
+        True when everything was handed out that is told, in the breath in which that is so; False when nobody is
+        there any more.
+        """
+        desk = self._desk
+        name = attachment.name.destination
+        # Looked at here: the thread must not read a cursor that moves.
+        vector = attachment.cursor.vector()
+        async with self._reads:
+            start = partial(_start, desk.store, name, attachment.begin, begin, vector)
+            position, before, skip = await desk.world.run_blocking(start)
+        while True:
+            async with self._reads:
+                have = desk.store.journal.vector()
+                page = await desk.world.run_blocking(partial(desk.store.fanout_page, name, position, READ_BYTES))
+            if self._session(attachment) is None:
+                return False
+            if attachment.begin is not None:
+                attachment.begin = None
+                before.update({origin: record.sequence for origin, record in page.rows[:skip]})
+                attachment.start_after(before)
+            whole = await self._tell_page(attachment, page, have)
+            session = self._session(attachment)
+            if session is None:
+                return False
+            if whole:
+                attachment.is_new = False
+                position = page.position
+                if page.at_end and position.journal_position == desk.told_end():
+                    return True
+            await session.outbox.drained()
+            if whole and page.at_end:
+                # What was read may be appended and not told yet, in the commit that is under way.
+                await desk.journal_grew(position.journal_position - 1)
+
+    async def _tell_page(self, attachment: Attachment, page: FanoutPage, have: Vector) -> bool:
+        """Hand out what was read; False when some of it has to be read again, or nobody is there any more."""
+        run: list[Handed] = []
+        self._offer_gaps(attachment, page.dropped, run)
+        rows = page.rows
+        whole = True
+        index = 0
+        selector = attachment.subscription.selector
+        toil = 0
+        while index < len(rows):
+            if selector is not None:
+                toil += selector.cost
+                if toil > TURN_TOIL:
+                    toil = 0
+                    self._send(attachment, run)
+                    run = []
+                    await trio.lowlevel.checkpoint()
+                    if self._session(attachment) is None:
+                        return False
+            if attachment.free <= 0:
+                self._send(attachment, run)
+                run = []
+                rows, index, complete = _kept(rows, index)
+                whole = whole and complete
+                if not await self._room(attachment):
+                    return False
+            origin, record = rows[index]
+            index += 1
+            message = self._desk.message_of(origin, record)
+            if message is not None:
+                self._offer(attachment, message, run)
+        if whole and page.at_end:
+            # All that this node ever got of these origins is handed out: what is gone is missing now.
+            self._offer_gaps(attachment, self._desk.broker.durables.gone.within(have), run)
+        self._send(attachment, run)
+        return whole
+
+    def _send(self, attachment: Attachment, run: list[Handed]) -> None:
+        session = self._session(attachment)
+        if session is not None and run:
+            self._put(session, attachment, run)
+            self._desk.flush()
+
+    async def _room(self, attachment: Attachment) -> bool:
+        """Wait for credit; False when nobody is there any more."""
+        while attachment.free <= 0:
+            if self._session(attachment) is None:
+                return False
+            event = self._waiting.setdefault(attachment.subscription, trio.Event())
+            await event.wait()
+        return self._session(attachment) is not None
+
+
+def _start(
+    store: Store, name: str, wanted: StartAt | None, begin: Mark | None, vector: Vector
+) -> tuple[FanoutPosition, Vector, int]:
+    """Where to read from; for a beginning that only the log can find, the vector there and how many rows to pass by."""
+    if wanted is not None:
+        found = store.fanout_begin(name, wanted.word, wanted.number)
+        return found.position, dict(found.before), found.skip
+    if begin is not None:
+        return store.fanout_at(name, begin), {}, 0
+    return store.fanout_after(name, vector), {}, 0
+
+
+def _kept(rows: list[tuple[Origin, Record]], index: int) -> tuple[list[tuple[Origin, Record]], int, bool]:
+    """The rows from `index` on that may wait in memory, and whether that is all of them. At least one."""
+    size = 0
+    end = index
+    while end < len(rows) and (size < KEPT_BYTES or end == index):
+        size += len(rows[end][1].body) + len(rows[end][1].headers)
+        end += 1
+    return rows[index:end], 0, end == len(rows)

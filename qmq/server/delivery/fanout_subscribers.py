@@ -1,0 +1,376 @@
+"""Fanout subscriptions: reading the past, then following live, as one stream without a skip or a repeat.
+
+A subscription begins by reading its fanout's log in the background, at the pace of its client. When it has read up to
+the journal position that has been told, it joins the live followers in that same breath. A live follower whose client
+falls behind its buffer is sent back to reading, from where the present group of commits begins in the journal:
+so a slow fanout subscriber costs disk reads, not memory, and no one else notices. One that declared a buffer
+(`qmq.server.clients.subscriber_buffers`) reads the past in the same way, and once it is live pays what it asked for
+instead.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import TURN_TOIL, FanoutRun, Outcome
+from qmq.broker.consumers.subscription import StartAt, Subscription
+from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.selectors import Selector, selected, selects
+from qmq.dots import Dot, Origin, Vector, merge
+from qmq.environment import World
+from qmq.errors import Refused
+from qmq.gateways.encode import encode_run, tail_for
+from qmq.gateways.gap_notice import Claim, gap_notices
+from qmq.server.clients.session import Session
+from qmq.server.clients.subscriber_buffers import Buffers
+from qmq.server.delivery.durable_feed import DurableFeeds
+from qmq.server.delivery.resume_vector import Heard
+from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
+from qmq.storage.format.record import Record
+from qmq.storage.log.journal import Mark
+from qmq.storage.store import Store
+
+READ_BYTES = 256 << 10
+READS_AT_ONCE = 4
+"""Worker threads that all readers together may have: those that are left must never keep a commit waiting."""
+
+log = logging.getLogger("qmq.followers")
+
+
+class FollowerDesk(Protocol):
+    """What following needs of the node."""
+
+    origin: Origin
+    store: Store
+    world: World
+    sessions: dict[int, Session]
+    buffers: Buffers
+    broker: Broker
+
+    def told_end(self) -> int:
+        """Journal position up to which everything is told."""
+
+    async def journal_grew(self, position: int) -> None:
+        """Wait until something beyond `position` is told."""
+
+    def look_at_damage(self) -> None:
+        """A log could not be read: the operator must hear why."""
+
+    async def all_told(self) -> None:
+        """Wait until everything that is decided now is told."""
+
+    def message_of(self, origin: Origin, record: Record) -> Message | None:
+        """A fanout record as a message."""
+
+    def spawn(self, task: Callable[[], object]) -> None:
+        """Run a task in the node."""
+
+    def flush(self) -> None:
+        """Send what was put into the outboxes of `touched` sessions."""
+
+
+class Followers:
+    """Who follows which fanout live, and who is still reading."""
+
+    def __init__(self, desk: FollowerDesk, buffer_bytes: int) -> None:
+        self._desk = desk
+        self._buffer_bytes = buffer_bytes
+        self._live: dict[str, dict[Subscription, None]] = {}
+        self._told_group: dict[Subscription, int] = {}
+        # What a resuming client has seen elsewhere and this node may yet receive: it must not be told again.
+        self._ahead: dict[Subscription, Vector] = {}
+        self._reads = trio.CapacityLimiter(READS_AT_ONCE)
+        self.touched: dict[Session, None] = {}
+        self.feeds = DurableFeeds(desk, buffer_bytes, self._reads, self.touched)
+        self.reading = 0
+
+    @property
+    def live(self) -> int:
+        """How many subscriptions follow live."""
+        return sum(map(len, self._live.values()))
+
+    def join(self, subscription: Subscription) -> None:
+        """Begin at `subscription.start`."""
+        if subscription.closed:
+            return
+        if subscription.durable is not None:
+            if self.feeds.starts_live(subscription.durable):
+                self._go_live(subscription)
+            else:
+                self._read_from(subscription, None)
+            return
+        if isinstance(subscription.start, dict):
+            self._ahead[subscription] = dict(subscription.start)
+        if subscription.start == "next":
+            # What was sent before it may still be on its way to the disk.
+            self._ahead[subscription] = {self._desk.origin: subscription.since}
+            self._desk.spawn(partial(self._forget_since, subscription))
+            self._go_live(subscription)
+        else:
+            self._read_from(subscription, None)
+
+    async def _forget_since(self, subscription: Subscription) -> None:
+        """Everything decided before the subscription is told: from now on it shares its encoding with the others."""
+        await self._desk.all_told()
+        self._ahead.pop(subscription, None)
+
+    def forget(self, ended: list[Subscription]) -> None:
+        """These have ended: nobody may ever send to their fanouts, so nothing else would find out."""
+        for subscription in ended:
+            self._leave(subscription)
+            self._ahead.pop(subscription, None)
+            self.feeds.forget(subscription)
+
+    def _go_live(self, subscription: Subscription) -> None:
+        self._live.setdefault(subscription.destination, {})[subscription] = None
+
+    def toil_of(self, group: list[Outcome]) -> int:
+        """What it costs to select from `group` for live followers: each selector is asked once about each envelope."""
+        envelopes: dict[str, dict[Envelope, None]] = {}
+        for out in group:
+            for run in out.fanout_runs:
+                envelopes.setdefault(run.destination, {}).update({one.envelope: None for one in run.messages})
+        toil = 0
+        for destination, distinct in envelopes.items():
+            selectors = {one.selector: None for one in self._live.get(destination, ())}
+            toil += len(distinct) * sum([one.cost for one in selectors if one is not None])
+        return toil
+
+    def tell(self, destination: str, messages: list[Message], begin: int, *, is_costly: bool = False) -> None:
+        """Tell live followers; `begin` is where the group of commits that these belong to starts in the journal.
+
+        Where selecting from the group `is_costly`, for all of it, those with a selector read it from the log, page by
+        page in turns of their own.
+        """
+        followers = self._live.get(destination)
+        if not followers:
+            return
+        encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
+        chosen: dict[Selector | None, list[Message]] = {None: messages}
+        for subscription in list(followers):
+            session = self._desk.sessions.get(subscription.session)
+            if session is None or subscription.closed or session.finishing:
+                self._leave(subscription)
+                self._ahead.pop(subscription, None)
+                continue
+            if is_costly and subscription.selector is not None:
+                self._leave(subscription)
+                self._read_again(subscription, begin)
+                continue
+            if subscription.durable is not None:
+                if not self.feeds.tell(session, subscription.durable, messages):
+                    self._leave(subscription)
+                    self._read_again(subscription, begin)
+                continue
+            selector = subscription.selector
+            wanted = chosen.get(selector)
+            if wanted is None:
+                assert selector is not None, "what everyone gets is known"
+                wanted = chosen[selector] = selected(selector, messages)
+            if not wanted:
+                continue
+            if subscription.buffer is not None:
+                self._tell_bounded(session, subscription, wanted)
+                continue
+            outbox = session.outbox
+            if outbox.size > self._buffer_bytes and self._told_group.get(subscription) != begin:
+                # Nothing of this group has been told to it, so `begin` is exactly where it stands.
+                self._leave(subscription)
+                self._read_again(subscription, begin)
+                continue
+            self._told_group[subscription] = begin
+            self.touched[session] = None
+            if subscription in self._ahead:
+                tails = [
+                    tail_for(message, session.version)
+                    for message in wanted
+                    if self._is_news(subscription, message.origin, message.sequence)
+                ]
+                if tails:
+                    outbox.put(encode_run(subscription.prefix, tails))
+                continue
+            key = (subscription.prefix, session.version, selector)
+            data = encoded.get(key)
+            if data is None:
+                tails = [tail_for(message, session.version) for message in wanted]
+                data = encoded[key] = encode_run(subscription.prefix, tails)
+            outbox.put(data)
+
+    def tell_gone(self, gone: list[Claim], told: list[FanoutRun]) -> None:
+        """Tell live followers that keep a vector or a place what they will never get; who reads a log finds it there.
+
+        `told` are messages of the same stretches.
+        """
+        for destination, followers in self._live.items():
+            reached: Vector = {}
+            for run in told:
+                if run.destination == destination:
+                    merge(reached, {message.origin: message.sequence for message in run.messages})
+            for subscription in followers:
+                session = self._desk.sessions.get(subscription.session)
+                if session is None or not session.owns(subscription):
+                    continue
+                if subscription.durable is not None:
+                    self.feeds.tell_gone(session, subscription.durable, [Dot(o, last) for o, _, last in gone])
+                if not isinstance(subscription.start, dict):
+                    continue
+                heard = {**reached, **self._ahead.get(subscription, {})}
+                missing = [(o, max(after, heard.get(o, 0)), last) for o, after, last in gone if last > heard.get(o, 0)]
+                if missing:
+                    session.outbox.put(encode_run(subscription.prefix, self._notices(destination, missing, session)))
+                    self.touched[session] = None
+
+    def _notices(self, destination: str, missing: list[Claim], session: Session) -> list[bytes]:
+        """That these are missing, as frames without their beginning."""
+        broker = self._desk.broker
+        notices = [notice for notice, _ in gap_notices(destination, missing)]
+        messages = [Message(one, b"", self._desk.origin, -broker.new_memory_sequence(), 0) for one in notices]
+        return [tail_for(message, session.version) for message in messages]
+
+    def _tell_bounded(self, session: Session, subscription: Subscription, messages: list[Message]) -> None:
+        """One that declared a buffer never goes back to reading: beyond its bound it misses records, or leaves."""
+        if subscription in self._ahead:
+            messages = [m for m in messages if self._is_news(subscription, m.origin, m.sequence)]
+        self._desk.buffers.tell(session, subscription, [tail_for(message, session.version) for message in messages])
+        self.touched[session] = None
+
+    def _is_news(self, subscription: Subscription, origin: Origin, sequence: int) -> bool:
+        """Whether a resuming client has not seen this. Forgets the origins that have got beyond what it had seen."""
+        ahead = self._ahead.get(subscription)
+        if ahead is None:
+            return True
+        if sequence <= ahead.get(origin, 0):
+            return False
+        ahead.pop(origin, None)
+        if not ahead:
+            del self._ahead[subscription]
+        return True
+
+    def _forget_reached(self, subscription: Subscription, have: Vector) -> None:
+        """All of `have` has been read past: only what lies beyond it may still come live."""
+        left = {o: last for o, last in self._ahead.pop(subscription, {}).items() if last > have.get(o, 0)}
+        if left:
+            self._ahead[subscription] = left
+
+    def _leave(self, subscription: Subscription) -> None:
+        self._told_group.pop(subscription, None)
+        followers = self._live.get(subscription.destination, {})
+        followers.pop(subscription, None)
+        if not followers:
+            self._live.pop(subscription.destination, None)
+
+    def _read_again(self, subscription: Subscription, begin: int) -> None:
+        """From the group on that is being told. The journal may drop it before the reader's turn comes, and nobody
+        could find out any more what this client was told before: so that is remembered now."""
+        mark = self._desk.store.journal.last_append
+        assert mark[0] == begin, "a group is told that was not appended last"
+        self._read_from(subscription, mark)
+
+    def _read_from(self, subscription: Subscription, begin: Mark | None) -> None:
+        self._desk.spawn(partial(self._read, subscription, begin))
+
+    async def _read(self, subscription: Subscription, begin: Mark | None) -> None:
+        """Read until the subscription has caught up or ended. Never raises Exception: its client pays for it."""
+        self.reading += 1
+        try:
+            await self._read_on(subscription, begin)
+        except Exception:
+            log.exception("! the log of %s cannot be read", subscription.destination)
+            self._desk.look_at_damage()
+            session = self._desk.sessions.get(subscription.session)
+            if session is not None and session.owns(subscription):
+                session.evict(Refused("log-unreadable", "The log of the fanout cannot be read now; try again later."))
+        finally:
+            self.reading -= 1
+
+    async def _read_on(self, subscription: Subscription, begin: Mark | None) -> None:
+        desk = self._desk
+        store, name = desk.store, subscription.destination
+        if subscription.durable is not None:
+            if await self.feeds.read(subscription.durable, begin):
+                self._go_live(subscription)
+            return
+        async with self._reads:
+            position, skip = await desk.world.run_blocking(partial(_start, store, subscription, begin))
+        heard: Heard | None = None
+        if isinstance(subscription.start, dict) and (begin is None or position.seen):
+            heard = Heard(dict(position.seen))
+        while True:
+            async with self._reads:
+                have = store.journal.vector()
+                page = await desk.world.run_blocking(partial(store.fanout_page, name, position, READ_BYTES))
+            session = desk.sessions.get(subscription.session)
+            if session is None or not session.owns(subscription):
+                self._ahead.pop(subscription, None)
+                return
+            position = page.position
+            await self._tell_page(subscription, session, page, skip, heard, have)
+            skip = 0
+            if page.at_end and position.journal_position == desk.told_end():
+                self._forget_reached(subscription, have)
+                self._go_live(subscription)
+                return
+            await session.outbox.drained()
+            if page.at_end:
+                # What was read may be appended and not told yet, in the commit that is under way.
+                await desk.journal_grew(position.journal_position - 1)
+
+    async def _tell_page(
+        self,
+        subscription: Subscription,
+        session: Session,
+        page: FanoutPage,
+        skip: int,
+        heard: Heard | None,
+        have: Vector,
+    ) -> None:
+        """Tell what was read, without its first `skip` rows. With `heard`, also what is missing.
+
+        Waits for nothing but the turns of others, where selecting costs much.
+        """
+        tails: list[bytes] = []
+        selector = subscription.selector
+        gone = self._desk.broker.durables.gone
+
+        def miss(missing: list[Claim]) -> None:
+            tails.extend(self._notices(subscription.destination, missing, session))
+
+        if heard is not None:
+            miss(heard.missing(page.dropped))
+        toil = 0
+        for origin, record in page.rows[skip:]:
+            if selector is not None:
+                toil += selector.cost
+                if toil > TURN_TOIL:
+                    toil = 0
+                    await trio.lowlevel.checkpoint()
+            if heard is not None and (missing := heard.before(origin, record.sequence, gone)):
+                miss(missing)
+            if not self._is_news(subscription, origin, record.sequence):
+                continue
+            message = self._desk.message_of(origin, record)
+            if message is not None and (selector is None or selects(selector, message.envelope)):
+                tails.append(tail_for(message, session.version))
+        if heard is not None and page.at_end:
+            # All that this node ever got of these origins is told: what is gone is missing now.
+            miss(heard.missing(gone.within(have)))
+        if tails and session.owns(subscription):
+            session.outbox.put(encode_run(subscription.prefix, tails))
+            session.outbox.flush()
+
+
+def _start(store: Store, subscription: Subscription, begin: Mark | None) -> tuple[FanoutPosition, int]:
+    """Where to read from, and how many rows to pass by there."""
+    name, start = subscription.destination, subscription.start
+    if begin is not None:
+        return store.fanout_at(name, begin), 0
+    if isinstance(start, dict):
+        return store.fanout_after(name, start), 0
+    if isinstance(start, StartAt):
+        found = store.fanout_begin(name, start.word, start.number)
+        return found.position, found.skip
+    return store.fanout_start(name), 0

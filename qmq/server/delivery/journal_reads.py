@@ -1,0 +1,192 @@
+"""`/system/journal`: the commit log itself for whoever may look into the broker, such as the data pipeline.
+
+First comes a picture as JSON: what the node has, what its journal has dropped, what it gave up getting, where the last
+rest of an origin ends (`batch.REST`), and the vectors at which its segments begin, by which a reader can divide the
+work. Then whole batches, byte for byte as they lie in the journal, those that the subscription asked for; then, if it
+named an end, a message with `journal:end`. Only what is durable is told, at the pace of the client, a read of the disk
+at a time; nothing else of the node waits for it.
+
+A reader names itself with `qmq-reader` and how far it has come by `qmq-resume`; `qmq status` shows both for as long as
+its connection lives.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.subscription import JournalSpan, Subscription
+from qmq.dots import Origin, Vector, covers
+from qmq.environment import World
+from qmq.errors import LogBroken, Refused
+from qmq.server.clients.session import Session, drained, session_of
+from qmq.storage.format.batch import BatchHead
+from qmq.storage.store import Store
+from qmq.wire.stomp import encode_headers
+
+T = TypeVar("T")
+
+READ_BYTES: Final = 1 << 20
+AT_ONCE: Final = 2
+"""Readers that may be at the disk at the same time."""
+READERS_MAX: Final = 1000
+"""Named readers that are remembered; of more than that the later ones are not shown."""
+BATCHES_TYPE: Final = "application/x-qmq-batches"
+
+log = logging.getLogger("qmq.journal_reads")
+
+
+class JournalDesk(Protocol):
+    """What this needs of the node."""
+
+    origin: Origin
+    broker: Broker
+    store: Store
+    sessions: dict[int, Session]
+    world: World
+
+    def told_end(self) -> int:
+        """Journal position up to which everything is told."""
+
+    async def journal_grew(self, position: int) -> None:
+        """Wait until something beyond `position` is told."""
+
+    def spawn(self, task: Callable[[], object]) -> None:
+        """Run a task in the node."""
+
+
+class JournalReads:
+    """Serves subscriptions to `/system/journal`, each in a task of its own."""
+
+    def __init__(self, desk: JournalDesk) -> None:
+        self._desk = desk
+        self._turns = trio.CapacityLimiter(AT_ONCE)
+        self._numbers = 0
+        self._readers: dict[int, JournalSpan] = {}
+
+    def begin(self, subscription: Subscription) -> None:
+        self._desk.spawn(partial(self._serve, subscription))
+
+    async def _serve(self, subscription: Subscription) -> None:
+        """Raises LogBroken when the disk fails; for everything else the client pays."""
+        try:
+            await self._tell_all(subscription)
+        except LogBroken:
+            raise
+        except Exception:
+            log.exception("! the journal cannot be told")
+            session = session_of(self._desk.sessions, subscription)
+            if session is not None:
+                session.evict(Refused("log-unreadable", "The journal cannot be read now; try again later."))
+
+    async def _tell_all(self, subscription: Subscription) -> None:
+        desk = self._desk
+        span = subscription.start
+        assert isinstance(span, JournalSpan)
+        journal = desk.store.journal
+        if span.reader:
+            self._note_reader(subscription.session, span)
+        picture = [("content-type", "application/json"), ("journal", "picture")]
+        rests = await self._read(journal.rests)
+        if not await self._tell(subscription, picture, self._picture(rests)):
+            return
+        done = span.until is not None and covers(span.after, span.until)
+        position = 0 if done else await self._read(partial(journal.seek, _before(span, journal.vector())))
+        have = dict(span.after)
+        while not done:
+            written = await self._read(partial(journal.read, position, READ_BYTES))
+            found = [batch for batch in written if batch[0] + batch[1].size <= desk.told_end()]
+            if not found:
+                if span.until is not None and not written:
+                    break  # What is still missing is not here.
+                # The picture may have named what is written and not told yet: whoever asks for that waits.
+                await desk.journal_grew(position)
+                if session_of(self._desk.sessions, subscription) is None:
+                    return
+                continue
+            position = found[-1][0] + found[-1][1].size
+            wanted = [data for _, head, data in found if _is_wanted(head, span)]
+            if wanted and not await self._tell(subscription, [("content-type", BATCHES_TYPE)], b"".join(wanted)):
+                return
+            if session_of(self._desk.sessions, subscription) is None:
+                return
+            for _, head, _ in found:
+                have[head.origin] = max(have.get(head.origin, 0), head.last)
+            done = span.until is not None and covers(have, span.until)
+        await self._tell(subscription, [("journal", "end")], b"")
+
+    def readers(self) -> dict[str, int]:
+        """Names of connected readers, and how many records each has yet to read."""
+        have = self._desk.store.journal.vector()
+        behind: dict[str, int] = {}
+        for session_id, span in list(self._readers.items()):
+            if session_id not in self._desk.sessions:
+                del self._readers[session_id]
+                continue
+            behind[span.reader] = sum(max(last - span.after.get(origin, 0), 0) for origin, last in have.items())
+        return behind
+
+    def _note_reader(self, session_id: int, span: JournalSpan) -> None:
+        if len(self._readers) >= READERS_MAX:
+            self.readers()  # forgets those that have left
+        if session_id in self._readers or len(self._readers) < READERS_MAX:
+            self._readers[session_id] = span
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        async with self._turns:
+            return await self._desk.world.run_blocking(read)
+
+    def _picture(self, rests: Vector) -> bytes:
+        journal = self._desk.store.journal
+        bounds = journal.segment_bounds()
+        facts = {
+            "node": self._desk.origin.node,
+            "origin": str(self._desk.origin),
+            "uuid": self._desk.store.recovered.identity.uuid,
+            "vector": _plain(journal.vector()),
+            "base": _plain(journal.base()),
+            "given_up": _plain(self._desk.broker.durables.given_up),
+            "rests": _plain(rests),
+            "bytes": journal.end - journal.start,
+            "segments": [_plain(vector) for _, _, vector in bounds],
+        }
+        return json.dumps(facts).encode()
+
+    async def _tell(self, subscription: Subscription, headers: list[tuple[str, str]], body: bytes) -> bool:
+        """Tell one message once the client has read what came before; False when it has left."""
+        session = await drained(self._desk.sessions, subscription)
+        if session is None:
+            return False
+        self._numbers += 1
+        lines = [
+            ("message-id", f"journal-{self._numbers}"),
+            ("destination", subscription.destination),
+            *headers,
+            ("content-length", str(len(body))),
+        ]
+        session.outbox.put(subscription.prefix + encode_headers(lines, session.version) + b"\n" + body + b"\0\n")
+        session.outbox.flush()
+        return True
+
+
+def _before(span: JournalSpan, have: Vector) -> Vector:
+    """What the reader needs nothing of. With an end, that is all of every origin that the end does not name: without
+    that, one old life of a node among the records would send each reader through the whole journal.
+    """
+    if span.until is None:
+        return span.after
+    return {**have, **{origin: span.after.get(origin, 0) for origin in span.until}}
+
+
+def _is_wanted(head: BatchHead, span: JournalSpan) -> bool:
+    if head.last <= span.after.get(head.origin, 0):
+        return False
+    return span.until is None or head.first <= span.until.get(head.origin, 0)
+
+
+def _plain(vector: Vector) -> dict[str, int]:
+    return {str(origin): last for origin, last in vector.items()}

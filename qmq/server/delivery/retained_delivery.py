@@ -1,0 +1,193 @@
+"""The last values of topics for subscriptions that begin: first what was retained, then what is live.
+
+A subscription to one name is told at once. One by a pattern may match very many values, so one task goes through
+them, a page at a time and everyone by turns, and a client that does not read waits for no one and keeps no one. Its
+outbox is never filled beyond what a bounded subscription may put there.
+
+Surprising: the subscription hears live messages while it is still being told values. A topic's value goes before its
+first live message all the same, because whoever tells live messages asks `hurry` first; and a value that was set after
+the subscription began has reached it live, so it is left out here.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from qmq.broker.consumers.light_subscriptions import Hearer
+from qmq.broker.consumers.outcome import TURN_TOIL
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.message import Message
+from qmq.broker.selectors import Selector, selects
+from qmq.broker.topics.retained import Retained, pattern_for
+from qmq.errors import Refused
+from qmq.gateways.encode import encode_run, tail_for
+from qmq.server.clients.session import Session
+from qmq.server.clients.subscriber_buffers import STRAIGHT_BYTES_MAX, Buffers
+from qmq.wire.stomp import Version
+
+PAGE_BYTES = 16 << 10
+VALUE_BYTES_MIN = 16
+"""Of one value, with its name: less is selected from in one turn where the selector is costly."""
+
+RETAINED_MARK = b"retained:true\n"
+
+log = logging.getLogger("qmq.recalls")
+
+
+class _Walk:
+    """One subscription that is being told: `since` is the last change before it, `position` how far it has come."""
+
+    __slots__ = ("pattern", "position", "since", "subscription", "told")
+
+    def __init__(self, subscription: Subscription, since: int) -> None:
+        self.subscription = subscription
+        self.pattern = pattern_for(subscription.destination)
+        self.since = since
+        self.position = ""
+        # Ahead of its turn, because a live message came.
+        self.told: dict[str, None] = {}
+
+
+class Recalls:
+    """Tells retained values. `spawn` runs a task in the node; `outbox_bytes_max` is every client's."""
+
+    def __init__(
+        self,
+        sessions: dict[int, Session],
+        retained: Retained,
+        buffers: Buffers,
+        *,
+        outbox_bytes_max: int,
+        spawn: Callable[[Callable[[], object]], None],
+    ) -> None:
+        self._sessions = sessions
+        self._retained = retained
+        self._buffers = buffers
+        self._spawn = spawn
+        self._late_bytes_max = min(STRAIGHT_BYTES_MAX - PAGE_BYTES, outbox_bytes_max // 4)
+        self._ready: deque[_Walk] = deque()
+        self._running = False
+        self.walking: dict[Hearer, _Walk] = {}
+        """Subscriptions that have not been told everything yet."""
+        self.touched: dict[Session, None] = {}
+        """Whose outbox is to be flushed; the teller does it, and forgets it."""
+
+    def begin(self, subscription: Subscription, since: int) -> None:
+        """Tell `subscription` the values that stood when it began, at the change `since`. The caller flushes later."""
+        session = self._sessions.get(subscription.session)
+        if session is None:
+            return
+        walk = _Walk(subscription, since)
+        if walk.pattern is None and session.outbox.size <= self._late_bytes_max:
+            self._tell(subscription, self._of_one(walk))
+        else:
+            self.walking[subscription] = walk
+            self._go_on(walk)
+
+    def hurry(self, subscriptions: tuple[Hearer, ...], messages: list[Message]) -> None:
+        """`messages` are about to be told live: the values of their topics go first, where they are still due."""
+        for subscription in subscriptions:
+            walk = self.walking.get(subscription)
+            if walk is None:
+                continue
+            for message in messages:
+                name = message.envelope.destination
+                if name > walk.position and name not in walk.told:
+                    walk.told[name] = None
+                    value = self._retained.older(name, walk.since)
+                    if value is not None:
+                        self._tell(walk.subscription, [value])
+
+    def _of_one(self, walk: _Walk) -> list[Message]:
+        value = self._retained.older(walk.subscription.destination, walk.since)
+        return [] if value is None else [value]
+
+    def _tell(self, subscription: Subscription, values: list[Message]) -> None:
+        session = self._sessions.get(subscription.session)
+        selector = subscription.selector
+        if selector is not None:
+            values = [value for value in values if _is_selected(selector, value)]
+        if session is None or not values or not session.owns(subscription):
+            return
+        self.touched[session] = None
+        rests = [rest_of(value, session.version) for value in values]
+        if subscription.buffer is not None:
+            self._buffers.tell(session, subscription, rests)
+        else:
+            session.outbox.put(encode_run(subscription.prefix, rests))
+
+    # Pages
+
+    def _go_on(self, walk: _Walk) -> None:
+        self._ready.append(walk)
+        if not self._running:
+            self._running = True
+            self._spawn(self._run)
+
+    async def _run(self) -> None:
+        """One page, then everyone else's turn. One task for all, so that many patterns at once delay nobody more.
+
+        Never raises Exception: the subscriber in question pays for it.
+        """
+        while self._ready:
+            await trio.lowlevel.checkpoint()
+            walk = self._ready.popleft()
+            try:
+                self._tell_page(walk)
+            except Exception:
+                log.exception("! the values of %s cannot be told", walk.subscription.destination)
+                self.walking.pop(walk.subscription, None)
+                session = self._sessions.get(walk.subscription.session)
+                if session is not None:
+                    session.evict(Refused("values-untold", "The last values cannot be told now; try again later."))
+        self._running = False
+
+    def _tell_page(self, walk: _Walk) -> None:
+        subscription = walk.subscription
+        session = self._sessions.get(subscription.session)
+        if session is None or not session.owns(subscription):
+            del self.walking[subscription]
+            return
+        # A buffer that holds something, too: values are not what a client is late with.
+        if session.outbox.size > self._late_bytes_max or (subscription.buffer is not None and len(subscription.buffer)):
+            self._spawn(partial(self._wait, walk, session))
+            return
+        position: str | None = None
+        if walk.pattern is None:
+            values = self._of_one(walk)
+        else:
+            selector = subscription.selector
+            page_bytes = (
+                PAGE_BYTES if selector is None else min(PAGE_BYTES, VALUE_BYTES_MIN * TURN_TOIL // selector.cost)
+            )
+            values, position = self._retained.page(walk.pattern, walk.position, walk.since, page_bytes)
+        self._tell(subscription, [value for value in values if value.envelope.destination not in walk.told])
+        session.outbox.flush()
+        if position is None:
+            del self.walking[subscription]
+        else:
+            walk.position = position
+            self._ready.append(walk)
+
+    async def _wait(self, walk: _Walk, session: Session) -> None:
+        """Until the client has read what waits for it, or is gone."""
+        await session.outbox.drained()
+        self._go_on(walk)
+
+
+def _is_selected(selector: Selector, value: Message) -> bool:
+    """Whether a subscriber wants a kept value. Leaves nothing with it either."""
+    envelope = value.envelope
+    wanted = selects(selector, envelope)
+    envelope.properties = envelope.answers = None
+    return wanted
+
+
+def rest_of(value: Message, version: Version) -> bytes:
+    """A retained value from behind the prefix of its subscription on. Leaves no encoding with what is kept."""
+    tail = tail_for(value, version)
+    value.tail = b""
+    return RETAINED_MARK + tail

@@ -1,0 +1,202 @@
+"""Topic messages for subscriptions with a selector, a little in each turn of the event loop.
+
+What asking a selector costs is counted (`Selector.cost`). What an Outcome sets off beyond TURN_TOIL waits in a line of
+its subscriber's session, and one task serves these lines by turns: so costly selectors delay their own client, and
+nobody else for longer than one turn. A session with a line hears all its topics through it, so the order of its
+messages stays; plain subscribers of other sessions never wait.
+
+The session that set it off decides nothing more before it is done (`told`), nor does a link; one that has left keeps
+its place among the connections so long. That bounds what can wait.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from qmq.broker.consumers.light_subscriptions import Hearer
+from qmq.broker.consumers.outcome import TURN_TOIL, Outcome, TopicRun
+from qmq.broker.messages.message import Message
+from qmq.broker.selectors import Selector, select_within
+from qmq.errors import Refused
+from qmq.server.clients.session import Session
+from qmq.server.delivery.retained_delivery import RETAINED_MARK
+
+TELL_TOIL = 5
+"""What telling one subscription costs besides, in the same unit."""
+
+log = logging.getLogger("qmq.selecting")
+
+
+Tell = Callable[[tuple[Hearer, ...], list[Message], bytes, Selector | None], None]
+"""Puts messages into the outboxes of hearers; they are what the selector wants."""
+
+
+class _Share:
+    """What one run of messages is for subscriptions of one session; `at` is the first that was not looked at.
+
+    `hearers` are those that still wait, the last one first. `asker` is the session that sent them, 0 for links and the
+    node itself.
+    """
+
+    __slots__ = ("asker", "at", "hearers", "mark", "messages")
+
+    def __init__(self, asker: int, messages: list[Message], at: int, mark: bytes, hearers: list[Hearer]) -> None:
+        self.asker = asker
+        self.messages = messages
+        self.at = at
+        self.mark = mark
+        self.hearers = hearers[::-1]
+
+
+class Selecting:
+    """`tell` and `flush` are the teller's; `spawn` runs a task in the node."""
+
+    def __init__(
+        self,
+        sessions: dict[int, Session],
+        tell: Tell,
+        flush: Callable[[], None],
+        spawn: Callable[[Callable[[], object]], None],
+    ) -> None:
+        self._sessions = sessions
+        self._tell = tell
+        self._flush = flush
+        self._spawn = spawn
+        self.behind: dict[Session, deque[_Share]] = {}
+        """Sessions that have a line; none of them is empty."""
+        self._ready: deque[Session] = deque()
+        self._running = False
+        # Asker → its shares that wait, and what is to be done when there are none any more.
+        self._asked: dict[int, int] = {}
+        self._hooks: dict[int, Callable[[], None]] = {}
+        self._progress = trio.Event()
+
+    def tell(self, out: Outcome) -> None:
+        """Tell the topics of `out` as far as TURN_TOIL goes; the rest follows by itself. The caller flushes."""
+        left = TURN_TOIL
+        for run in out.topic_runs:
+            left = self._tell_run(run, out.session, left)
+
+    async def told(self, asker: int) -> None:
+        """Wait until everything is told that `asker` has set off. No checkpoint when it is."""
+        while asker in self._asked:
+            await self._progress.wait()
+
+    def once_told(self, asker: int, do: Callable[[], None]) -> None:
+        """Call `do` when that is so, now if it is."""
+        if asker in self._asked:
+            self._hooks[asker] = do
+        else:
+            do()
+
+    def _tell_run(self, run: TopicRun, asker: int, left: int) -> int:
+        messages = run.messages
+        mark = RETAINED_MARK if run.retained else b""
+        # Each selector is asked once for all that have the same.
+        groups: dict[Selector | None, list[Hearer]] = {}
+        late: dict[Session, list[Hearer]] = {}
+        for hearer in run.subscriptions:
+            session = self._sessions.get(hearer.session)
+            if session is None:
+                continue
+            if session in self.behind:
+                late.setdefault(session, []).append(hearer)
+            else:
+                groups.setdefault(hearer.selector, []).append(hearer)
+        partly: list[tuple[Hearer, int]] = []
+        for selector, group in groups.items():
+            if selector is None:
+                self._tell(tuple(group), messages, mark, None)
+                continue
+            wanted: list[Message] = []
+            at, toil = select_within(selector, messages, 0, left, wanted)
+            left -= toil
+            if wanted:
+                self._tell(tuple(group), wanted, mark, selector)
+            if at:
+                partly += [(hearer, at) for hearer in group if at < len(messages)]
+            else:
+                for hearer in group:
+                    late.setdefault(self._sessions[hearer.session], []).append(hearer)
+        for hearer, at in partly:
+            self._wait(self._sessions[hearer.session], _Share(asker, messages, at, mark, [hearer]))
+        for session, hearers in late.items():
+            self._wait(session, _Share(asker, messages, 0, mark, hearers))
+        return left
+
+    def _wait(self, session: Session, share: _Share) -> None:
+        self._asked[share.asker] = self._asked.get(share.asker, 0) + 1
+        line = self.behind.get(session)
+        if line is None:
+            line = self.behind[session] = deque()
+            self._ready.append(session)
+        line.append(share)
+        if not self._running:
+            self._running = True
+            self._spawn(self._run)
+
+    async def _run(self) -> None:
+        """Never raises Exception: the subscriber in question pays for it."""
+        while self._ready:
+            await trio.lowlevel.checkpoint()
+            left = TURN_TOIL
+            while self._ready and left > 0:
+                session = self._ready.popleft()
+                try:
+                    left -= self._serve(session, self.behind[session], left)
+                except Exception:
+                    log.exception("! %s: its messages cannot be selected", session.id)
+                    session.evict(Refused("not-selected", "The messages for a selector cannot be told now."))
+                if self.behind[session]:
+                    self._ready.append(session)
+                else:
+                    del self.behind[session]
+            self._flush()
+        self._running = False
+
+    def _serve(self, session: Session, line: deque[_Share], toil_max: int) -> int:
+        """Tell `session` the next of its line, until that has cost `toil_max`; returns what it has."""
+        spent = 0
+        while line and spent < toil_max:
+            share = line[0]
+            if session.finishing or session.id not in self._sessions:
+                share.hearers = []
+            while share.hearers and spent < toil_max:
+                hearer = share.hearers[-1]
+                selector = hearer.selector
+                messages = share.messages[share.at :] if share.at else share.messages
+                at = len(messages)
+                spent += TELL_TOIL
+                if selector is not None and not hearer.closed:
+                    wanted: list[Message] = []
+                    at, toil = select_within(selector, messages, 0, toil_max - spent, wanted)
+                    spent += toil
+                else:
+                    wanted = messages
+                if wanted:
+                    self._tell((hearer,), wanted, share.mark, selector)
+                if at < len(messages):
+                    # The others have not looked at these yet.
+                    share.hearers.pop()
+                    line.appendleft(_Share(share.asker, share.messages, share.at + at, share.mark, [hearer]))
+                    self._asked[share.asker] += 1
+                    share = line[0]
+                else:
+                    share.hearers.pop()
+            if not share.hearers:
+                line.popleft()
+                spent += 1
+                self._done(share.asker)
+        return spent
+
+    def _done(self, asker: int) -> None:
+        self._asked[asker] -= 1
+        if not self._asked[asker]:
+            del self._asked[asker]
+            hook = self._hooks.pop(asker, None)
+            if hook is not None:
+                hook()
+            self._progress.set()
+            self._progress = trio.Event()

@@ -1,0 +1,255 @@
+"""The queue messages that a retired node left behind: its adopter makes them its own.
+
+Each is accepted here anew, with the same envelope, body, time and count of failures, and the old one is settled in the
+same batch: after a crash both have happened, or neither. Serving them under their old names would tie the mesh to an
+origin that nobody writes to any more; so its incarnations can be sealed and forgotten as soon as the last message is
+settled.
+
+Nothing is taken before this node has all that a majority of the members had, learners aside, with what their consumers
+have settled, and no message that a consumer of a reachable member still holds: that one is settled soon, or let go.
+Whoever does not answer is waited for as long as a silent borrower is (`redeliver_after_seconds`). Records that turn up
+later are adopted when they come.
+
+Whoever has taken the node's messages over before it was retired lets go of them first, and says so by answering who
+holds what; a node that cannot be asked has no lease any more once `takeover_after_seconds` are over.
+"""
+
+import json
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.dots import Dot, Vector, covers, merge
+from qmq.errors import MeshError, Refused
+from qmq.members import Retirement
+from qmq.replication.protocol.values import SEQUENCE_MAX, array, mapping, number, origin_of
+from qmq.storage.format.interfaces import QueueRow
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+RECORDS_SECONDS = 10.0
+"""For what the others had when they answered to come here; then they are asked anew."""
+
+LOOK_SECONDS = 1.0
+"""Between two looks at what a retired node has left."""
+
+SLICE_ROWS = 500
+SLICE_BYTES = 1 << 20
+"""Adopted in one decision, about; other sessions have their turn in between."""
+
+QUEUES_AT_ONCE = 100
+
+HELD_MAX = 10_000
+"""Messages of one owner that a node names as held by its consumers, at most; beyond it nothing is adopted yet."""
+
+FAR_US = 1 << 62
+"""After every due time."""
+
+log = logging.getLogger("qmq.adopting")
+
+
+def is_about_holding(question: bytes) -> bool:
+    """Whether a peer asks which messages of a retired node are with consumers here."""
+    return question.startswith(b'{"holds"')
+
+
+def answer_holding(node: "Node", question: bytes) -> bytes:
+    """They, by incarnation and sequence; null when there are too many to tell, or this node still hands some out, or
+    would adopt them itself.
+
+    Raises Refused for nonsense.
+    """
+    try:
+        owner = str(json.loads(question)["holds"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused("bad-destination", "a question about held messages that means nothing") from error
+    if not node.takeover.has_let_go(owner) or _is_adopter(node, owner):
+        return json.dumps({"holds": None}).encode()
+    held = _held_here(node, owner)
+    rows = [[dot.origin.incarnation, dot.sequence] for dot in held]
+    has = [[*origin, last] for origin, last in node.received_vector().items()]
+    return json.dumps({"holds": rows if len(rows) <= HELD_MAX else None, "has": has}).encode()
+
+
+def _is_adopter(node: "Node", owner: str) -> bool:
+    """As far as this node knows: where two have retired the same one, another's lesser name may come any moment."""
+    return owner in node.membership.adopted_by(node.origin.node)
+
+
+def _held_here(node: "Node", owner: str) -> set[Dot]:
+    """Durable messages of `owner` in anybody's hands, as this node sees it: whoever has served them until now."""
+    queues, lending = node.broker.queues, node.broker.lending
+    held = {dot for server in {owner, *node.membership.listing.names} for dot in lending.borrowed_from(server)}
+    held.update(delivery.message.dot for delivery in queues.deliveries.values())
+    held.update(dot for lent in lending.lent.values() for dot in lent)
+    return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}
+
+
+class Adopting:
+    """One task for as long as the node runs; it sleeps for ever where nobody was retired."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._since: dict[str, float] = {}
+        self._wanted = trio.Event()
+        self.adopted = 0
+        """Messages, since the start."""
+
+    def look(self) -> None:
+        """The members have changed."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Adopt until cancelled."""
+        node = self._node
+        while True:
+            owners = node.membership.adopted_by(node.origin.node)
+            if not owners:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                continue
+            for owner in owners:
+                await self._adopt(node.membership.retired[owner])
+            await trio.sleep(LOOK_SECONDS)
+
+    async def _adopt(self, retirement: Retirement) -> None:
+        """Whatever may be adopted of one node now."""
+        node, owner = self._node, retirement.node
+        since = self._since.setdefault(owner, trio.current_time())
+        patience = max(node.settings.mesh.redeliver_after_seconds, node.takeover.rules.longest_after())
+        is_patient = trio.current_time() < since + patience
+        if not node.takeover.has_let_go(owner):
+            return
+        if node.broker.queues.held or (is_patient and not covers(node.durable_vector(), retirement.sealed)):
+            return
+        queues = node.store.queues
+        is_empty = partial(queues.is_empty, owner)
+        left = {origin: last for origin, last in node.durable_vector().items() if origin.node == owner}
+        if covers(node.store.stored_vector, left) and await node.world.run_blocking(is_empty):
+            return  # As it is for good, as a rule: no checkpoint for that.
+        await node.checkpoints.bring_up()
+        if node.broker.disk_full or await node.world.run_blocking(is_empty):
+            return
+        held = await self._held(owner, is_patient)
+        if held is None:
+            return
+        # What is adopted already, and what the others hold no more, is settled by records that are here. The stores
+        # show it until they have these.
+        settled_by = node.told_end()
+        await node.checkpoints.bring_up()
+        if node.broker.disk_full or node.store.checkpoint_position < settled_by:
+            return
+        before = self.adopted
+        name: str | None = None
+        while True:
+            listed = await node.world.run_blocking(partial(queues.listing, owner, name, QUEUES_AT_ONCE))
+            for name, _, _ in listed:
+                await self._adopt_queue(owner, name, held)
+            if len(listed) < QUEUES_AT_ONCE:
+                break
+        if self.adopted > before:
+            log.info("= adopted %d queue messages of %s", self.adopted - before, owner)
+            await node.all_told()
+
+    async def _held(self, owner: str, is_patient: bool) -> set[Dot] | None:
+        """What consumers in the mesh have of `owner`; None: too much, or somebody has not said, or this node lacks
+        records of those who have, which may settle what they hold no more."""
+        node = self._node
+        answers = await node.asking.ask(json.dumps({"holds": owner}).encode())
+        if is_patient and not answers.keys() >= set(node.peer_names):
+            return None
+        membership = node.membership
+        # A learner has forgotten what it knew to be settled.
+        vouching = {peer for peer in answers if membership.counts(peer)}
+        if membership.may_vote:
+            vouching.add(node.origin.node)
+        if not membership.is_majority(vouching):
+            return None
+        held = _held_here(node, owner)
+        needs: Vector = {}
+        for peer, answer in answers.items():
+            said = _read_answer(owner, peer, answer)
+            if said is None:
+                return None
+            held.update(said[0])
+            merge(needs, said[1])
+        with trio.move_on_after(RECORDS_SECONDS):
+            # While clients are busy, some of it is always on its way.
+            while not covers(node.durable_vector(), node.sealing.seals.without(needs)):
+                await node.commits.grew(node.told_end())
+            return held
+        return None
+
+    async def _adopt_queue(self, owner: str, queue: str, held: set[Dot]) -> None:
+        node = self._node
+        queues = node.store.queues
+        heads = await node.world.run_blocking(partial(queues.heads, owner, [queue], FAR_US))
+        for priority in heads[queue].priorities if queue in heads else ():
+            after: Dot | None = None
+            while True:
+                call = partial(queues.page, owner, queue, priority, after, FAR_US, SLICE_ROWS)
+                rows = await node.world.run_blocking(call)
+                node.look_at_damage()
+                taken = rows[: _fitting(rows)]
+                if taken:
+                    await node.slot()
+                    if not _is_adopter(node, owner):
+                        return
+                    self._take(owner, queue, [row for row in taken if row.dot not in held])
+                    after = taken[-1].dot
+                if len(rows) < SLICE_ROWS and len(taken) == len(rows):
+                    break
+
+    def _take(self, owner: str, queue: str, rows: list[QueueRow]) -> None:
+        """Accept these of `owner` as messages of this node, times by its clock, and settle what they were."""
+        node = self._node
+        out = Outcome(now_us=node.world.now_us())
+        dots: list[Dot] = []
+        ahead_us = node.broker.clocks.apart_us(owner) or 0
+        for row in rows:
+            message = node.replay.message_of_row(row)
+            if message is None:
+                continue  # of a kind that this version does not know; it stays where it is
+            dot = Dot(node.origin, node.broker.next_sequence)
+            node.broker.send(message.envelope, message.body, row.timestamp_us + ahead_us, out)
+            if row.attempts and node.broker.next_sequence > dot.sequence:
+                # Before anybody is told: poison is not young again because it has changed hands.
+                out.attempts.setdefault(queue, {})[dot] = row.attempts
+                node.broker.queues.failed_before({dot: row.attempts})
+            out.settles.setdefault(queue, []).append(row.dot)
+            dots.append(row.dot)
+            self.adopted += 1
+        node.submit(out)
+        # Should this node have taken the messages over before, they leave its queues as for any other record.
+        record = Dot(node.origin, node.broker.next_sequence - 1)
+        node.broker.accept_settles(queue, dots, node.received_vector(), record)
+
+
+def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vector] | None:
+    """What `peer` holds of `owner`, and what it has; None when it cannot say, or says nonsense."""
+    try:
+        said = mapping(json.loads(answer))
+        if said.get("holds") is None:
+            return None
+        # Nodes of an earlier version also name what is in memory only, and do not say what they have.
+        holds = [array(pair, 2) for pair in array(said["holds"])]
+        has = [array(entry, 3) for entry in array(said.get("has", []))]
+        dots = [Dot(origin_of(owner, incarnation), number(last, -SEQUENCE_MAX)) for incarnation, last, *_ in holds]
+        return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
+    except (ValueError, MeshError, RecursionError) as error:
+        log.error("! %s answers what it holds of %s with nonsense: %s", peer, owner, error)
+        return None
+
+
+def _fitting(rows: list[QueueRow]) -> int:
+    """How many of the first rows make a slice; at least one, if there is one."""
+    size = 0
+    for count, row in enumerate(rows):
+        size += len(row.body) + len(row.headers)
+        if count and size > SLICE_BYTES:
+            return count
+    return len(rows)

@@ -1,0 +1,219 @@
+"""Whether this node's clock can be believed, so that a wrong one at a start deletes nothing.
+
+The node notes on its disk how late it is, by its own clock, and compares at the next start. A wall clock that is then
+more than APART_SECONDS_MAX off, either way, is in doubt. While it is, what was there before the start ages only by time
+that has surely passed: what the disk noted, and what the node has run since. That holds for the retention of fanouts,
+the age of the journal, and `ttl` and `expires` of queue messages. What comes after the start goes by the clock as ever.
+
+The doubt is over when a majority of the mesh, this node among it, has about the same time, when the operator says so
+(`--trust-clock`), or when the node has run for BELIEVED_AFTER_SECONDS and no majority of the mesh contradicts it. A
+node in doubt tells peers no time, so two doubts never confirm each other before that. A clock that is ahead by less
+than QUIET_SECONDS_MAX raises no alarm by itself: most such nodes were switched off over night. See
+docs/decisions/0026-clock-check-at-start.md.
+"""
+
+import json
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Final, Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.environment import World
+from qmq.errors import DiskFull
+from qmq.members import Membership
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.checkpoint.queue_pager import Clerk
+from qmq.server.delivery.deadline_timer import Timekeeper
+from qmq.storage.catalog.facts import CLOCK
+from qmq.storage.format.interfaces import Shift
+from qmq.storage.store import Store
+
+APART_SECONDS_MAX: Final = 3600.0
+"""Between two clocks that count as showing the same time, and between a clock and what the disk noted."""
+
+NOTE_SECONDS: Final = 600.0
+"""Between two notes of the time on the disk, and two looks at the clocks of peers."""
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at the clocks of peers while ours is in doubt."""
+
+ALARM_AFTER_SECONDS: Final = 5.0
+"""That peers have to confirm the clock before there is an alarm."""
+
+BELIEVED_AFTER_SECONDS: Final = 86400.0
+"""Of running, in one life or several, after which a node believes its clock unless peers contradict it."""
+
+QUIET_SECONDS_MAX: Final = 86400.0
+"""So far ahead of what the disk noted a clock may begin without an alarm, as long as no peer contradicts it."""
+
+_APART_US: Final = int(APART_SECONDS_MAX * 1e6)
+_NEVER_US: Final = 1 << 55
+"""Later than any clock shows."""
+
+log = logging.getLogger("qmq.clock")
+
+
+class ClockDesk(Protocol):
+    """What this needs of the node."""
+
+    broker: Broker
+    checkpoints: Checkpoints
+    clerk: Clerk
+    store: Store
+    timekeeper: Timekeeper
+    world: World
+
+    @property
+    def membership(self) -> Membership: ...
+    @property
+    def peer_names(self) -> list[str]: ...
+    def linked_peers(self) -> Collection[str]: ...
+    def alarm(self, code: str, message: str) -> None: ...
+    def alarm_over(self, code: str, message: str) -> None: ...
+
+
+class ClockCheck:
+    """Made at a start, before anything is expired or dropped."""
+
+    def __init__(self, desk: ClockDesk, *, is_trusted: bool) -> None:
+        self._desk = desk
+        self._sooner = trio.Event()
+        self._alarmed = ""
+        self._is_unlikely = False
+        self._began_us = now_us = desk.world.now_us()
+        noted: list[int] = json.loads(desk.store.catalog.facts().get(CLOCK, "[0, 0]"))
+        self._noted_us = noted[0]
+        self._doubted_us = noted[1] or self._noted_us
+        """What was noted when the doubt began, in this life or an earlier one."""
+        self._ahead_us = now_us - self._noted_us
+        """How far the clock was ahead of what was noted, at the start."""
+        # An empty disk has nothing to lose, but peers may give back what an earlier one had.
+        is_new = not self._noted_us and bool(desk.peer_names)
+        self.in_doubt = not is_trusted and (is_new or (self._noted_us > 0 and abs(self._ahead_us) > _APART_US))
+        if not self.in_doubt:
+            self._note_fact()
+            return
+        if self._noted_us:
+            log.info("= %s", self._words())
+        if self._ahead_us > 0:
+            desk.broker.clocks.doubt(now_us, self._ahead_us, is_silent=not is_new)
+            # Of what comes to an empty disk nothing is old, whatever the clocks say.
+            desk.store.shift = Shift(_NEVER_US, _NEVER_US) if is_new else Shift(now_us, self._ahead_us)
+        else:
+            desk.broker.clocks.doubt(0, 0, is_silent=True)
+
+    def storage_now_us(self) -> int:
+        """What the stores go by: never behind what this disk has noted, or what peers say to an empty one, for no
+        record counts as younger than this. What came by a clock that is behind would look old by the right one."""
+        now_us = self._desk.world.now_us()
+        if not self.in_doubt:
+            return now_us
+        if self._noted_us:
+            return max(now_us, now_us - self._ahead_us)
+        return max([now_us, *(now_us - apart_us for apart_us in self._apart().values())])
+
+    def agreed_us(self) -> int:
+        """How late it is at least: what was noted, and the time that has passed since the start."""
+        now_us = self._desk.world.now_us()
+        return self._noted_us + now_us - self._began_us if self.in_doubt else now_us
+
+    async def run(self) -> None:
+        """Note the time and look at the clocks of peers, for ever."""
+        desk = self._desk
+        alarm_at = trio.current_time() + (ALARM_AFTER_SECONDS if desk.peer_names else 0.0)
+        note_at = trio.current_time() + NOTE_SECONDS
+        while True:
+            self._look()
+            now = trio.current_time()
+            if self.in_doubt and now >= alarm_at and self._noted_us and self._is_unlikely:
+                self._warn(self._words())
+            if now >= note_at:
+                await self.note()
+                note_at = now + NOTE_SECONDS
+            self._sooner = trio.Event()
+            with trio.move_on_after(LOOK_SECONDS if self.in_doubt and desk.peer_names else note_at - now):
+                await self._sooner.wait()
+
+    def soon(self) -> None:
+        """There is a peer to compare with."""
+        self._sooner.set()
+
+    async def note(self) -> None:
+        """Note on the disk how late it is."""
+        await self._desk.world.run_blocking(self._note_fact)
+
+    def _note_fact(self) -> None:
+        if self.in_doubt and not self._noted_us:
+            return  # Nothing is known yet.
+        since_us = self._doubted_us if self.in_doubt else 0
+        with suppress(DiskFull):  # An older note means a doubt too much at the next start.
+            self._desk.store.catalog.set_facts({CLOCK: json.dumps([self.agreed_us(), since_us])})
+
+    def _look(self) -> None:
+        desk = self._desk
+        known = self._apart()
+        far = sorted(name for name, apart_us in known.items() if abs(apart_us) > _APART_US)
+        if self.in_doubt:
+            near = {name for name in known if name not in far}
+            is_shared = bool(near) and desk.membership.is_majority({*near, desk.membership.node})
+            # A linked peer that tells no time is in doubt itself.
+            silent = set(desk.linked_peers()) - known.keys()
+            has_run = self.agreed_us() - self._doubted_us >= BELIEVED_AFTER_SECONDS * 1e6
+            is_old = has_run and desk.membership.is_majority({*near, *silent, desk.membership.node})
+            self._is_unlikely = bool(far) or not 0 < self._ahead_us <= QUIET_SECONDS_MAX * 1e6
+            if is_shared or is_old:
+                self._believe()
+        elif 2 * len(far) > len(desk.peer_names):
+            least_us = min((known[name] for name in far), key=abs)
+            self._warn(f"the clock of this node is {_in_words(least_us)} those of {', '.join(far)}")
+        else:
+            self._over()
+
+    def _apart(self) -> dict[str, int]:
+        """How far our clock is ahead of those of peers, as far as they have said."""
+        apart = {name: self._desk.broker.clocks.apart_us(name) for name in self._desk.peer_names}
+        return {name: apart_us for name, apart_us in apart.items() if apart_us is not None}
+
+    def _believe(self) -> None:
+        desk = self._desk
+        self.in_doubt = False
+        self._over()
+        clocks, now_us = desk.broker.clocks, desk.world.now_us()
+        clocks.believe()
+        desk.store.shift = Shift()
+        for queue in desk.broker.queues.by_name.values():
+            if queue.expires_us:
+                queue.will_expire(now_us)
+        desk.timekeeper.decided()
+        desk.clerk.sweep_at(now_us)
+        if self._noted_us or desk.store.fanouts():
+            log.info("= the clock is believed: what is too old by it is dropped from now on")
+            desk.checkpoints.soon()
+        self._note_fact()
+
+    def _words(self) -> str:
+        return (
+            f"the clock of this node began {_in_words(self._ahead_us)} what its disk had noted, and no majority"
+            " confirms it: what was there before is not dropped by age. Set the clock and restart the node, or, if the"
+            " clock is right, start it with --trust-clock, or let it run for a day"
+        )
+
+    def _warn(self, message: str) -> None:
+        if message != self._alarmed:
+            self._over()
+            self._alarmed = message
+            self._desk.alarm("clock", message)
+
+    def _over(self) -> None:
+        if self._alarmed:
+            self._desk.alarm_over("clock", self._alarmed)
+            self._alarmed = ""
+
+
+def _in_words(ahead_us: int) -> str:
+    hours = round(abs(ahead_us) / 3.6e9)
+    amount = f"{hours // 24} days" if hours >= 48 else f"{hours} hours" if hours > 1 else "an hour"
+    return f"{amount} {'ahead of' if ahead_us > 0 else 'behind'}"

@@ -1,0 +1,179 @@
+"""`/control/retire/NODE`: members leave for good, by the word of an operator.
+
+The node that is asked becomes the adopter: the retired node's unsettled queue messages are served here from now on.
+Everything that must hold is looked at before anything is written: a majority of those who stay can be reached and
+agrees, all of them go by one peers file, and none of them hears the node that is to leave. The others do not take this
+node's word for it: each looks for itself (`Members.agrees_in`), and obeys a majority.
+
+`force` retires a node that is still heard. Nobody can tell the operator's word from that of a node that was broken
+into, so it is said at as many nodes as make a majority of those who stay. The node stops by itself as soon as it learns
+of it; until then its consumers and the adopter's may be handed the same messages.
+
+When so many are gone that no majority of the rest can be reached, nobody could ever decide anything again. Then the
+operator's word that all who cannot be reached are gone for good (`majority-lost`) takes the place of the votes: they
+are retired together, in one batch. No node can check that word. If it was wrong, the others are another mesh from then
+on, which is refused here and refuses nobody.
+"""
+
+import json
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from qmq.dots import Vector, merge
+from qmq.errors import Refused
+from qmq.members import Retirement, majority
+from qmq.server.membership.members import AGREED_SECONDS
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+RETIRE = "/control/retire/"
+
+
+def is_about_hearing(question: bytes) -> bool:
+    """Whether a peer's question is whether this node hears another one."""
+    return question.startswith(b'{"hears"')
+
+
+def answer_hearing(node: "Node", question: bytes) -> bytes:
+    """Whether a link with the node that is asked about is up, and when this node agrees that it has left.
+
+    Raises Refused for nonsense.
+    """
+    try:
+        name = json.loads(question)["hears"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused("bad-destination", "a question about a node's links that means nothing") from error
+    if type(name) is not str:
+        raise Refused("bad-destination", "a question about a node's links that names none")
+    return json.dumps({"hears": name in linked(node), "agrees_in": node.members.agrees_in(name)}).encode()
+
+
+def linked(node: "Node") -> set[str]:
+    """The peers to or from which a link is up."""
+    if node.mesh is None:
+        return set()
+    return {peer.name for peer in node.mesh.statistics().peers if "up" in peer.out_state + peer.in_state}
+
+
+class Retiring:
+    """One retirement at a time."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._one = trio.Lock()
+
+    async def retire(self, name: str, *, force: bool) -> dict[str, Any]:
+        """Retire `name`; returns what to tell the operator. Raises Refused, and nothing has changed then."""
+        async with self._one:
+            await self._check(name, force)
+            return await self._write([name])
+
+    async def retire_lost(self, names: Collection[str]) -> dict[str, Any]:
+        """Retire `names`, all who cannot be reached: a majority is among them, and they are gone for good. Returns what
+        to tell the operator. Raises Refused, and nothing has changed then."""
+        async with self._one:
+            await self._check_lost(names)
+            return await self._write(sorted(names))
+
+    async def _check(self, name: str, force: bool) -> None:
+        node = self._node
+        membership = node.membership
+        self._check_name(name)
+        if len(membership.lists) > 1:
+            raise Refused("change-under-way", "Not all nodes go by the same peers file yet: one change at a time.")
+        reached = {node.origin.node} | linked(node) - {name}
+        if not majority(reached, [names - {name} for names in membership.lists]):
+            away = " ".join(sorted(membership.members - reached))
+            raise Refused(
+                "no-majority",
+                f"Only {', '.join(sorted(reached))} can be reached of those who would stay. If all others are gone for "
+                f"good, and only then: `qmq mesh retire {away} --majority-lost` (docs/operations.md).",
+            )
+        if force:
+            node.members.force(name)
+        while True:
+            hearing, agrees_in = await self._opinions(name)
+            if hearing and not force:
+                raise Refused(
+                    "still-reachable", f"{', '.join(hearing)} can reach {name}: stop it first, or force it (`--force`)."
+                )
+            agreeing = {peer for peer, seconds in agrees_in.items() if seconds == 0}
+            stay = [names - {name} for names in membership.lists]
+            if majority(agreeing, stay):
+                return
+            if not majority(agrees_in, stay):
+                others = ", ".join(sorted(membership.members - agrees_in.keys() - {name}))
+                raise Refused(
+                    "not-agreed",
+                    f"{', '.join(sorted(agreeing))} would let {name} go, and that is no majority of those who stay: "
+                    f"stop it, or force it at {others} as well, within {AGREED_SECONDS / 60:.0f} minutes.",
+                )
+            await trio.sleep(max(agrees_in.values()))
+
+    async def _check_lost(self, names: Collection[str]) -> None:
+        node = self._node
+        membership = node.membership
+        for name in names:
+            self._check_name(name)
+        if membership.is_learner:
+            raise Refused("bad-node", "The disk of this node began empty: ask a node that has the messages.")
+        stay = membership.members.difference(names)
+        reached = {node.origin.node} | linked(node) & stay
+        if any(majority(reached, [membership.members - {name}]) for name in names):
+            raise Refused("majority-left", f"{', '.join(sorted(reached))} may decide: retire the others one by one.")
+        if stay - reached:
+            away = " ".join(sorted(membership.members - reached))
+            silent = ", ".join(sorted(stay - reached))
+            raise Refused("not-all-named", f"Nor can {silent} be reached: name all who are gone, {away}.")
+        for peer in stay - {node.origin.node}:
+            standing = membership.standing_of(peer)
+            if standing is None or standing.listing.names - membership.retired.keys() != membership.members:
+                raise Refused("change-under-way", f"{peer} goes by another peers file: let it take up this one first.")
+        for name in sorted(names):
+            hearing, _ = await self._opinions(name)
+            if hearing:
+                raise Refused("still-reachable", f"{', '.join(hearing)} can reach {name}: it is not gone.")
+
+    def _check_name(self, name: str) -> None:
+        membership = self._node.membership
+        if membership.is_retired(name):
+            raise Refused("already-retired", f"{name} is retired; {membership.retired[name].adopter} has adopted it.")
+        if name == self._node.origin.node:
+            raise Refused("bad-node", "A node does not retire itself: stop it, and ask another one.")
+        if name not in membership.members:
+            raise Refused("bad-node", f"{name} is no member; those are {', '.join(sorted(membership.members))}.")
+
+    async def _opinions(self, name: str) -> tuple[list[str], dict[str, float]]:
+        """Of those who would stay: who hears `name`, and in how many seconds each of the others agrees that it left."""
+        node = self._node
+        question = json.dumps({"hears": name}).encode()
+        answers = await node.asking.ask(question)
+        answers[node.origin.node] = answer_hearing(node, question)
+        said = {peer: json.loads(answer) for peer, answer in answers.items() if peer != name}
+        hearing = sorted(peer for peer, one in said.items() if one.get("hears"))
+        agrees_in = {peer: one.get("agrees_in") for peer, one in said.items()}
+        return hearing, {peer: float(seconds) for peer, seconds in agrees_in.items() if seconds is not None}
+
+    async def _write(self, names: Collection[str]) -> dict[str, Any]:
+        node = self._node
+        retirements: list[Retirement] = []
+        sealed: Vector = {}
+        for name in names:
+            known: Vector = {}
+            for vector in (node.durable_vector(), *node.checkpoints.members.values()):
+                merge(known, {origin: last for origin, last in vector.items() if origin.node == name})
+            retirements.append(Retirement(node=name, adopter=node.origin.node, sealed=known))
+            sealed.update(known)
+        for retirement in retirements:
+            node.members.retired(retirement)
+        await node.members.written()
+        missing = {origin: last for origin, last in sealed.items() if node.durable_vector().get(origin, 0) < last}
+        return {
+            "retired": ",".join(names),
+            "adopter": node.origin.node,
+            "sealed": {str(origin): last for origin, last in sealed.items()},
+            "still_on_the_way": {str(origin): last for origin, last in missing.items()},
+        }

@@ -1,0 +1,360 @@
+"""Membership of one running node: what its peers file, its disk and its peers say, made durable and made true.
+
+`Membership` (qmq.members) decides who counts; here its changes reach receipts, checkpoints, links and the catalog. What
+comes in the midst of other decisions is taken at once where it can be, and the rest waits for the one task that writes
+to the catalog: a node counts only after it is durable that it is no learner any more.
+
+Surprising: a data directory may be older than the node's own past. A peer that knows more of the node's earlier lives
+than the directory shows that this is a copy put back, or that the disk was replaced or did not keep what it had synced;
+whichever it is, promises may be forgotten, so the node learns anew.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from qmq.config import PeersFile, prints_of
+from qmq.dots import Origin, Vector
+from qmq.errors import StorageError
+from qmq.members import Listing, Membership, Retirement, Standing, majority
+from qmq.server.runtime.disk_space import when_there_is_room
+from qmq.storage.catalog.facts import (
+    DISK,
+    HEEDLESS,
+    LEARNER,
+    SELF_RETIRED,
+    disks_of,
+    heedless_of,
+    retirement_fact,
+    retirements_of,
+)
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+FAREWELL_SECONDS = 1.0
+"""That a retired node has to hear that it is, before its links end. It stops by itself then."""
+
+DIFFER = "destinations-differ"
+"""Code of the alarm."""
+
+NAMES_TOLD = 3
+"""Of destinations that differ, in an alarm; the status has more."""
+
+UNCONFIRMED = "retirement-unconfirmed"
+"""Code of the alarm."""
+
+SILENT_SECONDS = 5.0
+"""Without a link with a node, before this one agrees that it is retired: a link that breaks and a quick restart take
+less. The asked node waits for it, and its operator with it."""
+
+AGREED_SECONDS = 600.0
+"""For which the word of an operator (`--force`) counts, though the node is heard."""
+
+LOOK_AGAIN_SECONDS = 1.0
+"""While peers say that a node is retired, and this one does not agree yet."""
+
+log = logging.getLogger("qmq.members")
+
+
+def listing_of(peers: PeersFile) -> Listing:
+    return Listing(peers.version, frozenset(peer.name for peer in peers.nodes))
+
+
+class Members:
+    """`membership` is live: links and receipts read it. Made before everything that does."""
+
+    def __init__(self, node: "Node", peers: PeersFile | None) -> None:
+        catalog = node.store.catalog
+        facts = catalog.facts()
+        name = node.settings.name
+        if SELF_RETIRED in facts:
+            raise StorageError(
+                f"node {name} was retired from its mesh ({facts[SELF_RETIRED]}): a node that joins needs another name "
+                "and an empty data directory"
+            )
+        self._node = node
+        self._peers = peers
+        self.membership = Membership(
+            name,
+            listing_of(peers) if peers is not None else Listing(0, frozenset({name})),
+            disk=node.store.recovered.identity.uuid,
+            is_learner=LEARNER in facts,
+            retired=retirements_of(facts),
+        )
+        self.membership.destinations = prints_of(node.settings.destinations)
+        self._differing: dict[str, str] = {}
+        """Peer → the alarm that its destinations are configured otherwise."""
+        self._disks = disks_of(facts)
+        self._heedless = heedless_of(facts)
+        self._lives = frozenset(catalog.incarnations())
+        """Lives of this node on this directory. What it had of them when it opened no other can have had more of."""
+        self._had = {**dict.fromkeys(self._lives, 0), **node.store.journal.vector()}
+        self._linked: frozenset[str] = frozenset()
+        self._unlinked_at: dict[str, float] = {}
+        self._began = math.inf
+        self._forced_until: dict[str, float] = {}
+        self._unconfirmed: dict[str, str] = {}
+        """Node → the alarm that peers call it retired."""
+        self._leaves = False
+        self._refused_by: set[str] = set()
+        # Facts to write, in this order; and what is done when they are written.
+        self._facts: dict[str, str | None] = {}
+        self._are_written = True
+        self._wrote = trio.Event()
+        self._stirred = trio.Event()
+
+    async def run(self) -> None:
+        """Write facts and obey them until cancelled. Raises LogBroken when the disk refuses."""
+        self._began = trio.current_time()
+        while True:
+            with trio.move_on_after(LOOK_AGAIN_SECONDS if self.membership.retirements_heard() else math.inf):
+                await self._stirred.wait()
+            self._stirred = trio.Event()
+            self._mind_retirements()
+            await self._write_facts()
+            if self._leaves:
+                self._node.stop()
+            if self.membership.has_learnt:
+                await self._become_whole()
+
+    def remember(self, facts: dict[str, str | None]) -> None:
+        """Write these facts to the catalog soon."""
+        self._facts.update(facts)
+        self._are_written = False
+        self._stirred.set()
+
+    async def written(self) -> None:
+        """Wait until the catalog has all that it was to remember."""
+        while not self._are_written:
+            await self._wrote.wait()
+
+    async def _write_facts(self) -> None:
+        if self._facts:
+            facts, self._facts = self._facts, {}
+            await when_there_is_room(self._node.world, partial(self._node.store.catalog.set_facts, facts))
+        self._are_written = not self._facts
+        self._wrote.set()
+        self._wrote = trio.Event()
+
+    # What peers tell
+
+    def standing_came(self, peer: str, standing: Standing) -> None:
+        """See `Host.standing_came`."""
+        membership = self.membership
+        counted, heard_of = membership.counts(peer), membership.heard_of
+        membership.hear(peer, standing)
+        known = self._disks.get(peer)
+        if standing.disk and known != standing.disk:
+            if known is not None:
+                self._node.alarm(
+                    "new-disk",
+                    f"{peer} has another data directory than before; it does not count as a copy and has no vote until "
+                    "it has what a majority of the others has",
+                )
+            self._disks[peer] = standing.disk
+            self.remember({DISK + peer: standing.disk})
+        self._mind_retirements()
+        self._stirred.set()  # to look again later, where a retirement is in dispute
+        self._mind_destinations()
+        if counted != membership.counts(peer):
+            log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
+            self._node.count_copies_of(peer)
+        self._mind_learning()
+        self._node.rules_changed()
+        if self._node.mesh is not None:
+            self._node.mesh.membership_changed()
+        if membership.heard_of != heard_of:
+            self._tell()
+        self._mind_meeting(peer)
+
+    def destinations_changed(self) -> None:
+        """The node file was read again."""
+        self.membership.destinations = prints_of(self._node.settings.destinations)
+        self._mind_destinations()
+        self._tell()
+
+    def _mind_destinations(self) -> None:
+        """Alarms while policies differ: what becomes of a message would depend on the node that it met."""
+        differing: dict[str, str] = {}
+        for peer, names in self.membership.destinations_that_differ().items():
+            more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+            differing[peer] = f"{peer} has other policies than this node for {', '.join(names[:NAMES_TOLD])}{more}"
+        before, self._differing = self._differing, differing
+        for peer, message in before.items():
+            if differing.get(peer) != message:
+                self._node.alarms.clear(DIFFER, message)
+        for peer, message in differing.items():
+            if before.get(peer) != message:
+                self._node.alarm(DIFFER, message)
+
+    def knows(self, peer: str, vector: Vector) -> None:
+        """`peer` had this when the link to it began."""
+        node = self._node
+        self.membership.meets(peer)
+        lost = [origin for origin, last in vector.items() if self._has_forgotten(origin, last)]
+        if not lost:
+            return
+        self._had.update({origin: vector[origin] for origin in lost})
+        if self.membership.is_learner:
+            node.alarm(
+                "new-disk",
+                "the mesh knows this node, but its data directory began empty: a replaced disk. It is a learner until "
+                "it has what a majority of the others has",
+            )
+            return
+        node.alarm(
+            "old-disk",
+            f"{peer} knows more of the life {lost[0]} of this node than its data directory: an old copy was put back, "
+            "or the disk lost what it had synced. It is a learner until it has what a majority of the others has",
+        )
+        self.membership.forgets()
+        self.membership.meets(peer)
+        for other in node.peer_names:
+            self._mind_meeting(other)
+        self.remember({LEARNER: "an old copy"})
+        self._tell()
+
+    def _has_forgotten(self, origin: Origin, last: int) -> bool:
+        """Whether this directory held more of an earlier life of this node once, as what others have shows."""
+        node = self._node
+        if origin.node != node.origin.node or origin == node.origin or origin in node.sealing.seals.forgotten:
+            return False
+        # Of a life on another directory, before this one began empty, others may always have more.
+        return origin not in self._had or origin in self._lives and last > self._had[origin]
+
+    def caught_up_with(self, peer: str) -> None:
+        """Everything that `peer` had when the link began is decided here."""
+        node = self._node
+        lives = {o for o in (*node.received_vector(), *node.sealing.seals.forgotten) if o.node == peer}
+        self.membership.caught_up_with(peer, has_a_past=len(lives) > 1)
+        self._mind_learning()
+        self._mind_meeting(peer)
+
+    def _mind_meeting(self, peer: str) -> None:
+        """What a learner has of another learner is not enough when that one has learnt."""
+        if self._node.mesh is not None and self.membership.must_meet_anew(peer):
+            self._node.mesh.link_anew(peer)
+
+    def _mind_learning(self) -> None:
+        """A peer was met, or who counts has changed."""
+        if self.membership.has_learnt:
+            self._stirred.set()
+
+    async def _become_whole(self) -> None:
+        node = self._node
+        await node.all_told()
+        await node.world.run_blocking(node.store.journal.sync)
+        await when_there_is_room(node.world, partial(node.store.catalog.set_facts, {LEARNER: None}))
+        self.membership.learnt()
+        log.info("= this node has what a majority of the others had: it counts from now on")
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._node.mesh is not None:
+            self._node.mesh.tell_standing()
+
+    def heedless(self, aware: Mapping[str, bool]) -> set[str]:
+        """The peers that obey no terms: as those say that are linked now (`aware`), and as others did last."""
+        for peer, is_aware in aware.items():
+            if is_aware == (peer in self._heedless):
+                self._heedless ^= {peer}
+                self.remember({HEEDLESS + peer: None if is_aware else "yes"})
+        return self._heedless
+
+    # Changes of the mesh
+
+    def take_up(self, peers: PeersFile) -> None:
+        """A new peers file, already checked against the one before (`qmq.config.peers_change`)."""
+        self._peers = peers
+        self.membership.take_up(listing_of(peers))
+        self._mind_learning()
+        self._obey()
+
+    def links_changed(self) -> None:
+        """A link began or ended."""
+        mesh = self._node.mesh
+        linked = frozenset({peer.node for peer in mesh.present()} if mesh is not None else ())
+        self._unlinked_at.update(dict.fromkeys(self._linked - linked, trio.current_time()))
+        self._linked = linked
+
+    def agrees_in(self, name: str) -> float | None:
+        """Seconds until this node agrees that `name` has left; None as long as it hears it, and nobody forces it."""
+        now = trio.current_time()
+        if self._forced_until.get(name, 0.0) > now:
+            return 0.0
+        if name in self._linked:
+            return None
+        return max(0.0, self._unlinked_at.get(name, self._began) + SILENT_SECONDS - now)
+
+    def force(self, name: str) -> None:
+        """The operator of this node says that `name` is to leave, though it may be heard."""
+        self._forced_until[name] = trio.current_time() + AGREED_SECONDS
+
+    def _mind_retirements(self) -> None:
+        """Who is retired as peers say, time has passed, or a link has begun or ended."""
+        membership = self.membership
+        if membership.agree({name for name in membership.retirements_heard() if self.agrees_in(name) == 0}):
+            self._tell()
+        for retirement in membership.decided():
+            self.retired(retirement)
+        before, self._unconfirmed = (
+            self._unconfirmed,
+            {
+                name: f"{', '.join(sorted(words))} say that {name} is retired: they are too few, and this node hears it"
+                for name, words in membership.retirements_heard().items()
+                if name in self._linked
+            },
+        )
+        for name, message in before.items():
+            if self._unconfirmed.get(name) != message:
+                self._node.alarms.clear(UNCONFIRMED, message)
+        for name, message in self._unconfirmed.items():
+            if before.get(name) != message:
+                self._node.alarm(UNCONFIRMED, message)
+
+    def retired(self, retirement: Retirement) -> None:
+        """It is decided that a node has left. May come in the midst of a decision, and more than once."""
+        if self.membership.retire(retirement):
+            kept = self.membership.retired[retirement.node]
+            if kept.node == self.membership.node:
+                self._leave(f"{kept.adopter} has adopted its messages")
+            log.warning("= %s is retired; %s serves what it left", kept.node, kept.adopter)
+            self.remember(retirement_fact(kept))
+            self._mind_learning()
+            self._node.spawn(self._obey_soon)
+
+    def refused_as_retired(self, peer: str) -> None:
+        """`peer` lets this node in no more. Refusals come before the other side has proven itself, so one of them is
+        not enough; a majority's are."""
+        self._refused_by.add(peer)
+        if majority(self._refused_by, [names - {self.membership.node} for names in self.membership.lists]):
+            self._leave(f"{', '.join(sorted(self._refused_by))} say so")
+
+    def _leave(self, why: str) -> None:
+        if not self._leaves:
+            self._leaves = True
+            self._node.alarm(
+                "retired", f"this node was retired from the mesh ({why}): it stops, and its disk must not come back"
+            )
+            self.remember({SELF_RETIRED: why})
+
+    async def _obey_soon(self) -> None:
+        """Who has left does not count from now on, and hears of it before the links with it end."""
+        self._node.members_changed()
+        if self._node.mesh is not None:
+            self._node.mesh.membership_changed()
+            self._node.mesh.tell_standing()
+        await trio.sleep(FAREWELL_SECONDS)
+        self._obey()
+
+    def _obey(self) -> None:
+        node = self._node
+        self._mind_destinations()
+        node.members_changed()
+        if node.mesh is not None and self._peers is not None:
+            node.mesh.take_up(self._peers)

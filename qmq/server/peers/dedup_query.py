@@ -1,0 +1,208 @@
+"""SENDs that are tried again: whether a peer has them, asked before they are appended here.
+
+What this node knows by itself (`qmq.broker.messages.dedup`) needs no question. Only a SEND that says it is tried again,
+or whose key a peer has asked about, is worth one: its first try may be at a node whose records are not here yet. A peer
+that holds the message names its dot, and the record gets a moment to come over its link, so that the receipt rests on
+this disk.
+
+A node that was away, or without links, may find in its sockets what clients have sent elsewhere since. Until its links
+have caught up, each SEND with an id counts as tried again; and when it has just woken, peers whose links are not back
+are waited for.
+
+Two nodes may be asked for one message at the same moment, and each would find that the other has it not. So questions
+have an order (a number greater than all that the node has seen, then its name), and who asked first answers the other
+only when it has decided (Ricart and Agrawala's mutual exclusion, with waits that end).
+
+Bounds: one question per read of a session, a wait of ANSWER_SECONDS for its answers and ARRIVAL_SECONDS for records,
+and for links until WAKING_SECONDS after the node has woken.
+Whoever cannot be reached may hold the message all the same; then there are two.
+"""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.messages.dedup import KEY_BYTES, Dedup
+from qmq.dots import Dot, Origin, Vector
+from qmq.environment import World
+from qmq.errors import Refused
+from qmq.record_codec import message_keys
+from qmq.replication.protocol.frames import DEDUP
+from qmq.server.peers.rpc import ANSWER_SECONDS, Asking
+from qmq.storage.log.journal import Journal
+
+ARRIVAL_SECONDS: Final = 1.0
+"""For a record that a peer has to come here before its SEND is answered."""
+
+WAKING_SECONDS: Final = 5.0
+"""For links to come back to a node that was away: some dials, and what they take."""
+
+AGAIN_SECONDS: Final = 0.1
+"""Between two questions to peers whose links may have come back."""
+
+KEYS_MAX: Final = 2000
+"""In one question."""
+
+REPLAY_BYTES: Final = 64 << 20
+"""Of the journal, read for ids at a start: about what a full window takes."""
+
+_READ_BYTES: Final = 1 << 20
+_MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")
+
+
+class RetriesDesk(Protocol):
+    """What this needs of the node."""
+
+    asking: Asking
+    broker: Broker
+    origin: Origin
+    world: World
+
+    @property
+    def peer_names(self) -> list[str]: ...
+    @property
+    def is_catching_up(self) -> bool: ...
+    def received_vector(self) -> Vector: ...
+    def told_end(self) -> int: ...
+    async def journal_grew(self, position: int) -> None: ...
+    async def all_told(self) -> None: ...
+
+
+class Retries:
+    """Asks and answers for one node."""
+
+    def __init__(self, desk: RetriesDesk) -> None:
+        self._desk = desk
+        # Key → when this node asked about it, for each session that decides about it now.
+        self._deciding: dict[bytes, list[int]] = {}
+        self._decided = trio.Event()
+        self._clock = 0
+        self._waking_until = 0.0
+        self.asked = 0
+        """Keys that peers were asked about, since the start."""
+
+    def was_away(self) -> None:
+        """The node has stood still, and what its clients sent before it woke may be elsewhere by now."""
+        if self._desk.peer_names:
+            self._waking_until = trio.current_time() + WAKING_SECONDS
+            self._desk.broker.dedup.is_behind = True
+
+    def links_changed(self) -> None:
+        """A link began, ended or has caught up."""
+        is_waking = trio.current_time() < self._waking_until
+        self._desk.broker.dedup.is_behind = is_waking or self._desk.is_catching_up
+
+    @asynccontextmanager
+    async def of(self, keys: Sequence[bytes]) -> AsyncIterator[set[bytes]]:
+        """Gives those of `keys` whose messages only peers have. Decide about all of them within the block."""
+        self._clock += 1
+        at = self._clock
+        for key in keys:
+            self._deciding.setdefault(key, []).append(at)
+        try:
+            yield await self._elsewhere(keys, at) if keys else set()
+        finally:
+            for key in keys:
+                self._deciding[key].remove(at)
+                if not self._deciding[key]:
+                    del self._deciding[key]
+            self._decided.set()
+            self._decided = trio.Event()
+
+    async def _elsewhere(self, keys: Sequence[bytes], at: int) -> set[bytes]:
+        desk = self._desk
+        self.asked += len(keys)
+        found: dict[bytes, Dot] = {}
+        for start in range(0, len(keys), KEYS_MAX):
+            part = keys[start : start + KEYS_MAX]
+            question = {"dedup": [key.hex() for key in part], "node": desk.origin.node, "at": at}
+            answers = await self._ask(json.dumps(question).encode())
+            found.update(pair for answer in answers.values() for pair in _read_answer(part, answer))
+        with trio.move_on_after(ARRIVAL_SECONDS):
+            for dot in found.values():
+                # Memory-only messages have negative numbers and never come.
+                while desk.received_vector().get(dot.origin, 0) < dot.sequence:
+                    await desk.journal_grew(desk.told_end())
+        now_us = desk.world.now_us()
+        return {key for key in found if desk.broker.dedup.find(key, now_us) is None}
+
+    async def _ask(self, question: bytes) -> dict[str, bytes]:
+        desk = self._desk
+        answers = await desk.asking.ask(question, DEDUP)
+        while trio.current_time() < self._waking_until and not answers.keys() >= set(desk.peer_names):
+            await trio.sleep(AGAIN_SECONDS)
+            answers |= await desk.asking.ask(question, DEDUP)
+        self.links_changed()
+        return answers
+
+    async def answer(self, question: bytes) -> bytes:
+        """The answer to a peer's question: `[[index of the key, node, incarnation, sequence], …]` of what is here."""
+        at, asker, keys = _read_question(question)
+        desk = self._desk
+        self._clock = max(self._clock, at)
+        with trio.move_on_after(ANSWER_SECONDS):
+            while self._was_first(keys, at, asker):
+                await self._decided.wait()
+        dedup, now_us = desk.broker.dedup, desk.world.now_us()
+        found: list[tuple[int, str, int, int]] = []
+        for index, key in enumerate(keys):
+            dot = dedup.find(key, now_us)
+            if dot is None:
+                dedup.note_asked(key)
+            else:
+                found.append((index, *dot.origin, dot.sequence))
+        # Only what is durable is told.
+        await desk.all_told()
+        return json.dumps(found).encode()
+
+    def _was_first(self, keys: Sequence[bytes], at: int, asker: str) -> bool:
+        """Whether this node decides about one of `keys` and asked before that peer did."""
+        deciding = self._deciding
+        return any((min(deciding[key]), self._desk.origin.node) < (at, asker) for key in keys if key in deciding)
+
+
+def is_about_retries(question: bytes) -> bool:
+    """Whether a peer's question is one that `Retries.answer` knows."""
+    return question.startswith(b'{"dedup"')
+
+
+def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:
+    """At a start: learn the ids in the last REPLAY_BYTES of the journal. Blocks while it reads.
+
+    All count as learned now: the clocks in records are those of many nodes.
+    """
+    position = max(journal.start, journal.end - REPLAY_BYTES)
+    begins = [end for end, _, _ in journal.segment_bounds() if end <= position]
+    position = max(begins, default=journal.start)
+    while batches := journal.read(position, _READ_BYTES):
+        for start, head, data in batches:
+            position = start + head.size
+            if any(mark in data for mark in _MARKS):
+                for key, sequence in message_keys(data):
+                    dedup.learn(key, Dot(head.origin, sequence), now_us)
+
+
+def _read_question(question: bytes) -> tuple[int, str, list[bytes]]:
+    try:
+        asked = json.loads(question)
+        at, node, keys = int(asked["at"]), asked["node"], [bytes.fromhex(text) for text in asked["dedup"]]
+        if not isinstance(node, str) or len(keys) > KEYS_MAX or any(len(key) != KEY_BYTES for key in keys):
+            raise ValueError("no keys")
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused("bad-destination", f"a question about dedup ids that means nothing: {error}") from error
+    return at, node, keys
+
+
+def _read_answer(keys: Sequence[bytes], answer: bytes) -> list[tuple[bytes, Dot]]:
+    """What a peer said; nothing when that makes no sense here, which is as good as no answer."""
+    try:
+        return [
+            (keys[int(index)], Dot(Origin(str(node), int(incarnation)), int(sequence)))
+            for index, node, incarnation, sequence in json.loads(answer)
+        ]
+    except (ValueError, TypeError, IndexError):
+        return []

@@ -1,0 +1,132 @@
+"""A damaged fanout log is mended: by the own journal, and for what that has not, by asking peers.
+
+`storage.repair.fanout_logs` knows what the log lacks and writes it anew; here is who is asked, and when nothing more
+can be hoped for. Peers are asked one after the other, for each stretch until one accounts for all of it. What the
+retention of every other node has dropped, or nobody knows, is let go only when every member was heard; then subscribers
+are told exactly what is missing, as for any retention. A node without peers goes by its journal alone and gives up
+nothing.
+
+Until a log is mended, its readers are refused where it is damaged, as ever. A node looks when a reader has found
+damage or a peer has come back, and again after `RETRY_SECONDS` while something is left to do.
+"""
+
+import logging
+from collections.abc import Collection
+from functools import partial
+from math import inf
+from typing import Final, Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.dots import merge
+from qmq.environment import World
+from qmq.errors import CorruptLog, DiskFull
+from qmq.replication.journal.gaps import Want
+from qmq.server.repair.catch_up import ask_rest
+from qmq.storage.repair.fanout_logs import Found, records_of
+from qmq.storage.repair.range_snapshot import rest_batch
+from qmq.storage.store import Store
+
+RETRY_SECONDS: Final = 60.0
+"""Until peers that could not help, or be reached, are asked again."""
+
+log = logging.getLogger("qmq.mending")
+
+
+class Links(Protocol):
+    """What links know of it; see `qmq.replication.mesh.Mesh`."""
+
+    def reachable(self) -> list[str]: ...
+
+
+class MendingDesk(Protocol):
+    """What mending needs of the node."""
+
+    broker: Broker
+    store: Store
+    world: World
+
+    @property
+    def member_names(self) -> Collection[str]: ...
+    async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
+
+
+class Mending:
+    """See the module's opening. `links` is None on a node without peers."""
+
+    def __init__(self, desk: MendingDesk) -> None:
+        self.links: Links | None = None
+        self.mended = 0
+        """Logs that were made whole, since the start."""
+        self._desk = desk
+        self._stirred = trio.Event()
+
+    def soon(self) -> None:
+        """A reader has found damage, or there is another peer to ask."""
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Mend whatever turns up; for ever."""
+        while True:
+            damaged = self._desk.store.damaged_fanouts()
+            for destination in damaged:
+                await self._mend(destination)
+            left = self._desk.store.damaged_fanouts()
+            with trio.move_on_after(RETRY_SECONDS if left else inf):
+                await self._stirred.wait()
+                self._stirred = trio.Event()
+
+    async def _mend(self, destination: str) -> None:
+        desk = self._desk
+        given_up = dict(desk.broker.durables.given_up)
+        found = await desk.world.run_blocking(partial(desk.store.begin_mending, destination, given_up))
+        try:
+            if not found.is_complete:
+                await self._ask(destination, found)
+            if not found.is_complete:
+                log.info("= the log of %s cannot be mended yet: %d stretches are missing", destination, found.missing)
+            elif await desk.world.run_blocking(partial(desk.store.finish_mending, destination, found)):
+                self.mended += 1
+                log.info("= the log of %s is whole again", destination)
+        except DiskFull as error:
+            log.info("= the log of %s cannot be mended yet: %s", destination, error)
+        finally:
+            with trio.CancelScope(shield=True):
+                await desk.world.run_blocking(found.close)
+
+    async def _ask(self, destination: str, found: Found) -> None:
+        if self.links is None:
+            return
+        peers = self.links.reachable()
+        silent = set(self._desk.member_names) - set(peers)
+        for index in range(len(found.left)):
+            for peer in peers:
+                if not await self._ask_peer(peer, destination, found, index, is_last=False):
+                    silent.add(peer)
+            if silent:
+                continue  # Who could not be asked may have it.
+            for peer in peers:
+                await self._ask_peer(peer, destination, found, index, is_last=True)
+            lack = found.left[index]
+            if lack.after < lack.through:
+                found.let_go(index)
+
+    async def _ask_peer(self, peer: str, destination: str, found: Found, index: int, *, is_last: bool) -> bool:
+        """Take what `peer` has of one stretch, as far as that is all that there was of it; with `is_last` also where
+        its retention had dropped some. False: it gave no answer."""
+        while (lack := found.left[index]).after < lack.through:
+            rest = await ask_rest(self._desk, Want(peer, lack.origin, lack.after, lack.through), destination)
+            if rest is None:
+                return False
+            if rest.lost or rest.through <= lack.after or (rest.dropped > lack.after and not is_last):
+                return True
+            try:
+                records = records_of(destination, rest_batch(lack.origin, lack.after, rest), lack.after, rest.through)
+            except (CorruptLog, ValueError) as error:
+                log.error("! what %s has left of %s cannot be taken: %s", peer, lack.origin, error)
+                return False
+            if rest.dropped > lack.after:
+                merge(found.gone, {lack.origin: min(rest.dropped, lack.through)})
+            await self._desk.world.run_blocking(partial(found.add, index, rest.through, records))
+        return True

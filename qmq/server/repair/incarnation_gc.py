@@ -1,0 +1,187 @@
+"""When the mesh may forget a dead incarnation: the decisions of `storage.catalog.incarnations`, made by each node about
+itself.
+
+The node of an origin fixes its end, once it lives in another incarnation and every member tells it, over a link of
+now, to have exactly as much of it, received and durable, and on being asked that it has put nothing of it aside
+(`releasing`). That cannot change any more: whoever had more would have said so, and what the dead process had sent went
+over links that have ended since. For a node that has left the mesh, the first of the members by name does so.
+
+Every member says when it has nothing of a sealed origin left; the checkpoint finds that out, and forgets what all have
+released. What is decided here is recorded, so a node that stops in the midst goes on where it was.
+"""
+
+import logging
+from collections.abc import Collection
+from typing import Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.dots import Origin, Vector
+from qmq.environment import World
+from qmq.errors import CorruptLog
+from qmq.server.repair.catch_up import question_about
+from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
+from qmq.storage.checkpoint import CheckpointReport
+from qmq.storage.format.record import Kind
+from qmq.storage.store import Store
+
+ASK_SECONDS = 15.0
+"""Between two questions to peers about dead incarnations, while any are known."""
+
+SEALS_AT_ONCE = 100
+"""Lines in one record."""
+
+log = logging.getLogger("qmq.sealing")
+
+
+class Links(Protocol):
+    """What links know; see `qmq.replication.mesh.Mesh`."""
+
+    def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool: ...
+    def present(self) -> Collection[Origin]: ...
+
+
+class SealingDesk(Protocol):
+    """What sealing needs of the node."""
+
+    origin: Origin
+    broker: Broker
+    store: Store
+    world: World
+
+    @property
+    def member_names(self) -> Collection[str]: ...
+    @property
+    def is_stopping(self) -> bool: ...
+    def submit(self, out: Outcome) -> None: ...
+    async def commit_slot(self) -> None: ...
+    async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
+    def checkpoint_soon(self) -> None: ...
+    def received_vector(self) -> Vector: ...
+    def durable_vector(self) -> Vector: ...
+    async def aside_anywhere(self, after: Vector) -> Vector | None:
+        """See `Releasing.anywhere`."""
+
+
+class Sealing:
+    """`links` is None on a node without peers. `seals.forgotten` is live: links and the broker look at it."""
+
+    def __init__(self, desk: SealingDesk) -> None:
+        self.links: Links | None = None
+        self.seals = Seals.of(desk.store.catalog.facts())
+        self._desk = desk
+        self._stirred = trio.Event()
+
+    def came(self, writer: str, seals: list[Seal]) -> None:
+        """A SEAL record of another node, or of an earlier life of this one."""
+        self.seals.take(writer, seals)
+
+    def checkpoint_done(self, report: CheckpointReport) -> None:
+        """Forget what the checkpoint has forgotten, and say what is due."""
+        desk = self._desk
+        if report.forgotten:
+            received = desk.received_vector()
+            for origin in report.forgotten:
+                received.pop(origin, None)
+            self.seals.forget(report.forgotten)
+            desk.broker.durables.forget_origins(self.seals.forgotten)
+            log.info("= %d dead incarnations are forgotten", len(report.forgotten))
+        self._say(list(report.released))
+        self.look()
+
+    async def run(self) -> None:
+        """Fix ends, and ask what others know of dead incarnations; for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._fix_ends)
+            nursery.start_soon(self._ask_others)
+
+    async def _fix_ends(self) -> None:
+        while True:
+            await self._stirred.wait()
+            self._stirred = trio.Event()
+            ends = {seal.origin: seal.last for seal in self._ends()}
+            if not ends:
+                continue
+            aside = await self._desk.aside_anywhere(ends)
+            if aside is None:
+                with trio.move_on_after(ASK_SECONDS):
+                    await self._stirred.wait()
+                self._stirred.set()
+                continue
+            await self._desk.commit_slot()
+            # Others had their turn meanwhile.
+            still = [seal for seal in self._ends() if ends.get(seal.origin) == seal.last]
+            self._say([seal for seal in still if seal.origin not in aside])
+
+    async def _ask_others(self) -> None:
+        """Ask one peer after the other about the dead incarnations that are known here; for ever.
+
+        What they have recorded may have left their journals while this node was away.
+        """
+        turn = 0
+        while self.links is not None:
+            await trio.sleep(ASK_SECONDS)
+            desk = self._desk
+            dead = self._dead()
+            peers = sorted(desk.member_names)
+            if not dead or not peers:
+                continue
+            turn += 1
+            peer = peers[turn % len(peers)]
+            answer = await desk.ask_one(peer, question_about(dead))
+            try:
+                lines = [] if answer is None else unpack_seals(answer)
+            except CorruptLog as error:
+                log.error("! %s answers about dead incarnations with nonsense: %s", peer, error)
+                continue
+            await desk.commit_slot()
+            have = desk.received_vector()
+            lines = [line._replace(last=line.last or have.get(line.origin, 0)) for line in lines]
+            own = desk.origin.node
+            known = [line for line in lines if line.origin in have and line.last == have[line.origin]]
+            self._say([line for line in known if self.seals.is_news(own, line)])
+
+    def answer(self, origins: list[Origin]) -> bytes:
+        """What this node knows of incarnations that a peer asks about."""
+        return pack_seals(self.seals.about(origins))
+
+    def _dead(self) -> list[Origin]:
+        """Incarnations of which a later one is known, or may be: those that are not talked to now."""
+        present = set(self.links.present()) if self.links is not None else set()
+        present.add(self._desk.origin)
+        return [origin for origin in self._desk.received_vector() if origin not in present][:SEALS_AT_ONCE]
+
+    def look(self) -> None:
+        """A peer has caught up: it may be the last one that an end waited for."""
+        self._stirred.set()
+
+    def _ends(self) -> list[Seal]:
+        """Dead incarnations in this node's care whose end is the same everywhere."""
+        desk, links = self._desk, self.links
+        own = desk.origin
+        others = desk.member_names
+        is_first = own.node < min(others, default="~")
+        durable = desk.durable_vector()
+        found: list[Seal] = []
+        for origin, last in desk.received_vector().items():
+            in_care = origin.node == own.node or is_first and origin.node not in others
+            if not in_care or origin == own or origin in self.seals.last or len(found) >= SEALS_AT_ONCE:
+                continue
+            if durable.get(origin, 0) == last and (links is None or links.all_have(desk.member_names, origin, last)):
+                found.append(Seal(origin, last, False))
+        return found
+
+    def _say(self, seals: list[Seal]) -> None:
+        desk = self._desk
+        if desk.is_stopping:
+            return  # The last records are being written; the next life says it.
+        for start in range(0, len(seals), SEALS_AT_ONCE):
+            part = seals[start : start + SEALS_AT_ONCE]
+            now_us = desk.world.now_us()
+            out = Outcome(now_us=now_us)
+            desk.broker.note_fact(Kind.SEAL, pack_seals(part), now_us, out)
+            self.seals.take(desk.origin.node, part)
+            desk.submit(out)
+            desk.checkpoint_soon()  # the next step comes with it

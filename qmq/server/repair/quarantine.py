@@ -1,0 +1,308 @@
+"""What was put aside behind damage comes back by itself, as soon as it is known what becomes of the stretch before it.
+
+A stretch of the journal that cannot be read parts what follows it of the same incarnation from its beginning, so all
+of that is put aside, valid as it is (`storage.log.recovery`). As a rule peers have the stretch and bring it. What
+continues the records that are here is then appended anew.
+
+What no peer ever had would wait for ever. Therefore every member is asked what it has put aside itself, once each has
+told over a link of now that it has exactly as much of the incarnation as this node. If nobody has anything before what
+is aside here, the stretch before it is nowhere: something else stands for it in the journal from now on (`batch.REST`),
+readers of fanouts are told (GONE), and what stands behind it counts again and goes to the peers. Where two nodes have
+put the same aside, the first by name does it. A node without peers waits for its operator (`qmq log release`), who may
+have a copy.
+
+Whoever fixes the end of a dead incarnation (`sealing`) asks the same question before. An answer is about what the
+quarantine held when this node started, and does not change as it comes back: so it cannot be out of date.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.dots import Origin, Vector
+from qmq.environment import World
+from qmq.errors import MeshError, Refused
+from qmq.replication.journal.gaps import Want
+from qmq.replication.protocol.values import array, number, origin_of
+from qmq.server.repair.incarnation_gc import Sealing
+from qmq.storage.format.batch import REST, verify_batch
+from qmq.storage.format.lost_record import Stretch
+from qmq.storage.repair.quarantine import Aside, valid_aside, what_is_aside
+from qmq.storage.repair.range_snapshot import Rest, nothing_left, rest_of
+from qmq.storage.store import Store
+
+RETRY_SECONDS: Final = 1.0
+"""Until it is looked at again whether something can come back, while anything is aside."""
+
+BYTES_AT_ONCE: Final = 1 << 20
+"""Of batches in one commit, about; at least one batch."""
+
+log = logging.getLogger("qmq.releasing")
+
+
+class Links(Protocol):
+    """What links know of it; see `qmq.replication.mesh.Mesh`."""
+
+    def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool: ...
+    def present(self) -> Collection[Origin]: ...
+    def take_rest(self, want: Want, rest: Rest, out: Outcome) -> None: ...
+    def take_aside(self, batches: bytes, out: Outcome) -> None: ...
+
+
+class Asks(Protocol):
+    """What a question to all members needs of the node."""
+
+    @property
+    def member_names(self) -> Collection[str]: ...
+    async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
+
+
+class ReleasingDesk(Asks, Protocol):
+    """What it needs of the node."""
+
+    origin: Origin
+    broker: Broker
+    store: Store
+    world: World
+    sealing: Sealing
+
+    def submit(self, out: Outcome) -> None: ...
+    async def all_told(self) -> None: ...
+    async def commit_slot(self) -> None: ...
+    def received_vector(self) -> Vector: ...
+    def durable_vector(self) -> Vector: ...
+    def note_gone(self, stretch: Stretch, out: Outcome) -> None: ...
+
+
+def is_about_aside(question: bytes) -> bool:
+    """Whether a peer asks what is put aside here."""
+    return question.startswith(b'{"aside"')
+
+
+async def ask_aside(desk: Asks, after: Vector) -> dict[str, Vector] | None:
+    """Per member, what it has put aside behind `after`: origin → its first such sequence, where there is one.
+
+    None when not all of them have answered.
+    """
+    question = json.dumps({"aside": [[*origin, last] for origin, last in after.items()]}).encode()
+    answers: dict[str, Vector] = {}
+
+    async def ask(peer: str) -> None:
+        answer = await desk.ask_one(peer, question)
+        if answer is not None:
+            try:
+                firsts = array(json.loads(answer)["aside"], len(after))
+                named = zip(after, firsts, strict=False)
+                answers[peer] = {origin: number(first) for origin, first in named if first}
+            except (ValueError, TypeError, KeyError, MeshError) as error:
+                log.error("! %s answers what it has put aside with nonsense: %s", peer, error)
+
+    peers = list(desk.member_names)
+    async with trio.open_nursery() as nursery:
+        for peer in peers:
+            nursery.start_soon(ask, peer)
+    return answers if len(answers) == len(peers) else None
+
+
+class Releasing:
+    """See the module's opening. `links` is None on a node without peers."""
+
+    def __init__(self, desk: ReleasingDesk) -> None:
+        self.links: Links | None = None
+        # Valid batches that were put aside and were not here at the start: first sequences and last ones, ascending.
+        self._aside: dict[Origin, list[tuple[int, int]]] = {}
+        # What could not be taken back of these, nobody else may take for nothing.
+        self._refused: set[Origin] = set()
+        self._is_known = trio.Event()
+        self._desk = desk
+        self._stirred = trio.Event()
+
+    def look(self) -> None:
+        """Records came, a peer has told what it has, or the members are others."""
+        if self._aside:
+            self._stirred.set()
+
+    async def answer(self, question: bytes) -> bytes:
+        """What this node has put aside behind what a peer asks about: a first sequence for each origin, or 0.
+
+        Raises Refused for nonsense.
+        """
+        try:
+            asked = [array(values, 3) for values in array(json.loads(question)["aside"])]
+            after = [(origin_of(values[0], values[1]), number(values[2])) for values in asked]
+        except (ValueError, TypeError, KeyError, MeshError) as error:
+            raise Refused("bad-destination", "a question about what is put aside that means nothing") from error
+        await self._is_known.wait()
+        # What a link still brings may be more, too.
+        present = set(self.links.present()) if self.links is not None else set()
+        firsts = [last + 1 if origin in present else self._next(origin, last) for origin, last in after]
+        return json.dumps({"aside": firsts}).encode()
+
+    async def anywhere(self, after: Vector) -> Vector | None:
+        """What this node or a member has put aside behind `after`: incarnation → the first such sequence, where there
+        is one. None: some member has not answered."""
+        answers = await ask_aside(self._desk, after)
+        await self._is_known.wait()
+        if answers is None:
+            return None
+        own = {origin: first for origin, last in after.items() if (first := self._next(origin, last))}
+        known = [own, *answers.values()]
+        return {o: min(firsts[o] for firsts in known if o in firsts) for o in after if any(o in f for f in known)}
+
+    async def run(self) -> None:
+        """Bring back what can be, until nothing is aside."""
+        desk, links = self._desk, self.links
+        recovered = desk.store.recovered
+        if any(entry.origin is not None for entry in (*recovered.quarantined_before, *recovered.quarantined)):
+            store = desk.store
+            look = partial(valid_aside, store.disk, recovered.vector, store.journal.start)
+            self._aside = await desk.world.run_blocking(look)
+        self._is_known.set()
+        while links is not None and self._due(links) is not None:
+            self._stirred = trio.Event()
+            if not await self._step(links):
+                with trio.move_on_after(RETRY_SECONDS):
+                    await self._stirred.wait()
+
+    def _next(self, origin: Origin, after: int) -> int:
+        """The first sequence of what is aside behind `after`; 0: nothing is."""
+        return next((max(first, after + 1) for first, last in self._aside.get(origin, ()) if last > after), 0)
+
+    def _due(self, links: Links) -> tuple[Vector, Vector] | None:
+        """How much is here of incarnations of which the next batch is aside; and of those where a stretch is missing
+        before it, and every member has as much. None when nothing is aside at all.
+
+        The node of a living incarnation sends what follows by itself, and what the mesh has sealed ends where it ends.
+        """
+        desk = self._desk
+        have, durable, present = desk.received_vector(), desk.durable_vector(), links.present()
+        seals = desk.sealing.seals
+        following: Vector = {}
+        parted: Vector = {}
+        is_any = False
+        for origin in self._aside:
+            known = have.get(origin, 0)
+            first = self._next(origin, known)
+            if not first or origin in self._refused or origin in seals.last or origin in seals.forgotten:
+                continue
+            is_any = True
+            if origin in present:
+                continue
+            if first == known + 1:
+                # In the midst of a batch, where only a rest of it was here, it cannot go on.
+                if any(first == begin for begin, _ in self._aside[origin]):
+                    following[origin] = known
+            elif durable.get(origin, 0) == known and links.all_have(desk.member_names, origin, known):
+                parted[origin] = known
+        return (following, parted) if is_any else None
+
+    async def _step(self, links: Links) -> bool:
+        """Bring back what can be; False when that was nothing."""
+        desk = self._desk
+        due = self._due(links)
+        if due is None or desk.broker.disk_full:
+            return False
+        following, parted = due
+        if not following and parted:
+            answers = await ask_aside(desk, parted)
+            if answers is None:
+                return False
+            return await self._bring_back(links, self._ours(parted, answers), answers.keys())
+        return await self._bring_back(links, following, ())
+
+    def _ours(self, parted: Vector, answers: Mapping[str, Vector]) -> Vector:
+        """What of `parted` this node brings back: nobody has put aside anything before it."""
+        own = self._desk.origin.node
+        ours: Vector = {}
+        for origin, known in parted.items():
+            firsts = [(answer[origin], peer) for peer, answer in answers.items() if origin in answer]
+            if min([*firsts, (self._next(origin, known), own)])[1] == own:
+                ours[origin] = known
+        return ours
+
+    async def _bring_back(self, links: Links, have: Vector, asked: Collection[str]) -> bool:
+        """`have`: how much of them is here; `asked`: who has nothing before what is aside. False: nothing came back."""
+        desk = self._desk
+        if not have:
+            return False
+        steps = await desk.world.run_blocking(partial(what_is_aside, desk.store.disk, have, 0, have.keys()))
+        is_done = False
+        for origin, known in have.items():
+            step = next((step for step in steps if step.origin == origin), None)
+            due = self._next(origin, known)
+            if step is not None and step.first == due:
+                is_done = await self._take(links, step, known, asked) or is_done
+            else:
+                # The quarantine has rotted since it was looked at.
+                self._aside[origin] = [batch for batch in self._aside[origin] if batch[0] != due]
+                is_done = True
+        return is_done
+
+    async def _take(self, links: Links, step: Aside, known: int, asked: Collection[str]) -> bool:
+        desk = self._desk
+        origin, gone = step.origin, step.gone
+        for part in _parts(step.batches):
+            await desk.commit_slot()
+            due = self._due(links)
+            # Others had their turn: somebody was quicker, has sealed it, or has more by now.
+            if due is None or desk.broker.disk_full or desk.received_vector().get(origin, 0) != known:
+                return False
+            if gone is not None and not (due[1].get(origin) == known and set(asked).issuperset(desk.member_names)):
+                return False
+            out = Outcome(now_us=desk.world.now_us())
+            try:
+                if gone is not None:
+                    links.take_rest(Want("", origin, known, gone[1]), nothing_left(gone[1]), out)
+                    desk.note_gone(Stretch(origin, *gone), out)
+                    # Apart from what follows, so that readers hear of it in this order.
+                    desk.submit(out)
+                    out = Outcome(now_us=out.now_us)
+                if part.rest is not None:
+                    links.take_rest(Want("", origin, part.first - 1, part.last), part.rest, out)
+                else:
+                    links.take_aside(part.batches, out)
+            except MeshError as error:
+                log.error("! what was put aside of %s cannot be taken back: %s", origin, error.message)
+                self._refused.add(origin)
+                return True
+            finally:
+                desk.submit(out)
+            known, gone = part.last, None
+        await desk.all_told()
+        log.info("= %d records of %s that stood behind damage are back", step.records, origin)
+        return True
+
+
+class _Part(NamedTuple):
+    """Batches, or in their place the rest of a stretch; sequences `first` to `last`."""
+
+    batches: bytes
+    rest: Rest | None
+    first: int
+    last: int
+
+
+def _parts(batches: Collection[bytes]) -> Iterator[_Part]:
+    """Some batches at a time."""
+    part: list[bytes] = []
+    first = last = size = 0
+    for batch in batches:
+        head = verify_batch(batch)
+        if part and (head.attributes & REST or size + len(batch) > BYTES_AT_ONCE):
+            yield _Part(b"".join(part), None, first, last)
+            part, size = [], 0
+        if head.attributes & REST:
+            yield _Part(b"", rest_of(batch), head.first, head.last)
+            continue
+        first = first if part else head.first
+        last = head.last
+        part.append(batch)
+        size += len(batch)
+    if part:
+        yield _Part(b"".join(part), None, first, last)

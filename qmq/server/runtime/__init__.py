@@ -1,0 +1,1 @@
+"""What a node needs of its machine: clock, threads, sockets, certificates, memory, disk space, heart-beats."""

@@ -1,0 +1,114 @@
+"""TLS of one node: contexts made of files, and made anew where the files have changed (at SIGHUP).
+
+Whoever shakes hands next asks for the context (`qmq.environment.Tls`), so all of it is what the files say: OpenSSL
+takes nothing back from a context that it has. Connections that are there keep theirs.
+"""
+
+import hashlib
+import ssl
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from qmq.config import TlsSettings
+from qmq.environment import Tls
+from qmq.errors import ConfigError
+
+
+@dataclass(slots=True)
+class Made:
+    """A context, and the digest of the files that it was made of."""
+
+    context: ssl.SSLContext
+    purpose: ssl.Purpose
+    tls: TlsSettings
+    digest: bytes
+
+    def current(self) -> ssl.SSLContext:
+        """As a `Tls`."""
+        return self.context
+
+
+class Certificates:
+    """All contexts of one node."""
+
+    def __init__(self) -> None:
+        self._all: list[Made] = []
+
+    def for_clients(self, tls: TlsSettings) -> Tls:
+        """To let clients in; with `ca`, only those that show a certificate it has signed.
+
+        Raises OSError that names the file which cannot be used.
+        """
+        return self._make(ssl.Purpose.CLIENT_AUTH, tls)
+
+    def for_links(self, tls: TlsSettings) -> tuple[Tls, Tls]:
+        """For links: (to listen, to dial). Both sides show a certificate signed by `ca`.
+
+        Raises OSError that names the file which cannot be used.
+        """
+        assert tls.ca is not None, "the configuration was checked"
+        return self._make(ssl.Purpose.CLIENT_AUTH, tls), self._make(ssl.Purpose.SERVER_AUTH, tls)
+
+    def _make(self, purpose: ssl.Purpose, tls: TlsSettings) -> Tls:
+        made = _made(purpose, tls)
+        self._all.append(made)
+        return made.current
+
+    def changed(self) -> list[tuple[Made, Made]]:
+        """What was made of files that say something else now, and what they say: tried but not taken up. Blocks.
+
+        Raises ConfigError with what cannot be used.
+        """
+        found: list[tuple[Made, Made]] = []
+        mistakes: dict[str, None] = {}
+        for known in self._all:
+            try:
+                if _digest(known.tls) != known.digest:
+                    found.append((known, _made(known.purpose, known.tls)))
+            except OSError as error:
+                mistakes[str(error)] = None
+        if mistakes:
+            raise ConfigError(list(mistakes))
+        return found
+
+    def take_up(self, changed: list[tuple[Made, Made]]) -> list[Path]:
+        """Let these count from now on; returns their files."""
+        for known, renewed in changed:
+            known.context, known.digest = renewed.context, renewed.digest
+        return list(dict.fromkeys(known.tls.certificate for known, _ in changed))
+
+
+def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
+    # The digest first: what is written in between is found to be new the next time.
+    digest = _digest(tls)
+    return Made(_context(purpose, tls), purpose, tls, digest)
+
+
+def _digest(tls: TlsSettings) -> bytes:
+    """Raises OSError with the name of a file that cannot be read; what OpenSSL says lacks it."""
+    found = hashlib.sha256()
+    for path in (tls.certificate, tls.key, tls.ca):
+        if path is not None:
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.digest()
+
+
+def _context(purpose: ssl.Purpose, tls: TlsSettings) -> ssl.SSLContext:
+    """TLS with these files; the other side has to show a certificate where there is a `ca`."""
+    try:
+        context = ssl.create_default_context(purpose, cafile=tls.ca)
+    except ssl.SSLError as error:
+        raise OSError(f"{tls.ca}: no certificate in PEM form: {error}") from error
+    if tls.ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(tls.certificate, tls.key, partial(_no_password, tls.key))
+    except ssl.SSLError as error:
+        raise OSError(f"{tls.certificate} and {tls.key}: no certificate with its key in PEM form: {error}") from error
+    return context
+
+
+def _no_password(key: Path) -> str:
+    """Asked for by OpenSSL, which else would ask at the terminal and keep the whole node waiting."""
+    raise OSError(f"{key}: is encrypted; a node has nobody who could type a password")

@@ -1,0 +1,215 @@
+"""The real network: connections as `qmq.environment.Pipe`.
+
+A plain connection is a non-blocking socket that waits for readiness through trio and otherwise calls the system
+directly: sending needs no task switch while the kernel has room, which is what lets one task per connection carry a
+busy broker. TLS goes through trio's own stream, whose sends can only wait.
+"""
+
+import errno
+import os
+import socket
+import ssl
+from contextlib import suppress
+
+import trio
+
+from qmq.environment import Listener, Network, Pipe, Tls
+from qmq.errors import MeshError
+
+LISTEN_BACKLOG = 1024
+
+# Linux answers accept with the error of a connection that died in the queue; only shortages are worth a pause.
+SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class SocketPipe:
+    """A connected stream socket."""
+
+    __slots__ = ("_closed", "_drained", "_socket", "peer_address")
+
+    def __init__(self, connected: socket.socket, peer_address: str) -> None:
+        connected.setblocking(False)
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._closed = False
+        self._drained = False  # the last read took all there was
+        self.peer_address = peer_address
+
+    async def receive_some(self, bytes_max: int) -> bytes:
+        if self._drained:
+            await self._readable()
+        else:
+            # A sender that always has more must not keep the others from their turn.
+            await trio.lowlevel.checkpoint()
+        while True:
+            if self._closed:
+                raise trio.ClosedResourceError
+            try:
+                data = self._socket.recv(bytes_max)
+            except BlockingIOError:
+                await self._readable()
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError from error
+            self._drained = len(data) < bytes_max
+            return data
+
+    async def _readable(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError
+        await trio.lowlevel.wait_readable(self._socket)
+
+    @property
+    def peer_certificate_names(self) -> frozenset[str]:
+        return frozenset()
+
+    def send_now(self, data: bytes) -> int:
+        if self._closed:
+            return 0
+        try:
+            return self._socket.send(data)
+        except OSError:
+            return 0  # full, or broken; `send_all` finds out which
+
+    async def send_all(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            if self._closed:
+                raise trio.ClosedResourceError
+            try:
+                sent = self._socket.send(rest)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError from error
+            rest = rest[sent:]
+
+    def end_sending(self) -> None:
+        if not self._closed:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class TlsPipe:
+    """A TLS connection."""
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream], peer_address: str) -> None:
+        self._stream = stream
+        self.peer_address = peer_address
+
+    @property
+    def peer_certificate_names(self) -> frozenset[str]:
+        try:
+            certificate = self._stream.getpeercert()
+        except trio.NeedHandshakeError:
+            return frozenset()
+        return frozenset(value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS")
+
+    async def receive_some(self, bytes_max: int) -> bytes:
+        return bytes(await self._stream.receive_some(bytes_max))
+
+    def send_now(self, data: bytes) -> int:
+        return 0
+
+    async def send_all(self, data: bytes) -> None:
+        await self._stream.send_all(data)
+
+    def end_sending(self) -> None:
+        # TLS's own farewell may have to wait; the end of the stream below it is what both sides already accept.
+        with suppress(OSError):
+            self._stream.transport_stream.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._stream.transport_stream.socket.close()
+
+
+class TcpListener:
+    """A listening TCP socket, with TLS when `tls` is given."""
+
+    def __init__(self, listening: socket.socket, tls: Tls | None) -> None:
+        listening.setblocking(False)
+        self._socket = listening
+        self._tls = tls
+        name = listening.getsockname()
+        self.address: tuple[str, int] = (name[0], name[1])
+
+    async def accept(self) -> Pipe:
+        while True:
+            try:
+                connected, remote = self._socket.accept()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+                continue
+            except OSError as error:
+                if error.errno in SHORTAGES or self._socket.fileno() < 0:
+                    raise
+                continue
+            host = remote[0]
+            # For clients without heart-beats: a host that is gone must not hold its messages for ever.
+            with suppress(OSError):
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # A flood of connections must not keep the others from their turn.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            if self._tls is None:
+                return SocketPipe(connected, host)
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
+            secured = trio.SSLStream(stream, self._tls(), server_side=True, https_compatible=True)
+            return TlsPipe(secured, host)
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class TcpNetwork:
+    """`qmq.environment.Network` on the operating system's sockets."""
+
+    async def connect(self, host: str, port: int, tls: Tls | None, server_name: str) -> Pipe:
+        stream = await trio.open_tcp_stream(host, port)
+        if tls is None:
+            descriptor = os.dup(stream.socket.fileno())
+            with suppress(OSError):
+                stream.socket.close()
+            return SocketPipe(socket.socket(fileno=descriptor), host)
+        secured = trio.SSLStream(stream, tls(), server_hostname=server_name, https_compatible=True)
+        try:
+            await secured.do_handshake()
+        except trio.BrokenResourceError as error:
+            stream.socket.close()
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                why = error.__cause__.verify_message
+                raise MeshError(
+                    "bad-certificate", f"{host}:{port} shows a certificate that is not trusted: {why}"
+                ) from error
+            raise ConnectionError(f"TLS with {host}:{port} failed: {error.__cause__ or error}") from error
+        except BaseException:
+            stream.socket.close()
+            raise
+        return TlsPipe(secured, host)
+
+    async def listen(self, host: str, port: int, tls: Tls | None) -> Listener:
+        await trio.lowlevel.checkpoint()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, port))
+            listening.listen(LISTEN_BACKLOG)
+        except OSError as error:
+            listening.close()
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        return TcpListener(listening, tls)
+
+
+def real_network() -> Network:
+    """The network of a node in production."""
+    return TcpNetwork()

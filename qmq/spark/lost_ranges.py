@@ -1,0 +1,46 @@
+"""What a node has noted as nowhere any more: its GONE records (`storage.format.lost_record`).
+
+No mark in a batch's head tells of them. An index tells that some are in its segment, but not where; without one, their
+first bytes are searched for, which costs a read of the file and finds a few batches too many.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from qmq.errors import CorruptLog
+from qmq.spark.logs import Listing, Segment
+from qmq.storage.format.batch import BatchHead, read_head, unpack_records, verify_batch
+from qmq.storage.format.lost_record import Stretch, unpack_gone
+from qmq.storage.format.record import Kind
+
+_BEGINS: Final = bytes([0xCF, Kind.GONE])
+"""How every record writes its kind: the mark of a msgpack integer, and its highest byte."""
+
+
+def gone_in(segment: Segment, listing: Listing) -> Iterator[Stretch]:
+    """The stretches that a segment's node has noted in it; damaged batches say nothing.
+
+    Raises FileNotFoundError when the node has dropped it meanwhile.
+    """
+    index = listing.footer
+    if index is not None and not any(kind == Kind.GONE and origin.node == segment.node for origin, kind in index.kinds):
+        return
+    data = segment.path.read_bytes()
+    if _BEGINS not in data:
+        return
+    for entry in listing.entries:
+        if entry.origin.node == segment.node:
+            with suppress(CorruptLog):  # told by whoever reads it
+                head = read_head(data, entry.offset)
+                if head is not None:
+                    batch = data[entry.offset : entry.offset + head.size]
+                    yield from gone_of(verify_batch(batch), batch)
+
+
+def gone_of(head: BatchHead, batch: bytes) -> Iterator[Stretch]:
+    """The same of one batch that was verified. Raises CorruptLog when a record is none."""
+    if _BEGINS in batch:
+        for record in unpack_records(head, batch):
+            if record[2] >> 56 == Kind.GONE:
+                yield unpack_gone(record[5])

@@ -1,0 +1,1 @@
+"""The catalog: durable subscriptions, facts about the mesh, and collected incarnations."""

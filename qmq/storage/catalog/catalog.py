@@ -1,0 +1,309 @@
+"""The catalog on SQLite, through sqlite-utils and its migrations: an operator can open it with `sqlite-utils`.
+
+A handful of small tables, written some tens of times per second at most. Each change is one transaction that is
+durable on return (`sqlite`). The commit of `commit_checkpoint` is the commit point of a checkpoint.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import sqlite_utils
+from sqlite_utils.migrations import Migrations
+
+from qmq.cursors import Cursor, Name
+from qmq.dots import Dot, Origin, Vector, parse_origin
+from qmq.errors import LogBroken
+from qmq.storage.disk.sqlite import medium, open_migrated, vector_from_json, vector_to_json
+from qmq.storage.format.interfaces import CheckpointState, FanoutExtent, Identity
+from qmq.storage.format.term_record import TermNote
+
+Row = dict[str, Any]
+KEYS: Final[Mapping[str, str | tuple[str, ...]]] = {
+    "fanouts": "destination",
+    "durable_subscriptions": ("destination", "client", "name"),
+    "given_up": "origin",
+    "terms": ("owner", "is_vote"),
+    "facts": "name",
+}
+"""Of tables that are written many rows at a time."""
+
+CATALOG_FILE: Final = "catalog.sqlite"
+
+migrations = Migrations("qmq-catalog")
+
+
+@migrations()
+def m001_first(database: sqlite_utils.Database) -> None:
+    """`positions` has two rows: `checkpoint`, and `base` for the start of the kept journal."""
+    database.table("identity").create({"node": str, "uuid": str, "format_version": int}, pk="node", not_null={"uuid"})
+    database.table("positions").create({"name": str, "position": int, "vector": str}, pk="name", not_null={"position"})
+    database.table("fanouts").create(
+        {
+            "destination": str,
+            "name": str,
+            "start": int,
+            "end": int,
+            "records": int,
+            "first_us": int,
+            "last_us": int,
+        },
+        pk="destination",
+    )
+    database.table("peers").create({"node": str, "vector": str}, pk="node")
+    database.table("incarnations").create({"origin": str, "started_us": int}, pk="origin")
+
+
+@migrations()
+def m002_durable_subscriptions(database: sqlite_utils.Database) -> None:
+    """`start`, `done` and `told` are JSON; a row with `created_us` 0 remembers a deletion."""
+    fanouts = database.table("fanouts")
+    fanouts.add_column("dropped_records", int, not_null_default=0)
+    fanouts.add_column("dropped", str, not_null_default="{}")
+    database.table("given_up").create({"origin": str, "through": int}, pk="origin")
+    database.table("durable_subscriptions").create(
+        {
+            "destination": str,
+            "client": str,
+            "name": str,
+            "created_us": int,
+            "deleted_us": int,
+            "start": str,
+            "done": str,
+            "credit": int,
+            "told": str,
+        },
+        pk=("destination", "client", "name"),
+    )
+
+
+@migrations()
+def m003_facts(database: sqlite_utils.Database) -> None:
+    """What the directory remembers of the mesh: see `mesh_facts`."""
+    database.table("facts").create({"name": str, "value": str}, pk="name", not_null={"value"})
+
+
+@migrations()
+def m004_terms(database: sqlite_utils.Database) -> None:
+    """One row per owner for the term, and one for this node's vote."""
+    columns = {"owner": str, "is_vote": int, "number": int, "server": str}
+    database.table("terms").create(columns, pk=("owner", "is_vote"))
+
+
+@migrations()
+def m005_holders(database: sqlite_utils.Database) -> None:
+    """`holder` of a durable subscription is JSON, `[stamp, origin]`."""
+    database.table("durable_subscriptions").add_column("holder", str, not_null_default="null")
+
+
+TABLES: Final = (
+    "identity",
+    "positions",
+    "fanouts",
+    "peers",
+    "incarnations",
+    "given_up",
+    "durable_subscriptions",
+    "facts",
+    "terms",
+)
+
+
+@migrations()
+def m006_checksums(database: sqlite_utils.Database) -> None:
+    """Each row has a CRC-32 of itself; those that are there get theirs now."""
+    for table in TABLES:
+        database.table(table).add_column("checksum", int, not_null_default=0)
+        for row in list(database.query(f"SELECT rowid AS row_id, * FROM {table}")):
+            number = row.pop("row_id")
+            database.conn.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (row_checksum(row), number))
+
+
+KNOWN_MIGRATIONS: Final = frozenset(
+    {"m001_first", "m002_durable_subscriptions", "m003_facts", "m004_terms", "m005_holders", "m006_checksums"}
+)
+
+
+class SqliteCatalog:
+    """See `ports.Catalog`. Calls from several threads wait for each other."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file, brought to this version, and look at all of it. Raises FutureVersion, LogBroken."""
+        self._lock = threading.Lock()
+        try:
+            self._database = open_migrated(path, migrations, KNOWN_MIGRATIONS)
+            with medium():
+                found = self._database.conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise sqlite3.DatabaseError(found)
+                for table in TABLES:
+                    list(self._rows(table))
+        except (LogBroken, LookupError, TypeError, ValueError) as error:
+            what = f"{path.name} cannot be used (see docs/operations.md, A damaged disk)"
+            raise LogBroken(f"{what}: {error}") from error
+
+    def identity(self) -> Identity | None:
+        with self._lock, medium():
+            for row in self._rows("identity"):
+                return Identity(row["node"], row["uuid"], row["format_version"])
+            return None
+
+    def set_identity(self, identity: Identity) -> None:
+        self._replace("identity", identity._asdict())
+
+    def checkpoint(self) -> CheckpointState:
+        return self._position("checkpoint")
+
+    def fanouts(self) -> dict[str, FanoutExtent]:
+        with self._lock, medium():
+            return {row.pop("destination"): _extent(row) for row in self._rows("fanouts")}
+
+    def cursors(self) -> dict[Name, Cursor]:
+        with self._lock, medium():
+            found = [_cursor(row) for row in self._rows("durable_subscriptions")]
+            return {cursor.name: cursor for cursor in found}
+
+    def given_up(self) -> Vector:
+        with self._lock, medium():
+            return {parse_origin(row["origin"]): row["through"] for row in self._rows("given_up")}
+
+    def terms(self) -> list[TermNote]:
+        with self._lock, medium():
+            return [
+                TermNote(row["owner"], row["number"], row["server"], bool(row["is_vote"]))
+                for row in self._rows("terms")
+            ]
+
+    def commit_checkpoint(
+        self,
+        state: CheckpointState,
+        fanouts: Mapping[str, FanoutExtent],
+        cursors: Sequence[Cursor] = (),
+        given_up: Vector | None = None,
+        terms: Sequence[TermNote] = (),
+    ) -> None:
+        with self._lock, medium(), self._database.atomic():
+            self._put_position("checkpoint", state)
+            self._put("fanouts", [_extent_row(destination, extent) for destination, extent in fanouts.items()])
+            durables = self._database.table("durable_subscriptions")
+            kept = [cursor for cursor in cursors if cursor.created_us or cursor.deleted_us]
+            self._put("durable_subscriptions", [_cursor_row(cursor) for cursor in kept])
+            for cursor in cursors:
+                if not (cursor.created_us or cursor.deleted_us):
+                    durables.delete_where("destination = ? and client = ? and name = ?", list(cursor.name))
+            given = [{"origin": str(origin), "through": through} for origin, through in (given_up or {}).items()]
+            self._put("given_up", given)
+            self._put("terms", [{**note._asdict(), "is_vote": int(note.is_vote)} for note in terms])
+
+    def base(self) -> CheckpointState:
+        return self._position("base")
+
+    def set_base(self, state: CheckpointState) -> None:
+        with self._lock, medium(), self._database.atomic():
+            self._put_position("base", state)
+
+    def peers(self) -> dict[str, Vector]:
+        with self._lock, medium():
+            return {row["node"]: vector_from_json(json.loads(row["vector"])) for row in self._rows("peers")}
+
+    def set_peer(self, node: str, vector: Vector) -> None:
+        self._replace("peers", {"node": node, "vector": json.dumps(vector_to_json(vector))})
+
+    def incarnations(self) -> dict[Origin, int]:
+        with self._lock, medium():
+            rows = self._rows("incarnations", order_by="rowid")
+            return {parse_origin(row["origin"]): row["started_us"] for row in rows}
+
+    def add_incarnation(self, origin: Origin, started_us: int) -> None:
+        self._replace("incarnations", {"origin": str(origin), "started_us": started_us})
+
+    def facts(self) -> dict[str, str]:
+        with self._lock, medium():
+            return {row["name"]: row["value"] for row in self._rows("facts")}
+
+    def set_facts(self, facts: Mapping[str, str | None]) -> None:
+        with self._lock, medium(), self._database.atomic():
+            table = self._database.table("facts")
+            self._put("facts", [{"name": name, "value": value} for name, value in facts.items() if value is not None])
+            for name, value in facts.items():
+                if value is None:
+                    table.delete_where("name = ?", [name])
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    def _replace(self, table: str, row: dict[str, str | int]) -> None:
+        with self._lock, medium(), self._database.atomic():
+            self._put(table, [row])
+
+    def _put(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put `rows` in the places of those with the same key."""
+        if rows:
+            marked = [{**row, "checksum": row_checksum(row)} for row in rows]
+            self._database.table(table).insert_all(marked, replace=True, pk=KEYS.get(table))
+
+    def _rows(self, table: str, where: str | None = None, *values: str, order_by: str | None = None) -> Iterator[Row]:
+        """Those of `table`. Raises sqlite3.DatabaseError when one is not what was written."""
+        for row in self._database.table(table).rows_where(where, values, order_by=order_by):
+            if row.pop("checksum") != row_checksum(row):
+                raise sqlite3.DatabaseError(f"a row of {table} is damaged")
+            yield row
+
+    def _position(self, name: str) -> CheckpointState:
+        with self._lock, medium():
+            for row in self._rows("positions", "name = ?", name):
+                return CheckpointState(row["position"], vector_from_json(json.loads(row["vector"])))
+            return CheckpointState(0, {})
+
+    def _put_position(self, name: str, state: CheckpointState) -> None:
+        row = {"name": name, "position": state.position, "vector": json.dumps(vector_to_json(state.vector))}
+        self._put("positions", [row])
+
+
+def row_checksum(row: Mapping[str, Any]) -> int:
+    """Of everything else in it; never 0."""
+    return crc32(json.dumps([[name, row[name]] for name in sorted(row) if name != "checksum"]).encode()) or 1
+
+
+def _extent_row(destination: str, extent: FanoutExtent) -> dict[str, str | int]:
+    row = {"destination": destination, **extent._asdict()}
+    row["dropped"] = json.dumps(vector_to_json(dict(extent.dropped)))
+    return row
+
+
+def _extent(row: dict[str, Any]) -> FanoutExtent:
+    dropped = vector_from_json(json.loads(row.pop("dropped")))
+    return FanoutExtent(**row, dropped=tuple(Dot(origin, last) for origin, last in dropped.items()))
+
+
+def _cursor_row(cursor: Cursor) -> dict[str, str | int]:
+    return {
+        **cursor.name._asdict(),
+        "created_us": cursor.created_us,
+        "deleted_us": cursor.deleted_us,
+        "start": json.dumps(None if cursor.start is None else vector_to_json(cursor.start)),
+        "done": json.dumps({str(origin): ranges for origin, ranges in cursor.done.items()}),
+        "credit": cursor.credit,
+        "told": json.dumps(vector_to_json(cursor.told)),
+        "holder": json.dumps(None if cursor.holder is None else [cursor.holder[0], str(cursor.holder[1])]),
+    }
+
+
+def _cursor(row: Mapping[str, Any]) -> Cursor:
+    cursor = Cursor(Name(row["destination"], row["client"], row["name"]))
+    cursor.created_us = row["created_us"]
+    cursor.deleted_us = row["deleted_us"]
+    start = json.loads(row["start"])
+    cursor.start = None if start is None else vector_from_json(start)
+    done = json.loads(row["done"])
+    cursor.done = {parse_origin(text): [(after, through) for after, through in ranges] for text, ranges in done.items()}
+    cursor.credit = row["credit"]
+    cursor.told = vector_from_json(json.loads(row["told"]))
+    holder = json.loads(row["holder"])
+    cursor.holder = None if holder is None else (holder[0], parse_origin(holder[1]))
+    return cursor

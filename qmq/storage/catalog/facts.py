@@ -1,0 +1,62 @@
+"""What a directory remembers of the mesh, by name, in the catalog's table of facts.
+
+learner        there is such a fact: the disk began empty (or turned out to be an old copy) and does not count yet
+disk/NODE      the uuid of the directory that this node had when we met it last
+retired/NODE   it is retired: `retirement_fact`
+unchecked      there is such a fact: the queue store may hold what is done long ago (`qmq.server.repair.catch_up`)
+sealed/ORIGIN, forgotten/ORIGIN   a dead incarnation: `seals`
+gone/ORIGIN    where stretches of it end that are nowhere any more: `gone_record`
+self-retired   this node has learnt that it is retired itself: the directory is not used again
+told-after     the longest `takeover_after_seconds`, in ms, that peers may lean on (`qmq.broker.takeover.ownership`)
+queues-in      the kind of queue store that this node used last (`QueueStore.kind`)
+heedless/NODE  when we met it last, it obeyed no terms: it must not be taken over
+unseen         there is such a fact: the node ended in order, and no consumer had seen what it left in its queues
+clock          JSON, `[µs, µs]`: the time when this node last noted it, and when a doubt about its clock began or 0
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from qmq.dots import parse_origin
+from qmq.members import Retirement
+
+LEARNER: Final = "learner"
+DISK: Final = "disk/"
+SELF_RETIRED: Final = "self-retired"
+RETIRED: Final = "retired/"
+HEEDLESS: Final = "heedless/"
+UNCHECKED: Final = "unchecked"
+QUEUES_IN: Final = "queues-in"
+TOLD_AFTER: Final = "told-after"
+CLOCK: Final = "clock"
+UNSEEN: Final = "unseen"
+
+
+def disks_of(facts: Mapping[str, str]) -> dict[str, str]:
+    """Peer → the uuid of its directory."""
+    return {name.removeprefix(DISK): uuid for name, uuid in facts.items() if name.startswith(DISK)}
+
+
+def heedless_of(facts: Mapping[str, str]) -> set[str]:
+    """The peers that obey no terms."""
+    return {name.removeprefix(HEEDLESS) for name in facts if name.startswith(HEEDLESS)}
+
+
+def retirements_of(facts: Mapping[str, str]) -> list[Retirement]:
+    """The nodes that are known to be retired."""
+    return [
+        _read_retirement(name.removeprefix(RETIRED), text) for name, text in facts.items() if name.startswith(RETIRED)
+    ]
+
+
+def retirement_fact(retirement: Retirement) -> dict[str, str | None]:
+    """How it is remembered."""
+    sealed = {str(origin): last for origin, last in retirement.sealed.items()}
+    return {RETIRED + retirement.node: json.dumps({"adopter": retirement.adopter, "sealed": sealed})}
+
+
+def _read_retirement(node: str, text: str) -> Retirement:
+    found = json.loads(text)
+    sealed = {parse_origin(origin): last for origin, last in found["sealed"].items()}
+    return Retirement(node=node, adopter=found["adopter"], sealed=sealed)

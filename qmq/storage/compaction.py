@@ -1,0 +1,261 @@
+"""From journal to stores: what a stretch of the journal comes to, once settles have met their messages.
+
+Pure: fed with batches in log order, it holds the queue messages that are still there at the end, what the queue store
+has to forget, and the records of each fanout. Recovery and checkpoint use the same rules, so a replay and an
+undisturbed run cannot disagree.
+
+Surprising: whether a settle's message is already known is decided by the vector at that point of the log, not by
+looking for the row. That makes the result a function of the log alone, however often it is computed. And messages stay
+the records that they came as until the stretch has ended (`rows`): most of a busy queue's are settled within it.
+"""
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from qmq.cursors import Move
+from qmq.dots import Dot, Origin, Vector, merge
+from qmq.storage.catalog.incarnations import Seal, unpack_seals
+from qmq.storage.format.batch import GAPS, BatchHead, Unpacked, record_slices, unpack_records
+from qmq.storage.format.cursor_record import unpack_move
+from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
+from qmq.storage.format.interfaces import QueueRow, StorageSettings
+from qmq.storage.format.lost_record import Stretch, unpack_gone
+from qmq.storage.format.record import FLAGS_MAX, TIMED, Kind, priority_of, unpack_by_origin, unpack_gap
+from qmq.storage.format.term_record import Terms, is_term, unpack_term
+
+NEVER: Final = 1 << 63
+"""A position that no journal reaches: that kind of store is left alone."""
+_new: Final = tuple.__new__
+_PUBLISH: Final = int(Kind.PUBLISH)
+
+
+class FanoutEntry(NamedTuple):
+    """One record on its way into a fanout log, already packed."""
+
+    origin: Origin
+    sequence: int
+    timestamp_us: int
+    packed: bytes
+
+
+class Reduction:
+    """`vector` and `tombstones` describe the point where the stretch begins; `vector` moves with it.
+
+    `queue_position` and `fanout_position` say from where on each kind of store still needs the journal: batches before
+    one of them move the vector, but leave that store alone. `is_again`: rows of messages that the stretch publishes may
+    be in the queue store already, so that it has to forget them, too.
+    """
+
+    __slots__ = (
+        "vector",
+        "live",
+        "deletes",
+        "tombstones_add",
+        "tombstones_del",
+        "fanouts",
+        "attempts",
+        "moves",
+        "terms",
+        "changes",
+        "given_up",
+        "gone",
+        "seals",
+        "_forgotten",
+        "_known_tombstones",
+        "_failed",
+        "_settings",
+        "_node",
+        "_queue_position",
+        "_fanout_position",
+        "_is_again",
+    )
+
+    def __init__(
+        self,
+        settings: StorageSettings,
+        node: str,
+        vector: Vector,
+        tombstones: set[Dot],
+        *,
+        queue_position: int,
+        fanout_position: int,
+        forgotten: Collection[Origin] = (),
+        is_again: bool = False,
+    ) -> None:
+        self.vector = vector
+        self.live: dict[Origin, dict[int, Unpacked]] = {}
+        """Origin → sequence → queue message published here and not settled, in log order."""
+        self._failed: dict[Dot, int] = {}
+        """How often messages of `live` have failed, of those that have."""
+        self.deletes: dict[str, list[Dot]] = {}
+        """Queue → settled messages that were published before this stretch."""
+        self.tombstones_add: set[Dot] = set()
+        self.tombstones_del: set[Dot] = set()
+        self.fanouts: dict[str, list[FanoutEntry]] = {}
+        self.attempts: dict[str, dict[Dot, int]] = {}
+        """Queue → messages published before this stretch that failed in it → how often they have failed in all."""
+        self.changes = 0
+        """About how many rows of the queue store the stretch touches."""
+        self.moves: list[Move] = []
+        """Of durable subscriptions of fanouts, in log order."""
+        self.terms = Terms()
+        """Of the stretch: those that count at its end."""
+        self.given_up: Vector = {}
+        """What this node gave up in the stretch."""
+        self.seals: list[tuple[str, list[Seal]]] = []
+        """What nodes said of dead incarnations."""
+        self.gone: list[Stretch] = []
+        """What this node said is nowhere any more."""
+        self._forgotten = forgotten
+        self._known_tombstones = tombstones
+        self._settings = settings
+        self._node = node
+        self._queue_position = queue_position
+        self._fanout_position = fanout_position
+        self._is_again = is_again
+
+    def take(self, position: int, head: BatchHead, data: bytes) -> list[Unpacked]:
+        """The next batch of the log; returns its records, none where no store needs them.
+
+        Raises CorruptLog when its records are not what its head says.
+        """
+        origin = head.origin
+        queues = position >= self._queue_position
+        fanouts = position >= self._fanout_position
+        if not queues and not fanouts and not head.attributes & GAPS:
+            self.vector[origin] = head.last
+            return []
+        records = unpack_records(head, data)
+        slices: list[bytes] = []
+        live = self.live.setdefault(origin, {})
+        name = ""
+        is_queue = is_fanout = False
+        known = kind = -1
+        for place, record in enumerate(records):
+            sequence, timestamp_us, what, destination, headers, body = record
+            if what != known:
+                known = what
+                kind = what >> 56
+            if kind == _PUBLISH:
+                if destination != name:
+                    name = destination
+                    is_queue = queues and name.startswith(self._settings.queue_prefix)
+                    is_fanout = fanouts and name.startswith(self._settings.fanout_prefix)
+                if is_queue:
+                    if not (self._known_tombstones or self.tombstones_add) or not self._waited(Dot(origin, sequence)):
+                        live[sequence] = record
+                elif is_fanout:
+                    slices = slices or record_slices(data)
+                    self.fanouts.setdefault(name, []).append(FanoutEntry(origin, sequence, timestamp_us, slices[place]))
+            elif kind == Kind.SETTLE and queues:
+                self.vector[origin] = sequence
+                for of, sequences in unpack_by_origin(body):
+                    self._settle(destination, of, sequences)
+            elif kind == Kind.DEAD and queues:
+                self.vector[origin] = sequence
+                queue, dead, letter = unpack_dead(body)
+                self._settle(queue, dead.origin, [dead.sequence])
+                if not self._waited(Dot(origin, sequence)):
+                    live[sequence] = (sequence, timestamp_us, what, destination, headers, letter)
+            elif kind == Kind.ATTEMPTS and queues:
+                self.vector[origin] = sequence
+                self._fail(destination, unpack_attempts(body))
+            elif kind == Kind.CURSOR and fanouts:
+                self.moves.append(unpack_move(destination, body))
+            elif kind == Kind.SEAL and fanouts:
+                self.seals.append((origin.node, unpack_seals(body)))
+            elif fanouts and is_term(kind, origin.node, self._node):
+                self.terms.take(unpack_term(kind, body))
+            elif kind == Kind.GONE and fanouts and origin.node == self._node:
+                self.gone.append(unpack_gone(body))
+            elif kind == Kind.GAP and head.attributes & GAPS and origin.node == self._node:
+                self._give_up(*unpack_gap(body), queues)
+        self.vector[origin] = head.last
+        self.changes += head.count
+        return records
+
+    def rows(self) -> list[QueueRow]:
+        """`live` as the queue store wants it."""
+        rows: list[QueueRow] = []
+        name = ""
+        known = flags = priority = -1
+        for origin, live in self.live.items():
+            for sequence, timestamp_us, what, destination, headers, body in live.values():
+                if what != known:
+                    known = what
+                    flags = what >> 32 & FLAGS_MAX
+                    priority = priority_of(flags)
+                if destination != name:
+                    name = destination  # one string for all rows of a run
+                due_us = expires_us = 0
+                if flags & TIMED:
+                    due_us, expires_us = self._settings.times_of(headers, timestamp_us)
+                # The classes' own constructors would take as long as everything else here together.
+                dot = _new(Dot, (origin, sequence))
+                attempts = self._failed.get(dot, 0) if self._failed else 0
+                rows.append(
+                    _new(
+                        QueueRow,
+                        (dot, name, timestamp_us, flags, priority, due_us, expires_us, headers, body, attempts),
+                    )
+                )
+        return rows
+
+    def live_count(self) -> int:
+        return sum(map(len, self.live.values()))
+
+    def tombstones(self) -> set[Dot]:
+        """Settles that still wait for their message at the end of the stretch."""
+        return (self._known_tombstones | self.tombstones_add) - self.tombstones_del
+
+    def _waited(self, dot: Dot) -> bool:
+        """Whether a settle has waited for this message. It does not wait any more."""
+        if dot in self.tombstones_add:
+            self.tombstones_add.discard(dot)
+        elif dot in self._known_tombstones:
+            self.tombstones_del.add(dot)
+        else:
+            return False
+        return True
+
+    def _settle(self, queue: str, origin: Origin, sequences: list[int]) -> None:
+        self.changes += len(sequences)
+        if origin in self._forgotten:
+            return  # They were settled before, else their origin would not be forgotten.
+        have = self.vector.get(origin, 0)
+        live = self.live.get(origin)
+        for sequence in sequences:
+            if sequence > have:
+                dot = Dot(origin, sequence)
+                if dot not in self._known_tombstones:
+                    self.tombstones_add.add(dot)
+                if origin.node == self._node:
+                    # Only when the disk lost journal that the queue store had taken: the row is there all the same.
+                    self.deletes.setdefault(queue, []).append(dot)
+            elif live is None or live.pop(sequence, None) is None or self._is_again:
+                self.deletes.setdefault(queue, []).append(Dot(origin, sequence))
+
+    def _fail(self, queue: str, counts: dict[Dot, int]) -> None:
+        self.changes += len(counts)
+        for dot, count in counts.items():
+            origin, sequence = dot
+            if sequence > self.vector.get(origin, 0):
+                continue
+            is_live = sequence in self.live.get(origin, {})
+            if is_live:
+                self._failed[dot] = max(count, self._failed.get(dot, 0))
+            if not is_live or self._is_again:
+                known = self.attempts.setdefault(queue, {})
+                known[dot] = max(count, known.get(dot, 0))
+
+    def _give_up(self, origin: Origin, through: int, queues: bool) -> None:
+        """Records that will not come need no tombstone either."""
+        self.vector[origin] = max(self.vector.get(origin, 0), through)
+        merge(self.given_up, {origin: through})
+        if queues:
+            for dot in list(self.tombstones_add):
+                if dot.origin == origin and dot.sequence <= through:
+                    self.tombstones_add.discard(dot)
+            for dot in self._known_tombstones:
+                if dot.origin == origin and dot.sequence <= through:
+                    self.tombstones_del.add(dot)

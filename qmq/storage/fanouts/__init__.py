@@ -1,0 +1,1 @@
+"""Fanout logs and their readers."""

@@ -1,0 +1,400 @@
+"""Fanout logs: one chain of sparse batches per fanout destination, written by checkpoints, read by late subscribers.
+
+The journal is the truth until a checkpoint has copied a fanout's records here; then the catalog's extent says how much
+of this log counts. What a crashed checkpoint wrote beyond that is cut when the log is opened, and written again.
+
+Retention goes by when records came to this node, as far as checkpoints tell (`Arrival`), and by their own times only
+within that: the clock of an origin may be anywhere. The records themselves keep the times they came with.
+
+Surprising: logs are opened when they are first used and only so many stay open, so a node can have many fanouts.
+"""
+
+import hashlib
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, NoReturn
+
+from qmq.dots import Dot, Origin, Vector, merge
+from qmq.errors import CorruptLog, LogBroken
+from qmq.storage.compaction import FanoutEntry
+from qmq.storage.format.batch import BATCH_BYTES_TARGET, SPARSE, encode_batch, read_head
+from qmq.storage.format.interfaces import CheckpointState, Disk, FanoutExtent, Retention, Shift, StorageSettings
+from qmq.storage.format.segment import FANOUT
+from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, open_chain
+
+FANOUT_DIRECTORY: Final = "fanout"
+OPEN_FILES_MAX: Final = 128
+"""Descriptors of open logs, one per segment; the operating system may allow no more than a thousand in all."""
+SEGMENTS_KEPT: Final = 8
+"""A log is cut into about so many segments, and overstays its retention by at most one of them."""
+SEGMENT_BYTES_MIN: Final = 64 * 1024
+DROPPED_ORIGINS_MAX: Final = 4096
+"""Incarnations of which it is known how far they were dropped; each restart of a publishing node makes one."""
+BOUNDARIES_MAX: Final = 64
+"""Checkpoints remembered per fanout, for readers that name an older journal position."""
+_READABLE_CHARACTERS: Final = 40
+NO_SHIFT: Final = Shift()
+_SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def directory_name(destination: str) -> str:
+    """A file name for any destination: what can be read of it, and a hash that tells it from every other."""
+    readable = "".join(character if character in _SAFE else "_" for character in destination.lower())
+    digest = hashlib.blake2b(destination.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return f"{readable.strip('_')[:_READABLE_CHARACTERS]}-{digest}"
+
+
+class Arrival(NamedTuple):
+    """When the records of one checkpoint came, µs: not before the previous one, and not after this one."""
+
+    earliest_us: int
+    latest_us: int
+
+    def of(self, timestamp_us: int) -> int:
+        """The time that counts for a record with this timestamp."""
+        return min(max(timestamp_us, self.earliest_us), self.latest_us)
+
+
+class FanoutLog:
+    """One fanout's log. `extent` says what counts; everything written since is in `chain` but not yet in it."""
+
+    __slots__ = ("extent", "chain", "missing", "_settings")
+
+    def __init__(self, disk: Disk, node: str, settings: StorageSettings, extent: FanoutExtent) -> None:
+        """Open the log and make it be exactly `extent`. Raises OSError and FutureVersion."""
+        self.extent = extent
+        self._settings = settings
+        directory = f"{FANOUT_DIRECTORY}/{extent.name}"
+        self.chain, unreadable = open_chain(disk, directory, FANOUT, node)
+        for path in unreadable:
+            # Nothing of it can be served in order; it stays beside the log, under a name that no reader takes.
+            disk.rename(path, path + ".bad")
+        _cut_to(self.chain, extent)
+        self.missing = _holes_between(self.chain, extent)
+        """Stretches of what counts for which there is no file: it went missing, or its head or its end did."""
+        if self.chain.end < extent.end:
+            # What follows goes on after what is lost: positions are never used twice.
+            self.chain.add_segment(extent.end, extent.last_us, {})
+
+    def append(self, entries: list[FanoutEntry], retention: Retention, arrival: Arrival) -> FanoutExtent:
+        """Write `entries`, which came at `arrival`, in order, durable on return.
+
+        Returns the extent with them, which the caller commits.
+
+        Segments are a fraction of what `retention` keeps, so that it can be kept to by dropping whole ones.
+        """
+        chain = self.chain
+        extent = self.extent
+        records = extent.records
+        newest_us = min(extent.last_us, arrival.latest_us)
+        is_new = not chain.segments
+        run: list[FanoutEntry] = []
+        size = 0
+        for entry in entries:
+            if run and (entry.origin != run[0].origin or size + len(entry.packed) > BATCH_BYTES_TARGET):
+                newest_us = self._write(run, newest_us, retention, arrival)
+                run, size = [], 0
+            run.append(entry)
+            size += len(entry.packed)
+        newest_us = self._write(run, newest_us, retention, arrival)
+        chain.sync()
+        if is_new:
+            chain.disk.sync_directory(chain.directory)
+        return extent._replace(
+            start=chain.start,
+            end=chain.end,
+            records=records + len(entries),
+            first_us=min(extent.first_us or arrival.of(entries[0].timestamp_us), newest_us),
+            last_us=newest_us,
+        )
+
+    def _write(self, run: list[FanoutEntry], newest_us: int, retention: Retention, arrival: Arrival) -> int:
+        """Write one batch; `newest_us` is the newest time that counts before it. Returns the newest one with it.
+
+        A segment is as old as that, not as what a peer sends late: else retention would drop it too early.
+        """
+        origin: Origin = run[0].origin
+        data = encode_batch(
+            origin,
+            [entry.packed for entry in run],
+            run[0].sequence,
+            run[-1].sequence,
+            run[0].timestamp_us,
+            run[-1].timestamp_us,
+            SPARSE,
+        )
+        newest_us = max(newest_us, arrival.of(run[0].timestamp_us))
+        self._put(data, newest_us, retention)
+        return max(newest_us, arrival.of(run[-1].timestamp_us))
+
+    def _put(self, data: bytes, newest_us: int, retention: Retention) -> None:
+        chain = self.chain
+        if not chain.segments:
+            chain.add_segment(self.extent.end, newest_us, {}, is_synced=False)
+        elif chain.tail_bytes() and self._is_full(len(data), newest_us, retention):
+            chain.sync()
+            chain.add_segment(chain.end, newest_us, {})
+        chain.write(data)
+        chain.extend(len(data))
+
+    def rewrite(self, batches: Iterable[bytes], retention: Retention) -> FanoutExtent:
+        """Write `batches` behind everything that is here, in files of their own, durable on return.
+
+        Returns the extent that consists of them alone. The caller commits it, and then calls `drop`.
+        """
+        chain = self.chain
+        before = self.extent
+        arrival = Arrival(before.first_us, before.last_us)
+        newest_us = before.first_us
+        chain.sync()
+        chain.add_segment(max(chain.end, before.end), newest_us, {})
+        start = chain.segments[-1].base
+        records = 0
+        for data in batches:
+            head = read_head(data)
+            assert head is not None, "whole batches only"
+            newest_us = max(newest_us, arrival.of(head.first_us))
+            self._put(data, newest_us, retention)
+            newest_us = max(newest_us, arrival.of(head.last_us))
+            records += head.count
+        chain.sync()
+        return before._replace(start=start, end=chain.end, records=records, last_us=max(newest_us, before.last_us))
+
+    def _is_full(self, more_bytes: int, newest_us: int, retention: Retention) -> bool:
+        chain = self.chain
+        most = max(SEGMENT_BYTES_MIN, retention.bytes_max // SEGMENTS_KEPT)
+        if chain.tail_bytes() + more_bytes > min(self._settings.segment_bytes_max, most):
+            return True
+        age_us = newest_us - chain.segments[-1].head.created_us
+        return age_us > retention.age_seconds_max * 1_000_000 // SEGMENTS_KEPT
+
+    def seal_full(self) -> list[Damage]:
+        """Write the missing indexes; only once the extent that covers the segments was committed.
+
+        Returns where segments are damaged; these get none.
+        """
+        unsealed = self.chain.unsealed()
+        for segment in unsealed:
+            self.chain.seal(segment)
+        return [found for segment in unsealed for found in segment.damage]
+
+    def without_expired(self, now_us: int, retention: Retention, shift: Shift = NO_SHIFT) -> tuple[FanoutExtent, int]:
+        """The extent without the oldest segments that `retention` gives up, and when the next one is due (µs).
+
+        Commit the extent, then `drop`. When all that is there is too old, an empty segment takes its place.
+        """
+        chain = self.chain
+        # Times ahead of now were believed when nobody could tell: by an older version, or at an opening, which has
+        # no clock.
+        extent = self.extent._replace(last_us=min(self.extent.last_us, now_us))
+        extent = extent._replace(first_us=min(extent.first_us, extent.last_us))
+        age_us = retention.age_seconds_max * 1_000_000
+        if extent.records and now_us - shift.of(extent.last_us) > age_us and chain.tail_bytes():
+            chain.add_segment(chain.end, extent.last_us, {})
+            extent = extent._replace(end=chain.end)
+        segments = chain.segments
+        begun_us = _begun_us(segments, extent.last_us)
+        kept = 0
+        gone: Vector = {}
+        records = 0
+        while kept + 1 < len(segments):
+            over = extent.end - segments[kept].base > retention.bytes_max
+            old = now_us - shift.of(begun_us[kept + 1]) > age_us
+            if not (over or old):
+                break
+            last, count = chain.contents(segments[kept])
+            merge(gone, last)
+            records += count
+            kept += 1
+        newest_us = begun_us[kept + 1] if kept + 1 < len(segments) else extent.last_us
+        left = max(0, extent.records - records)
+        due_us = shift.of(newest_us) + age_us + 1 if left else 0
+        if not kept:
+            return extent, due_us
+        first = segments[kept]
+        dropped = dict(extent.dropped)
+        merge(dropped, gone)
+        extent = extent._replace(
+            start=first.base,
+            records=left,
+            first_us=begun_us[kept],
+            dropped_records=extent.dropped_records + min(records, extent.records),
+            dropped=tuple(Dot(origin, last) for origin, last in dropped.items())[-DROPPED_ORIGINS_MAX:],
+        )
+        return extent, due_us
+
+    def drop(self) -> None:
+        """Remove the files that the committed extent no longer covers."""
+        self.chain.drop_before(self.extent.start)
+        self.chain.disk.sync_directory(self.chain.directory)
+
+    def close(self) -> None:
+        self.chain.close()
+
+
+def _begun_us(segments: Sequence[Segment], last_us: int) -> list[int]:
+    """When each segment was begun: as its head says, but not later than the ones behind it, or what ends them all."""
+    found: list[int] = []
+    for segment in reversed(segments):
+        last_us = min(last_us, segment.head.created_us)
+        found.append(last_us)
+    return found[::-1]
+
+
+def _cut_to(chain: Chain, extent: FanoutExtent) -> None:
+    chain.drop_before(extent.start)
+    while chain.segments and (chain.segments[-1].first > extent.end or extent.end == 0):
+        beyond = chain.segments[-1]
+        chain.disk.remove(beyond.path)
+        chain.segments = chain.segments[:-1]
+    if chain.segments:
+        tail = chain.segments[-1]
+        size = extent.end - tail.base
+        if tail.file.size() > size:
+            tail.file = cut_file(chain.disk, tail.path, tail.file, size)
+        tail.end = tail.base + tail.file.size()
+
+
+def _holes_between(chain: Chain, extent: FanoutExtent) -> list[Damage]:
+    holes: list[Damage] = []
+    place = extent.start
+    for segment in chain.segments:
+        holes.append((place, segment.base))
+        place = max(place, segment.end)
+    holes.append((place, extent.end))
+    return [(start, end) for start, end in holes if start < end]
+
+
+class FanoutLogs:
+    """The open logs of a node, by destination, and what of them counts since which checkpoint.
+
+    `get`, `hold` and `release` are guarded by the owner: one caller at a time. `commit` and `locate` never wait for a
+    disk, so the event loop may ask where a reader has to begin.
+    """
+
+    def __init__(
+        self, disk: Disk, node: str, settings: StorageSettings, state: CheckpointState, extents: dict[str, FanoutExtent]
+    ) -> None:
+        self.state = state
+        """The last committed checkpoint."""
+        self.extents = extents
+        """Destination → what counts, as committed."""
+        self.damaged: dict[str, str] = {}
+        """Logs that were found damaged since the start and are not mended, and what is wrong with them."""
+        self.rewritten: dict[str, int] = {}
+        """Destination → where a log begins that was written anew since the start."""
+        self._opened_position = state.position
+        self._boundaries: dict[str, list[tuple[int, int]]] = {}
+        self._swap = threading.Lock()
+        self._disk = disk
+        self._node = node
+        self._settings = settings
+        self._open: dict[str, FanoutLog] = {}
+        self._held = ""
+        self._written: dict[str, FanoutExtent] = {}
+
+    def get(self, destination: str) -> FanoutLog:
+        """The log of `destination`, opened if it was not; others may be closed for it. Raises LogBroken.
+
+        Stays open at least until the next `get`, `hold` or `release`.
+        """
+        log = self._open.pop(destination, None)
+        if log is None:
+            # What waits for its commit must not be cut off by a reader who opens the log in between.
+            extent = self._written.get(destination) or self.extents.get(destination)
+            extent = extent or FanoutExtent(directory_name(destination), 0, 0, 0, 0, 0)
+            self._close_idle()
+            try:
+                log = FanoutLog(self._disk, self._node, self._settings, extent)
+            except OSError as error:
+                raise LogBroken(f"cannot open the log of {destination}: {error}") from error
+        self._open[destination] = log
+        return log
+
+    def hold(self, destination: str) -> FanoutLog:
+        """`get` a log that stays open until `release`, for the one thread that writes. Raises LogBroken."""
+        log = self.get(destination)
+        self._held = destination
+        return log
+
+    def release(self, written: FanoutExtent | None = None) -> None:
+        """The held log may be closed again; `written` is what it has now, durable but not yet committed."""
+        if written is not None:
+            self._written[self._held] = written
+        self._held = ""
+        self._close_idle()
+
+    def commit(self, state: CheckpointState, extents: dict[str, FanoutExtent]) -> None:
+        """The catalog has taken these; readers see both from now on, in one step."""
+        with self._swap:
+            for destination, extent in extents.items():
+                boundaries = self._boundaries.setdefault(destination, [])
+                if not boundaries:
+                    before = self.extents.get(destination)
+                    boundaries.append((self._opened_position, before.end if before else 0))
+                boundaries.append((state.position, extent.end))
+                del boundaries[:-BOUNDARIES_MAX]
+                self.extents[destination] = extent
+                self._written.pop(destination, None)
+                log = self._open.get(destination)
+                if log is not None:
+                    log.extent = extent
+            self.state = state
+
+    def replaced(self, destination: str) -> None:
+        """The committed extent is a log that was written anew: no position of the former one means anything in it."""
+        with self._swap:
+            extent = self.extents[destination]
+            self._boundaries[destination] = [(self.state.position, extent.end)]
+            self.rewritten[destination] = extent.start
+            self._open[destination].missing = []
+
+    def refuse(self, destination: str, what: str) -> NoReturn:
+        """Unknown is not the same as nothing: a reader that went on would never miss what it was not given."""
+        self.damaged[destination] = what
+        raise CorruptLog(f"{destination}: {what}")
+
+    def reopen(self, destination: str) -> None:
+        """Forget what was written and not committed: the next `get` cuts it off. Not while it is held."""
+        self._written.pop(destination, None)
+        log = self._open.pop(destination, None)
+        if log is not None:
+            log.close()
+
+    def view(self, destination: str) -> tuple[CheckpointState, FanoutExtent | None]:
+        """The checkpoint, and what it covers of `destination`; of the same moment."""
+        with self._swap:
+            return self.state, self.extents.get(destination)
+
+    def locate(self, destination: str, journal_position: int) -> int:
+        """A position of the fanout log before which everything came from before `journal_position` of the journal."""
+        with self._swap:
+            if journal_position >= self.state.position:
+                extent = self.extents.get(destination)
+                return extent.end if extent else 0
+            boundaries = self._boundaries.get(destination, [])
+            index = bisect_right(boundaries, journal_position, key=_boundary_position) - 1
+            return boundaries[index][1] if index >= 0 else 0
+
+    def _close_idle(self) -> None:
+        """Close the logs used longest ago, until `OPEN_FILES_MAX` holds."""
+        if len(self._open) <= 1:
+            return
+        files = sum(len(log.chain.segments) for log in self._open.values())
+        for destination in list(self._open):
+            if files <= OPEN_FILES_MAX:
+                return
+            if destination != self._held:
+                log = self._open.pop(destination)
+                files -= len(log.chain.segments)
+                log.close()
+
+    def close(self) -> None:
+        for log in self._open.values():
+            log.close()
+        self._open.clear()
+
+
+def _boundary_position(boundary: tuple[int, int]) -> int:
+    return boundary[0]

@@ -1,0 +1,320 @@
+"""Reading one fanout as if it were one log: first its fanout log, then the journal since the last checkpoint.
+
+A `FanoutPosition` stays right when a checkpoint moves records from the journal to the fanout log between two reads,
+and when segments are dropped: it says how far the fanout log was read, how far the journal was, and up to which
+sequence of each origin records were taken from the journal. The next read skips exactly those in the log.
+
+Surprising: which journal batches hold records of a fanout is found out only when somebody reads, and remembered until
+the next checkpoint; a node without late readers pays nothing for it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from qmq.dots import Dot, Origin, Vector, covers, merge
+from qmq.errors import CorruptLog, LogBroken
+from qmq.storage.fanouts.log import FanoutLogs
+from qmq.storage.format.batch import batch_records, published_destinations
+from qmq.storage.format.interfaces import FanoutExtent
+from qmq.storage.format.record import Kind, Record
+from qmq.storage.log.chain import Damage
+from qmq.storage.log.journal import Journal, Mark
+
+_INDEX_READ_BYTES: Final = 1024 * 1024
+
+
+class FanoutPosition(NamedTuple):
+    """Where a reader of one fanout stands. Keep it as it is; it means nothing for another fanout or node."""
+
+    log_position: int
+    journal_position: int
+    """Everything of this fanout before this journal position was returned, once a read says `at_end`."""
+    seen: tuple[tuple[Origin, int], ...]
+
+
+class FanoutPage(NamedTuple):
+    """What one read gives. `dropped`: retention had given up what was here; per origin, how far."""
+
+    rows: list[tuple[Origin, Record]]
+    position: FanoutPosition
+    at_end: bool
+    dropped: tuple[Dot, ...]
+
+
+class FanoutBegin(NamedTuple):
+    """A place to begin: read from `position`, and leave out the first `skip` records. `before` is the vector there."""
+
+    position: FanoutPosition
+    skip: int
+    before: Vector
+
+
+class FanoutInfo(NamedTuple):
+    """What one fanout holds now, fanout log and journal together. `bytes` counts the fanout log only."""
+
+    records: int
+    bytes: int
+    first_us: int
+    last_us: int
+
+
+class _Entry(NamedTuple):
+    position: int
+    size: int
+    origin: Origin
+    last: int
+    records: int
+    first_us: int
+    last_us: int
+
+
+class FanoutReader:
+    """See the module's opening. Methods are for one caller at a time, but `start` and `at` for any."""
+
+    def __init__(self, journal: Journal, logs: FanoutLogs, prefix: str) -> None:
+        self._journal = journal
+        self._logs = logs
+        self._prefix = prefix
+        self._index: dict[str, list[_Entry]] = {}
+        self._indexed_from = 0
+        self._indexed_to = 0
+
+    def start(self) -> FanoutPosition:
+        """Before everything that is kept."""
+        return FanoutPosition(0, 0, ())
+
+    def after(self, destination: str, vector: Vector) -> FanoutPosition:
+        """Before everything that `vector` does not cover: for a reader that resumes with what it has.
+
+        Whole segments that it covers are passed over by their index.
+        """
+        _, extent = self._logs.view(destination)
+        log_position = 0
+        if extent is not None and covers(vector, dict(extent.dropped)):
+            chain = self._logs.get(destination).chain
+            for segment, after in zip(chain.segments, chain.segments[1:], strict=False):
+                bad: list[Damage] = []
+                if after.base > extent.end or not covers(vector, chain.contents(segment, bad)[0]) or bad:
+                    break
+                log_position = after.base
+        return FanoutPosition(log_position, 0, tuple(vector.items()))
+
+    def at_offset(self, destination: str, offset: int) -> FanoutBegin:
+        """Before the record that is the `offset`-th ever kept here, from 0 on; the first kept one if that is gone.
+
+        Beyond the end: the end. `offset` -1 is the last record there is.
+        """
+        entries, extent = self._entries(destination)
+        left = offset - (extent.dropped_records if extent else 0)
+        if offset < 0:
+            left = max(0, sum(entry.records for entry in entries) + offset)
+        return self._begin(destination, extent, entries, lambda entry, seen: entry.records <= left - seen, left)
+
+    def since(self, destination: str, timestamp_us: int) -> FanoutBegin:
+        """Before the first kept record that was accepted at `timestamp_us` or later; the end when there is none."""
+        entries, extent = self._entries(destination)
+        begin = self._begin(destination, extent, entries, lambda entry, seen: entry.last_us < timestamp_us, 0)
+        rows = self.page(destination, begin.position, 1).rows
+        skip = 0
+        while skip < len(rows) and rows[skip][1].timestamp_us < timestamp_us:
+            skip += 1
+        before = dict(begin.before)
+        merge(before, {origin: record.sequence for origin, record in rows[:skip]})
+        return FanoutBegin(begin.position, skip, before)
+
+    def at(self, destination: str, mark: Mark) -> FanoutPosition:
+        """Before the first record whose batch begins at a mark of the journal or later, also when that is dropped."""
+        journal_position, before = mark
+        return FanoutPosition(self._logs.locate(destination, journal_position), journal_position, tuple(before.items()))
+
+    def _at(self, destination: str, journal_position: int) -> FanoutPosition:
+        """As `at`, of a position whose vector has to be found.
+
+        Reads at most `MARK_BYTES` of the journal's tail for a position that was appended by this process.
+        """
+        log_position = self._logs.locate(destination, journal_position)
+        seen = self._journal.vector_at(journal_position)
+        if journal_position < self._journal.start:
+            # Nobody knows any more what came before it: rather twice than never. Asked last, as it may be dropped now.
+            return FanoutPosition(log_position, 0, ())
+        return FanoutPosition(log_position, journal_position, tuple(seen.items()))
+
+    def read(
+        self, destination: str, position: FanoutPosition, bytes_max: int
+    ) -> tuple[list[tuple[Origin, Record]], FanoutPosition, bool]:
+        """Records from `position` on, about `bytes_max` of log but at least one batch; the position after; at end?"""
+        return self.page(destination, position, bytes_max)[:3]
+
+    def page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
+        """As `read`, and what retention had taken away before it. Raises CorruptLog where the log is damaged."""
+        start = self._kept_from(destination)
+        while True:
+            page = self._page(destination, position, bytes_max)
+            start, before = self._kept_from(destination), start
+            if start == before or position.log_position >= start:
+                return page
+            # Retention dropped it while it was read: what was found may have a hole that nobody was told of.
+
+    def _kept_from(self, destination: str) -> int:
+        _, extent = self._logs.view(destination)
+        return extent.start if extent is not None else 0
+
+    def _page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
+        state, extent = self._logs.view(destination)
+        checkpoint = state.position
+        self._update(checkpoint)
+        found: list[tuple[Origin, Record]] = []
+        seen = dict(position.seen)
+        left = bytes_max
+        log_position = position.log_position
+        dropped: tuple[Dot, ...] = ()
+        if extent is not None:
+            if 0 < log_position < self._logs.rewritten.get(destination, 0):
+                raise CorruptLog(f"{destination}: its log was written anew since this reader began")
+            if log_position < extent.start:
+                dropped = extent.dropped
+                log_position = extent.start
+            log = self._logs.get(destination)
+            chain = log.chain
+            while log_position < extent.end:
+                if left <= 0:
+                    after = FanoutPosition(log_position, position.journal_position, position.seen)
+                    return FanoutPage(found, after, False, dropped)
+                bad: list[Damage] = []
+                try:
+                    batches = chain.read(log_position, left, [], bad)
+                except OSError as error:
+                    raise LogBroken(f"cannot read the log of {destination}: {error}") from error
+                if bad and bad[0][0] < extent.end:
+                    self._logs.refuse(destination, f"its log is damaged from {bad[0][0]} to {bad[0][1]}")
+                reached = batches[-1][0] if batches else extent.end
+                for begin, end in log.missing:
+                    if log_position < end and begin < min(reached, extent.end):
+                        self._logs.refuse(destination, f"its log has no file from {begin} to {end}")
+                if not batches:
+                    log_position = extent.end
+                for start, head, data in batches:
+                    if start >= extent.end:
+                        log_position = extent.end
+                        break
+                    log_position = start + head.size
+                    left -= head.size
+                    known = seen.get(head.origin, 0)
+                    if head.last > known:
+                        found.extend((head.origin, record) for record in batch_records(data) if record.sequence > known)
+        journal_position = position.journal_position
+        if journal_position < checkpoint:
+            # `seen` stays: a resuming reader's vector may reach beyond the checkpoint.
+            journal_position = checkpoint
+        # The index lacks what could not be read, of whatever fanout it was.
+        unreadable = min((start for start, _ in self._journal.damage if start >= journal_position), default=None)
+        entries = self._index.get(destination, [])
+        for entry in entries[bisect_right(entries, journal_position - 1, key=_entry_position) :]:
+            if unreadable is not None and entry.position > unreadable:
+                break
+            if left <= 0:
+                after = FanoutPosition(log_position, entry.position, tuple(seen.items()))
+                return FanoutPage(found, after, False, dropped)
+            known = seen.get(entry.origin, 0)
+            left -= entry.size
+            if entry.last <= known:
+                continue
+            read = self._journal.read(entry.position, entry.size)
+            if not read or read[0][0] != entry.position:
+                if entry.position < self._journal.start:
+                    # A checkpoint has carried it into the log, and dropped it here, since we began.
+                    return self._page(destination, position, bytes_max)
+                # Damage is passed over by the journal, which then returns a batch further on.
+                raise CorruptLog(f"{destination}: the journal is damaged at {entry.position}")
+            found.extend(
+                (entry.origin, record)
+                for record in batch_records(read[0][2])
+                if record.destination == destination and record.kind == Kind.PUBLISH and record.sequence > known
+            )
+            seen[entry.origin] = entry.last
+        if unreadable is not None:
+            if left <= 0:
+                return FanoutPage(found, FanoutPosition(log_position, unreadable, tuple(seen.items())), False, dropped)
+            raise CorruptLog(f"{destination}: the journal is damaged at {unreadable}")
+        return FanoutPage(found, FanoutPosition(log_position, self._indexed_to, tuple(seen.items())), True, dropped)
+
+    def _entries(self, destination: str) -> tuple[list[_Entry], FanoutExtent | None]:
+        """Every batch of the fanout that is kept, in order: of its log (`in_log`), then of the journal."""
+        state, extent = self._logs.view(destination)
+        self._update(state.position)
+        entries: list[_Entry] = []
+        if extent is not None:
+            chain = self._logs.get(destination).chain
+            for segment in chain.segments:
+                if segment.base < extent.start or segment.first >= extent.end:
+                    continue
+                for found in chain.index_of(segment):
+                    place = segment.base + found.offset
+                    if place < extent.end:
+                        size = 0
+                        entries.append(_Entry(place, size, found.origin, found.last, *found[4:]))
+        return entries + self._index.get(destination, []), extent
+
+    def _begin(
+        self,
+        destination: str,
+        extent: FanoutExtent | None,
+        entries: list[_Entry],
+        passes: Callable[[_Entry, int], bool],
+        left: int,
+    ) -> FanoutBegin:
+        """Before the first batch that `passes` does not pass by; it is asked with the records before that batch."""
+        before: Vector = dict(extent.dropped) if extent else {}
+        records = 0
+        for entry in entries:
+            if not passes(entry, records):
+                skip = max(0, left - records)
+                if entry.size:
+                    return FanoutBegin(self._at(destination, entry.position), skip, before)
+                return FanoutBegin(FanoutPosition(entry.position, 0, ()), skip, before)
+            records += entry.records
+            merge(before, {entry.origin: entry.last})
+        return FanoutBegin(self._at(destination, self._indexed_to), 0, before)
+
+    def info(self, destination: str) -> FanoutInfo:
+        """Counts and times, µs, 0 when there is nothing; of the fanout log the times that count for retention."""
+        state, extent = self._logs.view(destination)
+        self._update(state.position)
+        entries = self._index.get(destination, [])
+        records = (extent.records if extent else 0) + sum(entry.records for entry in entries)
+        first_us = extent.first_us if extent and extent.records else (entries[0].first_us if entries else 0)
+        last_us = entries[-1].last_us if entries else (extent.last_us if extent else 0)
+        return FanoutInfo(records, extent.end - extent.start if extent else 0, first_us, last_us)
+
+    def _update(self, checkpoint: int) -> None:
+        """Bring the index to the journal's end, and forget what the checkpoint there has taken over."""
+        if self._indexed_from < checkpoint:
+            for destination in list(self._index):
+                entries = self._index[destination]
+                kept = entries[bisect_right(entries, checkpoint - 1, key=_entry_position) :]
+                if kept:
+                    self._index[destination] = kept
+                else:
+                    del self._index[destination]
+            self._indexed_from = checkpoint
+            self._indexed_to = max(self._indexed_to, checkpoint)
+        end = self._journal.end
+        while self._indexed_to < end:
+            batches = self._journal.read(self._indexed_to, _INDEX_READ_BYTES)
+            if not batches:
+                self._indexed_to = end
+            for start, head, data in batches:
+                if start >= end:
+                    self._indexed_to = end
+                    return
+                for destination, records in published_destinations(data).items():
+                    if destination.startswith(self._prefix):
+                        self._index.setdefault(destination, []).append(
+                            _Entry(start, head.size, head.origin, head.last, records, head.first_us, head.last_us)
+                        )
+                self._indexed_to = start + head.size
+
+
+def _entry_position(entry: _Entry) -> int:
+    return entry.position

@@ -1,0 +1,1 @@
+"""The on-disk format: records, batches, segments, checksums, and the interfaces of every store."""

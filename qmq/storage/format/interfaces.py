@@ -1,0 +1,398 @@
+"""The seams of storage: what it asks of a disk, of a catalog and of a queue store, and the settings it obeys.
+
+Everything else in this package is written against these four classes, so a node can run on real files (`disk`,
+`catalog`, `queue_store`) or on twins in memory that fail on demand (`memory`). All calls block and are made from
+worker threads; what may be called at the same time is said per class.
+
+Surprising: position (a place in the journal) is an int that only grows, also over restarts and dropped segments.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from errno import EDQUOT, ENOSPC
+from typing import Final, Literal, NamedTuple, Protocol
+
+from qmq.cursors import Cursor, Name
+from qmq.dots import Dot, Origin, Vector
+from qmq.storage.format.term_record import TermNote
+
+Sync = Literal["always", "interval", "never"]
+MIB = 1024 * 1024
+SEQUENCE_MAX = (1 << 63) - 1
+NO_ROOM: Final = (ENOSPC, EDQUOT)
+"""What a disk without room says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long sealed segments of a fanout log stay. Whichever bound is passed first drops the oldest segment."""
+
+    age_seconds_max: int = 7 * 86400
+    bytes_max: int = 10 * 1024 * MIB
+
+
+def no_times(headers: bytes, timestamp_us: int) -> tuple[int, int]:
+    """What storage assumes of messages as long as nobody tells it how to read their headers: no due time, no expiry."""
+    return 0, 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    """What the operator chose. Bytes are bytes on disk."""
+
+    sync: Sync = "always"
+    """`always`: an append is durable on return. Otherwise the owner calls `Journal.sync` when it wants that."""
+    segment_bytes_max: int = 64 * MIB
+    reserve_bytes: int = 64 * MIB
+    """Free space that only settles may use, so that queues can drain when the disk is full."""
+    journal_keep_bytes: int = 1024 * MIB
+    """Kept although every member has it, so that a returning peer or reader finds it."""
+    journal_bytes_max: int = 10 * 1024 * MIB
+    journal_age_seconds_max: int = 7 * 86400
+    fanout_retention: Retention = Retention()
+    fanout_prefix: str = "/fanout/"
+    queue_prefix: str = "/queue/"
+    times_of: Callable[[bytes, int], tuple[int, int]] = no_times
+    """(header block, timestamp µs) → (due µs, expires µs), 0 = none. Only asked about records with the TIMED flag."""
+    software: str = "qmq"
+    """Written into START records, for the reader of a dump."""
+
+
+class File(Protocol):
+    """One append-only file. `read` may be called by any thread at any time; the rest by one thread at a time."""
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`. OSError: how much was written is unknown."""
+
+    def sync(self) -> None:
+        """Return once all that was written survives a power cut. OSError: unknown what does."""
+
+    def cut(self, size: int) -> None:
+        """Leave the first `size` bytes only; durable after the next `sync`. Takes no room."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes at `offset`; fewer only at the end of the file."""
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Times before `before_us` count as `by_us` later, so that nothing looks too old by a clock that is in doubt."""
+
+    before_us: int = 0
+    by_us: int = 0
+
+    def of(self, time_us: int) -> int:
+        """The time that counts."""
+        return time_us + self.by_us if time_us < self.before_us else time_us
+
+
+class Disk(Protocol):
+    """A data directory. Paths are relative to it and use `/`. Missing files raise FileNotFoundError."""
+
+    def lock(self) -> None:
+        """Take the directory for this process until `unlock`. Raises DirectoryInUse."""
+
+    def unlock(self) -> None: ...
+
+    def make_directory(self, path: str) -> None:
+        """With its parents, durable on return; nothing happens when it exists."""
+
+    def create(self, path: str) -> File:
+        """A new, empty file; what stood there before is replaced. Durable only after `sync_directory`."""
+
+    def open(self, path: str) -> File:
+        """An existing file, for reading and appending."""
+
+    def names(self, directory: str) -> list[str]:
+        """What is in `directory`, sorted; empty when it does not exist."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Put `old` in the place of `new` in one step. Durable only after `sync_directory`."""
+
+    def remove(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None:
+        """Return once the names in `path` survive a power cut."""
+
+    def free_bytes(self) -> int:
+        """Without what the reserve's file holds."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the reserve's file holds: room that is there to be given up. Waits for nothing."""
+
+    def hold_reserve(self, size: int) -> None:
+        """Let the reserve's file hold `size` bytes. Nothing changes where there is no room for it."""
+
+    def give_up_reserve(self, size: int) -> bool:
+        """Free `size` bytes of it or somewhat more, or all that is left; False: there was nothing left."""
+
+
+class QueueRow(NamedTuple):
+    """One queue message that was not settled when the checkpoint passed it. Times are µs since 1970."""
+
+    dot: Dot
+    queue: str
+    timestamp_us: int
+    flags: int
+    priority: int
+    """0–9, as in `flags`."""
+    due_us: int
+    """Not to be handed out before; 0 = at once."""
+    expires_us: int
+    """Of no use from then on; 0 = never."""
+    headers: bytes
+    body: bytes
+    attempts: int = 0
+    """Deliveries that have failed."""
+
+
+NO_ATTEMPTS: Final[Mapping[str, Mapping[Dot, int]]] = {}
+
+
+class Lack(NamedTuple):
+    """A queue store was damaged: unsettled messages of `origin` after `after`, up to `through`, may be missing."""
+
+    origin: Origin
+    after: int
+    through: int
+    sequence: int = 0
+    """That of the damaged row, as far as it can be believed; 0: more than a row is missing."""
+    queue: str = ""
+    """That of the damaged row."""
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether just the message is missing that the damaged row says it is."""
+        return self.after + 1 == self.through == self.sequence
+
+
+class QueueHead(NamedTuple):
+    """What the store holds of one queue, of the messages that one node accepted."""
+
+    messages: int
+    body_bytes: int
+    priorities: tuple[int, ...]
+    """Those that have rows, high first."""
+    next_due_us: int
+    """The smallest due time after the asked one; 0 = none."""
+
+
+class RowDamage:
+    """The damaged rows that one opening of a queue store has met; only grows."""
+
+    __slots__ = ("told", "met")
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        """In words; to a bound."""
+        self.met = 0
+
+
+class QueueStore(Protocol):
+    """Unsettled queue messages of all nodes. Survives a crash at any moment.
+
+    `apply`, `give_back` and `close` by one caller at a time. The other methods may be called by any thread at any time:
+    they do not wait for an `apply` under way, and see what the last finished one left.
+
+    A row whose checksum does not fit is never answered. It stays where it is, and what it may have been becomes one of
+    `lacks`, until `mend` says what belongs there.
+
+    Raises LogBroken when the medium fails; an `apply` is then all there or not at all. Where the file itself is damaged
+    that is `Malformed`, and the next opening puts it aside.
+    """
+
+    @property
+    def kind(self) -> str:
+        """`sqlite`, `postgresql`, `memory`."""
+
+    @property
+    def damage(self) -> RowDamage:
+        """Waits for nobody."""
+
+    def apply(
+        self,
+        upserts: Sequence[QueueRow],
+        deletes: Mapping[str, Sequence[Dot]],
+        tombstones_add: Collection[Dot],
+        tombstones_del: Collection[Dot],
+        position: int,
+        attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
+    ) -> None:
+        """All of it or nothing, durable on return; `upserts` first, then `attempts`, then `deletes` (queue → dots).
+
+        `attempts` (queue → dot → deliveries that have failed) raises what the rows say, and means nothing to dots that
+        are not here. Deleting what is not there is no error, and a row that is there already stays as it is: a dot
+        names one message for ever. The same goes for tombstones. Raises DiskFull, where the medium can tell; nothing
+        has changed then.
+        """
+
+    def give_back(self) -> bool:
+        """Let the file system have some of the space that messages have left, in one short step; whether there is more.
+
+        By the caller of `apply`, not beside it. Raises DiskFull; nothing has changed then.
+        """
+
+    def lacks(self) -> list[Lack]:
+        """What is damaged, as far as it was met by a read or is remembered, and not mended yet."""
+
+    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+        """Remember these for good; but for them the store is right up to `position`. By the caller of `apply`."""
+
+    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: "Lack | None") -> None:
+        """`rows` are missing no more, and of `lack` only `left` is. The damaged row goes.
+
+        A row that is there already stays as it is. Of a single message that a checkpoint has settled since it was
+        missed nothing comes back: that ended the lack, whatever others still know. By the caller of `apply`. All or
+        nothing, durable on return. Raises DiskFull; nothing has changed then.
+        """
+
+    def position(self) -> int:
+        """The journal position up to which this store is right; 0 at first, below it in one that began anew."""
+
+    def nodes(self) -> list[str]:
+        """Whose messages may be here."""
+
+    def is_empty(self, node: str) -> bool:
+        """Whether no message that `node` accepted is here."""
+
+    def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
+        """What is here of `queues`; those without a row are absent. Nothing is counted, so it costs little."""
+
+    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+        """Up to `limit` rows of that priority whose due time is not after `now_us`, in order of acceptance.
+
+        That is: origins in the order this store met them, and each by sequence. Only what comes after `after`, which
+        need not be here (any more); nothing comes after a dot whose origin this store has never met. Fewer than
+        `limit` means that there are no more.
+        """
+
+    def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
+        """Up to `limit` rows with `after_us` < due time <= `until_us`, by due time."""
+
+    def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
+        """Rows of all queues with 0 < expiry <= `until_us`, by expiry.
+
+        The last one is the `limit`-th, or the first with which headers and bodies come to `bytes_max`; when neither
+        is so, there are no more.
+        """
+
+    def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
+        """(queue, messages, bytes of bodies), up to `limit` queues that come after `after`, by name.
+
+        Of what `node` accepted, or of all nodes; queues without a message are left out.
+        """
+
+    def tombstones(self) -> set[Dot]:
+        """Settled messages that have not come yet."""
+
+    def origins(self) -> list[Origin]:
+        """Whose messages are here."""
+
+    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        """(sequence, queue, attempts) of up to `limit` rows with `after` < sequence <= `through`, by sequence.
+
+        Looks at each queue of the origin and at the bodies, so it is for repairs and not for every day.
+        """
+
+    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+        """The rows there, by sequence: about `bytes_max` of headers and bodies, but at least one if there is one."""
+
+    def close(self) -> None: ...
+
+
+class Identity(NamedTuple):
+    """Whose directory this is. The uuid is drawn once per directory, so a wiped disk shows."""
+
+    node: str
+    uuid: str
+    format_version: int
+
+
+class FanoutExtent(NamedTuple):
+    """What of a fanout log counts: bytes from `start` to `end` (positions of that log) in the directory `name`.
+
+    `dropped` and `dropped_records` tell of what retention gave up: per origin the last sequence, and how many in all.
+    """
+
+    name: str
+    start: int
+    end: int
+    records: int
+    first_us: int
+    last_us: int
+    dropped_records: int = 0
+    dropped: tuple[Dot, ...] = ()
+
+
+class CheckpointState(NamedTuple):
+    """The journal position that all stores have reached, and the vector there."""
+
+    position: int
+    vector: Vector
+
+
+class Catalog(Protocol):
+    """The small facts that must change together. One caller at a time; every call that changes is durable on return.
+
+    Raises LogBroken when the medium fails.
+    """
+
+    def identity(self) -> Identity | None:
+        """None in a fresh directory."""
+
+    def set_identity(self, identity: Identity) -> None: ...
+
+    def checkpoint(self) -> CheckpointState: ...
+
+    def fanouts(self) -> dict[str, FanoutExtent]:
+        """Destination → what counts of its log."""
+
+    def cursors(self) -> dict[Name, Cursor]:
+        """The durable subscriptions, and deletions that are still remembered."""
+
+    def given_up(self) -> Vector:
+        """Per origin, up to where this node gave up on records that no peer kept."""
+
+    def terms(self) -> list[TermNote]:
+        """The terms and votes that count."""
+
+    def commit_checkpoint(
+        self,
+        state: CheckpointState,
+        fanouts: Mapping[str, FanoutExtent],
+        cursors: Sequence[Cursor] = (),
+        given_up: Vector | None = None,
+        terms: Sequence[TermNote] = (),
+    ) -> None:
+        """The commit point of a checkpoint, all or nothing: position, vector, and what changed of the rest.
+
+        A cursor without any stamp is forgotten.
+        """
+
+    def base(self) -> CheckpointState:
+        """Where the kept journal starts, and the vector of what was dropped before."""
+
+    def set_base(self, state: CheckpointState) -> None: ...
+
+    def peers(self) -> dict[str, Vector]:
+        """Peer → the last durable vector it reported and this node noted."""
+
+    def set_peer(self, node: str, vector: Vector) -> None: ...
+
+    def incarnations(self) -> dict[Origin, int]:
+        """This node's own runs → when they began, µs; in that order."""
+
+    def add_incarnation(self, origin: Origin, started_us: int) -> None: ...
+
+    def facts(self) -> dict[str, str]:
+        """What this directory remembers of the mesh, by name (`qmq.storage.catalog.facts`)."""
+
+    def set_facts(self, facts: Mapping[str, str | None]) -> None:
+        """All of them or none; None forgets one."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,58 @@
+"""GONE records: a stretch of one origin is nowhere any more, neither in the mesh nor with who is put aside.
+
+A GAP says what its node has given up and knows nothing about; a GONE says that there is nothing to be known: its node
+has something else in its journal for the stretch (`batch.REST`), and only readers of fanouts have to be told. It
+counts for the node that wrote it. Readers can come long after the record has left the journal, so the catalog remembers
+it (`facts`).
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgpack
+
+from qmq.dots import Origin, parse_origin
+from qmq.errors import CorruptLog
+from qmq.lost_ranges import Gone
+
+GONE: Final = "gone/"
+
+
+class Stretch(NamedTuple):
+    """Records `first` to `last` of `origin`."""
+
+    origin: Origin
+    first: int
+    last: int
+
+
+def pack_gone(stretch: Stretch) -> bytes:
+    """Body of a GONE: `[node, incarnation, first, last]`."""
+    packed: bytes = msgpack.packb([*stretch.origin, stretch.first, stretch.last])
+    return packed
+
+
+def unpack_gone(body: bytes) -> Stretch:
+    """The inverse of `pack_gone`; what a later version adds is ignored. Raises CorruptLog for anything else."""
+    try:
+        node, incarnation, first, last, *_ = msgpack.unpackb(body)
+        return Stretch(Origin(str(node), int(incarnation)), int(first), int(last))
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        raise CorruptLog(f"not a stretch of records: {error}") from error
+
+
+def gone_of(facts: Mapping[str, str]) -> Gone:
+    """What the catalog remembers."""
+    return Gone(
+        {
+            parse_origin(name.removeprefix(GONE)): json.loads(text)
+            for name, text in facts.items()
+            if name.startswith(GONE)
+        }
+    )
+
+
+def gone_facts(gone: Gone, origins: Iterable[Origin]) -> dict[str, str | None]:
+    """How what is gone of these is remembered; None: not any more."""
+    return {f"{GONE}{origin}": json.dumps(gone.ends[origin]) if origin in gone.ends else None for origin in origins}

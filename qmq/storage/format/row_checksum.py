@@ -1,0 +1,61 @@
+"""The checksum of a row of the queue store: one rule for every database.
+
+CRC-32 as in the journal, over everything that is delivered or decided from: origin, sequence, queue, priority, times,
+flags, headers, body. What rows of one lane share is computed once for the lane (`lane_checksum`), and stands in the
+lane's own row as well.
+
+Surprising: deliveries that have failed are counted by the database, which cannot compute a CRC. So the upper half of a
+checksum is that count once more; whoever raises one raises both. 0 stands for no checksum: a row of an earlier version.
+"""
+
+from struct import Struct
+from struct import error as StructError  # noqa: N812  # it is an exception, and shall look like one
+from typing import Final
+from zlib import crc32
+
+from qmq.dots import Origin
+from qmq.storage.format.interfaces import QueueRow
+
+COUNT_SHIFT: Final = 32
+CRC_MASK: Final = (1 << COUNT_SHIFT) - 1
+_MASK: Final = (1 << 64) - 1
+_NUMBERS: Final = Struct(">QQIQQI").pack
+_LANE: Final = Struct(">Qq?H").pack
+_PLACE: Final = Struct(">QQ").pack
+
+
+def lane_checksum(queue: str, rank: int, delayed: bool, origin: Origin) -> int:
+    """Of what all rows of a lane share; never 0."""
+    node = origin.node.encode()
+    return crc32(node + queue.encode(), crc32(_LANE(origin.incarnation, rank, delayed, len(node)))) or 1
+
+
+def checksum_of(lane: int, row: QueueRow) -> int:
+    """Of a row of the lane whose own checksum is `lane`."""
+    (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
+    # The length of the headers, for else a byte could change sides between them and the body.
+    numbers = _NUMBERS(sequence, timestamp_us, flags, due_us, expires_us, len(headers))
+    return (crc32(body, crc32(headers, crc32(numbers, lane))) or 1) | attempts << COUNT_SHIFT
+
+
+def is_sound(lane: int, row: QueueRow, checksum: object) -> bool:
+    """Whether `row` is what it was when its checksum was made. That may be anything, too, where a file is damaged."""
+    if not checksum:
+        return True
+    try:
+        return checksum == checksum_of(lane, row)
+    except (TypeError, ValueError, StructError):
+        return False  # There are values in it that no row has.
+
+
+def is_in_place(lane: int, row: QueueRow, checksum: object) -> bool:
+    """Whether a damaged row may be believed about its sequence: messages have such a number, and no change of a single
+    bit of it makes the row sound. Otherwise the order is broken in which rows are found."""
+    dot = row.dot
+    flipped = (row._replace(dot=dot._replace(sequence=dot.sequence ^ 1 << bit)) for bit in range(64))
+    return dot.sequence > 0 and not any(is_sound(lane, one, checksum) for one in flipped)
+
+
+def number_checksum(number: int, of: str = "", incarnation: int = 0) -> int:
+    """Of a number that stands alone: the position of a store, or the sequence of a tombstone of an origin."""
+    return crc32(of.encode(), crc32(_PLACE(number & _MASK, incarnation))) or 1

@@ -1,0 +1,1 @@
+"""The commit log: a chain of segments, appended, recovered and read from any position."""

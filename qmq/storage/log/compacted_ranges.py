@@ -1,0 +1,71 @@
+"""Where a journal has only a rest (`batch.REST`): a stretch of one origin of which some records are missing for good.
+
+Rests are rare, and only who reads a journal from its beginning asks for them. So what was written since the start is
+noted as it comes, and what was there before is looked up in the indexes of the segments when somebody first asks.
+
+Surprising: only the end of the last rest of each origin is kept. Who wants an origin without holes begins behind that,
+and what retention drops before it need not be forgotten here.
+"""
+
+import threading
+from collections.abc import Callable
+
+from qmq.dots import Vector, merge
+from qmq.errors import LogBroken
+from qmq.storage.format.batch import BatchHead
+from qmq.storage.log.chain import Chain, Segment
+
+
+class JournalRests:
+    """Of one journal; made before anything is appended. Any thread may call any of it."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        # A position and no list of segments: that would keep the files of dropped ones open, and their space taken.
+        self._unseen_end = chain.end
+        """What lies before it was not looked at yet."""
+        self._looking = threading.Lock()
+        self._state = threading.Lock()
+        self._last: Vector = {}
+
+    def note(self, head: BatchHead) -> None:
+        """A rest was appended."""
+        if _is_incomplete(head.first, head.last, head.count):
+            self._add({head.origin: head.last})
+
+    def forget(self, without: Callable[[Vector], Vector]) -> None:
+        """`without` takes origins out of a vector of which nothing is here any more."""
+        with self._state:
+            self._last = without(self._last)
+
+    def last(self) -> Vector:
+        """Per origin the last sequence of its last rest; origins without one are absent.
+
+        The first call reads the index of every segment that was there at the start, and blocks as long as the disk
+        takes. Raises LogBroken.
+        """
+        with self._looking:
+            for segment in self._chain.segments:
+                if segment.base < self._unseen_end:
+                    self._look_at(segment)
+            self._unseen_end = 0
+        with self._state:
+            return dict(self._last)
+
+    def _look_at(self, segment: Segment) -> None:
+        try:
+            entries = self._chain.index_of(segment)
+        except OSError as error:
+            raise LogBroken(f"cannot read the journal: {error}") from error
+        for entry in entries:
+            if _is_incomplete(entry.first, entry.last, entry.records):
+                self._add({entry.origin: entry.last})
+
+    def _add(self, found: Vector) -> None:
+        with self._state:
+            merge(self._last, found)
+
+
+def _is_incomplete(first: int, last: int, records: int) -> bool:
+    """Whether a batch of a journal has fewer records than sequences."""
+    return records <= last - first

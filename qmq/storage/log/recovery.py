@@ -1,0 +1,300 @@
+"""Opening a journal: what a crash or a bad disk left is sorted into kept, cut and quarantined.
+
+Reads from the last checkpoint on; what lies before was absorbed by the stores and is only checked when it is read.
+Never refuses to start because of damage, and says what it found. The steps, in order (docs/storage-format.md has the
+reasons):
+
+1. Remove what an interrupted step left: temporary files, a last segment without a readable head or batch, segments
+   that retention had already given up.
+2. Read on from the checkpoint. Bytes with nothing valid after them are a torn tail: the good prefix is copied to a new
+   file, synced, and renamed into place; without room for that the file is cut. Damage with valid batches after it is a
+   hole: its bytes go to quarantine.
+3. A batch that does not continue its origin (because a hole came before) goes to quarantine too: the vector has to stop
+   before the hole, and peers will send both again.
+4. Sync the tail, so that what was found is as durable as it will be reported; after a failed sync the tail is copied,
+   because the pages that failed are not written by another sync of the same file.
+
+Surprising: every step can be interrupted and repeated with the same result, so recovery needs no log of its own; and
+holes stay where they are in their segment (positions never move), listed beside it in `quarantine/`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from typing import Final, NamedTuple
+
+import msgpack
+
+from qmq.dots import Origin, Vector
+from qmq.errors import LogBroken
+from qmq.storage.format.batch import BatchHead, is_journal
+from qmq.storage.format.interfaces import CheckpointState, Disk, StorageSettings
+from qmq.storage.format.segment import JOURNAL, SegmentHead, scan, segment_base
+from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, find_segment, open_chain, replace_file
+from qmq.storage.log.journal import MARK_BYTES, SYNC_FAILED, Journal, Mark, advance, strip_heads
+
+JOURNAL_DIRECTORY: Final = "journal"
+QUARANTINE_DIRECTORY: Final = "quarantine"
+HOLES_SUFFIX: Final = ".holes"
+BYTES_SUFFIX: Final = ".bad"
+
+
+class Quarantined(NamedTuple):
+    """Bytes of the journal that are kept aside. `head` fields are 0 and `origin` None when nothing could be read."""
+
+    start: int
+    end: int
+    origin: Origin | None
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        where = f"put aside: the journal from {self.start} to {self.end}"
+        if self.origin is None:
+            return f"{where} cannot be read"
+        return f"{where}, records {self.first} to {self.last} of {self.origin}, whole but behind such a place"
+
+
+def in_words(entries: Iterable[Quarantined]) -> list[str]:
+    """What an operator is told: each place that cannot be read, behind what stood behind such places, per origin."""
+    behind: dict[Origin, Quarantined] = {}
+    places: list[Quarantined] = []
+    for entry in entries:
+        if entry.origin is None:
+            places.append(entry)
+            continue
+        known = behind.setdefault(entry.origin, entry)
+        behind[entry.origin] = known._replace(end=entry.end, last=entry.last)
+    return [str(entry) for entry in (*behind.values(), *places)]
+
+
+class JournalRecovery(NamedTuple):
+    """What opening the journal found."""
+
+    torn_bytes: int
+    quarantined: list[Quarantined]
+    """Found by this opening; those of earlier ones stay in the quarantine directory."""
+    removed: list[str]
+    """Files without any content that a crash had left."""
+    lost_positions: int
+    """How far the log ended before what the stores have; more than 0: the disk lost what it had synced."""
+
+
+def recover_journal(
+    disk: Disk,
+    node: str,
+    settings: StorageSettings,
+    checkpoint: CheckpointState,
+    base: CheckpointState,
+    stored: int = 0,
+    without: Callable[[Vector], Vector] = dict,
+) -> tuple[Journal, JournalRecovery]:
+    """Open the journal of `node`, whatever state it is in. See the module's opening.
+
+    `stored` is the position that the queue store has reached. It may be ahead of the checkpoint, and of a journal that
+    lost what it had synced: new records then go behind it, else the store would take them for known. `without` takes
+    forgotten origins out of a vector.
+
+    Raises:
+        LogBroken: the disk refused; nothing is lost by that, but nothing can be served.
+        FutureVersion: written by later software.
+    """
+    try:
+        return _recover(disk, node, settings, checkpoint, base, stored, without)
+    except OSError as error:
+        raise LogBroken(f"cannot recover the journal: {error}") from error
+
+
+def _recover(
+    disk: Disk,
+    node: str,
+    settings: StorageSettings,
+    checkpoint: CheckpointState,
+    base: CheckpointState,
+    stored: int,
+    without: Callable[[Vector], Vector],
+) -> tuple[Journal, JournalRecovery]:
+    chain, bad_heads = open_chain(disk, JOURNAL_DIRECTORY, JOURNAL, node)
+    strip_heads(chain, without)
+    holes = load_holes(disk)
+    found: list[Quarantined] = []
+    raw: list[bytes] = []
+    removed: list[str] = []
+    for path in bad_heads:
+        adopted = _adopt_without_head(chain, path, base)
+        if adopted is None:
+            disk.remove(path)
+            removed.append(path)
+        elif (adopted.base, adopted.first) not in holes:
+            found.append(_quarantined(adopted.base, adopted.first, None))
+            raw.append(adopted.bytes_between(adopted.base, adopted.first))
+    chain.drop_before(base.position)
+
+    start = max(checkpoint.position, base.position)
+    vector = dict(checkpoint.vector)
+    if chain.segments and start < chain.start:
+        # The catalog was lost or is older than the log: the first segment's own head says what came before it.
+        start, vector = chain.start, dict(chain.segments[0].head.vector)
+    marks: list[Mark] = [(segment.base, segment.head.vector) for segment in chain.segments if segment.base < start]
+    marks.append((start, dict(vector)))
+    torn_bytes = 0
+    for segment in chain.segments[find_segment(chain.segments, start) :]:
+        is_last = segment is chain.segments[-1]
+        end = segment.end
+        for piece_start, piece_end in _outside(holes, max(start, segment.first), end):
+            data = segment.bytes_between(piece_start, piece_end)
+            for stretch in scan(data):
+                place = piece_start + stretch.start
+                head = stretch.head
+                if head is not None and _continues(vector, head):
+                    advance(vector, head, data[stretch.start : stretch.end], node)
+                    after = piece_start + stretch.end
+                    if after - marks[-1][0] >= MARK_BYTES:
+                        marks.append((after, dict(vector)))
+                elif head is None and is_last and piece_start + stretch.end == end:
+                    torn_bytes = len(data) - stretch.start
+                    segment.end = place
+                else:
+                    found.append(_quarantined(place, piece_start + stretch.end, head))
+                    raw.append(data[stretch.start : stretch.end])
+
+    after_failed_sync = SYNC_FAILED.rpartition("/")[2] in disk.names(JOURNAL_DIRECTORY)
+    if chain.segments and after_failed_sync:
+        _copy_tail(disk, chain.segments[-1])
+    elif chain.segments and torn_bytes:
+        tail = chain.segments[-1]
+        tail.file = cut_file(disk, tail.path, tail.file, tail.end - tail.base)
+    if found:
+        # What stands there must not change any more: a power cut after the list was written would else put good
+        # batches where the list says that none are.
+        chain.sync()
+        _put_aside(disk, found, raw)
+        holes = sorted([*holes, *((entry.start, entry.end) for entry in found)])
+    if after_failed_sync:
+        disk.remove(SYNC_FAILED)
+    known = max(start, stored)
+    lost = max(0, known - chain.end) if chain.segments else known
+    if lost or not chain.segments:
+        newest_us = max((segment.head.created_us for segment in chain.segments), default=0)
+        chain.add_segment(known, newest_us, vector)
+    else:
+        chain.sync()
+    disk.sync_directory(JOURNAL_DIRECTORY)
+    journal = Journal(chain, settings=settings, vector=vector, marks=marks, holes=holes)
+    return journal, JournalRecovery(torn_bytes, found, removed, lost)
+
+
+def _continues(vector: Vector, head: BatchHead) -> bool:
+    return head.first == vector.get(head.origin, 0) + 1 and is_journal(head.attributes)
+
+
+def _quarantined(start: int, end: int, head: BatchHead | None) -> Quarantined:
+    if head is None:
+        return Quarantined(start, end, None, 0, 0)
+    return Quarantined(start, end, head.origin, head.first, head.last)
+
+
+def _outside(holes: list[Damage], start: int, end: int) -> list[tuple[int, int]]:
+    """The parts of `start`…`end` that no hole covers."""
+    parts: list[tuple[int, int]] = []
+    for hole_start, hole_end in holes:
+        if hole_end <= start or hole_start >= end:
+            continue
+        if hole_start > start:
+            parts.append((start, hole_start))
+        start = max(start, hole_end)
+    if start < end:
+        parts.append((start, end))
+    return parts
+
+
+def _copy_tail(disk: Disk, segment: Segment) -> None:
+    """Put a synced copy, which ends where the batches do, in the place of the file, or do not start.
+
+    A copy, because after a failed sync the kernel may take pages for written that are not: syncing the file again
+    would then promise what the disk does not hold.
+    """
+    whole = replace_file(disk, segment.path, segment.bytes_between(segment.base, segment.end))
+    segment.file.close()
+    segment.file = whole
+
+
+def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> Segment | None:
+    """Put a segment whose head is unreadable in its place; None when no batch of it can be read either."""
+    file = chain.disk.open(path)
+    start = segment_base(path.rpartition("/")[2])
+    assert start is not None, "open_chain reports only segment files"
+    data = file.read(0, file.size())
+    first = next((stretch for stretch in scan(data) if stretch.head is not None), None)
+    if first is None or first.head is None:
+        file.close()
+        return None
+    vector = dict(base.vector)
+    before = [segment for segment in chain.segments if segment.base < start]
+    after = [segment for segment in chain.segments if segment.base > start]
+    if before:
+        # The file knows its vector no more, but the segment before it can be read to its end.
+        before[-1].end = min(before[-1].base + before[-1].file.size(), start)
+        vector = dict(before[-1].head.vector)
+        for stretch in scan(before[-1].bytes_between(before[-1].first, before[-1].end)):
+            if stretch.head is not None and _continues(vector, stretch.head):
+                vector[stretch.head.origin] = stretch.head.last
+    head = SegmentHead(start, chain.content, chain.node, first.head.first_us, vector, first.start)
+    end = min(start + len(data), after[0].base) if after else start + len(data)
+    segment = Segment(head, path, file, end)
+    chain.segments = [*before, segment, *after]
+    return segment
+
+
+def _put_aside(disk: Disk, found: list[Quarantined], raw: list[bytes]) -> None:
+    """Keep the bytes, then commit the list of holes. In this order a crash leaves nothing that counts."""
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    stem = f"{QUARANTINE_DIRECTORY}/{found[0].start:016x}"
+    replace_file(disk, stem + BYTES_SUFFIX, b"".join(raw)).close()
+    listed = [[entry.start, entry.end, entry.origin and list(entry.origin), entry.first, entry.last] for entry in found]
+    replace_file(disk, stem + HOLES_SUFFIX, msgpack.packb(listed)).close()
+
+
+def load_quarantined(disk: Disk) -> list[Quarantined]:
+    """Everything that was ever put aside, in log order."""
+    found: list[Quarantined] = []
+    for name in disk.names(QUARANTINE_DIRECTORY):
+        if name.endswith(HOLES_SUFFIX):
+            found += _read_holes(disk, name)
+    return sorted(found, key=lambda entry: entry.start)
+
+
+def _read_holes(disk: Disk, name: str) -> list[Quarantined]:
+    file = disk.open(f"{QUARANTINE_DIRECTORY}/{name}")
+    listed = msgpack.unpackb(file.read(0, file.size()))
+    file.close()
+    return [
+        Quarantined(start, end, Origin(*origin) if origin else None, first, last)
+        for start, end, origin, first, last in listed
+    ]
+
+
+def quarantined_bytes(disk: Disk, wanted: Callable[[Quarantined], bool]) -> Iterator[tuple[Quarantined, bytes]]:
+    """What is `wanted` of all that was ever put aside, with its bytes, in no order; nothing of what cannot be read.
+
+    Only that is read: gigabytes may lie there.
+    """
+    for name in disk.names(QUARANTINE_DIRECTORY):
+        if not name.endswith(HOLES_SUFFIX):
+            continue
+        try:
+            listed = _read_holes(disk, name)
+            file = disk.open(f"{QUARANTINE_DIRECTORY}/{name.removesuffix(HOLES_SUFFIX)}{BYTES_SUFFIX}")
+        except OSError:
+            continue
+        place = 0
+        with closing(file):
+            for entry in listed:
+                if wanted(entry):
+                    with suppress(OSError):
+                        yield entry, file.read(place, entry.end - entry.start)
+                place += entry.end - entry.start
+
+
+def load_holes(disk: Disk) -> list[Damage]:
+    """Where readers of the journal must not look, in log order."""
+    return [(entry.start, entry.end) for entry in load_quarantined(disk)]

@@ -1,0 +1,1 @@
+"""The queue store on SQLite, PostgreSQL or in memory."""

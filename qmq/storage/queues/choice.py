@@ -1,0 +1,86 @@
+"""Which queue store a node has, and how a backlog moves when the operator chooses another one.
+
+A copy gives the new store its position last: until then it counts as empty, and a copy that was cut is made again from
+the start, which changes nothing in what is there already. The old store stays as it is.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from qmq.errors import StorageError
+from qmq.storage.format.interfaces import QueueRow, QueueStore
+from qmq.storage.queues.rescue import open_sqlite
+
+SQLITE: Final = "sqlite"
+QUEUES_FILE: Final = "queues.sqlite"
+
+FOREVER_US: Final = (1 << 63) - 1
+"""No due time is later."""
+PAGE_ROWS: Final = 1000
+_SLICE_BYTES: Final = 4 * 1024 * 1024
+
+
+def open_queue_store(
+    directory: Path, choice: str, node: str, *, last: str = SQLITE, seconds_max: float = 30.0
+) -> QueueStore:
+    """The queue store of `node`: `sqlite` for a file in `directory`, else the URL of a PostgreSQL database.
+
+    What waits in the file goes along when a database is used for the first time; `last` is the kind of store that was
+    used before. A call of a database may take `seconds_max`.
+
+    Raises:
+        StorageError: psycopg is missing, the database cannot be used, or it belongs to another node.
+        DirectoryInUse: another process uses the database.
+        FutureVersion: written by later software.
+        LogBroken: the medium failed.
+    """
+    path = directory / QUEUES_FILE
+    if choice == SQLITE:
+        return open_sqlite(path)
+    # psycopg is an extra: who names no URL needs none.
+    try:
+        from qmq.storage.queues.postgres_store import PostgresQueueStore
+    except ImportError as error:
+        raise StorageError("a queue store on PostgreSQL needs psycopg: pip install 'qmq[postgres]'") from error
+    chosen = PostgresQueueStore(choice, node, seconds_max)
+    try:
+        if last == SQLITE and chosen.position() == 0 and path.exists():
+            old = open_sqlite(path)
+            try:
+                copy(old, chosen)
+            finally:
+                old.close()
+    except BaseException:
+        chosen.close()
+        raise
+    return chosen
+
+
+def stored_rows(queues: QueueStore, node: str) -> Iterator[QueueRow]:
+    """Every message that `node` accepted and the queue store holds: by queue, priority and order of acceptance."""
+    name = None
+    while listed := queues.listing(node, name, PAGE_ROWS):
+        for name, _, _ in listed:
+            for priority in queues.heads(node, [name], FOREVER_US)[name].priorities:
+                after = None
+                while rows := queues.page(node, name, priority, after, FOREVER_US, PAGE_ROWS):
+                    yield from rows
+                    after = rows[-1].dot
+
+
+def copy(old: QueueStore, new: QueueStore) -> int:
+    """Put everything of `old` into `new`, which is empty. Returns how many messages. Raises LogBroken."""
+    count = size = 0
+    rows: list[QueueRow] = []
+    for node in old.nodes():
+        for row in stored_rows(old, node):
+            rows.append(row)
+            count += 1
+            size += len(row.body) + len(row.headers)
+            if size >= _SLICE_BYTES or len(rows) >= PAGE_ROWS * 10:
+                new.apply(rows, {}, [], [], 0)
+                rows, size = [], 0
+    new.apply(rows, {}, old.tombstones(), [], 0)
+    new.lack(old.lacks(), old.position())
+    return count

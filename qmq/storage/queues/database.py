@@ -1,0 +1,284 @@
+"""A queue store on a database: what is the same in every one, so that SQLite and PostgreSQL cannot disagree.
+
+The order of a change, damaged rows that readers meet and what becomes of them, and which rows stand of an origin. How
+a database does each step is its own (`queue_store`, `postgres`).
+
+Surprising: a damaged row is remembered, not marked: what stands there is looked at again before anything is done with
+it, since a row that a reader of an older moment has met may have been settled or mended by now.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, Generic, TypeVar
+
+from qmq.dots import Dot, Origin
+from qmq.storage.format.interfaces import NO_ATTEMPTS, Lack, QueueRow, RowDamage
+from qmq.storage.format.row_checksum import is_in_place, is_sound
+from qmq.storage.queues.plan import (
+    STANDING_ROWS,
+    LaneKey,
+    LaneRow,
+    Raw,
+    attempts_by_origin,
+    by_lane,
+    first_sound,
+    lack_key,
+    lack_of_row,
+    note_damage,
+    settled_lacks,
+    settled_met,
+    settles_by_origin,
+    unsigned,
+)
+
+_new: Final = tuple.__new__
+
+C = TypeVar("C")
+"""A connection."""
+
+Place = tuple[int, int]
+"""Lane and sequence of a row, as the database has them."""
+
+Standing = tuple[int, int, str, int, bool, int]
+"""Sequence, lane, queue, rank, delayed or not, number of the origin."""
+
+
+class DatabaseQueueStore(ABC, Generic[C]):
+    """See the module's opening, and `ports.QueueStore`."""
+
+    kind: str
+
+    def __init__(self) -> None:
+        self.damage = RowDamage()
+        self._ids: dict[Origin, int] = {}
+        # Damaged rows that were met, and what they may have been.
+        self._met: dict[Place, Lack] = {}
+
+    # Writing
+
+    def apply(
+        self,
+        upserts: Sequence[QueueRow],
+        deletes: Mapping[str, Sequence[Dot]],
+        tombstones_add: Collection[Dot],
+        tombstones_del: Collection[Dot],
+        position: int,
+        attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
+    ) -> None:
+        missing_no_more = settled_met(self._met, deletes)
+        added: dict[Origin, int] = {}
+        with self._change() as writer:
+            self._insert(by_lane(upserts), added)
+            self._fail(attempts_by_origin(attempts), added)
+            self._delete(settles_by_origin(deletes), added)
+            self._drop(missing_no_more)
+            for lack in settled_lacks(self._lost(writer), deletes):
+                self._end_lack(lack)
+            self._add_tombstones(tombstones_add, added)
+            self._delete_tombstones(tombstones_del, added)
+            self._move(position)
+        self._changed(added, missing_no_more)
+
+    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+        with self._change():
+            for lack in lacks:
+                self._remember(lack)
+            self._move(position)
+
+    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
+        met = [place for place, one in list(self._met.items()) if lack_key(one) == lack_key(lack)]
+        added: dict[Origin, int] = {}
+        with self._change() as writer:
+            damaged = [place for place in met if self._is_damaged(writer, place)]
+            # First: where the damaged row stands there may be the place of the sound one.
+            self._drop(damaged)
+            stood = self._end_lack(lack)
+            if damaged or stood or not lack.is_of_one:
+                if left is not None:
+                    self._remember(left)
+                self._insert(by_lane(rows), added)
+        self._changed(added, met)
+
+    def _changed(self, added: dict[Origin, int], mended: Sequence[Place]) -> None:
+        """Only after the transaction: numbers given out in one that failed do not exist."""
+        self._ids.update(added)
+        for place in mended:
+            self._met.pop(place, None)
+
+    def _drop(self, damaged: Sequence[Place]) -> None:
+        """These rows go; who knows what they say of themselves, so their lanes are counted anew."""
+        for place in damaged:
+            self._delete_row(place)
+            self._recount(place[0])
+
+    def _number(self, origin: Origin, added: dict[Origin, int]) -> int:
+        """The number of `origin`, given out on first sight, inside the open transaction."""
+        number = self._known_number(origin, added)
+        if number is None:
+            number = added[origin] = self._add_origin(origin)
+        return number
+
+    def _known_number(self, origin: Origin, added: dict[Origin, int]) -> int | None:
+        return self._ids.get(origin) or added.get(origin)
+
+    @abstractmethod
+    def _change(self) -> AbstractContextManager[C]:
+        """One transaction on the connection that writes; raises as `ports.QueueStore` says."""
+
+    @abstractmethod
+    def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
+        """Add what is not here already, and the lanes it needs."""
+
+    @abstractmethod
+    def _fail(self, attempts: dict[tuple[str, Origin], list[tuple[int, int]]], added: dict[Origin, int]) -> None: ...
+
+    @abstractmethod
+    def _delete(self, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
+        """And the lanes of which nothing is left."""
+
+    @abstractmethod
+    def _delete_row(self, place: Place) -> None: ...
+
+    @abstractmethod
+    def _recount(self, lane: int) -> None:
+        """Let a lane have the counts of its rows, and go when there are none."""
+
+    @abstractmethod
+    def _add_origin(self, origin: Origin) -> int: ...
+
+    @abstractmethod
+    def _add_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None: ...
+
+    @abstractmethod
+    def _delete_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None: ...
+
+    @abstractmethod
+    def _remember(self, lack: Lack) -> None: ...
+
+    @abstractmethod
+    def _end_lack(self, lack: Lack) -> int:
+        """How many there were."""
+
+    @abstractmethod
+    def _move(self, position: int) -> None: ...
+
+    # Reading
+
+    def lacks(self) -> list[Lack]:
+        with self._snapshot() as reader:
+            for place in list(self._met):
+                if not self._is_damaged(reader, place):
+                    # Met by a reader of an older moment.
+                    self._met.pop(place, None)
+            return self._lost(reader) + list(self._met.values())
+
+    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        found: list[tuple[int, str, int]] = []
+        with self._snapshot() as reader:
+            while len(found) < limit:
+                wanted = limit - len(found)
+                keys = self._standing(reader, origin, after, through, wanted)
+                found += [(row.dot.sequence, row.queue, row.attempts) for row in self._ones(reader, origin, keys)]
+                if len(keys) < wanted:
+                    break
+                after = keys[-1][0]
+        return found
+
+    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            for row in self._ones(reader, origin, self._standing(reader, origin, after, through, STANDING_ROWS)):
+                bytes_max -= len(row.headers) + len(row.body)
+                if rows and bytes_max < 0:
+                    break
+                rows.append(row)
+        return rows
+
+    def _ones(self, reader: C, origin: Origin, keys: Sequence[Standing]) -> Iterator[QueueRow]:
+        """The sound ones of these rows, read one by one: their bodies may be large."""
+        for sequence, lane, queue, rank, delayed, number in keys:
+            raw = self._one(reader, (lane, sequence))
+            if raw is None:
+                raise self._broken(f"row {sequence} of lane {lane} is in one place and not in another")
+            row = self._row(reader, LaneRow(lane, queue, rank, bool(delayed), number, origin), raw)
+            if row is not None:
+                yield row
+
+    def _sound(
+        self, reader: C, lane: LaneRow, statement: str, parameters: tuple[int, ...], limit: int
+    ) -> list[QueueRow]:
+        """The first `limit` rows that `statement` finds in `lane`, without the damaged ones among them."""
+        return first_sound(
+            lambda wanted: self._rows(reader, statement, (*parameters, wanted)),
+            lambda raw: self._row(reader, lane, raw),
+            limit,
+        )
+
+    def _row(self, reader: C, lane: LaneRow, raw: Raw) -> QueueRow | None:
+        """None: it is damaged, and one of the `lacks` from now on."""
+        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        if sequence < 0 or timestamp_us < 0:
+            sequence, timestamp_us = unsigned(sequence), unsigned(timestamp_us)
+        # The classes' own constructors would take longer than the checksum.
+        dot = _new(Dot, (lane.origin, sequence))
+        row = _new(
+            QueueRow,
+            (dot, lane.queue, timestamp_us, flags, -lane.rank, due_us, expires_us, headers, body, attempts),
+        )
+        if is_sound(lane.checksum, row, checksum):
+            return row
+        place = (lane.id, raw[1])
+        if place not in self._met:
+            if self._lane(reader, lane.id).checksum not in (0, lane.checksum):
+                raise self._broken(f"the row of lane {lane.id} is damaged")
+            if not is_in_place(lane.checksum, row, checksum):
+                raise self._broken(f"a row of lane {lane.id} is not in its place")
+            self._met[place] = lack_of_row(row)
+            note_damage(self.damage, self._met[place])
+        return None
+
+    def _is_damaged(self, connection: C, place: Place) -> bool:
+        """Whether the damaged row still stands that was met there."""
+        raw = self._one(connection, place)
+        if raw is None:
+            return False
+        lane = self._lane(connection, place[0])
+        lane = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
+        return self._row(connection, lane, raw) is None
+
+    @abstractmethod
+    def _snapshot(self) -> AbstractContextManager[C]:
+        """One reader at a time; everything read inside is of one moment."""
+
+    @abstractmethod
+    def _broken(self, what: str) -> Exception:
+        """To be raised inside `_snapshot` or `_change` where the database is not what was written to it."""
+
+    @abstractmethod
+    def _rows(self, reader: C, statement: str, parameters: tuple[int, ...]) -> list[Raw]: ...
+
+    @abstractmethod
+    def _one(self, connection: C, place: Place) -> Raw | None: ...
+
+    @abstractmethod
+    def _lane(self, reader: C, number: int) -> LaneRow:
+        """Its checksum is the one that was written down. Raises `_broken` when there is none."""
+
+    @abstractmethod
+    def _standing(self, reader: C, origin: Origin, after: int, through: int, limit: int) -> list[Standing]:
+        """By sequence."""
+
+    @abstractmethod
+    def _lost(self, connection: C) -> list[Lack]:
+        """What was written down as lacking."""
+
+
+def by_sequence(row: QueueRow) -> int:
+    """A key to sort by."""
+    return row.dot.sequence
+
+
+def by_due_time(row: QueueRow) -> int:
+    """A key to sort by."""
+    return row.due_us

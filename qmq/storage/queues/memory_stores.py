@@ -1,0 +1,447 @@
+"""Catalog and queue store in memory, committed on a `MemoryDisk`: the twins of `catalog` and `queue_store`.
+
+What they committed survives a crash of their disk and goes with its wipe. A commit happens whole or, when the disk was
+told to fail, not at all, and costs what it changes. For tests, simulations and nodes that keep nothing.
+"""
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping, Sequence
+
+from qmq.cursors import Cursor, Name
+from qmq.dots import Dot, Origin, Vector
+from qmq.errors import DiskFull, LogBroken
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.interfaces import (
+    NO_ATTEMPTS,
+    CheckpointState,
+    FanoutExtent,
+    Identity,
+    Lack,
+    QueueHead,
+    QueueRow,
+    RowDamage,
+)
+from qmq.storage.format.term_record import TermNote, Terms
+from qmq.storage.queues.plan import (
+    LaneKey,
+    by_lane,
+    expired_within,
+    lack_key,
+    lack_of_row,
+    note_damage,
+    settled_lacks,
+    settled_met,
+)
+
+
+class _CatalogState:
+    __slots__ = (
+        "identity",
+        "checkpoint",
+        "fanouts",
+        "base",
+        "peers",
+        "incarnations",
+        "cursors",
+        "given_up",
+        "facts",
+        "terms",
+    )
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+        self.checkpoint = CheckpointState(0, {})
+        self.fanouts: dict[str, FanoutExtent] = {}
+        self.base = CheckpointState(0, {})
+        self.peers: dict[str, Vector] = {}
+        self.incarnations: dict[Origin, int] = {}
+        self.cursors: dict[Name, Cursor] = {}
+        self.given_up: Vector = {}
+        self.facts: dict[str, str] = {}
+        self.terms = Terms()
+
+
+class _Lane:
+    """Rows of one `LaneKey`. `order` is sorted; sequences stay in it after their row went, until it is mostly those."""
+
+    __slots__ = ("rows", "order", "body_bytes")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, QueueRow] = {}
+        self.order: list[int] = []
+        self.body_bytes = 0
+
+    def add(self, row: QueueRow) -> None:
+        sequence = row.dot.sequence
+        if sequence in self.rows:
+            return
+        place = bisect_left(self.order, sequence)
+        if self.order[place : place + 1] != [sequence]:
+            self.order.insert(place, sequence)
+        self.rows[sequence] = row
+        self.body_bytes += len(row.body)
+
+    def remove(self, sequence: int) -> None:
+        row = self.rows.pop(sequence, None)
+        if row is not None:
+            self.body_bytes -= len(row.body)
+            if len(self.order) > 2 * len(self.rows) + 16:
+                self.order = [known for known in self.order if known in self.rows]
+
+    def beyond(self, sequence: int, due_by_us: int, limit: int) -> list[QueueRow]:
+        found: list[QueueRow] = []
+        for place in range(bisect_right(self.order, sequence), len(self.order)):
+            row = self.rows.get(self.order[place])
+            if row is not None and row.due_us <= due_by_us:
+                found.append(row)
+                if len(found) == limit:
+                    break
+        return found
+
+
+class _QueueState:
+    __slots__ = ("queues", "expiring", "tombstones", "origins", "position", "reading", "rotten", "lacks")
+
+    def __init__(self) -> None:
+        self.queues: dict[str, dict[LaneKey, _Lane]] = {}
+        self.expiring: dict[Dot, QueueRow] = {}
+        self.tombstones: set[Dot] = set()
+        self.origins: dict[Origin, int] = {}
+        self.position = 0
+        self.reading = threading.Lock()
+        # Dots of rows whose checksum would not fit.
+        self.rotten: set[Dot] = set()
+        self.lacks: dict[tuple[str, int, int, int, str], Lack] = {}
+
+
+class MemoryCatalog:
+    """See `ports.Catalog`."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        state = disk.tables.setdefault("catalog", _CatalogState())
+        assert isinstance(state, _CatalogState)
+        self._state = state
+
+    def identity(self) -> Identity | None:
+        return self._state.identity
+
+    def set_identity(self, identity: Identity) -> None:
+        _commit(self._disk)
+        self._state.identity = identity
+
+    def checkpoint(self) -> CheckpointState:
+        return CheckpointState(self._state.checkpoint.position, dict(self._state.checkpoint.vector))
+
+    def fanouts(self) -> dict[str, FanoutExtent]:
+        return dict(self._state.fanouts)
+
+    def cursors(self) -> dict[Name, Cursor]:
+        return {name: cursor.copy() for name, cursor in self._state.cursors.items()}
+
+    def given_up(self) -> Vector:
+        return dict(self._state.given_up)
+
+    def terms(self) -> list[TermNote]:
+        return list(self._state.terms.values())
+
+    def commit_checkpoint(
+        self,
+        state: CheckpointState,
+        fanouts: Mapping[str, FanoutExtent],
+        cursors: Sequence[Cursor] = (),
+        given_up: Vector | None = None,
+        terms: Sequence[TermNote] = (),
+    ) -> None:
+        _commit(self._disk)
+        self._state.checkpoint = CheckpointState(state.position, dict(state.vector))
+        self._state.fanouts.update(fanouts)
+        self._state.given_up.update(given_up or {})
+        for note in terms:
+            self._state.terms.take(note)
+        for cursor in cursors:
+            if cursor.created_us or cursor.deleted_us:
+                self._state.cursors[cursor.name] = cursor.copy()
+            else:
+                self._state.cursors.pop(cursor.name, None)
+
+    def base(self) -> CheckpointState:
+        return CheckpointState(self._state.base.position, dict(self._state.base.vector))
+
+    def set_base(self, state: CheckpointState) -> None:
+        _commit(self._disk)
+        self._state.base = CheckpointState(state.position, dict(state.vector))
+
+    def peers(self) -> dict[str, Vector]:
+        return {node: dict(vector) for node, vector in self._state.peers.items()}
+
+    def set_peer(self, node: str, vector: Vector) -> None:
+        _commit(self._disk)
+        self._state.peers[node] = dict(vector)
+
+    def incarnations(self) -> dict[Origin, int]:
+        return dict(self._state.incarnations)
+
+    def add_incarnation(self, origin: Origin, started_us: int) -> None:
+        _commit(self._disk)
+        self._state.incarnations[origin] = started_us
+
+    def facts(self) -> dict[str, str]:
+        return dict(self._state.facts)
+
+    def set_facts(self, facts: Mapping[str, str | None]) -> None:
+        _commit(self._disk)
+        for name, value in facts.items():
+            if value is None:
+                self._state.facts.pop(name, None)
+            else:
+                self._state.facts[name] = value
+
+    def close(self) -> None:
+        """Nothing to give back: the state belongs to the disk."""
+
+
+class MemoryQueueStore:
+    """See `ports.QueueStore`."""
+
+    kind = "memory"
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        state = disk.tables.setdefault("queues", _QueueState())
+        assert isinstance(state, _QueueState)
+        self._state = state
+        self._met: dict[Dot, Lack] = {}
+        self.damage = RowDamage()
+
+    def apply(
+        self,
+        upserts: Sequence[QueueRow],
+        deletes: Mapping[str, Sequence[Dot]],
+        tombstones_add: Collection[Dot],
+        tombstones_del: Collection[Dot],
+        position: int,
+        attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
+    ) -> None:
+        _commit(self._disk)
+        state = self._state
+        with state.reading:
+            self._insert(upserts)
+            for queue, counts in attempts.items():
+                for dot, count in counts.items():
+                    self._fail(queue, dot, count)
+            for queue, dots in deletes.items():
+                self._delete(queue, dots)
+            for lack in settled_lacks(state.lacks.values(), deletes):
+                state.lacks.pop(lack_key(lack), None)
+            state.tombstones.update(tombstones_add)
+            state.tombstones.difference_update(tombstones_del)
+            state.position = position
+            for dot in settled_met(self._met, deletes):
+                self._met.pop(dot)
+
+    def _insert(self, upserts: Sequence[QueueRow]) -> None:
+        state = self._state
+        for key, rows in by_lane(upserts).items():
+            state.origins.setdefault(key.origin, len(state.origins))
+            lane = state.queues.setdefault(key.queue, {}).setdefault(key, _Lane())
+            for row in rows:
+                lane.add(row)
+                if row.expires_us:
+                    state.expiring[row.dot] = row
+
+    def _fail(self, queue: str, dot: Dot, count: int) -> None:
+        for key, lane in self._state.queues.get(queue, {}).items():
+            row = lane.rows.get(dot.sequence) if key.origin == dot.origin else None
+            if row is not None:
+                row = lane.rows[dot.sequence] = row._replace(attempts=max(row.attempts, count))
+                if row.expires_us:
+                    self._state.expiring[dot] = row
+
+    def _delete(self, queue: str, dots: Sequence[Dot]) -> None:
+        lanes = self._state.queues.get(queue, {})
+        for dot in dots:
+            self._state.expiring.pop(dot, None)
+            self._state.rotten.discard(dot)
+            for key in list(lanes):
+                if key.origin == dot.origin:
+                    lanes[key].remove(dot.sequence)
+                    if not lanes[key].rows:
+                        del lanes[key]
+        if not lanes:
+            self._state.queues.pop(queue, None)
+
+    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+        _commit(self._disk)
+        for lack in lacks:
+            self._remember(lack)
+        self._state.position = position
+
+    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
+        state = self._state
+        met = [dot for dot, one in list(self._met.items()) if lack_key(one) == lack_key(lack)]
+        before = {dot: self._met[dot].queue for dot in met}
+        _commit(self._disk)
+        with state.reading:
+            stood = state.lacks.pop(lack_key(lack), None) is not None
+            for dot, queue in before.items():
+                stood = stood or dot in state.rotten
+                self._delete(queue, [dot])
+                self._met.pop(dot)
+            if stood or not lack.is_of_one:
+                if left is not None:
+                    self._remember(left)
+                self._insert(rows)
+
+    def _remember(self, lack: Lack) -> None:
+        known = self._state.lacks.setdefault(lack_key(lack), lack)
+        self._state.lacks[lack_key(lack)] = known._replace(through=max(known.through, lack.through))
+
+    def lacks(self) -> list[Lack]:
+        with self._state.reading:
+            return sorted(self._state.lacks.values()) + list(self._met.values())
+
+    def spoil(self, dots: Collection[Dot]) -> None:
+        """Bits of these rows have flipped: whoever reads one finds that its checksum does not fit."""
+        self._state.rotten.update(dots)
+
+    def begin_anew(self, position: int = -1) -> None:
+        """As `queue_rescue` does with a file that was damaged beyond rescue; 0: a young one that lost its WAL."""
+        self._disk.tables["queues"] = self._state = _QueueState()
+        self._state.position = position
+
+    def _sound(self, rows: list[QueueRow]) -> list[QueueRow]:
+        """Those of `rows` that are not damaged; the others are among the `lacks` from now on."""
+        rotten = self._state.rotten
+        if not rotten:
+            return rows
+        for row in rows:
+            if row.dot in rotten and row.dot not in self._met:
+                self._met[row.dot] = lack_of_row(row)
+                note_damage(self.damage, self._met[row.dot])
+        return [row for row in rows if row.dot not in rotten]
+
+    def position(self) -> int:
+        return self._state.position
+
+    def give_back(self) -> bool:
+        return False
+
+    def nodes(self) -> list[str]:
+        return sorted({origin.node for origin in list(self._state.origins)})
+
+    def is_empty(self, node: str) -> bool:
+        return not self.listing(node, None, 1)
+
+    def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
+        found: dict[str, QueueHead] = {}
+        with self._state.reading:
+            for queue in queues:
+                lanes = self._lanes(node, queue)
+                if lanes:
+                    late = [row.due_us for key, lane in lanes if key.delayed for row in lane.rows.values()]
+                    found[queue] = QueueHead(
+                        sum(len(lane.rows) for _, lane in lanes),
+                        sum(lane.body_bytes for _, lane in lanes),
+                        tuple(sorted({-key.rank for key, _ in lanes}, reverse=True)),
+                        min((due_us for due_us in late if due_us > now_us), default=0),
+                    )
+        return found
+
+    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+        found: list[QueueRow] = []
+        state = self._state
+        with state.reading:
+            first = -1
+            if after is not None:
+                first = state.origins.get(after.origin, len(state.origins))
+            for key, lane in self._lanes(node, queue):
+                number = state.origins[key.origin]
+                if key.rank == -priority and number >= first:
+                    beyond = after.sequence if after is not None and number == first else -1
+                    found += self._sound(lane.beyond(beyond, now_us, limit + len(state.rotten)))
+            found.sort(key=self._acceptance)
+        return found[:limit]
+
+    def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
+        with self._state.reading:
+            late = [row for key, lane in self._lanes(node, queue) if key.delayed for row in lane.rows.values()]
+            late = self._sound(late)
+        return sorted((row for row in late if after_us < row.due_us <= until_us), key=_due)[:limit]
+
+    def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
+        with self._state.reading:
+            rows = self._sound(list(self._state.expiring.values()))
+        mine = [row for row in rows if row.dot.origin.node == node and row.expires_us <= until_us]
+        return expired_within(mine, limit, bytes_max)
+
+    def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
+        found: list[tuple[str, int, int]] = []
+        with self._state.reading:
+            for queue in sorted(self._state.queues):
+                lanes = self._lanes(node, queue)
+                if lanes and (after is None or queue > after):
+                    messages = sum(len(lane.rows) for _, lane in lanes)
+                    found.append((queue, messages, sum(lane.body_bytes for _, lane in lanes)))
+                    if len(found) == limit:
+                        break
+        return found
+
+    def tombstones(self) -> set[Dot]:
+        with self._state.reading:
+            return set(self._state.tombstones)
+
+    def origins(self) -> list[Origin]:
+        with self._state.reading:
+            return sorted({key.origin for lanes in self._state.queues.values() for key in lanes})
+
+    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        return [(row.dot.sequence, row.queue, row.attempts) for row in self._standing(origin, after, through)[:limit]]
+
+    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+        found: list[QueueRow] = []
+        for row in self._standing(origin, after, through):
+            bytes_max -= len(row.headers) + len(row.body)
+            if found and bytes_max < 0:
+                break
+            found.append(row)
+        return found
+
+    def _standing(self, origin: Origin, after: int, through: int) -> list[QueueRow]:
+        with self._state.reading:
+            rows = [
+                row
+                for lanes in self._state.queues.values()
+                for key, lane in lanes.items()
+                if key.origin == origin
+                for row in lane.rows.values()
+                if after < row.dot.sequence <= through
+            ]
+            rows = self._sound(rows)
+        return sorted(rows, key=_dot)
+
+    def close(self) -> None:
+        """Nothing to give back: the state belongs to the disk."""
+
+    def _lanes(self, node: str | None, queue: str) -> list[tuple[LaneKey, _Lane]]:
+        lanes = self._state.queues.get(queue, {})
+        return [(key, lane) for key, lane in lanes.items() if node is None or key.origin.node == node]
+
+    def _acceptance(self, row: QueueRow) -> tuple[int, int]:
+        return self._state.origins[row.dot.origin], row.dot.sequence
+
+
+def _dot(row: QueueRow) -> Dot:
+    return row.dot
+
+
+def _due(row: QueueRow) -> int:
+    return row.due_us
+
+
+def _commit(disk: MemoryDisk) -> None:
+    if disk.call("commit", 0):
+        raise LogBroken(f"commit failed: {disk.error}") from disk.error
+    if not disk.free_bytes():
+        raise DiskFull("no room for the databases")

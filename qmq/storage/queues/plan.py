@@ -1,0 +1,263 @@
+"""What a change of the queue store comes to, before any SQL: rows by lane, settles by queue and origin.
+
+A **lane** holds the rows of one queue, priority and origin, those with a due time apart from the others: so what is
+ready can be read in order without passing over what is not, and a database needs one small row per lane to know how
+much there is. Shared by the stores (`queue_store`, `postgres`, the twin in `memory_stores`).
+
+Surprising: settles name the queue but not the priority, so a settle is looked for in every lane of its queue and
+origin; there is seldom more than one.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from qmq.dots import Dot, Origin
+from qmq.storage.format.interfaces import Lack, QueueRow, RowDamage
+from qmq.storage.format.row_checksum import checksum_of, lane_checksum
+
+SIGN: Final = 1 << 63
+_WRAP: Final = 1 << 64
+RUN_MIN: Final = 32
+"""Sequences without a hole that are worth a statement of their own."""
+
+
+Key = TypeVar("Key")
+
+
+Raw = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
+"""A row as a database gives it: lane, sequence, timestamp, flags, due and expiry time, failures, checksum, headers,
+body. Unsigned numbers are as databases hold them (`signed`). In a damaged one there may be values of other types."""
+
+
+class LaneKey(NamedTuple):
+    """`rank` is the priority with its sign turned, so that high priorities come first."""
+
+    queue: str
+    rank: int
+    delayed: bool
+    origin: Origin
+
+
+class LaneRow:
+    """A lane as a database has it: `id` and `number` stand for it and for its origin there. `checksum` is what rows go
+    by, made of the rest, unless it is given as it was written down."""
+
+    __slots__ = ("id", "queue", "rank", "delayed", "number", "origin", "checksum")
+
+    def __init__(
+        self, id: int, queue: str, rank: int, delayed: bool, number: int, origin: Origin, checksum: int | None = None
+    ) -> None:
+        self.id = id
+        self.queue = queue
+        self.rank = rank
+        self.delayed = delayed
+        self.number = number
+        self.origin = origin
+        self.checksum = lane_checksum(queue, rank, delayed, origin) if checksum is None else checksum
+
+
+def lack_of_row(row: QueueRow) -> Lack:
+    """The message that a damaged row was."""
+    origin, sequence = row.dot
+    return Lack(origin, sequence - 1, sequence, sequence, row.queue)
+
+
+def lack_columns(lack: Lack) -> tuple[str, int, int, int, int, str]:
+    """As a database holds it; `lack_of` gives it back."""
+    through = min(lack.through, SIGN - 1)
+    return (*origin_columns(lack.origin), signed(lack.after), through, signed(lack.sequence), lack.queue)
+
+
+def lack_key(lack: Lack) -> tuple[str, int, int, int, str]:
+    """What tells it from others in a database: it may become shorter at its end."""
+    return (*origin_columns(lack.origin), signed(lack.after), signed(lack.sequence), lack.queue)
+
+
+def lack_of(node: str, incarnation: int, after: int, through: int, sequence: int, queue: str) -> Lack:
+    return Lack(Origin(node, unsigned(incarnation)), after, through, unsigned(sequence), queue)
+
+
+DAMAGE_TOLD_MAX: Final = 20
+"""Damaged rows that are told one by one: fewer than there are alarms to be seen."""
+
+
+def note_damage(damage: RowDamage, lack: Lack) -> None:
+    """Count a damaged row, and add it to what an operator is told."""
+    damage.met += 1
+    if len(damage.told) < DAMAGE_TOLD_MAX:
+        damage.told.append(f"the queue store's row of {Dot(lack.origin, lack.sequence)} in {lack.queue} is damaged")
+
+
+def by_lane(rows: Iterable[QueueRow]) -> dict[LaneKey, list[QueueRow]]:
+    """`rows`, each lane's in the order given."""
+    lanes: dict[LaneKey, list[QueueRow]] = {}
+    last_queue, last_priority, last_delayed, last_origin = "", -1, False, None
+    lane: list[QueueRow] = []
+    for row in rows:
+        (origin, _), queue, _, _, priority, due_us, _, _, _, _ = row
+        delayed = due_us > 0
+        # Neighbours mostly share their lane, and comparing is cheaper than making and hashing a key.
+        if (
+            origin is not last_origin
+            or priority != last_priority
+            or delayed is not last_delayed
+            or (queue is not last_queue and queue != last_queue)
+        ):
+            last_queue, last_priority, last_delayed, last_origin = queue, priority, delayed, origin
+            lane = lanes.setdefault(LaneKey(queue, -priority, delayed, origin), [])
+        lane.append(row)
+    return lanes
+
+
+def row_values(lane: int, number: int, shared: int, rows: Iterable[QueueRow]) -> list[int | bytearray]:
+    """`rows` of one lane, as the statement that inserts them wants them, one after another. `shared` is the lane's
+    checksum.
+
+    Surprising: bytes go as bytearrays, which sqlite3 takes as they are; for each bytes object it asks all its adapters,
+    which takes several times as long as the copy (`need_adapt` in CPython's Modules/_sqlite/cursor.c).
+    """
+    values: list[int | bytearray] = []
+    for row in rows:
+        (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
+        checksum = checksum_of(shared, row)
+        if sequence >= SIGN or timestamp_us >= SIGN:
+            sequence, timestamp_us = signed(sequence), signed(timestamp_us)
+        values += (lane, sequence, number, timestamp_us, flags, due_us, expires_us)
+        values += (bytearray(headers), bytearray(body), attempts, checksum)
+    return values
+
+
+def settles_by_origin(deletes: Mapping[str, Sequence[Dot]]) -> dict[tuple[str, Origin], list[int]]:
+    """(queue, origin) → sequences as databases hold them (`signed`), sorted, each once."""
+    found: dict[tuple[str, Origin], list[int]] = {}
+    for queue, dots in deletes.items():
+        last_origin: Origin | None = None
+        sequences: list[int] = []
+        for origin, sequence in dots:
+            if origin is not last_origin:
+                last_origin = origin
+                sequences = found.setdefault((queue, origin), [])
+            sequences.append(sequence if sequence < SIGN else sequence - _WRAP)
+    return {key: sorted(set(sequences)) for key, sequences in found.items()}
+
+
+def settled_lacks(lacks: Iterable[Lack], deletes: Mapping[str, Sequence[Dot]]) -> list[Lack]:
+    """The lacks of single messages that are among those settled: nothing is missing of these any more."""
+    single = {Dot(lack.origin, lack.sequence): lack for lack in lacks if lack.is_of_one}
+    if not single:
+        return []
+    return [single[dot] for dots in deletes.values() for dot in set(dots) if dot in single]
+
+
+def settled_met(met: Mapping[Key, Lack], deletes: Mapping[str, Sequence[Dot]]) -> list[Key]:
+    """The damaged rows met by readers whose messages are among those settled: they are missing no more."""
+    if not met:
+        return []
+    settled = set(settled_lacks(list(met.values()), deletes))
+    return [key for key, lack in list(met.items()) if lack in settled]
+
+
+def missing_among(dots: Iterable[Dot], lacks: Iterable[Lack]) -> set[Dot]:
+    """Those of `dots` that may be what is missing."""
+    stretches: dict[Origin, set[tuple[int, int]]] = {}
+    for lack in lacks:
+        stretches.setdefault(lack.origin, set()).add((lack.after, lack.through))
+    return {
+        dot
+        for dot in dots
+        if dot.origin in stretches and any(after < dot.sequence <= through for after, through in stretches[dot.origin])
+    }
+
+
+def attempts_by_origin(attempts: Mapping[str, Mapping[Dot, int]]) -> dict[tuple[str, Origin], list[tuple[int, int]]]:
+    """(queue, origin) → sequences as databases hold them, each with its count."""
+    found: dict[tuple[str, Origin], list[tuple[int, int]]] = {}
+    for queue, counts in attempts.items():
+        for (origin, sequence), count in counts.items():
+            found.setdefault((queue, origin), []).append((signed(sequence), count))
+    return found
+
+
+def runs(sequences: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Sorted `sequences` as long runs without a hole (first, last), and the rest one by one."""
+    long: list[tuple[int, int]] = []
+    rest: list[int] = []
+    start = 0
+    count = len(sequences)
+    while start < count:
+        end = start + 1
+        # A gallop: the next RUN_MIN are without a hole when the last of them is where it should be.
+        while end + RUN_MIN <= count and sequences[end + RUN_MIN - 1] == sequences[start] + end + RUN_MIN - 1 - start:
+            end += RUN_MIN
+        while end < count and sequences[end] == sequences[end - 1] + 1:
+            end += 1
+        if end - start >= RUN_MIN:
+            long.append((sequences[start], sequences[end - 1]))
+        else:
+            rest.extend(sequences[start:end])
+        start = end
+    return long, rest
+
+
+STANDING_ROWS: Final = 1000
+"""Rows that one call of `QueueStore.standing_rows` looks for."""
+
+
+def within(sizes: Iterable[int], bytes_max: int) -> int:
+    """How many of `sizes` there are up to the first with which they come to `bytes_max`; else all."""
+    count = total = 0
+    for size in sizes:
+        count += 1
+        total += size
+        if total >= bytes_max:
+            break
+    return count
+
+
+def _expiry(row: QueueRow) -> int:
+    return row.expires_us
+
+
+def expired_within(
+    rows: list[QueueRow], limit: int, bytes_max: int, expiry: Callable[[QueueRow], int] = _expiry
+) -> list[QueueRow]:
+    """What `QueueStore.expired` answers when `rows` are known."""
+    rows = sorted(rows, key=expiry)[:limit]
+    return rows[: within((len(row.headers) + len(row.body) for row in rows), bytes_max)]
+
+
+Given = TypeVar("Given")
+
+
+def first_sound(
+    read: Callable[[int], list[Given]], row_of: Callable[[Given], QueueRow | None], limit: int
+) -> list[QueueRow]:
+    """The first `limit` rows without the damaged ones among them: `read` gives the first so many of a statement,
+    `row_of` one of them, or None where it is damaged.
+
+    Surprising: it must not know that they are `Raw`. Compiled code would refuse all when one has a value of another
+    type, and that one is just damaged.
+    """
+    wanted = limit
+    while True:
+        raws = read(wanted)
+        rows = [row for raw in raws if (row := row_of(raw)) is not None]
+        if len(rows) >= limit or len(raws) < wanted:
+            return rows[:limit]
+        wanted = limit + len(raws) - len(rows)
+
+
+def signed(value: int) -> int:
+    """An unsigned 64-bit integer as a database can hold it; `unsigned` gives it back.
+
+    Those from 2**63 on sort before all others then. No sequence or time gets there, only incarnations do.
+    """
+    return value - _WRAP if value >= SIGN else value
+
+
+def unsigned(value: int) -> int:
+    return value + _WRAP if value < 0 else value
+
+
+def origin_columns(origin: Origin) -> tuple[str, int]:
+    return origin.node, signed(origin.incarnation)

@@ -1,0 +1,166 @@
+"""Opens a queue store on SQLite. A file that is damaged is put aside, and a new one takes what is sound of it.
+
+A file is looked at as a whole (`queue_walk`) when it is no larger than `CHECKED_BYTES_MAX`, and whatever its size when
+an earlier life marked it, because a read or a write had met damage. Single damaged rows are no reason to put it aside:
+the store leaves them out and says what is lacking.
+
+The new file begins at `NOWHERE`; the node that opens it carries the whole journal into it again, and asks its peers for
+the rest. A crash on the way is made good by the next opening: the mark says where the old file goes to.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from qmq.dots import Dot
+from qmq.errors import LogBroken, Malformed
+from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.row_checksum import is_sound
+from qmq.storage.log.recovery import QUARANTINE_DIRECTORY
+from qmq.storage.queues.plan import LaneRow, Raw, unsigned
+from qmq.storage.queues.scan import LANES_ALL, is_lane_sound, lane_of, read_tombstones
+from qmq.storage.queues.sqlite_sql import COLUMNS
+from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
+
+CHECKED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""About a second at the start."""
+
+NOWHERE: Final = -1
+"""The position of a store that was begun anew."""
+
+_BESIDE: Final = ("-wal", "-shm", "")
+"""Files of a database; the file itself goes last, so that once it has gone all have."""
+_BEGUN: Final = "put aside as "
+_SLICE_ROWS: Final = 10_000
+_SLICE_BYTES: Final = 4 * 1024 * 1024
+
+
+def open_sqlite(path: Path) -> SqliteQueueStore:
+    """The store in the file `path`, made anew when that is damaged. Raises FutureVersion, LogBroken."""
+    mark = path.with_name(path.name + MARK_SUFFIX)
+    why = _read(mark)
+    if why is not None and why.startswith(_BEGUN):
+        return _begin_anew(path, mark, path.parent / why.removeprefix(_BEGUN), "an earlier start was cut off")
+    is_small = not path.exists() or path.stat().st_size <= CHECKED_BYTES_MAX
+    store: SqliteQueueStore | None = None
+    try:
+        store = SqliteQueueStore(path)
+        found = store.check() if is_small or why is not None else None
+    except Malformed as error:
+        found = str(error.__cause__ or error)
+    except BaseException:
+        if store is not None:
+            store.close()
+        raise
+    if found is None and store is not None:
+        mark.unlink(missing_ok=True)
+        return store
+    if store is not None:
+        with suppress(LogBroken):
+            store.close()
+    return _begin_anew(path, mark, _free_name(path), found or "")
+
+
+def _begin_anew(path: Path, mark: Path, aside: Path, why: str) -> SqliteQueueStore:
+    try:
+        aside.parent.mkdir(mode=0o700, exist_ok=True)
+        mark.write_text(f"{_BEGUN}{aside.relative_to(path.parent)}")
+        for suffix in _BESIDE:
+            found = path.with_name(path.name + suffix)
+            if found.exists():
+                if aside.exists():
+                    found.unlink()  # A new one that was cut off.
+                else:
+                    found.rename(aside.with_name(aside.name + suffix))
+    except OSError as error:
+        raise LogBroken(f"the damaged queue store cannot be put aside: {error}") from error
+    store = SqliteQueueStore(path)
+    try:
+        store.lack([], NOWHERE)
+        count = _rescue(aside, store)
+        store.damage.told.append(
+            f"the queue store is damaged ({why}): it was put aside as {aside.relative_to(path.parent)}, and a new one"
+            f" begun with {count} sound rows of it"
+        )
+        mark.unlink()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (found := path.parent / QUARANTINE_DIRECTORY / f"{path.stem}-{number}{path.suffix}").exists():
+        number += 1
+    return found
+
+
+def _read(mark: Path) -> str | None:
+    try:
+        return mark.read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _rescue(old: Path, new: SqliteQueueStore) -> int:
+    """Put every row of `old` that can be read and has a checksum that fits into `new`; returns how many."""
+    count = size = 0
+    rows: list[QueueRow] = []
+    tombstones: set[Dot] = set()
+    with suppress(sqlite3.Error), closing(sqlite3.connect(old, isolation_level=None)) as reader:
+        for row in _sound_rows(reader):
+            rows.append(row)
+            count += 1
+            size += len(row.headers) + len(row.body)
+            if len(rows) >= _SLICE_ROWS or size >= _SLICE_BYTES:
+                new.apply(rows, {}, [], [], NOWHERE)
+                rows, size = [], 0
+        # The journal may have dropped settles whose messages are still to come.
+        tombstones = _sound_tombstones(reader)
+    new.apply(rows, {}, tombstones, [], NOWHERE)
+    return count
+
+
+def _sound_tombstones(reader: sqlite3.Connection) -> set[Dot]:
+    with suppress(sqlite3.Error, TypeError, ValueError):
+        return read_tombstones(reader)
+    return set()
+
+
+def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
+    lanes: list[LaneRow] = []
+    with suppress(sqlite3.Error, TypeError, ValueError):
+        for _, _, *found in reader.execute(LANES_ALL):
+            with suppress(TypeError, ValueError):
+                lane = lane_of(found)
+                if lane.checksum and is_lane_sound(lane):
+                    lanes.append(lane)
+    for lane in lanes:
+        seen: set[int] = set()
+        for direction in ("ASC", "DESC"):
+            try:
+                for raw in reader.execute(
+                    f"SELECT {COLUMNS} FROM messages WHERE lane = ? ORDER BY sequence {direction}", (lane.id,)
+                ):
+                    row = _row(lane, raw)
+                    if row is not None and row.dot.sequence not in seen:
+                        seen.add(row.dot.sequence)
+                        yield row
+                break
+            except sqlite3.Error:
+                continue  # From the other end, as far as that goes.
+
+
+def _row(lane: LaneRow, raw: Raw) -> QueueRow | None:
+    """None: it is not sound, or of a version without checksums, and nobody knows whether it is."""
+    try:
+        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        dot = Dot(lane.origin, unsigned(sequence))
+        times = (unsigned(timestamp_us), flags, -lane.rank, due_us, expires_us)
+        row = QueueRow(dot, lane.queue, *times, headers, body, attempts)
+    except (TypeError, ValueError):
+        return None
+    return row if checksum and is_sound(lane.checksum, row, checksum) else None

@@ -1,0 +1,101 @@
+"""Walk through a whole queue store on SQLite: is the file one, does every row belong somewhere, does each checksum fit.
+
+Reads that serve go by keys, and a key that has changed is not found; so the rows are read here as they lie, and counted
+against their lanes. Used when a node opens a file that is not too large, and by `qmq log verify`.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from qmq.dots import Dot, Origin
+from qmq.storage.format.row_checksum import number_checksum
+from qmq.storage.queues.plan import LaneRow, Raw, unsigned
+from qmq.storage.queues.sqlite_sql import COLUMNS, PLAIN, WIDTHS
+
+LANES_ALL: Final = """SELECT messages, bytes, lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
+    FROM lanes LEFT JOIN origins ON origins.id = lanes.origin"""
+WALK: Final = f"SELECT origin, {COLUMNS} FROM messages ORDER BY lane, sequence"
+
+
+def read_position(reader: sqlite3.Connection) -> int:
+    """Raises sqlite3.DatabaseError when it is not what was written."""
+    position: int
+    position, checksum = reader.execute("SELECT position, checksum FROM progress").fetchone()
+    if checksum not in (0, number_checksum(position)):
+        raise sqlite3.DatabaseError("the position is damaged")
+    return position
+
+
+def read_tombstones(reader: sqlite3.Connection) -> set[Dot]:
+    """Raises sqlite3.DatabaseError when one is not what was written."""
+    found: set[Dot] = set()
+    for node, incarnation, sequence, checksum in reader.execute(
+        "SELECT node, incarnation, sequence, tombstones.checksum FROM tombstones LEFT JOIN origins"
+        " ON origins.id = origin"
+    ).fetchall():
+        dot = Dot(Origin(node or "", unsigned(incarnation or 0)), unsigned(sequence))
+        if checksum not in (0, number_checksum(dot.sequence, *dot.origin)):
+            raise sqlite3.DatabaseError(f"the tombstone of {dot} is damaged")
+        found.add(dot)
+    return found
+
+
+def lane_of(found: tuple[int, str, int, int, int, str, int, int]) -> LaneRow:
+    """From a row of `queue_sql.LANE`. Its checksum is the one that was written down."""
+    lane, queue, rank, delayed, origin, node, incarnation, checksum = found
+    return LaneRow(lane, queue, rank, bool(delayed), origin, Origin(node, unsigned(incarnation)), checksum)
+
+
+def is_lane_sound(lane: LaneRow) -> bool:
+    """Whether what was written down (`lane_of`) fits the rest."""
+    made = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
+    return lane.checksum in (0, made.checksum)
+
+
+def _compile_all(reader: sqlite3.Connection) -> None:
+    """Names of columns and indexes stand in the file, too. Raises sqlite3.DatabaseError when one is not known."""
+    formatted = [text.format(f"({', '.join('?' * width)})") for text, width in WIDTHS.items()]
+    for statement in (*formatted, *PLAIN):
+        reader.execute(f"EXPLAIN {statement}", [None] * statement.count("?")).fetchall()
+
+
+def walk(reader: sqlite3.Connection, is_sound: Callable[[LaneRow, Raw], bool]) -> str | None:
+    """What is wrong with the file beyond single rows; None: nothing. Those it gives to `is_sound`, one by one.
+
+    Raises sqlite3.DatabaseError when SQLite gives up.
+    """
+    for (found,) in reader.execute("PRAGMA integrity_check(1)").fetchall():
+        if found != "ok":
+            return str(found)
+    _compile_all(reader)
+    read_position(reader)
+    read_tombstones(reader)
+    lanes: dict[int, LaneRow] = {}
+    said: dict[int, tuple[int, int]] = {}
+    for messages, size, *rest in reader.execute(LANES_ALL).fetchall():
+        if rest[5] is None:
+            return f"lane {rest[0]} has no origin"
+        lane = lane_of(rest)
+        if not is_lane_sound(lane):
+            return f"the checksum of lane {lane.id} does not fit"
+        lanes[lane.id] = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
+        said[lane.id] = messages, size
+    counts: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    hurt: set[int] = set()
+    for origin, *raw in reader.execute(WALK):
+        row: Raw = tuple(raw)
+        known = lanes.get(row[0])
+        if known is None or known.number != origin:
+            return f"row {row[1]} of lane {row[0]} belongs to no lane of its origin"
+        counts[known.id] += 1
+        if is_sound(known, row):
+            sizes[known.id] += len(row[-1])
+        else:
+            hurt.add(known.id)
+    for lane_id, (messages, size) in said.items():
+        if messages != counts[lane_id] or (size != sizes[lane_id] and lane_id not in hurt):
+            return f"lane {lane_id} has {counts[lane_id]} messages, and says {messages}"
+    return None

@@ -1,0 +1,105 @@
+"""The rows of the queue store that one node serves: its own, and those of nodes whose messages it has taken over.
+
+The store keeps rows by the node that accepted them, and answers about one node at a time; this puts the answers about
+several together. Pages go through the nodes in the order of names. Blocking, like the store itself.
+
+Times in rows are those of the clock of the node that accepted them; what is asked and answered here goes by ours.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from qmq.dots import Dot
+from qmq.storage.format.interfaces import QueueHead, QueueRow, QueueStore
+from qmq.storage.queues.plan import expired_within
+
+SAME_CLOCKS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class ServedRows:
+    """Asked like a `QueueStore`, without saying whose rows; `nodes` says that.
+
+    `ahead_us` says how far our clock is ahead of that of a node, where the two are not the same.
+    """
+
+    def __init__(self, queues: QueueStore, nodes: Iterable[str], ahead_us: Mapping[str, int] = SAME_CLOCKS) -> None:
+        self._queues = queues
+        self.nodes = sorted(nodes)
+        self._ahead_us = ahead_us
+
+    def _ahead(self, node: str) -> int:
+        return self._ahead_us.get(node, 0)
+
+    def heads(self, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
+        """See `QueueStore.heads`."""
+        found: dict[str, QueueHead] = {}
+        for node in self.nodes:
+            ahead_us = self._ahead(node)
+            for queue, head in self._queues.heads(node, queues, now_us - ahead_us).items():
+                if ahead_us and head.next_due_us:
+                    head = head._replace(next_due_us=head.next_due_us + ahead_us)
+                known = found.get(queue)
+                found[queue] = head if known is None else _sum(known, head)
+        return found
+
+    def page(self, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+        """See `QueueStore.page`; what comes after a row of a node that is served no more is of the nodes after it."""
+        rows: list[QueueRow] = []
+        for node in self.nodes:
+            if after is not None and node < after.origin.node:
+                continue
+            begin = after if after is not None and node == after.origin.node else None
+            theirs_us = now_us - self._ahead(node)
+            rows += self._queues.page(node, queue, priority, begin, theirs_us, limit - len(rows))
+            if len(rows) >= limit:
+                break
+        return rows
+
+    def due(self, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
+        """See `QueueStore.due`."""
+        rows: list[QueueRow] = []
+        for node in self.nodes:
+            ahead_us = self._ahead(node)
+            rows += self._queues.due(node, queue, after_us - ahead_us, until_us - ahead_us, limit)
+        return sorted(rows, key=lambda row: row.due_us + self._ahead(row.dot.origin.node))[:limit]
+
+    def expired(self, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
+        """See `QueueStore.expired`."""
+        rows: list[QueueRow] = []
+        for node in self.nodes:
+            # Cut each time: never more than twice `bytes_max` is held, however many nodes there are.
+            found = self._queues.expired(node, until_us - self._ahead(node), limit, bytes_max)
+            rows = expired_within(rows + found, limit, bytes_max, self.expires_at)
+        return rows
+
+    def expires_at(self, row: QueueRow) -> int:
+        """When a row expires by our clock."""
+        return row.expires_us + self._ahead(row.dot.origin.node)
+
+    def listing(self, after: str | None, limit: int) -> list[tuple[str, int, int]]:
+        """See `QueueStore.listing`."""
+        found: dict[str, tuple[int, int]] = {}
+        ends: list[str] = []
+        for node in self.nodes:
+            rows = self._queues.listing(node, after, limit)
+            if len(rows) == limit:
+                ends.append(rows[-1][0])  # Beyond it this node's rows are not known.
+            for queue, messages, body_bytes in rows:
+                known = found.get(queue, (0, 0))
+                found[queue] = (known[0] + messages, known[1] + body_bytes)
+        names = sorted(name for name in found if not ends or name <= min(ends))
+        return [(name, *found[name]) for name in names[:limit]]
+
+    def is_empty(self) -> bool:
+        """Whether there is no row at all."""
+        return all(self._queues.is_empty(node) for node in self.nodes)
+
+
+def _sum(one: QueueHead, other: QueueHead) -> QueueHead:
+    return QueueHead(
+        one.messages + other.messages,
+        one.body_bytes + other.body_bytes,
+        tuple(sorted({*one.priorities, *other.priorities}, reverse=True)),
+        min(one.next_due_us or other.next_due_us, other.next_due_us or one.next_due_us),
+    )

@@ -1,0 +1,462 @@
+"""The queue store on SQLite: what waits in queues and was not settled before a checkpoint passed it.
+
+Written by checkpoints, one transaction each, over one connection; read over another, so that no reader waits for a
+checkpoint. Messages lie in one b-tree by lane (`queue_plan`) and sequence: publishing and draining in order touch
+neighbouring pages only. Each lane's row counts its messages and bytes in the same transaction, and goes with the last
+of them. What is the same on PostgreSQL (`postgres`), which can take this module's place, is in `database_queues`.
+
+Surprising: statements carry hundreds of rows each, and results come back as one row (JSON, and the bytes in a single
+blob). Every step of a statement lets go of the interpreter's lock, and under load it takes a busy main thread to get
+it back: a page of 500 rows took 145 ms row by row, and 5 ms in one piece.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from struct import error as StructError  # noqa: N812  # it is an exception, and shall look like one
+from typing import Final
+
+from qmq.dots import Dot, Origin
+from qmq.errors import LogBroken, Malformed
+from qmq.storage.disk.sqlite import medium, open_migrated, open_reader
+from qmq.storage.format.interfaces import Lack, QueueHead, QueueRow
+from qmq.storage.format.row_checksum import lane_checksum, number_checksum
+from qmq.storage.queues import sqlite_sql as sql
+from qmq.storage.queues import vacuum as queue_space
+from qmq.storage.queues.database import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
+from qmq.storage.queues.plan import (
+    SIGN,
+    LaneKey,
+    LaneRow,
+    Raw,
+    expired_within,
+    lack_columns,
+    lack_key,
+    lack_of,
+    origin_columns,
+    row_values,
+    runs,
+    signed,
+    unsigned,
+    within,
+)
+from qmq.storage.queues.scan import lane_of, read_position, read_tombstones, walk
+
+_CHUNKS: Final = (256, 32, 4, 1)
+"""How many rows the statements carry. Few sizes, so that each is compiled once."""
+_WAL_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What the write-ahead log is cut to after a large transaction."""
+_PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The most that comes back in one piece; larger messages are read one by one."""
+
+MARK_SUFFIX: Final = ".damaged"
+"""Of the file beside the database that tells the next opening what a read or a write has found."""
+
+Value = str | int | bytes | bytearray
+
+
+class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
+    """See `ports.QueueStore`."""
+
+    kind = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file, brought to this version. Raises FutureVersion, LogBroken."""
+        super().__init__()
+        self._mark = path.with_name(path.name + MARK_SUFFIX)
+        self._reading = threading.Lock()
+        self._sql: dict[tuple[str, int], str] = {}
+        with self._making_sense(), self._medium():
+            self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=queue_space.MOVABLE)
+            self._reader = open_reader(path)
+            self._database.conn.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
+            rows = self._database.conn.execute("SELECT id, node, incarnation FROM origins").fetchall()
+            self._ids = {Origin(node, unsigned(incarnation)): number for number, node, incarnation in rows}
+
+    # Writing
+
+    @contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        with self._medium(), self._database.atomic():
+            yield self._database.conn
+
+    def give_back(self) -> bool:
+        with self._medium():
+            return queue_space.give_back(self._database.conn)
+
+    def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
+        opening: list[Value] = []
+        wanted: list[Value] = []
+        for index, ((queue, rank, delayed, origin), rows) in enumerate(lanes.items()):
+            number = self._number(origin, added)
+            lane = lane_checksum(queue, rank, delayed, origin)
+            opening += (queue, rank, delayed, number, len(rows), sum([len(row.body) for row in rows]), lane)
+            wanted += (index, queue, rank, delayed, number)
+        self._run(sql.OPEN_LANES, 7, opening)
+        ids = {index: lane for index, lane in self._ask(sql.LANES, 5, wanted)}
+        flat: list[Value] = []
+        count = 0
+        for index, (key, rows) in enumerate(lanes.items()):
+            count += len(rows)
+            flat += row_values(ids[index], self._number(key.origin, added), lane_checksum(*key), rows)
+        if self._run(sql.INSERT, 11, flat) != count:
+            # Some were here already: after the disk lost journal that it had synced, peers send it again.
+            self._run(sql.RECOUNT, 1, list(ids.values()))
+
+    def _delete_row(self, place: Place) -> None:
+        lane, sequence = place
+        self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence))
+
+    def _recount(self, lane: int) -> None:
+        self._run(sql.RECOUNT, 1, [lane])
+        self._run(sql.CLOSE_LANES, 1, [lane])
+
+    def _add_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None:
+        flat: list[Value] = []
+        for origin, sequence in dots:
+            flat += (self._number(origin, added), signed(sequence), number_checksum(sequence, *origin))
+        self._run(sql.ADD_TOMBSTONES, 3, flat)
+
+    def _delete_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None:
+        flat: list[Value] = []
+        for origin, sequence in dots:
+            flat += (self._number(origin, added), signed(sequence))
+        self._run(sql.DELETE_TOMBSTONES, 2, flat)
+
+    def _remember(self, lack: Lack) -> None:
+        self._database.conn.execute(sql.ADD_LACK, lack_columns(lack))
+
+    def _end_lack(self, lack: Lack) -> int:
+        return self._database.conn.execute(sql.END_LACK, lack_key(lack)).rowcount
+
+    def _move(self, position: int) -> None:
+        self._database.conn.execute(sql.MOVE, (position, number_checksum(position)))
+
+    def _fail(self, attempts: dict[tuple[str, Origin], list[tuple[int, int]]], added: dict[Origin, int]) -> None:
+        keys = list(attempts)
+        flat: list[Value] = []
+        for index, lane in self._ask(sql.LANES_OF, 3, self._lanes_wanted(keys, added)):
+            for sequence, count in attempts[keys[index]]:
+                flat += (lane, sequence, count)
+        self._run(sql.FAIL, 3, flat)
+
+    def _lanes_wanted(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[Value]:
+        """What LANES_OF asks for; origins that are not here have none."""
+        wanted: list[Value] = []
+        for index, (queue, origin) in enumerate(keys):
+            number = self._known_number(origin, added)
+            if number is not None:
+                wanted += (index, queue, number)
+        return wanted
+
+    def _delete(self, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
+        keys = list(settles)
+        wanted = self._lanes_wanted(keys, added)
+        less: dict[int, tuple[int, int]] = {}
+        single: list[Value] = []
+        for index, lane in self._ask(sql.LANES_OF, 3, wanted):
+            long, rest = runs(settles[keys[index]])
+            for first, last in long:
+                count, size = self._database.conn.execute(sql.COUNT_RUN, (lane, first, last)).fetchone()
+                if count:
+                    self._database.conn.execute(sql.DELETE_RUN, (lane, first, last))
+                    _add(less, lane, count, size)
+            for sequence in rest:
+                single += (lane, sequence)
+        for lane, count, size in self._ask(sql.COUNT, 2, single):
+            _add(less, lane, count, size)
+        self._run(sql.DELETE, 2, single)
+        flat: list[Value] = []
+        for lane, (count, size) in less.items():
+            flat += (lane, count, size)
+        self._run(sql.SUBTRACT, 3, flat)
+        self._run(sql.CLOSE_LANES, 1, list(less))
+
+    def _add_origin(self, origin: Origin) -> int:
+        cursor = self._database.conn.execute(
+            "INSERT INTO origins (node, incarnation) VALUES (?, ?)", origin_columns(origin)
+        )
+        return int(cursor.lastrowid or 0)
+
+    def _run(self, template: str, width: int, flat: list[Value]) -> int:
+        """Carry out `template` for `flat`, rows of `width` values one after another. Returns rows changed."""
+        changed = 0
+        for statement, part in self._parts(template, width, flat):
+            changed += self._database.conn.execute(statement, part).rowcount
+        return changed
+
+    def _ask(self, template: str, width: int, flat: list[Value]) -> list[list[int]]:
+        """What `template` answers for `flat`, inside the open transaction."""
+        found: list[list[int]] = []
+        for statement, part in self._parts(template, width, flat):
+            found += json.loads(self._database.conn.execute(statement, part).fetchone()[0])
+        return found
+
+    def _parts(self, template: str, width: int, flat: Sequence[Value]) -> Iterator[tuple[str, Sequence[Value]]]:
+        place = 0
+        for size in _CHUNKS:
+            while len(flat) - place >= size * width:
+                statement = self._sql.get((template, size))
+                if statement is None:
+                    row = f"({', '.join('?' * width)})"
+                    statement = self._sql[template, size] = template.format(", ".join([row] * size))
+                yield statement, flat[place : place + size * width]
+                place += size * width
+
+    # Reading
+
+    def position(self) -> int:
+        with self._snapshot() as reader:
+            return read_position(reader)
+
+    def nodes(self) -> list[str]:
+        with self._snapshot() as reader:
+            return [node for (node,) in reader.execute("SELECT DISTINCT node FROM origins ORDER BY node").fetchall()]
+
+    def is_empty(self, node: str) -> bool:
+        with self._snapshot() as reader:
+            found = reader.execute(
+                "SELECT 1 FROM origins CROSS JOIN lanes ON lanes.origin = origins.id WHERE node = ? LIMIT 1", (node,)
+            )
+            return found.fetchone() is None
+
+    def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
+        names = list(dict.fromkeys(queues))
+        wanted: list[Value] = []
+        for index, queue in enumerate(names):
+            wanted += (index, queue)
+        found: dict[str, QueueHead] = {}
+        with self._snapshot() as reader:
+            for statement, part in self._parts(sql.HEADS, 2, wanted):
+                answer = reader.execute(statement, (*part, node)).fetchone()[0]
+                for index, lane, rank, delayed, messages, size in json.loads(answer):
+                    queue = names[index]
+                    due_us = reader.execute(sql.NEXT_DUE, (lane, now_us)).fetchone()[0] or 0 if delayed else 0
+                    known = found.get(queue, QueueHead(0, 0, (), 0))
+                    found[queue] = QueueHead(
+                        known.messages + messages,
+                        known.body_bytes + size,
+                        tuple(sorted({*known.priorities, -rank}, reverse=True)),
+                        min(known.next_due_us or due_us, due_us or known.next_due_us),
+                    )
+        return found
+
+    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            first = 0
+            if after is not None:
+                known = reader.execute(
+                    "SELECT id FROM origins WHERE node = ? AND incarnation = ?", origin_columns(after.origin)
+                ).fetchone()
+                if known is None:
+                    return []
+                first = known[0]
+            lanes = _lanes_of(reader, node, queue, f"AND rank = {-priority:d} AND origin >= {first:d}")
+            for number, (origin, ready, delayed) in lanes.items():
+                beyond = signed(after.sequence) if after is not None and number == first else -1 << 63
+                left = limit - len(rows)
+                found: list[QueueRow] = []
+                if ready is not None:
+                    lane = LaneRow(ready, queue, -priority, False, number, origin)
+                    found = self._sound(reader, lane, sql.READY, (ready, beyond), left)
+                if delayed is not None:
+                    lane = LaneRow(delayed, queue, -priority, True, number, origin)
+                    found += self._sound(reader, lane, sql.OVERDUE, (delayed, beyond, now_us), left)
+                    found.sort(key=by_sequence)
+                rows += found[:left]
+                if len(rows) >= limit:
+                    break
+        return rows
+
+    def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            for rank, number, origin in reader.execute(
+                "SELECT rank, lanes.id, origins.id FROM lanes JOIN origins ON origins.id = lanes.origin"
+                " WHERE queue = ? AND delayed = 1 AND node = ?",
+                (queue, node),
+            ).fetchall():
+                lane = LaneRow(number, queue, rank, True, origin, _origin(reader, origin))
+                rows += self._sound(reader, lane, sql.DUE, (number, after_us, until_us), limit)
+        rows.sort(key=by_due_time)
+        return rows[:limit]
+
+    def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            lanes: dict[int, LaneRow] = {}
+            for (number,) in reader.execute("SELECT id FROM origins WHERE node = ?", (node,)).fetchall():
+                sizes = json.loads(reader.execute(sql.EXPIRED_SIZES, (number, until_us, limit)).fetchone()[0])
+                for raw in self._rows(reader, sql.EXPIRED, (number, until_us, within(sizes, bytes_max))):
+                    lane = lanes.get(raw[0]) or lanes.setdefault(raw[0], self._lane(reader, raw[0]))
+                    row = self._row(reader, lane, raw)
+                    if row is not None:
+                        rows.append(row)
+                rows = expired_within(rows, limit, bytes_max)
+        return rows
+
+    def check(self) -> str | None:
+        """Look at every row. What is wrong with the file beyond single rows; None: nothing.
+
+        Reads all of it, and keeps other readers waiting. Raises Malformed.
+        """
+        with self._snapshot() as reader:
+            return walk(reader, lambda lane, raw: self._row(reader, lane, raw) is not None)
+
+    def _lost(self, connection: sqlite3.Connection) -> list[Lack]:
+        return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]
+
+    def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
+        with self._snapshot() as reader:
+            return reader.execute(sql.LISTING, (after or "", node, limit)).fetchall()
+
+    def tombstones(self) -> set[Dot]:
+        with self._snapshot() as reader:
+            return read_tombstones(reader)
+
+    def origins(self) -> list[Origin]:
+        with self._snapshot() as reader:
+            return sorted(Origin(node, unsigned(number)) for node, number in reader.execute(sql.ORIGINS).fetchall())
+
+    def _rows(self, reader: sqlite3.Connection, statement: str, parameters: tuple[int, ...]) -> list[Raw]:
+        """What `statement` selects (`queue_sql.COLUMNS`), in its order."""
+        size = reader.execute(sql.SIZE.format(statement), parameters).fetchone()[0]
+        if size is None:
+            return []
+        if size > _PIECE_BYTES_MAX:
+            return reader.execute(statement, parameters).fetchall()
+        meta, data = reader.execute(sql.IN_ONE.format(statement), parameters).fetchone()
+        data = data or b""
+        rows: list[Raw] = []
+        place = 0
+        try:
+            for *numbers, headers, body in json.loads(meta):
+                middle = place + headers
+                end = middle + body
+                rows.append((*numbers, data[place:middle], data[middle:end]))
+                place = end
+        except (TypeError, ValueError) as error:
+            raise self._broken(f"rows of the queue store cannot be read: {error}") from error
+        if place != len(data):
+            raise self._broken("rows of the queue store cannot be read: their lengths are wrong")
+        return rows
+
+    def _lane(self, reader: sqlite3.Connection, number: int) -> LaneRow:
+        found = reader.execute(sql.LANE, (number,)).fetchone()
+        if found is None:
+            raise self._broken(f"there is no lane {number}")
+        return lane_of(found)
+
+    def _one(self, connection: sqlite3.Connection, place: Place) -> Raw | None:
+        found: Raw | None = connection.execute(sql.ONE, place).fetchone()
+        return found
+
+    def _standing(
+        self, reader: sqlite3.Connection, origin: Origin, after: int, through: int, limit: int
+    ) -> list[Standing]:
+        known = reader.execute(
+            "SELECT id FROM origins WHERE node = ? AND incarnation = ?", origin_columns(origin)
+        ).fetchone()
+        if known is None:
+            return []
+        bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
+        return reader.execute(sql.STANDING, bounds).fetchall()
+
+    def _broken(self, what: str) -> Exception:
+        return sqlite3.DatabaseError(what)
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        with self._reading, self._making_sense(), self._medium():
+            self._reader.execute("BEGIN")
+            try:
+                yield self._reader
+            finally:
+                self._reader.execute("ROLLBACK")
+
+    @contextmanager
+    def _medium(self) -> Iterator[None]:
+        """As `medium`; a file that is damaged is marked, so that the next opening looks at it (`queue_rescue`)."""
+        try:
+            with medium():
+                yield
+        except LogBroken as error:
+            if not is_damage(error.__cause__):
+                raise
+            raise self._malformed(error) from error
+
+    @contextmanager
+    def _making_sense(self) -> Iterator[None]:
+        """Inside, values that are none of those that are written count as damage, too."""
+        try:
+            yield
+        except (TypeError, ValueError, LookupError, OverflowError, StructError) as error:
+            raise self._malformed(error) from error
+
+    def _malformed(self, error: Exception) -> Malformed:
+        with suppress(OSError):
+            self._mark.write_text(str(error))
+        return Malformed(f"the queue store is damaged; the next start puts it aside: {error}")
+
+    def close(self) -> None:
+        with self._reading, medium():
+            self._reader.close()
+            self._database.close()
+
+
+_NOT_THE_FILE: Final = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_ABORT,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""What SQLite says of the world around it. Whatever else it cannot do with statements that it has always understood
+must be the file's fault."""
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether `error` speaks of a file that is not what was written."""
+    if isinstance(error, UnicodeError):
+        return True
+    if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, sqlite3.ProgrammingError):
+        return False
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code is None or code & 0xFF not in _NOT_THE_FILE
+
+
+def _lanes_of(
+    reader: sqlite3.Connection, node: str, queue: str, where: str
+) -> dict[int, tuple[Origin, int | None, int | None]]:
+    """Number of an origin → the origin, its lane of what is ready, and its lane of what is delayed; by number."""
+    found: dict[int, tuple[Origin, int | None, int | None]] = {}
+    for number, incarnation, delayed, lane in reader.execute(
+        "SELECT origin, incarnation, delayed, lanes.id FROM lanes JOIN origins ON origins.id = lanes.origin"
+        f" WHERE queue = ? AND node = ? {where} ORDER BY origin",
+        (queue, node),
+    ).fetchall():
+        origin, ready, late = found.get(number, (Origin(node, unsigned(incarnation)), None, None))
+        found[number] = (origin, ready, lane) if delayed else (origin, lane, late)
+    return found
+
+
+def _origin(reader: sqlite3.Connection, number: int) -> Origin:
+    node, incarnation = reader.execute("SELECT node, incarnation FROM origins WHERE id = ?", (number,)).fetchone()
+    return Origin(node, unsigned(incarnation))
+
+
+def _add(totals: dict[int, tuple[int, int]], lane: int, messages: int, size: int) -> None:
+    known = totals.get(lane, (0, 0))
+    totals[lane] = (known[0] + messages, known[1] + size)

@@ -1,0 +1,1 @@
+"""Finding what damaged stores have lost, and restoring it from the journal, the quarantine or peers."""

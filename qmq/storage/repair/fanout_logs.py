@@ -1,0 +1,266 @@
+"""A damaged fanout log is made whole: what is missing is named, looked for, and written in its place.
+
+The log itself says what it lacks. Around each hole it is known, per origin, which records came before it and which
+after; what lies between is missing, if it was of this fanout at all. The journal of this node may still have it; what
+it has not, peers are asked for (`server.repair.fanout_logs`). Then the log is written anew, behind its old end, with
+what was found in the places of the holes, and one commit of the catalog puts it in the place of the old one. A crash
+before that leaves the old log as it was, with the new bytes cut off at the next opening.
+
+Surprising: an origin that never wrote to this fanout is missing too, as far as the log can tell. An answer accounts for
+a stretch, so nothing being there is an answer like any other.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from qmq.dots import Dot, Origin, Vector, merge
+from qmq.errors import CorruptLog, DiskFull, LogBroken
+from qmq.storage.checkpoint import Checkpointer
+from qmq.storage.fanouts.log import DROPPED_ORIGINS_MAX, FanoutLogs
+from qmq.storage.format.batch import SPARSE, BatchHead, batch_records, encode_batch, record_slices
+from qmq.storage.format.interfaces import NO_ROOM, Disk, FanoutExtent
+from qmq.storage.format.record import KIND_OFFSET, Kind, unpack_record
+from qmq.storage.log.chain import Chain, Damage
+from qmq.storage.log.journal import Journal
+
+SPOOL: Final = "mending.tmp"
+"""Where found records wait until the log is written: a whole segment may be missing, which is no matter of memory."""
+
+_READ_BYTES: Final = 1024 * 1024
+
+
+class Lack(NamedTuple):
+    """Records of `origin` after `after`, up to `through`: unreadable here, as far as there are any. `place` is where
+    the log has the hole that they belong into."""
+
+    place: int
+    origin: Origin
+    after: int
+    through: int
+
+
+class Survey(NamedTuple):
+    """A log as it was when all of it was read. `lacks` are in the order of their places."""
+
+    extent: FanoutExtent
+    holes: frozenset[int]
+    """Where they begin."""
+    lacks: list[Lack]
+
+
+class _Good(NamedTuple):
+    place: int
+    origin: Origin
+    first: int
+    last: int
+
+
+def survey(chain: Chain, extent: FanoutExtent, holes: list[Damage], vector: Vector, given_up: Vector) -> Survey:
+    """Read all of a log and say what it lacks. `vector` is what it should have, `given_up` what nobody has."""
+    good: list[_Good] = []
+    bad = list(holes)
+    for segment in chain.segments:
+        found: list[Damage] = []
+        for place, head, _ in chain.batches_of(segment, found):
+            if extent.start <= place < extent.end:
+                good.append(_Good(place, head.origin, head.first, head.last))
+        bad += [hole for hole in found if extent.start < hole[1] and hole[0] < extent.end]
+    before: Vector = dict(extent.dropped)
+    merge(before, given_up)
+    lacks: list[Lack] = []
+    begin = 0
+    for place in sorted(start for start, _ in bad):
+        while begin < len(good) and good[begin].place < place:
+            merge(before, {good[begin].origin: good[begin].last})
+            begin += 1
+        following: Vector = dict(vector)
+        for batch in reversed(good[begin:]):
+            following[batch.origin] = batch.first - 1
+        for origin, through in sorted(following.items()):
+            after = before.get(origin, 0)
+            if through > after:
+                lacks.append(Lack(place, origin, after, through))
+                before[origin] = through
+    return Survey(extent, frozenset(start for start, _ in bad), lacks)
+
+
+class Found:
+    """What was found of a survey's lacks, in a file; only where it lies is in memory."""
+
+    def __init__(self, disk: Disk, of: Survey) -> None:
+        self.survey = of
+        self.left = list(of.lacks)
+        """What is still missing, each from where it is known to be."""
+        self.gone: Vector = {}
+        """Per origin, up to where somebody's retention had dropped records that nobody else has."""
+        self._disk = disk
+        self._file = disk.create(SPOOL)
+        self._at: dict[int, list[tuple[int, int]]] = {}
+        self._size = 0
+
+    def add(self, index: int, through: int, records: list[bytes]) -> None:
+        """`records`, packed, are all of `left[index]` up to `through`. Raises LogBroken, and DiskFull."""
+        lack = self.left[index]
+        if records:
+            known = [unpack_record(packed) for packed in records]
+            data = encode_batch(
+                lack.origin,
+                records,
+                known[0].sequence,
+                known[-1].sequence,
+                known[0].timestamp_us,
+                known[-1].timestamp_us,
+                SPARSE,
+            )
+            try:
+                self._file.write(data)
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise DiskFull(f"no room for what was found of a fanout: {error}") from error
+                raise LogBroken(f"cannot keep what was found of a fanout: {error}") from error
+            self._at.setdefault(lack.place, []).append((self._size, len(data)))
+            self._size += len(data)
+        self.left[index] = lack._replace(after=min(through, lack.through))
+
+    @property
+    def is_complete(self) -> bool:
+        return self.missing == 0
+
+    @property
+    def missing(self) -> int:
+        """How many stretches are not accounted for."""
+        return sum(lack.after < lack.through for lack in self.left)
+
+    def let_go(self, index: int) -> None:
+        """Nobody has the rest of this stretch."""
+        lack = self.left[index]
+        merge(self.gone, {lack.origin: lack.through})
+        self.left[index] = lack._replace(after=lack.through)
+
+    def at(self, places: range) -> Iterator[bytes]:
+        """The batches that belong into holes that begin there."""
+        for place in sorted(self._at):
+            if place in places:
+                for offset, size in self._at[place]:
+                    yield self._file.read(offset, size)
+
+    @property
+    def size(self) -> int:
+        """Bytes of what was found."""
+        return self._size
+
+    def close(self) -> None:
+        """The file goes."""
+        self._file.close()
+        self._disk.remove(SPOOL)
+
+
+def look_in_journal(journal: Journal, destination: str, found: Found, end: int) -> None:
+    """Take what the journal still has of the lacks, before position `end`. Raises LogBroken."""
+    wanted = {lack.origin for lack in found.left if lack.after < lack.through}
+    position = journal.start
+    while position < end and (batches := journal.read(position, _READ_BYTES)):
+        for start, head, data in batches:
+            position = start + head.size
+            if start < end and head.origin in wanted:
+                _take(found, destination, head, data)
+
+
+def _take(found: Found, destination: str, head: BatchHead, data: bytes) -> None:
+    for index, lack in enumerate(found.left):
+        # What stands for a stretch of which only a rest was left (`batch.REST`) accounts for it, too.
+        if lack.origin == head.origin and head.first <= lack.after + 1 and lack.after < min(head.last, lack.through):
+            found.add(index, head.last, records_of(destination, data, lack.after, lack.through))
+
+
+def records_of(destination: str, data: bytes, after: int, through: int) -> list[bytes]:
+    """The packed messages for `destination` in a batch, after one sequence and up to another."""
+    return [
+        packed
+        for record, packed in zip(batch_records(data), record_slices(data), strict=True)
+        if after < record.sequence <= through and packed[KIND_OFFSET] == Kind.PUBLISH
+        if record.destination == destination
+    ]
+
+
+def mended(chain: Chain, found: Found, end: int) -> Iterator[bytes]:
+    """The batches of the whole log up to `end`: those that can be read, and in the places of the holes what was found.
+
+    Raises CorruptLog when more is damaged than the survey saw.
+    """
+    extent = found.survey.extent
+    holes = found.survey.holes
+    place = extent.start
+    for segment in [segment for segment in chain.segments if segment.base < end]:
+        bad: list[Damage] = []
+        for start, _, data in chain.batches_of(segment, bad):
+            if extent.start <= start < end:
+                yield from found.at(range(place, start + 1))
+                yield data
+                place = start + 1
+        if any(start not in holes and start < end and stop > extent.start for start, stop in bad):
+            raise CorruptLog("more of the log is damaged by now")
+    yield from found.at(range(place, end + 1))
+
+
+class Mender:
+    """Of one store. `begin` and `finish` keep checkpoints waiting while they read or write a whole log."""
+
+    def __init__(
+        self, disk: Disk, journal: Journal, logs: FanoutLogs, lock: threading.RLock, checkpointer: Checkpointer
+    ) -> None:
+        self._disk = disk
+        self._journal = journal
+        self._logs = logs
+        self._lock = lock
+        self._checkpointer = checkpointer
+
+    def begin(self, destination: str, given_up: Vector) -> Found:
+        """What the log of `destination` lacks, and what of it the journal still had. Close it.
+
+        Raises LogBroken.
+        """
+        with self._checkpointer.working():
+            state, extent = self._logs.view(destination)
+            with self._lock:
+                log = self._logs.hold(destination)
+            assert extent is not None, "a log was found damaged"
+            seen = survey(log.chain, extent, log.missing, state.vector, given_up)
+            with self._lock:
+                self._logs.release()
+        found = Found(self._disk, seen)
+        look_in_journal(self._journal, destination, found, state.position)
+        return found
+
+    def finish(self, destination: str, found: Found, reserve_bytes: int) -> bool:
+        """Write the log anew with what was found. False: it has changed since, or finds no room; nothing has changed.
+
+        Readers that were in the midst of it are refused once (`CorruptLog`), and begin again. Raises LogBroken.
+        """
+        with self._checkpointer.working():
+            state, extent = self._logs.view(destination)
+            seen = found.survey.extent
+            if extent is None or extent.start != seen.start:
+                return False  # Retention was quicker.
+            if self._disk.free_bytes() - reserve_bytes < extent.end - extent.start + found.size:
+                return False
+            with self._lock:
+                log = self._logs.hold(destination)
+            try:
+                whole = log.rewrite(mended(log.chain, found, extent.end), self._checkpointer.bounds(destination))
+                if found.gone:
+                    dropped = dict(extent.dropped)
+                    merge(dropped, found.gone)
+                    whole = whole._replace(dropped=tuple(Dot(*one) for one in dropped.items())[-DROPPED_ORIGINS_MAX:])
+                self._checkpointer.commit_extent(destination, whole)
+            except (CorruptLog, DiskFull):
+                with self._lock:
+                    self._logs.release()
+                    self._logs.reopen(destination)
+                return False
+            self._logs.replaced(destination)
+            log.drop()
+            with self._lock:
+                self._logs.release()
+        return True

@@ -1,0 +1,295 @@
+"""What a damaged queue store lacks is looked for: first in the journal of this node, then in what peers have left.
+
+The journal settles most of it: a message that it still has was settled by a record behind it, or is waiting. Of what it
+has dropped only peers know. What a peer has left may be settled here by a record that the peer has not got: those are
+passed over, too: the search remembers them, and looks at what the stores have taken since whenever rows are put back.
+
+Surprising: what the stores have not taken yet needs no search: the next checkpoint brings it, settles and all.
+"""
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from qmq.dots import Dot, Origin
+from qmq.errors import CorruptLog
+from qmq.storage.checkpoint import Checkpointer, Stored
+from qmq.storage.format.batch import BatchHead, batch_records, record_slices, verify_batch
+from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
+from qmq.storage.format.interfaces import Disk, Lack, QueueRow, QueueStore, StorageSettings
+from qmq.storage.format.record import (
+    KIND_OFFSET,
+    TIMED,
+    Kind,
+    Record,
+    pack_envelope,
+    pack_record,
+    priority_of,
+    unpack_by_origin,
+    unpack_record,
+)
+from qmq.storage.log.journal import Journal
+from qmq.storage.log.recovery import Quarantined, quarantined_bytes
+from qmq.storage.queues.plan import lack_key, missing_among
+from qmq.storage.repair.range_snapshot import Rest
+
+_READ_BYTES: Final = 1024 * 1024
+_TELLS: Final = frozenset({Kind.SETTLE, Kind.DEAD, Kind.ATTEMPTS})
+"""Kinds that speak of messages of any origin."""
+
+
+class RowMender:
+    """Of one store. What it does is done one at a time; it may run beside appends, and waits for checkpoints."""
+
+    def __init__(
+        self, queues: QueueStore, journal: Journal, checkpointer: Checkpointer, settings: StorageSettings
+    ) -> None:
+        self._queues = queues
+        self._journal = journal
+        self._checkpointer = checkpointer
+        self._settings = settings
+        self._one = threading.Lock()
+        self.still = threading.RLock()
+        """While it is held nothing is put back: who reads rows, and then what is lacking, sees one moment."""
+        self._searches: dict[tuple[Origin, int, str], Search] = {}
+        """What each lack was found to have lost: the journal may drop a settle while others are asked for the row."""
+
+    def lacks(self) -> list[Lack]:
+        """Of what the stores should have by now. What is behind that comes by itself."""
+        vector = self._checkpointer.stored.vector
+        found: list[Lack] = []
+        for lack in self._queues.lacks():
+            through = min(lack.through, vector.get(lack.origin, 0))
+            if lack.after < through:
+                found.append(lack._replace(through=through))
+        return found
+
+    def look_in_journal(self, lack: Lack) -> Lack | None:
+        """Put back what the journal has of `lack`; what only others may have, None: nothing.
+
+        Raises LogBroken, and DiskFull.
+        """
+        with self._one:
+            search = Search(self._settings, lack)
+            search.read(self._journal, self._queues.position())
+            with self._checkpointer.working():
+                search.read(self._journal, self._queues.position())
+                left = search.left()
+                self._mend(lack, self._wanted(search.rows()), left)
+            search.forget_rows()
+            self._searches[_name(lack)] = search
+            self._forget_searches()
+            return left
+
+    def take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
+        """Put back what a peer has left behind `after` of `lack`, which `look_in_journal` has left; returns what is
+        still lacking: where the peer knew nothing of its beginning, or of some of it (`rest.lost`), that is asked for
+        again of the next one.
+
+        Raises CorruptLog when there is no sense in the records; LogBroken, and DiskFull.
+        """
+        failed = {sequence: count for _, sequence, count in rest.attempts}
+        with self._one:
+            search = self._searches.get(_name(lack))
+            if search is None or not search.covers(lack):
+                search = self._searches[_name(lack)] = Search(self._settings, lack)
+            search.read(self._journal, self._queues.position())
+            rows: list[QueueRow] = []
+            for packed in rest.records:
+                record = unpack_record(packed)
+                if record.kind == Kind.PUBLISH and after < record.sequence <= rest.through:
+                    if record.destination.startswith(self._settings.queue_prefix):
+                        row = search.row(record)
+                        rows.append(row._replace(attempts=failed.get(record.sequence, 0)))
+            left: Lack | None = lack
+            if after == lack.after and not rest.lost:
+                left = lack._replace(after=rest.through) if rest.through < lack.through else None
+            elif rest.through >= lack.through and not rest.lost:
+                left = lack._replace(through=after)
+            elif lack.is_of_one and rows:
+                left = None
+            with self._checkpointer.working():
+                search.read(self._journal, self._queues.position())
+                self._mend(lack, self._wanted(search.unsettled(rows)), left)
+            search.forget_rows()
+            self._forget_searches()
+            return left
+
+    def _forget_searches(self) -> None:
+        """Of what is lacking no more."""
+        lacking = set(map(_name, self._queues.lacks()))
+        for key in self._searches.keys() - lacking:
+            del self._searches[key]
+
+    def give_up(self, lack: Lack, through: int) -> bool:
+        """Nobody has it up to `through`. False: it was settled meanwhile, so nothing is missing."""
+        with self._one, self._checkpointer.working():
+            if not any(lack_key(known) == lack_key(lack) for known in self._queues.lacks()):
+                return False
+            self._mend(lack, [], lack._replace(after=through) if through < lack.through else None)
+            return True
+
+    def _mend(self, lack: Lack, rows: list[QueueRow], left: Lack | None) -> None:
+        """And tombstones go that stand for what is missing no more."""
+        with self.still:
+            self._queues.mend(lack, rows, left)
+        vector, tombstones = self._checkpointer.stored
+        passed = missing_among(tombstones, [lack._replace(through=vector.get(lack.origin, 0))])
+        passed -= missing_among(passed, self._queues.lacks())
+        if passed:
+            self._queues.apply([], {}, [], passed, self._queues.position())
+            self._checkpointer.stored = Stored(vector, tombstones - passed)
+
+    def _wanted(self, rows: list[QueueRow]) -> list[QueueRow]:
+        """Without those that were settled before they came."""
+        tombstones = self._checkpointer.tombstones
+        return [row for row in rows if row.dot not in tombstones]
+
+
+def _name(lack: Lack) -> tuple[Origin, int, str]:
+    """What stays of it while it becomes shorter."""
+    return lack.origin, lack.sequence, lack.queue
+
+
+def record_aside(disk: Disk, dot: Dot) -> bytes | None:
+    """The record of a message, packed, if it is valid among what was put aside."""
+
+    def is_wanted(entry: Quarantined) -> bool:
+        return entry.origin == dot.origin and entry.first <= dot.sequence <= entry.last
+
+    for _, data in quarantined_bytes(disk, is_wanted):
+        with suppress(CorruptLog):  # the quarantine itself has rotted
+            verify_batch(data)
+            for record, packed in zip(batch_records(data), record_slices(data), strict=True):
+                if record.sequence == dot.sequence:
+                    return packed if record.kind == Kind.PUBLISH else _letter(record)
+    return None
+
+
+def _letter(record: Record) -> bytes | None:
+    """A dead letter as if it had been published."""
+    if record.kind != Kind.DEAD:
+        return None
+    head = (record.sequence, record.timestamp_us, Kind.PUBLISH, record.flags)
+    return pack_record(*head, pack_envelope(record.destination, record.headers), unpack_dead(record.body)[2])
+
+
+class Search:
+    """What the journal says of one `Lack`, read up to a position and then on from there."""
+
+    def __init__(self, settings: StorageSettings, lack: Lack) -> None:
+        self.lack = lack
+        self._settings = settings
+        self._place = -1
+        self._found: dict[int, QueueRow] = {}
+        self._settled: set[int] = set()
+        self._attempts: dict[int, int] = {}
+        # Up to where the journal, dropped part included, is known without a hole; and what holes there are.
+        self._have = 0
+        self._holes: list[tuple[int, int]] = []
+
+    def covers(self, lack: Lack) -> bool:
+        """Whether what was read says all that the journal knows of `lack`."""
+        return self.lack.after <= lack.after and lack.through <= self.lack.through
+
+    def read(self, journal: Journal, end: int) -> None:
+        """Go on up to the position `end`. Raises LogBroken."""
+        if self._place < 0:
+            self._place = journal.start
+            self._hole(0, journal.base().get(self.lack.origin, 0))
+        while self._place < end and (batches := journal.read(self._place, _READ_BYTES)):
+            for start, head, data in batches:
+                if start < end:
+                    self._take(head, data)
+                self._place = start + head.size
+
+    def left(self) -> Lack | None:
+        """What the journal cannot account for."""
+        holes = list(self._holes)
+        if self._have < self.lack.through:
+            holes.append((self._have, self.lack.through))
+        open_ = [hole for hole in holes if hole[0] < self.lack.through and hole[1] > self.lack.after]
+        if not open_:
+            return None
+        after, through = max(open_[0][0], self.lack.after), min(open_[-1][1], self.lack.through)
+        return self.lack._replace(after=after, through=through)
+
+    def rows(self) -> list[QueueRow]:
+        """Of the lack, what the journal has and nobody has settled."""
+        return self.unsettled(self._found.values())
+
+    def forget_rows(self) -> None:
+        """What the journal has of the lack is back: only what it says of others counts from now on."""
+        self._found.clear()
+
+    def unsettled(self, rows: Iterable[QueueRow]) -> list[QueueRow]:
+        """Those of `rows` that no record of the journal settles, with their failures."""
+        found: list[QueueRow] = []
+        for row in rows:
+            sequence = row.dot.sequence
+            if sequence not in self._settled:
+                found.append(row._replace(attempts=max(row.attempts, self._attempts.get(sequence, 0))))
+        return found
+
+    def row(self, record: Record) -> QueueRow:
+        """A message as a row."""
+        due_us = expires_us = 0
+        if record.flags & TIMED:
+            due_us, expires_us = self._settings.times_of(record.headers, record.timestamp_us)
+        return QueueRow(
+            Dot(self.lack.origin, record.sequence),
+            record.destination,
+            record.timestamp_us,
+            record.flags,
+            priority_of(record.flags),
+            due_us,
+            expires_us,
+            record.headers,
+            record.body,
+        )
+
+    def _hole(self, after: int, through: int) -> None:
+        if after < through:
+            self._holes.append((after, through))
+        self._have = max(self._have, through)
+
+    def _take(self, head: BatchHead, data: bytes) -> None:
+        mine = head.origin == self.lack.origin
+        if mine:
+            self._hole(self._have, head.first - 1)
+            self._have = max(self._have, head.last)
+        is_near = mine and head.first <= self.lack.through and head.last > self.lack.after
+        for packed in record_slices(data):
+            kind = packed[KIND_OFFSET]
+            if kind in _TELLS or (is_near and kind == Kind.PUBLISH):
+                record = unpack_record(packed)
+                self._tell(record)
+                if is_near and self._is_lacking(record.sequence):
+                    self._publish(record)
+
+    def _is_lacking(self, sequence: int) -> bool:
+        return self.lack.after < sequence <= self.lack.through
+
+    def _publish(self, record: Record) -> None:
+        if record.kind == Kind.DEAD:
+            record.body = unpack_dead(record.body)[2]
+        elif record.kind != Kind.PUBLISH:
+            return
+        if record.destination.startswith(self._settings.queue_prefix):
+            self._found[record.sequence] = self.row(record)
+
+    def _tell(self, record: Record) -> None:
+        """Of the messages that this record speaks of, those of the lack."""
+        if record.kind == Kind.SETTLE:
+            for origin, sequences in unpack_by_origin(record.body):
+                if origin == self.lack.origin:
+                    self._settled.update(filter(self._is_lacking, sequences))
+        elif record.kind == Kind.DEAD:
+            dot = unpack_dead(record.body)[1]
+            if dot.origin == self.lack.origin and self._is_lacking(dot.sequence):
+                self._settled.add(dot.sequence)
+        elif record.kind == Kind.ATTEMPTS:
+            for dot, count in unpack_attempts(record.body).items():
+                if dot.origin == self.lack.origin and self._is_lacking(dot.sequence):
+                    self._attempts[dot.sequence] = max(count, self._attempts.get(dot.sequence, 0))

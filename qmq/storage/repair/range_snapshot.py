@@ -1,0 +1,266 @@
+"""What the stores still hold of a stretch of one origin, in order: for a peer that lacks it when it left the journal.
+
+Queue messages that nobody has settled come from the queue store, fanout records from the logs that retention has left.
+Everything else of the stretch is settled, expired or dropped, so an answer accounts for all of it, and the vector of
+the peer may pass over it (`rest_batch`). An answer never speaks of what the stores have not reached, nor of what this
+node itself gave up: of that it knows nothing.
+
+Surprising: the index of an origin's batches in the fanout logs is kept between two calls, because the stretches of one
+origin are asked for one after another. It takes some 200 bytes per batch; sealed segments give it without being read.
+"""
+
+import threading
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from qmq.dots import Dot, Origin, Vector
+from qmq.errors import CorruptLog, LogBroken
+from qmq.storage.fanouts.log import FanoutLogs
+from qmq.storage.format.batch import HEAD_BYTES, REST, SPARSE, batch_records, encode_batch, record_slices, verify_batch
+from qmq.storage.format.interfaces import FanoutExtent, QueueRow, QueueStore
+from qmq.storage.format.record import Kind, pack_envelope, pack_gap, pack_record, unpack_record
+from qmq.storage.log.chain import Damage, Segment
+
+REST_BYTES: Final = 256 * 1024
+"""Of records in one answer, about; at least one record if there is one."""
+
+_WINDOW: Final = 4096
+"""Sequences that are looked at first; where little is left, four times as many at a time."""
+
+
+class Rest(NamedTuple):
+    """What is left of an origin after a sequence. All of it up to `through` is accounted for by `records`."""
+
+    through: int
+    lost: int
+    """Not 0: nothing is known here of what comes up to this sequence, and `through` says nothing new."""
+    dropped: int
+    """Not 0: retention had dropped fanout records of the asked stretch, up to this sequence."""
+    records: list[bytes]
+    """Packed, sequences ascending."""
+    attempts: Sequence[tuple[str, int, int]] = ()
+    """Of the queue messages among them those that have failed: queue, sequence, how often."""
+
+
+def nothing_left(through: int) -> Rest:
+    """All up to there is accounted for, by nothing."""
+    return Rest(through, 0, 0, [])
+
+
+class _Place(NamedTuple):
+    first: int
+    last: int
+    destination: str
+    position: int
+
+
+class RestReader:
+    """`lock` is the one under which fanout logs are opened. One caller at a time."""
+
+    def __init__(self, queues: QueueStore, logs: FanoutLogs, lock: threading.RLock) -> None:
+        self._queues = queues
+        self._logs = logs
+        self._lock = lock
+        self._of: tuple[Origin, str] | None = None
+        self._indexed = 0
+        self._places: list[_Place] = []
+        self._dropped = 0
+
+    def read(
+        self,
+        origin: Origin,
+        after: int,
+        through: int,
+        given_up: int,
+        fanout: str = "",
+        gone: Sequence[int] = (),
+        rows_only: bool = False,
+    ) -> Rest:
+        """The next part of (`after`, `through`]; `given_up`: up to where this node gave up records of the origin.
+
+        A part ends where a stretch does that is `gone` (their ends, ascending), and says so as if it were dropped. With
+        `fanout` only what is left of the messages of that one, with `rows_only` only queue messages: no log is read
+        then. Nothing new when the stores have not got beyond `after`:
+        another checkpoint must come first.
+
+        Raises:
+            CorruptLog: a fanout log is damaged there, so nobody can tell what is left.
+            LogBroken: the disk refused.
+        """
+        if given_up > after:
+            return Rest(after, min(given_up, through), 0, [])
+        wanted = through
+        through = min(through, self._logs.state.vector.get(origin, 0))
+        if through <= after:
+            return Rest(after, 0, 0, [])
+        end = next((end for end in gone if end > after), 0)
+        through = min(through, end) if end else through
+        if not rows_only and (self._of != (origin, fanout) or self._indexed < through):
+            self._index(origin, fanout)
+        dropped = 0 if rows_only else min(self._dropped, wanted)
+        rows, cut = ([], through) if fanout else self._waiting(origin, after, through)
+        found = {row.dot.sequence: _packed(row) for row in rows}
+        cut = cut if rows_only else self._kept(origin, after, cut, found)
+        records: list[bytes] = []
+        size = 0
+        for sequence in sorted(found):
+            if sequence > cut:
+                break
+            if records and size + len(found[sequence]) > REST_BYTES:
+                cut = sequence - 1
+                break
+            records.append(found[sequence])
+            size += len(found[sequence])
+        failed = [row for row in rows if row.attempts and row.dot.sequence <= cut]
+        attempts = [(row.queue, row.dot.sequence, row.attempts) for row in failed]
+        dropped = end if cut == end else dropped
+        return Rest(cut, 0, dropped if dropped > after else 0, records, attempts)
+
+    def _waiting(self, origin: Origin, after: int, through: int) -> tuple[list[QueueRow], int]:
+        """Queue messages after `after`, and up to which sequence these are all."""
+        width = _WINDOW
+        while True:
+            high = min(through, after + width)
+            rows = self._queues.standing_rows(origin, after, high, REST_BYTES)
+            last = rows[-1].dot.sequence if rows else after
+            # What follows the last row is only known to be nothing when the store says so.
+            if rows and self._queues.standing(origin, last, high, 1):
+                return rows, last
+            if high == through or rows:
+                return rows, high
+            width *= 4
+
+    def _kept(self, origin: Origin, after: int, cut: int, found: dict[int, bytes]) -> int:
+        """Add fanout records after `after` up to `cut` to `found`; returns up to which sequence these are all."""
+        size = 0
+        for place in self._places:
+            if place.first > cut:
+                break
+            if place.last <= after:
+                continue
+            if size > REST_BYTES and place.first > after + 1:
+                return place.first - 1
+            data = self._batch(place, origin)
+            size += len(data)
+            for record, packed in zip(batch_records(data), record_slices(data), strict=True):
+                if after < record.sequence <= cut:
+                    found[record.sequence] = packed
+        return cut
+
+    def _batch(self, place: _Place, origin: Origin) -> bytes:
+        with self._lock:
+            log = self._logs.get(place.destination)
+            bad: list[Damage] = []
+            try:
+                read = log.chain.read(place.position, HEAD_BYTES, [], bad)
+            except OSError as error:
+                raise LogBroken(f"cannot read the log of {place.destination}: {error}") from error
+        if not read or read[0][0] != place.position or read[0][1].origin != origin:
+            self.forget()
+            for start, end in bad:
+                self._logs.refuse(place.destination, f"its log is damaged from {start} to {end}")
+            # Retention was quicker: the next call finds out.
+            raise CorruptLog(f"{place.destination} has nothing to read at {place.position}")
+        return read[0][2]
+
+    def forget(self) -> None:
+        """The next call indexes anew."""
+        self._of = None
+
+    def _index(self, origin: Origin, fanout: str) -> None:
+        self.forget()
+        places: list[_Place] = []
+        self._dropped = 0
+        indexed = self._logs.state.vector.get(origin, 0)
+        for destination, extent in list(self._logs.extents.items()):
+            if fanout not in ("", destination):
+                continue
+            self._dropped = max(self._dropped, dict(extent.dropped).get(origin, 0))
+            with self._lock:
+                log = self._logs.get(destination)
+                for begin, end in log.missing:
+                    self._logs.refuse(destination, f"its log has no file from {begin} to {end}")
+                for segment in log.chain.segments:
+                    if segment.base >= extent.start and segment.first < extent.end:
+                        places += self._places_in(destination, segment, extent, origin)
+        places.sort()
+        self._of, self._indexed, self._places = (origin, fanout), indexed, places
+
+    def _places_in(self, destination: str, segment: Segment, extent: FanoutExtent, origin: Origin) -> list[_Place]:
+        try:
+            bad: list[Damage] = []
+            listed = self._logs.get(destination).chain.index_of(segment, bad)
+        except OSError as error:
+            raise LogBroken(f"cannot read the log of {destination}: {error}") from error
+        if bad and bad[0][0] < extent.end:
+            self._logs.refuse(destination, f"its log is damaged from {bad[0][0]} to {bad[0][1]}")
+        return [
+            _Place(entry.first, entry.last, destination, segment.base + entry.offset)
+            for entry in listed
+            if entry.origin == origin and segment.base + entry.offset < extent.end
+        ]
+
+
+def rest_batch(origin: Origin, after: int, rest: Rest) -> bytes:
+    """The batch that stands in a journal for everything of `origin` after `after` up to `rest.through`."""
+    records = list(rest.records)
+    known = [unpack_record(packed) for packed in records]
+    if not known or known[-1].sequence < rest.through:
+        # A batch has at least one record; this one says where the stretch ends.
+        timestamp_us = known[-1].timestamp_us if known else 0
+        end = (rest.through, timestamp_us, Kind.GAP, 0, pack_envelope("", b""), pack_gap(origin, rest.through))
+        records.append(pack_record(*end))
+    first_us = known[0].timestamp_us if known else 0
+    last_us = known[-1].timestamp_us if known else 0
+    return encode_batch(origin, records, after + 1, rest.through, first_us, last_us, SPARSE | REST)
+
+
+def rest_of(batch: bytes) -> Rest:
+    """The inverse of `rest_batch`: what is left of the stretch that `batch` stands for."""
+    head = verify_batch(batch)
+    records = zip(batch_records(batch), record_slices(batch), strict=True)
+    return Rest(head.last, 0, 0, [packed for record, packed in records if record.kind != Kind.GAP])
+
+
+class Known(NamedTuple):
+    """What a node can say of messages that it is asked about."""
+
+    done: list[Dot]
+    failed: dict[Dot, int]
+    """Of those that stand here: how often they have come back, where they have."""
+
+
+def known_of(
+    queues: QueueStore,
+    vector: Vector,
+    tombstones: Collection[Dot],
+    given_up: Vector,
+    forgotten: Collection[Origin],
+    dots: list[Dot],
+) -> Known:
+    """Which of `dots` this node knows to be done: it has all of their origin up to there, and no such row any more.
+
+    Of an origin that is forgotten everything is done, else a member had not released it; so are `tombstones`, which
+    were settled on a node that has never got the messages themselves by the journal.
+    """
+    done: list[Dot] = []
+    by_origin: dict[Origin, list[int]] = {}
+    for dot in dots:
+        origin, sequence = dot
+        if origin in forgotten or dot in tombstones:
+            done.append(dot)
+        elif given_up.get(origin, 0) < sequence <= vector.get(origin, 0):
+            by_origin.setdefault(origin, []).append(sequence)
+    failed: dict[Dot, int] = {}
+    for origin, sequences in by_origin.items():
+        first, last = min(sequences), max(sequences)
+        rows = queues.standing(origin, first - 1, last, last - first + 1)
+        standing = {sequence: attempts for sequence, _, attempts in rows}
+        done += [Dot(origin, sequence) for sequence in sequences if sequence not in standing]
+        failed.update((Dot(origin, sequence), standing[sequence]) for sequence in sequences if standing.get(sequence))
+    return Known(done, failed)
+
+
+def _packed(row: QueueRow) -> bytes:
+    envelope = pack_envelope(row.queue, row.headers)
+    return pack_record(row.dot.sequence, row.timestamp_us, Kind.PUBLISH, row.flags, envelope, row.body)

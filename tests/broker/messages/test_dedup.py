@@ -1,0 +1,83 @@
+"""What a node knows by dedup id: keys, the window, and what peers have asked about."""
+
+import pytest
+
+from qmq.broker.messages.dedup import ASKED_MAX, KEY_BYTES, Dedup, dedup_key
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.message import Envelope
+from qmq.dots import Dot, Origin
+
+A = Origin("a", 1)
+SECOND = 1_000_000
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(KEY_BYTES, "big")
+
+
+def test_a_key_is_of_destination_and_id_whatever_the_word_and_the_other_headers() -> None:
+    one = dedup_key("/queue/q", b"a:1\ndedup-id:x\nb:2\n")
+
+    assert one is not None
+    assert len(one) == KEY_BYTES
+    assert dedup_key("/queue/q", b"_AMQ_DUPL_ID:x\n") == dedup_key("/queue/q", b"qmq-dedup-id:x\n") == one
+    assert dedup_key("/queue/r", b"dedup-id:x\n") != one
+    assert dedup_key("/queue/q", b"dedup-id:y\n") != one
+
+
+@pytest.mark.parametrize("headers", [b"", b"a:dedup-id:x\n", b"my-dedup-id:x\n", b"dedup-id:\n", b"x:1\n"])
+def test_other_headers_name_nothing(headers: bytes) -> None:
+    assert dedup_key("/queue/q", headers) is None
+
+
+def test_the_first_of_repeated_headers_counts() -> None:
+    assert dedup_key("/queue/q", b"dedup-id:x\ndedup-id:y\n") == dedup_key("/queue/q", b"dedup-id:x\n")
+
+
+@pytest.mark.parametrize(("kind", "known"), [(Kind.QUEUE, True), (Kind.FANOUT, True), (Kind.TOPIC, False)])
+def test_only_what_is_kept_has_a_key(kind: Kind, known: bool) -> None:
+    envelope = Envelope(f"/{kind.name.lower()}/x", kind, b"dedup-id:x\n", kind is not Kind.TOPIC)
+
+    assert (envelope.key is not None) is known
+
+
+def test_the_first_message_with_a_key_counts() -> None:
+    dedup = Dedup()
+    dedup.learn(key(1), Dot(A, 1), 0)
+    dedup.learn(key(1), Dot(A, 2), 0)
+
+    assert dedup.find(key(1), 0) == Dot(A, 1)
+    assert dedup.find(key(2), 0) is None
+
+
+def test_the_oldest_are_forgotten_beyond_the_number() -> None:
+    dedup = Dedup(ids_max=3)
+    for number in range(5):
+        dedup.learn(key(number), Dot(A, number), 0)
+
+    assert [dedup.find(key(number), 0) is not None for number in range(5)] == [False, False, True, True, True]
+    assert len(dedup) == 3
+
+
+def test_each_is_forgotten_when_its_time_is_over_and_may_be_learned_again() -> None:
+    dedup = Dedup(seconds=10)
+    dedup.learn(key(1), Dot(A, 1), 0)
+    dedup.learn(key(2), Dot(A, 2), 5 * SECOND)
+
+    assert dedup.find(key(1), 10 * SECOND) == Dot(A, 1)
+    assert dedup.find(key(1), 11 * SECOND) is None
+    assert dedup.find(key(2), 11 * SECOND) == Dot(A, 2)
+    dedup.learn(key(1), Dot(A, 3), 11 * SECOND)
+    assert dedup.find(key(1), 20 * SECOND) == Dot(A, 3)
+
+
+def test_what_peers_have_asked_about_is_remembered_within_a_bound() -> None:
+    dedup = Dedup()
+    for number in range(ASKED_MAX + 2):
+        dedup.note_asked(key(number))
+        dedup.note_asked(key(number))
+
+    assert not dedup.was_asked(key(1))
+    assert dedup.was_asked(key(2))
+    assert dedup.was_asked(key(ASKED_MAX + 1))
+    assert len(dedup) == 0

@@ -1,0 +1,680 @@
+"""What of a queue is in memory and what only in the store, one situation at a time (`test_paging_histories`: many)."""
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Envelope, Message, Settle
+from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
+from qmq.broker.queues import queue
+from qmq.broker.queues.paging import backlog
+from qmq.broker.queues.paging import pager as paging
+from qmq.broker.queues.queue import Queue
+from qmq.dots import Dot
+from qmq.errors import Refused
+
+from ...paging_rig import OLD, RED, WANTS_RED, PagedNode
+from ...rig import JOBS, SECOND_US
+
+PAGE, WINDOW = 3, 4
+
+
+@pytest.fixture(autouse=True)
+def small_pages() -> Iterator[None]:
+    with (
+        patch.object(paging, "PAGE_MESSAGES", PAGE),
+        patch.object(backlog, "WINDOW", WINDOW),
+        patch.object(queue, "LOW_WATER", 2),
+    ):
+        yield
+
+
+def cold_node(count: int, headers: bytes = b"") -> tuple[PagedNode, list[Dot]]:
+    """A node with that many messages, all of them only in the store."""
+    node = PagedNode()
+    dots = [node.send(headers=headers) for _ in range(count)]
+    node.checkpoint()
+    assert node.evict() == count
+    return node, dots
+
+
+def held_by(subscription: Subscription) -> list[Dot]:
+    return [delivery.message.dot for delivery in subscription.in_flight.values()]
+
+
+def jobs(node: PagedNode) -> Queue:
+    return node.queues.by_name[JOBS]
+
+
+def drain(node: PagedNode, subscription: Subscription) -> list[Dot]:
+    """Acknowledge everything, also what comes in return; in order of delivery."""
+    seen: list[Dot] = []
+    node.load_all()
+    while subscription.in_flight:
+        delivery = next(iter(subscription.in_flight.values()))
+        seen.append(delivery.message.dot)
+        node.ack(delivery)
+        node.load_all()
+    return seen
+
+
+def test_queue_that_nobody_wants_leaves_nothing_in_memory() -> None:
+    node, _ = cold_node(10)
+
+    assert not node.queues.by_name
+    assert node.paging.in_memory == 0
+    assert node.load_all() == 0
+
+
+def test_consumer_of_a_stored_queue_gets_all_of_it_in_order() -> None:
+    node, dots = cold_node(10)
+
+    assert drain(node, node.subscribe(credit=2)) == dots
+
+
+def test_only_so_much_is_loaded_as_consumers_have_use_for() -> None:
+    node, _ = cold_node(100)
+
+    node.subscribe(credit=1)
+    node.load_all()
+
+    assert node.paging.in_memory <= 2 * PAGE
+    assert jobs(node).depth == 100
+
+
+def test_what_is_accepted_while_messages_are_in_the_store_waits_behind_them() -> None:
+    node, dots = cold_node(5)
+    later = [node.send() for _ in range(2)]
+
+    assert drain(node, node.subscribe(credit=1)) == dots + later
+
+
+def test_stored_message_of_a_lower_priority_waits_for_all_stored_ones_of_a_higher() -> None:
+    node = PagedNode()
+    low = [node.send(headers=b"priority:1\n") for _ in range(4)]
+    high = [node.send(headers=b"priority:8\n") for _ in range(4)]
+    node.checkpoint()
+    node.evict()
+    low.append(node.send(headers=b"priority:1\n"))
+
+    assert drain(node, node.subscribe(credit=1)) == high + low
+
+
+def test_nothing_leaves_memory_before_a_checkpoint_has_put_it_into_the_store() -> None:
+    node = PagedNode()
+    for _ in range(3):
+        node.send()
+    assert node.evict() == 0
+
+    node.checkpoint_begins()
+    node.checkpoint_reads()
+    late = node.send()
+    node.checkpoint_applies()
+    node.checkpoint_done()
+
+    assert node.evict() == 3
+    assert list(node.queues.owned[node.origin]) == [late.sequence]
+
+
+def test_queue_with_consumers_keeps_its_first_messages_in_memory() -> None:
+    node = PagedNode()
+    subscription = node.subscribe(credit=1)
+    dots = [node.send() for _ in range(20)]
+    node.checkpoint()
+
+    assert node.evict() == 20 - 1 - WINDOW
+    assert jobs(node).depth == 20
+    assert drain(node, subscription) == dots
+
+
+def test_queue_with_consumers_keeps_fewer_of_large_messages() -> None:
+    node = PagedNode()
+    subscription = node.subscribe(credit=1)
+    dots = [node.send(body=b"x" * 1000) for _ in range(20)]
+    node.checkpoint()
+
+    with patch.object(backlog, "WINDOW_BYTES", 2000):
+        assert node.evict() == 20 - 1 - 2
+
+    assert drain(node, subscription) == dots
+
+
+def test_large_messages_are_not_loaded_long_before_their_turn() -> None:
+    node = PagedNode()
+    dots = [node.send(body=b"x" * 1000) for _ in range(20)]
+    node.checkpoint()
+    assert node.evict() == 20
+
+    with patch.object(queue, "LOW_WATER", 10), patch.object(queue, "LOW_WATER_BYTES", 1000):
+        subscription = node.subscribe(credit=1)
+        seen: list[Dot] = []
+        most = 0
+        node.load_all()
+        while subscription.in_flight:
+            most = max(most, jobs(node).held)
+            seen += held_by(subscription)
+            node.ack(next(iter(subscription.in_flight.values())))
+            node.load_all()
+
+    assert seen == dots
+    assert most <= 1 + PAGE
+
+
+def test_what_consumers_have_or_have_failed_at_stays_in_memory() -> None:
+    node = PagedNode(lambda name: QueueRules(redelivery_us_min=60 * SECOND_US))
+    subscription = node.subscribe(credit=2)
+    failed, held, _ = (node.send() for _ in range(3))
+    node.nack(subscription.in_flight[1])
+    node.leave(subscription)
+    other = node.subscribe(credit=1)
+    node.checkpoint()
+
+    node.evict()
+
+    assert set(node.queues.owned[node.origin]) >= {failed.sequence, *(dot.sequence for dot in held_by(other))}
+    assert node.paging.in_memory < 4
+    assert held in node.open_dots(JOBS)
+
+
+def test_message_that_another_page_brings_again_is_passed_over() -> None:
+    node, dots = cold_node(4)
+    first = node.subscribe(credit=1)
+    node.load_all()
+    assert held_by(first) == dots[:1]
+    node.checkpoint()
+    node.evict()
+
+    assert drain(node, first) == dots
+
+
+@pytest.mark.parametrize("moment", ["before", "between heads and page", "after"])
+def test_checkpoint_may_write_at_any_moment_of_a_load(moment: str) -> None:
+    node, dots = cold_node(3)
+    new = [node.send() for _ in range(3)]
+    node.checkpoint_begins()
+    node.checkpoint_reads()
+    subscription = node.subscribe(credit=10)
+    if moment == "before":
+        node.checkpoint_applies()
+    node.ask(node.checkpoint_applies if moment == "between heads and page" else lambda: None)
+    if moment == "after":
+        node.checkpoint_applies()
+    node.take()
+    node.checkpoint_done()
+
+    assert drain(node, subscription) == dots + new
+    assert node.open_dots(JOBS) == set()
+
+
+# Settles of what the store has
+
+
+def test_message_settled_elsewhere_while_it_is_only_in_the_store_is_never_delivered() -> None:
+    node, dots = cold_node(3)
+    node.records_coming.append((JOBS, [dots[1]]))
+
+    node.record_comes()
+
+    assert drain(node, node.subscribe()) == [dots[0], dots[2]]
+    node.checkpoint()
+    assert not node.paging.gone
+
+
+def test_settle_is_remembered_until_a_checkpoint_has_taken_its_record() -> None:
+    node, dots = cold_node(1)
+    drain(node, node.subscribe())
+    assert list(node.paging.gone) == [(JOBS, dots[0], node.broker.next_sequence - 1)]
+
+    node.checkpoint()
+
+    assert not node.paging.gone
+    assert node.store.is_empty("a")
+
+
+def test_settle_of_what_no_checkpoint_has_seen_costs_nothing() -> None:
+    node = PagedNode()
+    subscription = node.subscribe()
+    for _ in range(3):
+        node.send()
+        drain(node, subscription)
+
+    assert not node.paging.gone
+
+
+def test_settle_that_is_decided_but_not_durable_when_a_checkpoint_begins_is_in_it_or_remembered() -> None:
+    node = PagedNode()
+    node.queues.shared.has_stored = True
+    dot = node.send()
+    node.commit()
+    subscription = node.subscribe()
+    drain(node, subscription)
+    node.leave(subscription)
+
+    node.checkpoint()
+
+    assert drain(node, node.subscribe()) == []
+    assert node.settled == {dot}
+
+
+def test_settle_during_a_checkpoint_is_remembered_although_the_message_is_in_no_row_yet() -> None:
+    node = PagedNode()
+    dot = node.send()
+    subscription = node.subscribe()
+    node.checkpoint_begins()
+    node.checkpoint_reads()
+    drain(node, subscription)
+    assert list(node.paging.gone) == [(JOBS, dot, node.broker.next_sequence - 1)]
+    node.checkpoint_applies()
+    node.checkpoint_done()
+    assert node.paging.gone
+
+    node.checkpoint()
+
+    assert not node.paging.gone
+
+
+def test_word_of_a_peer_counts_although_a_checkpoint_comes_before_its_record() -> None:
+    node = PagedNode()
+    node.queues.shared.has_stored = True
+    dot = node.send()
+    node.commit()
+    node.offer(1)
+    node.load_all()
+    assert node.lent() == [dot]
+    node.peer_settles([dot])
+    node.word_comes([dot])
+
+    node.checkpoint()
+
+    assert drain(node, node.subscribe()) == []
+    node.record_comes()
+    node.checkpoint()
+    assert not node.paging.gone
+    assert node.store.is_empty("a")
+
+
+def test_record_that_comes_before_any_checkpoint_ends_the_memory_of_its_word() -> None:
+    node = PagedNode()
+    dot = node.send()
+    node.commit()
+    node.offer(1)
+    node.peer_settles([dot])
+    node.word_comes([dot])
+    assert list(node.paging.gone) == [(JOBS, dot, 0)]
+
+    node.record_comes()
+
+    assert not node.paging.gone
+
+
+# Depth
+
+
+def test_depth_counts_what_is_in_memory_and_in_the_store_once() -> None:
+    node, _ = cold_node(9)
+    node.send(headers=b"priority:9\n")
+    node.offer(1)
+    node.load_all()
+    node.checkpoint()
+    node.evict()
+    node.send()
+
+    node.subscribe(credit=1)
+    node.load_all()
+
+    assert jobs(node).is_counted
+    assert jobs(node).depth == len(node.open_dots(JOBS)) == 11
+
+
+def test_depth_counts_a_lent_message_that_is_not_saved_yet() -> None:
+    node = PagedNode()
+    for _ in range(9):
+        node.send()
+    node.checkpoint()
+    node.send(headers=b"priority:9\n")
+    node.offer(1)
+    node.evict()
+
+    node.subscribe(credit=1)
+    node.load_all()
+
+    assert jobs(node).depth == 10
+
+
+def test_depth_does_not_count_what_is_settled_but_still_in_the_store() -> None:
+    node, _ = cold_node(9)
+    first = node.subscribe(credit=2)
+    node.load_all()
+    for delivery in list(first.in_flight.values()):
+        node.ack(delivery)
+    node.leave(first)
+    node.checkpoint_begins()
+    node.checkpoint_reads()
+    node.checkpoint_applies()
+    node.checkpoint_done()
+    node.evict()
+
+    node.subscribe(credit=1)
+    node.load_all()
+
+    assert jobs(node).depth == 7
+
+
+# Times
+
+
+def test_stored_message_is_not_loaded_before_it_is_due() -> None:
+    node, dots = cold_node(2, b"delay:500\n")
+    subscription = node.subscribe()
+    node.load_all()
+    assert held_by(subscription) == []
+    assert node.paging.in_memory == 0
+
+    node.wait(500_000)
+    node.load_all()
+
+    assert held_by(subscription) == dots
+
+
+def test_more_stored_messages_than_a_page_holds_may_be_due_at_the_same_time() -> None:
+    node, dots = cold_node(5 * PAGE + 1, b"delay:500\n")
+    subscription = node.subscribe(credit=100)
+    node.load_all()
+
+    node.wait(500_000)
+    node.load_all()
+
+    assert held_by(subscription) == dots
+
+
+def test_stored_messages_that_became_due_while_nobody_wanted_them_are_there_for_the_next_consumer() -> None:
+    node = PagedNode()
+    first, late = node.send(), node.send(headers=b"delay:500\n")
+    node.checkpoint()
+    node.evict()
+    subscription = node.subscribe(credit=1)
+    node.load_all()
+    node.leave(subscription)
+    node.wait(500_000)
+
+    assert set(drain(node, node.subscribe())) == {first, late}
+
+
+def test_stored_message_that_expires_unseen_is_settled_and_gone() -> None:
+    node, dots = cold_node(1, b"ttl:1000\n")
+
+    node.wait(SECOND_US)
+    node.sweep()
+
+    assert node.settled == set(dots)
+    assert not node.queues.by_name
+    assert drain(node, node.subscribe()) == []
+
+
+def test_stored_message_that_is_also_in_memory_is_left_to_its_queue_by_the_sweep() -> None:
+    node, dots = cold_node(1, b"ttl:1000\n")
+    subscription = node.subscribe()
+    node.load_all()
+    node.wait(SECOND_US)
+
+    node.sweep()
+
+    assert node.settled == set()
+    assert held_by(subscription) == dots
+
+
+def test_expired_message_that_the_sweep_finds_twice_is_settled_once() -> None:
+    node, dots = cold_node(1, b"ttl:1000\n")
+    node.wait(SECOND_US)
+
+    node.sweep()
+    node.sweep()
+
+    settles = [record for _, record in node._records() if isinstance(record, Settle)]
+    assert [record.dots for record in settles] == [dots]
+
+
+def test_stored_message_that_expires_is_kept_where_the_policy_names_a_dead_letter_queue() -> None:
+    node = PagedNode(lambda name: QueueRules(keeps_dropped=True))
+    node.send(headers=b"ttl:1000\n")
+    node.checkpoint()
+    node.evict()
+    node.wait(SECOND_US)
+
+    node.sweep()
+
+    (letter,) = node.queues.by_name[DEAD_LETTERS].waiting()
+    assert letter.envelope.headers.startswith(b"dead-letter-reason:expired\n")
+
+
+# Other lives
+
+
+def test_restart_finds_the_backlog_in_the_store_and_restores_nothing() -> None:
+    node = PagedNode()
+    dots = [node.send() for _ in range(5)]
+    node.commit()
+
+    node.restart()
+
+    assert node.paging.in_memory == 0
+    assert drain(node, node.subscribe(credit=2)) == dots
+
+
+def test_restart_without_room_restores_what_the_store_lacks_behind_what_it_has() -> None:
+    node, dots = cold_node(3)
+    dots += [node.send() for _ in range(3)]
+    subscription = node.subscribe(credit=1)
+    node.load_all()
+    node.ack(next(iter(subscription.in_flight.values())))
+    node.commit()
+
+    node.restart(has_room=False)
+
+    assert drain(node, node.subscribe(credit=2)) == dots[1:]
+    node.checkpoint()
+    assert not node.paging.gone
+
+
+def test_message_of_an_earlier_life_stays_in_memory_until_a_checkpoint_has_it() -> None:
+    node = PagedNode()
+    node.checkpoint()
+    dot = node.old_message_comes()
+
+    assert node.evict() == 0
+    assert drain(node, node.subscribe()) == [dot]
+
+
+def test_settle_that_came_before_its_message_keeps_it_out_of_the_store_too() -> None:
+    node = PagedNode()
+    node.records_coming.append((JOBS, [Dot(OLD, 1)]))
+    node.record_comes()
+    node.old_message_comes()
+
+    node.checkpoint()
+
+    assert node.store.is_empty("a")
+    assert not node.store.tombstones()
+    assert not node.queues.by_name
+
+
+# Returns and pages
+
+
+def test_message_that_a_peer_returns_stands_before_what_is_loaded_later() -> None:
+    node, dots = cold_node(8)
+    node.offer(1)
+    node.load_all()
+    assert node.lent() == dots[:1]
+
+    node.peer_returns(dots[:1], Back.RELEASED)
+
+    assert drain(node, node.subscribe(credit=1)) == dots
+
+
+def test_letter_of_a_stored_message_is_made_when_its_consumer_rejects_it() -> None:
+    node, dots = cold_node(2)
+    subscription = node.subscribe(credit=1)
+    node.load_all()
+
+    node.nack(next(iter(subscription.in_flight.values())), Back.REJECTED)
+    node.load_all()
+
+    records = [record for _, record in node._records()]
+    letters = [r for r in records if isinstance(r, Message) and r.envelope.destination == DEAD_LETTERS]
+    assert len(letters) == 1
+    assert held_by(subscription) == dots[1:]
+    assert node.settled == {dots[0]}
+
+
+def test_page_that_passes_over_new_messages_does_not_hide_them_when_they_leave_memory() -> None:
+    node = PagedNode()
+    node.queues.shared.has_stored = True
+    subscription = node.subscribe(credit=1)
+    dots = [node.send() for _ in range(4)]
+    node.checkpoint_begins()
+    node.checkpoint_reads()
+    node.checkpoint_applies()
+    node.ask()
+    node.take()
+    node.checkpoint_done()
+
+    node.evict()
+
+    assert drain(node, subscription) == dots
+
+
+def test_messages_of_an_earlier_life_that_came_late_do_not_hide_those_of_this_one() -> None:
+    node = PagedNode()
+    subscription = node.subscribe(credit=1)
+    for _ in range(5):
+        node.send()
+    node.checkpoint()
+    for _ in range(2):
+        node.old_message_comes()
+    node.send()
+    node.checkpoint()
+
+    node.evict()
+
+    assert len(drain(node, subscription)) == 8
+    assert node.open_dots(JOBS) == set()
+
+
+def test_delayed_messages_that_leave_memory_come_back_when_they_are_due() -> None:
+    node = PagedNode()
+    subscription = node.subscribe(credit=1)
+    node.send()
+    for _ in range(3):
+        node.send(headers=b"delay:500\n")
+    for _ in range(6):
+        node.send()
+    node.checkpoint()
+    node.evict()
+
+    node.wait(500_000)
+
+    assert len(drain(node, subscription)) == 10
+    assert node.open_dots(JOBS) == set()
+
+
+@pytest.mark.parametrize("applied", ["before the heads", "after the heads"])
+def test_depth_that_was_counted_during_a_checkpoint_is_right_when_all_is_loaded(applied: str) -> None:
+    node, _ = cold_node(2)
+    for _ in range(2):
+        node.send()
+    node.checkpoint_begins()
+    node.checkpoint_reads()
+    if applied == "before the heads":
+        node.checkpoint_applies()
+    node.subscribe(credit=1)
+    node.load_all()
+    if applied == "after the heads":
+        node.checkpoint_applies()
+    node.checkpoint_done()
+
+    assert jobs(node).depth == 4
+
+
+# Consumers that want only some messages
+
+
+def test_picky_consumer_finds_its_message_behind_any_number_of_stored_others() -> None:
+    node = PagedNode()
+    others = [node.send() for _ in range(50)]
+    red = node.send(headers=RED)
+    node.checkpoint()
+    node.evict()
+
+    assert drain(node, node.subscribe(selector=WANTS_RED)) == [red]
+    assert drain(node, node.subscribe()) == others
+
+
+def test_picky_consumer_gets_what_became_due_in_the_store_while_nobody_wanted_it() -> None:
+    node = PagedNode(lambda name: QueueRules(messages_max=100))
+    dots = [node.send(headers=RED + b"delay:500\n") for _ in range(3)]
+    node.checkpoint()
+    node.evict()
+    node.send()
+    node.load_all()
+    node.wait(500_000)
+
+    subscription = node.subscribe(selector=WANTS_RED)
+    node.load_all()
+
+    assert held_by(subscription) == dots
+
+
+def test_room_is_made_of_the_oldest_of_the_lowest_priority_also_when_they_are_only_in_the_store() -> None:
+    node = PagedNode(lambda name: QueueRules(messages_max=20, overflow="drop-oldest"))
+    for headers in (b"priority:9\n", b""):
+        for _ in range(10):
+            node.send(headers=headers)
+    node.checkpoint()
+    node.evict()
+
+    new = []
+    for number in range(30):
+        new.append(node.send())
+        node.load_all()
+        if number % 5 == 4:
+            node.checkpoint()
+            node.evict()
+
+    assert all(dot in node.sent for dot in new), "a new message was dropped instead of an old one"
+    assert set(new[-9:]) <= set(node.open_dots(JOBS))
+
+
+@pytest.mark.parametrize("begins_anew", ["restart", "evict"])
+def test_bounded_queue_that_is_only_in_the_store_is_counted_at_its_first_message(begins_anew: str) -> None:
+    node = PagedNode(lambda name: QueueRules(messages_max=3))
+    for _ in range(3):
+        node.send()
+    node.commit()
+    node.checkpoint()
+    if begins_anew == "restart":
+        node.restart()
+    else:
+        node.evict()
+
+    # Nothing in memory knows yet how many there are: this one is taken, and the store is asked.
+    node.send()
+    assert node.load_all() > 0
+
+    with pytest.raises(Refused) as refused:
+        node.broker.check_send(Envelope(JOBS, Kind.QUEUE, b"", durable=True), 1)
+    assert refused.value.code == "queue-full"
+
+
+def test_bounded_queue_that_is_counted_is_not_loaded_for_each_message() -> None:
+    node = PagedNode(lambda name: QueueRules(messages_max=3))
+    node.send()
+    node.load_all()
+
+    node.send()
+
+    assert not node.wanted

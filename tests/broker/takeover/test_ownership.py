@@ -1,0 +1,652 @@
+"""The rules of who serves whose messages: single cases first, then what can happen in a small world."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from qmq.broker.takeover.ownership import LEASE, NEVER, Beat, Bid, Heard, Ownership, Term, diagram
+from qmq.broker.takeover.quorum import settled_through
+from tests.broker import ownership_model as model
+
+AFTER = 10.0
+NODES = ("a", "b", "c")
+
+
+def mesh(now: float = 0.0, **known: object) -> dict[str, Ownership]:
+    return {name: Ownership(name, NODES, AFTER, now, **known) for name in NODES}  # type: ignore[arg-type]
+
+
+def exchange(nodes: dict[str, Ownership], now: float, *pairs: str) -> None:
+    """Beats with their echoes, both ways, until everybody has heard what follows from them."""
+    for _ in range(2):
+        for pair in pairs:
+            for here, there in ((pair[0], pair[1]), (pair[1], pair[0])):
+                beat = nodes[here].beat(now)
+                nodes[there].hear(here, beat, now)
+                nodes[here].hear(there, nodes[there].beat(now, echo_us=beat.stamp_us, wants_echo=False), now)
+        for node in nodes.values():
+            node.claim_own(now)
+
+
+def silent_a(now: float = 25.0) -> dict[str, Ownership]:
+    """A mesh whose node `a` was last heard at 10; it is `now`."""
+    nodes = mesh()
+    exchange(nodes, 10.0, "ab", "ac", "bc")
+    exchange(nodes, now, "bc")
+    return nodes
+
+
+def test_a_node_hands_out_its_own_once_a_majority_has_echoed_that_it_claims_to() -> None:
+    nodes = mesh()
+    assert not nodes["a"].leads("a", 0.0)
+
+    exchange(nodes, 1.0, "ab")
+
+    assert nodes["a"].leads("a", 1.0)
+    assert not nodes["c"].leads("c", 1.0)
+
+
+def test_a_lease_ends_two_thirds_of_the_time_after_the_beat_that_was_echoed() -> None:
+    nodes = mesh()
+    exchange(nodes, 1.0, "ab", "ac")
+
+    assert nodes["a"].lease_until("a", 1.0) == pytest.approx(1.0 + LEASE * AFTER, abs=0.001)
+
+
+def test_a_claim_without_contact_ends_with_its_lease_and_the_next_beat_says_so() -> None:
+    nodes = mesh()
+    exchange(nodes, 1.0, "ab", "ac")
+    a = nodes["a"]
+    assert set(a.claims) == {"a"}
+    end = 1.0 + LEASE * AFTER
+
+    a.claim_own(end - 0.1)
+    assert set(a.claims) == {"a"}, "it is still borne"
+    a.claim_own(end + 0.1)
+
+    assert not a.claims
+    assert not a.beat(end + 0.1).claims
+
+
+def test_a_claim_in_contact_stays_however_old_it_is() -> None:
+    nodes = mesh()
+    for now in range(1, 40):
+        exchange(nodes, float(now), "ab")
+
+    assert set(nodes["a"].claims) == {"a"}
+    assert nodes["a"].beat(39.5).claims == {"a": 0}
+
+
+def differing(a: float, b: float, c: float, now: float = 0.0) -> dict[str, Ownership]:
+    """A mesh in the midst of a change of `after_seconds`."""
+    return {name: Ownership(name, NODES, after, now) for name, after in zip(NODES, (a, b, c), strict=True)}
+
+
+def test_a_lease_leans_on_each_echo_for_as_long_as_its_sender_keeps_still() -> None:
+    nodes = differing(60.0, 10.0, 30.0)
+    exchange(nodes, 1.0, "ab")
+    assert nodes["a"].lease_until("a", 1.0) == pytest.approx(1.0 + LEASE * 10.0, abs=0.001)
+
+    exchange(nodes, 1.0, "ac")
+
+    assert nodes["a"].lease_until("a", 1.0) == pytest.approx(1.0 + LEASE * 30.0, abs=0.001)
+    assert nodes["a"].least_after() == 10.0
+
+
+def test_a_lease_is_no_longer_than_by_its_own_time() -> None:
+    nodes = differing(10.0, 60.0, 60.0)
+    exchange(nodes, 1.0, "ab", "ac")
+
+    assert nodes["a"].lease_until("a", 1.0) == pytest.approx(1.0 + LEASE * 10.0, abs=0.001)
+
+
+def test_what_a_peer_tells_later_lengthens_no_echo_that_came_before() -> None:
+    nodes = differing(60.0, 10.0, 10.0)
+    exchange(nodes, 1.0, "ab")
+    again = Ownership("b", NODES, 60.0, 2.0, told_after=10.0)
+
+    nodes["a"].hear("b", again.beat(2.0, echo_us=1), 2.0)
+
+    assert nodes["a"].lease_until("a", 2.0) == pytest.approx(1.0 + LEASE * 10.0, abs=0.001)
+    assert nodes["a"].least_after() == 10.0
+
+
+def test_a_voter_keeps_still_for_as_long_as_who_claims_tells_if_that_is_longer() -> None:
+    nodes = differing(60.0, 10.0, 10.0)
+    exchange(nodes, 10.0, "ab", "ac", "bc")
+
+    assert not nodes["c"].vote(Bid("a", 1, "b"), 69.9)
+    assert nodes["c"].vote(Bid("a", 1, "b"), 70.1)
+
+
+def test_nobody_asks_for_votes_before_the_longest_time_that_is_known() -> None:
+    nodes = differing(10.0, 10.0, 60.0)
+    exchange(nodes, 10.0, "ab", "ac", "bc")
+    exchange(nodes, 69.9, "bc")
+    assert nodes["b"].bid_for("a", 69.9) is None
+
+    exchange(nodes, 70.1, "bc")
+
+    assert nodes["b"].bid_for("a", 70.1) == Bid("a", 1, "b")
+
+
+def test_what_a_voter_has_told_binds_its_next_life() -> None:
+    again = Ownership("c", NODES, AFTER, 20.0, told_after=60.0)
+
+    assert not again.vote(Bid("a", 1, "b"), 79.9)
+    assert again.vote(Bid("a", 1, "b"), 80.1)
+
+
+def test_who_is_bound_by_what_it_has_told_asks_for_no_votes_in_vain() -> None:
+    nodes = {name: Ownership(name, NODES, AFTER, 20.0, told_after=60.0) for name in NODES}
+    exchange(nodes, 25.0, "bc")
+    exchange(nodes, 79.9, "bc")
+    assert nodes["b"].bid_for("a", 79.9) is None
+
+    exchange(nodes, 80.1, "bc")
+
+    assert nodes["b"].bid_for("a", 80.1) == Bid("a", 1, "b")
+
+
+def test_hearing_others_without_being_heard_is_no_lease() -> None:
+    nodes = mesh()
+    for name in ("b", "c"):
+        nodes["a"].hear(name, nodes[name].beat(1.0), 1.0)
+
+    assert not nodes["a"].in_contact(1.0)
+
+
+def test_nobody_votes_while_the_owner_is_heard() -> None:
+    nodes = mesh()
+    exchange(nodes, 15.0, "ab", "ac", "bc")
+
+    assert not nodes["c"].vote(Bid("a", 1, "b"), 15.0 + AFTER - 0.1)
+    assert nodes["c"].vote(Bid("a", 1, "b"), 15.0 + AFTER + 0.1)
+
+
+def test_a_voter_that_has_just_started_or_was_away_does_not_know_whom_it_has_heard() -> None:
+    nodes = silent_a()
+    fresh = Ownership("c", NODES, AFTER, 20.0)
+    nodes["b"].was_away(24.0)
+
+    assert not fresh.vote(Bid("a", 1, "b"), 25.0)
+    assert not nodes["b"].vote(Bid("a", 1, "c"), 25.0)
+    assert fresh.vote(Bid("a", 1, "b"), 31.0)
+
+
+def test_a_voter_votes_once_in_a_term_also_after_a_restart() -> None:
+    nodes = silent_a()
+    assert nodes["c"].vote(Bid("a", 1, "b"), 25.0)
+    again = Ownership("c", NODES, AFTER, 0.0, promised=nodes["c"].promised)
+
+    assert not again.vote(Bid("a", 1, "c"), 25.0)
+    assert again.vote(Bid("a", 2, "c"), 25.0)
+
+
+def test_candidates_take_turns_in_the_order_of_names_after_the_owner() -> None:
+    nodes = silent_a(20.5)
+
+    assert nodes["b"].bid_for("a", 20.5) == Bid("a", 1, "b")
+    assert nodes["c"].bid_for("a", 20.5) is None
+    assert nodes["c"].bid_for("a", 22.5) is not None
+
+
+def test_an_owner_that_does_not_obey_leases_is_never_taken_over() -> None:
+    nodes = silent_a()
+    for name in ("b", "c"):
+        nodes[name].obeys.discard("a")
+
+    assert nodes["b"].bid_for("a", 25.0) is None
+    assert not nodes["c"].vote(Bid("a", 1, "b"), 25.0)
+
+
+def taken_over() -> dict[str, Ownership]:
+    """Node `b` serves the messages of `a`; it is 25."""
+    nodes = silent_a()
+    bid = nodes["b"].bid_for("a", 25.0)
+    assert bid is not None and nodes["c"].vote(bid, 25.0) and nodes["b"].vote(bid, 25.0)
+    nodes["b"].won(bid, 25.0)
+    exchange(nodes, 25.0, "bc")
+    return nodes
+
+
+def test_who_has_the_votes_of_a_majority_serves_in_the_new_term() -> None:
+    nodes = taken_over()
+
+    assert nodes["b"].leads("a", 25.0)
+    assert nodes["c"].term_of("a") == Term(1, "b")
+
+
+def test_echoes_of_who_has_promised_a_later_term_bear_no_lease() -> None:
+    nodes = taken_over()
+
+    exchange(nodes, 26.0, "ac")
+
+    assert nodes["a"].in_contact(26.0)
+    assert not nodes["a"].leads("a", 26.0)
+
+
+def test_an_owner_that_is_back_serves_again_after_the_other_has_released() -> None:
+    nodes = taken_over()
+    exchange(nodes, 27.0, "ab", "ac", "bc")
+    a, b, c = nodes.values()
+    assert a.bid_for("a", 27.0) is None
+    served = a.server_heard("a", 27.0)
+    assert served == Term(1, "b")
+
+    assert b.release("a", 1)
+    bid = a.bid_for("a", 27.0, served)
+
+    assert bid == Bid("a", 2, "a", Term(1, "b"))
+    assert b.vote(bid, 27.0) and c.vote(bid, 27.0)
+    a.won(bid, 27.0)
+    exchange(nodes, 27.1, "ab", "ac")
+    assert a.leads("a", 27.1)
+    assert not b.leads("a", 27.1)
+
+
+def test_own_messages_that_did_not_come_here_need_another_vote() -> None:
+    nodes = mesh()
+    for node in nodes.values():
+        node.terms["a"] = Term(2, "a")
+    exchange(nodes, 10.0, "ab", "ac", "bc")
+    a = nodes["a"]
+    assert a.release("a", 2)
+    a.has_own = False
+
+    assert not a.claim_own(15.0)
+    assert a.bid_for("a", 15.0) == Bid("a", 3, "a")
+    assert nodes["b"].vote(Bid("a", 3, "a"), 15.0)
+
+
+def test_a_claim_is_confirmed_where_a_peer_has_promised_more() -> None:
+    nodes = mesh()
+    nodes["c"].promised["a"] = Term(4, "b")
+    exchange(nodes, 15.0, "ab", "ac")
+
+    assert nodes["a"].leads("a", 15.0)
+    assert nodes["a"].bid_for("a", 15.0) == Bid("a", 5, "a")
+
+
+def test_a_learner_neither_votes_nor_echoes_nor_claims() -> None:
+    nodes = mesh()
+    nodes["b"].learner = True
+    exchange(nodes, 15.0, "ab")
+
+    assert not nodes["a"].in_contact(15.0)
+    assert not nodes["b"].vote(Bid("c", 1, "a"), 40.0)
+    assert not nodes["b"].claim_own(15.0)
+
+
+def test_a_peer_that_knows_nothing_of_terms_bears_every_lease() -> None:
+    nodes = mesh()
+    nodes["a"].unaware.add("b")
+    nodes["a"].claim_own(1.0)
+
+    assert nodes["a"].leads("a", 1.0)
+
+
+def test_a_stranger_is_not_heard_and_gets_no_vote() -> None:
+    nodes = silent_a()
+
+    nodes["b"].hear("x", Beat(1, 1, True, True, {"a": 9}, {}, 10_000, 10_000), 25.0)
+
+    assert nodes["b"].term_of("a") == Term(0, "a")
+    assert not nodes["b"].vote(Bid("a", 1, "x"), 25.0)
+    assert not nodes["b"].vote(Bid("x", 1, "c"), 25.0)
+
+
+def test_who_is_a_member_no_more_is_neither_asked_nor_taken_over() -> None:
+    nodes = silent_a()
+    nodes["b"].enrol(["b", "c"])
+
+    assert not nodes["b"].vote(Bid("a", 1, "c"), 25.0)
+    assert set(nodes["b"].peers) == {"c"}
+
+
+def test_the_page_shows_the_table_as_it_is() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "takeover.md").read_text("utf-8")
+
+    assert diagram() in page
+
+
+# What can happen in a small world
+
+STATES_MAX = 4000
+"""Of worlds that are looked at only so far."""
+
+ALL_MAX = 20_000
+"""More than there are of those that are looked at to the end."""
+
+WALKS = 100
+
+
+def one_cut(make: model.Make = Ownership) -> model.World:
+    """No messages, beats in step, and one cut of any node or link, both ways or one way, that heals at any moment."""
+    return model.World(make, messages=(), crashes=0, term_max=2, in_step=True)
+
+
+def one_crash(make: model.Make = Ownership) -> model.World:
+    """The same, and instead of the cut one crash of any node, which starts again at any later moment."""
+    return model.World(make, messages=(), cuts=0, term_max=2, in_step=True)
+
+
+def silent_pair(make: model.Make = Ownership) -> model.World:
+    """`a` and `b` are cut off from each other for so long that `b` begins to wonder."""
+    world = model.World(make)
+    world.cut, world.cuts_left = model.OWNER_AND_B, 0
+    for _ in range(4):
+        world.tick()
+    return world
+
+
+def restarted_between(make: model.Make = Ownership) -> model.World:
+    """The same, and the third node, which heard both of them, has just started again."""
+    world = silent_pair(make)
+    world.crash("c", make)
+    world.crashes_left = 0
+    return world
+
+
+def served_by_b(make: model.Make = Ownership, world: model.World | None = None) -> model.World:
+    """`a` is cut off, and `b` has its votes."""
+    world = world or model.World(make)
+    world.cut, world.cuts_left = model.OWNER_ALONE, 0
+    for _ in range(4):
+        world.tick()
+    b = world.members["b"]
+    b.bid = b.rules.bid_for("a", world.now)
+    world.vote("b", "b")
+    world.vote("b", "c")
+    world.tick()
+    assert b.rules.leads(model.OWNER, world.now)
+    return world
+
+
+def back_again(make: model.Make = Ownership) -> model.World:
+    """The cut is over, and `a` finds itself served by `b`."""
+    world = served_by_b(make)
+    world.cut = frozenset()
+    return world
+
+
+def acked_at_a_while_b_serves(make: model.Make = Ownership) -> model.World:
+    """A consumer of `a` settles what it has had for long; `c` hears of it after it has voted for `b`."""
+    world = model.World(make)
+    world.hand_out("a", "m", "a")
+    world = served_by_b(make, world)
+    world.cut = frozenset()
+    world.settle("a", "m")
+    world.tell_settles("a", "c")
+    return world
+
+
+def acked_at_c_while_a_has_forgotten(make: model.Make = Ownership) -> model.World:
+    """`a` has started again and does not know who has what; then it is cut off."""
+    world = model.World(make)
+    world.hand_out("a", "m", "c")
+    world.crash("a", make)
+    world.crashes_left = 0
+    world.tick()
+    world.tick()
+    assert world.members["a"].can_serve(world.now)
+    world.settle("c", "m")
+    world.cut, world.cuts_left = model.OWNER_ALONE, 0
+    return world
+
+
+def receipted_before_b_serves(make: model.Make = Ownership) -> model.World:
+    """`b` was voted for by one who knows of a receipted ACK, and does not know of it yet."""
+    world = model.World(make)
+    world.hand_out("a", "m", "a")
+    world.settle("a", "m")
+    world.tell_settles("a", "c")
+    world.confirm("a", "c")
+    assert world.may_receipt("a", "m")
+    world.receipted |= {"m"}
+    return served_by_b(make, world)
+
+
+def longer_at_the_owner(make: model.Make = Ownership) -> model.World:
+    """The owner is being given a shorter time, or the others a longer one."""
+    return model.World(make, {"a": model.LONGER})
+
+
+def longer_elsewhere(make: model.Make = Ownership) -> model.World:
+    """The other way round."""
+    return model.World(make, {"b": model.LONGER, "c": model.LONGER})
+
+
+def cut_off_with_the_longer_time(make: model.Make = Ownership) -> model.World:
+    """The owner has the longer time, and was cut off for as long as the shorter one."""
+    world = longer_at_the_owner(make)
+    world.cut, world.cuts_left = model.OWNER_ALONE, 0
+    for _ in range(int(model.AFTER)):
+        world.tick()
+    return world
+
+
+def shortened_while_cut_off(make: model.Make = Ownership) -> model.World:
+    """The others have started again with a shorter time in the moment in which the owner was cut off; that is over."""
+    world = model.World(make, dict.fromkeys(NODES, model.LONGER))
+    world.cut, world.cuts_left = model.OWNER_ALONE, 0
+    for name in "bc":
+        world.crash(name, make, model.AFTER)
+    for here, there in ("bc", "cb"):
+        world.tell(here, there)
+        world.look(here)
+    for _ in range(int(model.AFTER)):
+        world.tick()
+    return world
+
+
+STARTS = (
+    model.World,
+    silent_pair,
+    restarted_between,
+    served_by_b,
+    back_again,
+    acked_at_a_while_b_serves,
+    acked_at_c_while_a_has_forgotten,
+    receipted_before_b_serves,
+    longer_at_the_owner,
+    longer_elsewhere,
+    cut_off_with_the_longer_time,
+    shortened_while_cut_off,
+)
+
+
+@pytest.mark.parametrize("first", [one_cut, one_crash])
+def test_two_nodes_never_serve_whatever_happens_with_one_fault(first: Callable[[], model.World]) -> None:
+    assert 1000 < model.explore(first(), states_max=ALL_MAX) < ALL_MAX
+
+
+@pytest.mark.parametrize("first", STARTS)
+def test_nothing_forbidden_is_reached_soon(first: Callable[[], model.World]) -> None:
+    model.explore(first(), states_max=STATES_MAX)
+
+
+def test_long_histories_end_with_everything_settled_and_nothing_given_twice() -> None:
+    for seed in range(WALKS):
+        model.walk(seed)
+
+
+@pytest.mark.parametrize("first", [longer_at_the_owner, longer_elsewhere])
+def test_long_histories_while_the_time_differs_end_well_too(first: Callable[[], model.World]) -> None:
+    for seed in range(WALKS // 2):
+        model.walk(seed, first=first())
+
+
+class NoFence(Ownership):
+    """A lease leans on those who have promised a later term."""
+
+    def lease_until(self, owner: str, now: float) -> float:
+        for heard in self.peers.values():
+            heard.promises = {}
+        return super().lease_until(owner, now)
+
+
+class OneWay(Ownership):
+    """A lease leans on those who are heard."""
+
+    def _echo_until(self, name: str, heard: object, after_us: int, now: float) -> float:
+        return self.peers[name].at + self.after * LEASE
+
+
+class MajorityInView(Ownership):
+    """A candidate's word that the owner is silent is enough."""
+
+    def _is_silent(self, owner: str, candidate: str, released: Term | None, now: float) -> bool:
+        return self.node != candidate or super()._is_silent(owner, candidate, released, now)
+
+
+class ForgetsVotes(Ownership):
+    """Votes are not written down."""
+
+    def _promise(self, owner: str) -> int:
+        return 0
+
+
+class Hasty(Ownership):
+    """A voter votes as soon as it has started."""
+
+    def may_vote(self, now: float) -> bool:
+        return not self.learner
+
+
+class LongLease(Ownership):
+    """A lease lasts longer than a voter is silent."""
+
+    def _echo_until(self, name: str, heard: object, after_us: int, now: float) -> float:
+        return super()._echo_until(name, self.peers[name], after_us, now) + self.after
+
+
+class OwnTime(Ownership):
+    """Leases and votes go by the node's own time, whatever the others tell."""
+
+    def _echo_until(self, name: str, heard: Heard, after_us: int, now: float) -> float:
+        return heard.echo_us / 1e6 + self.after * LEASE if heard.echo_us > after_us else NEVER
+
+    def _keeps_still(self, name: str) -> float:
+        return self.after
+
+    def longest_after(self) -> float:
+        return self.after
+
+
+class ForgetsWhatItTold(Ownership):
+    """A shorter time counts from the start on."""
+
+    def __init__(self, node: str, members: Iterable[str], after_seconds: float, now: float, **known: object) -> None:
+        super().__init__(node, members, after_seconds, now, **{**known, "told_after": 0.0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("plant", "first"),
+    [
+        (NoFence, back_again),
+        (MajorityInView, silent_pair),
+        (Hasty, restarted_between),
+        (OwnTime, cut_off_with_the_longer_time),
+        (ForgetsWhatItTold, shortened_while_cut_off),
+    ],
+)
+def test_a_rule_that_is_broken_is_found_breadth_first(
+    plant: type[Ownership], first: Callable[[model.Make], model.World]
+) -> None:
+    with pytest.raises(model.Broken, match="two nodes"):
+        model.explore(first(plant), plant, states_max=STATES_MAX)
+
+
+@pytest.mark.parametrize("plant", [OneWay, LongLease])
+def test_a_rule_that_is_broken_is_found_among_all_that_one_cut_can_do(plant: type[Ownership]) -> None:
+    with pytest.raises(model.Broken, match="two nodes"):
+        model.explore(one_cut(plant), plant, states_max=ALL_MAX)
+
+
+@pytest.mark.parametrize("plant", [OneWay, ForgetsVotes, LongLease])
+def test_a_rule_that_is_broken_is_found_by_walking(plant: type[Ownership]) -> None:
+    with pytest.raises(model.Broken):
+        for seed in range(4 * WALKS):
+            model.walk(seed, plant)
+
+
+def test_serving_before_everything_is_known_that_voters_know_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def can_serve(member: model.Member, now: float) -> bool:
+        return member.needs is not None and member.rules.leads(model.OWNER, now)
+
+    monkeypatch.setattr(model.Member, "can_serve", can_serve)
+
+    with pytest.raises(model.Broken, match="receipted"):
+        model.explore(receipted_before_b_serves(), states_max=STATES_MAX)
+
+
+# When an ACK may be receipted at level `quorum`
+
+
+def test_a_settle_is_for_good_when_a_majority_with_the_server_has_it() -> None:
+    nodes = mesh()
+
+    assert settled_through(nodes["c"], "a", {"a": 5, "b": 0, "c": 9}) == 5
+    assert settled_through(nodes["c"], "a", {"a": 9, "b": 9, "c": 7}) == 9
+    assert settled_through(nodes["c"], "a", {"a": 0, "b": 9, "c": 9}) == 0
+    assert settled_through(nodes["a"], "a", {"a": 9, "b": 0, "c": 0}) == 0
+
+
+def test_who_serves_now_must_have_the_settle_and_not_who_did_before() -> None:
+    nodes = taken_over()
+
+    assert settled_through(nodes["c"], "a", {"a": 9, "b": 0, "c": 9}) == 0
+    assert settled_through(nodes["c"], "a", {"a": 0, "b": 9, "c": 9}) == 9
+
+
+def test_who_has_promised_a_later_term_does_not_count() -> None:
+    nodes = mesh()
+    exchange(nodes, 1.0, "ab", "ac")
+    nodes["b"].promised["a"] = Term(1, "b")
+    assert settled_through(nodes["a"], "a", {"a": 9, "b": 9, "c": 0}) == 9
+
+    exchange(nodes, 2.0, "ab")
+
+    assert settled_through(nodes["a"], "a", {"a": 9, "b": 9, "c": 0}) == 0
+
+
+def test_messages_of_a_node_that_is_no_member_are_settled_by_nobody_for_good() -> None:
+    assert settled_through(mesh()["a"], "x", {"a": 9, "b": 9, "c": 9}) == 0
+
+
+def no_server(rules: Ownership, owner: str, marks: Mapping[str, int]) -> int:
+    """Any majority will do."""
+    return int(
+        rules.is_majority([name for name in marks if rules.promise_told(name, owner) <= rules.term_of(owner).number])
+    )
+
+
+def no_promises(rules: Ownership, owner: str, marks: Mapping[str, int]) -> int:
+    """Those count, too, that may have voted before they had the settle."""
+    return int(rules.is_majority(list(marks)) and rules.term_of(owner).server in marks)
+
+
+def server_alone(rules: Ownership, owner: str, marks: Mapping[str, int]) -> int:
+    """Who serves now is enough."""
+    return int(rules.term_of(owner).server in marks)
+
+
+@pytest.mark.parametrize(
+    ("plant", "first"),
+    [
+        (no_server, acked_at_c_while_a_has_forgotten),
+        (no_promises, acked_at_a_while_b_serves),
+        (server_alone, acked_at_a_while_b_serves),
+    ],
+)
+def test_a_receipt_that_is_given_too_early_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[Ownership, str, Mapping[str, int]], int],
+    first: Callable[[], model.World],
+) -> None:
+    monkeypatch.setattr(model, "settled_through", plant)
+
+    with pytest.raises(model.Broken, match="receipted"):
+        model.explore(first(), states_max=STATES_MAX)

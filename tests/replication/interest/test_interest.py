@@ -1,0 +1,77 @@
+"""What one node wants, as versioned state: differences, wholes, repeats, and the bounds."""
+
+import random
+
+import pytest
+
+from qmq.replication.interest import interest as wants
+from qmq.replication.interest.interest import NEVER, Wants
+
+
+def test_a_difference_brings_whoever_stands_at_its_first_version_or_later_to_the_last_one() -> None:
+    chance = random.Random(7)
+    source = Wants()
+    followers: list[Wants] = [Wants()]
+    for version in range(1, 200):
+        changes = {f"/topic/{chance.randrange(12)}": chance.random() < 0.5 for _ in range(chance.randrange(4))}
+        source.advance(version, changes)
+        base = chance.randrange(version)
+        difference = source.since(base)
+        assert difference is not None
+        for follower in followers:
+            if base <= follower.version < version and chance.random() < 0.4:
+                follower.advance(version, difference)
+
+                assert follower.patterns.keys() == source.patterns.keys()
+        if len(followers) < 8:
+            followers.append(Wants())
+
+
+def test_a_follower_passes_on_what_is_no_news_to_itself() -> None:
+    """Somebody else may stand between the two versions."""
+    between = Wants()
+    between.advance(1, {"/topic/a": True})
+    source = Wants()
+    source.advance(1, {"/topic/a": True})
+    source.advance(2, {"/topic/a": False})
+    relay = Wants()
+    difference = source.since(0)
+    assert difference is not None
+    relay.advance(2, difference)
+
+    late = relay.since(1)
+
+    assert late is not None
+    between.advance(2, late)
+    assert not between.patterns
+
+
+def test_who_was_told_all_cannot_tell_what_happened_on_the_way() -> None:
+    follower = Wants(NEVER)
+
+    changed = follower.replace(7, ["/topic/a", "/topic/b"])
+
+    assert changed == {"/topic/a": True, "/topic/b": True}
+    assert follower.since(6) is None
+    assert follower.since(7) == {}
+    assert follower.replace(9, ["/topic/b", "/topic/c"]) == {"/topic/a": False, "/topic/c": True}
+
+
+def test_who_missed_more_changes_than_are_remembered_must_be_told_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wants, "CHANGES_MAX", 10)
+    source = Wants()
+    for version in range(1, 21):
+        source.advance(version, {f"/topic/{version}": True})
+
+    assert source.since(9) is None
+    assert source.since(10) == {f"/topic/{version}": True for version in range(11, 21)}
+
+
+def test_patterns_beyond_the_bound_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wants, "PATTERNS_MAX", 3)
+    source = Wants()
+
+    changed = source.advance(1, {f"/topic/{number}": True for number in range(5)})
+
+    assert list(changed) == list(source.patterns) == ["/topic/0", "/topic/1", "/topic/2"]
+    assert source.left_out == 2

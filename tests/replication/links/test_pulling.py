@@ -1,0 +1,196 @@
+"""The following half alone: what it tells, in which order, and what ends with it."""
+
+import pytest
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Ack as Mode
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.message import Envelope, Message
+from qmq.dots import Dot, Origin, Vector
+from qmq.replication.journal.acceptance import Acceptance
+from qmq.replication.journal.gaps import Gaps
+from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.pulling import PATTERNS_PER_FRAME, Following
+from qmq.replication.protocol.frames import ROUTES, Ack, Batches, Gap, Held, Hole, Interest, Lend, MeshFrame, Welcome
+from qmq.replication.protocol.handshake import Partner
+from qmq.replication.protocol.takeover_frames import TERMS
+
+from ..rig import JOBS, Network, Node, batch_of, peers_of
+
+pytestmark = pytest.mark.trio
+
+A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
+
+
+class Link:
+    """Node b following node a; `told` is what b has said since it was last looked at."""
+
+    def __init__(self, features: frozenset[str] = frozenset()) -> None:
+        self.node = Node(Network(), "b", peers_of("abc"))
+        self._told: list[MeshFrame] = []
+        partner = Partner(origin=A, peers_version=1, features=features, beat_ms=1000)
+        outbox = Outbox(self._encode, lambda: None)
+        acceptance = Acceptance(B, frozenset("abc"), self.node.replay)
+        self.following = Following(self.node, partner, outbox, acceptance, Gaps())
+
+    def _encode(self, frame: MeshFrame) -> bytes:
+        self._told.append(frame)
+        return b""
+
+    def told(self) -> list[MeshFrame]:
+        told, self._told = self._told, []
+        return told
+
+
+async def test_a_link_begins_with_all_that_the_peer_must_know_in_its_order() -> None:
+    link = Link()
+    link.node.received_vector().update({A: 3, B: 0, Origin("b", 7): 5})
+    link.node.subscribe("/topic/t")
+
+    link.following.begin((B, C))
+
+    through: Vector = {B: 0, Origin("b", 7): 5}
+    assert link.told() == [
+        Ack(0, {A: 3, B: 0, Origin("b", 7): 5}, {}, (B, C)),
+        Held([], through),
+        Interest({"/topic/t": True}),
+    ]
+
+
+async def test_a_peer_that_understands_versions_is_not_told_interest_by_the_link() -> None:
+    link = Link(features=ROUTES)
+    link.node.subscribe("/topic/t")
+
+    link.following.begin((B, C))
+
+    assert not [frame for frame in link.told() if isinstance(frame, Interest)]
+
+
+async def test_later_acks_tell_only_what_changed() -> None:
+    link = Link()
+    link.following.begin((B,))
+    link.told()
+
+    link.following.tell_ack((B,))
+    assert link.told() == []
+    link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
+    assert link.following.ack_due
+    link.following.tell_ack((B,))
+    assert link.told() == [Ack(1, {A: 2}, {}, None)]
+    link.node.journal.append(batch_of(A, 1, 2))
+    link.following.became_durable()
+    assert link.following.ack_due
+    link.following.tell_ack((B, C))
+    assert link.told() == [Ack(1, {}, {A: 2}, (B, C))]
+    assert not link.following.ack_due
+
+
+async def test_a_repeat_is_acknowledged_too_because_it_took_room_in_the_window() -> None:
+    link = Link()
+    link.node.received_vector()[A] = 2
+    link.following.begin(())
+    link.told()
+
+    assert not link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
+    link.following.tell_ack(())
+
+    assert link.told() == [Ack(1, {}, {}, None)]
+
+
+async def test_a_full_disk_leaves_the_window_shut_until_somebody_made_room() -> None:
+    """What is in the window comes all the same; then the peer waits, and topics, credit and lent messages go on."""
+    link = Link()
+    link.following.begin(())
+    link.told()
+
+    link.node.broker.disk_full = True
+    link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
+    link.following.tell_ack(())
+    assert link.told() == [Ack(0, {A: 2}, {}, None)]
+    link.following.tell_ack(())
+    assert link.told() == []
+
+    link.node.broker.disk_full = False
+    link.following.tell_ack(())
+    assert link.told() == [Ack(1, {}, {}, None)]
+
+
+async def test_many_patterns_are_told_in_several_frames() -> None:
+    link = Link()
+    wanted = {f"/topic/{number}": True for number in range(PATTERNS_PER_FRAME + 1)}
+
+    link.following.tell_interest(wanted)
+
+    told = link.told()
+    assert [len(frame.patterns) for frame in told if isinstance(frame, Interest)] == [PATTERNS_PER_FRAME, 1]
+
+
+async def test_credit_is_offered_while_the_link_lasts_and_not_after() -> None:
+    link = Link()
+    lending = link.node.broker.lending
+
+    def consumer(id: str, credit: int) -> list[tuple[str, str, int]]:
+        link.node.broker.subscribe(Subscription(1, id, JOBS, Mode.CLIENT, credit, b""), Outcome())
+        return lending.offers()
+
+    assert consumer("before", 10) == []
+    link.following.begin(())
+    assert consumer("during", 10) == [("a", JOBS, 20)]
+    link.following.end()
+    assert consumer("after", 500) == []
+    link.following.end()
+
+
+async def test_a_stale_loan_of_one_owner_takes_nothing_away_from_those_of_others_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = Link(features=frozenset({TERMS}))
+    queues = link.node.broker.queues
+    monkeypatch.setattr(link.node, "greet", lambda way: None)
+    worker = Subscription(1, "worker", JOBS, Mode.CLIENT, 10, b"")
+    link.node.broker.subscribe(worker, Outcome())
+    link.following.begin(())
+    monkeypatch.setattr(
+        link.node, "may_borrow", lambda peer, terms, echo_us, least_ms, owners: {"a": True, "b": None, "c": False}
+    )
+    lent = [Message(Envelope(JOBS, Kind.QUEUE, b"", True), b"", origin, 7, 0) for origin in (A, B, C)]
+    for message in lent:
+        message.owner = "a"
+    out = Outcome()
+
+    link.following.apply(Lend(lent, 0, {"b": 3}), out)
+
+    assert [delivery.message.dot for delivery in queues.deliveries.values()] == [Dot(A, 7)]
+    assert [returned.message.dot for returned in out.peer_returns["a"]] == [Dot(C, 7)]
+
+
+async def test_a_hole_in_the_peers_own_records_is_remembered_and_one_in_others_is_not() -> None:
+    link = Link()
+
+    link.following.apply(Hole((C,)), Outcome())
+    assert not link.following.holed
+    link.following.apply(Hole((C, A)), Outcome())
+    assert link.following.holed
+
+
+async def test_caught_up_is_told_once_and_our_own_records_do_not_count() -> None:
+    link = Link()
+    assert not link.following.has_caught_up()
+
+    link.following.apply(Welcome({A: 2, B: 99}), Outcome())
+    assert not link.following.has_caught_up()
+    link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
+    assert link.following.has_caught_up()
+    assert not link.following.has_caught_up()
+
+
+async def test_a_gap_is_noted_once_and_only_beyond_what_is_here() -> None:
+    link = Link()
+    link.node.received_vector()[A] = 4
+
+    assert not link.following.apply(Gap([(A, 4)]), Outcome())
+    assert link.following.apply(Gap([(A, 6)]), Outcome())
+
+    assert link.node.received_vector()[A] == 6
+    assert link.node.alarms == [("gap", f"{A} 6")]

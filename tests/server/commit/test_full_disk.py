@@ -1,0 +1,235 @@
+"""A disk without room: what is refused, what goes on, and how the node finds out that there is room again."""
+
+from collections.abc import Mapping
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.config import StorageSettings
+from qmq.dots import Vector
+from qmq.errors import DiskFull
+from qmq.storage.format.interfaces import Retention
+from tests.server.rig import Rig, eventually, send, subscribe
+from tests.support.depths import depths
+
+RESERVE = 1 << 20
+SMALL = StorageSettings(disk_reserve_bytes=RESERVE, checkpoint_bytes=4096)
+
+
+def codes(rig: Rig) -> set[str]:
+    return {alarm["code"] for alarm in rig.alive.alarms.list()}
+
+
+def take_all_room(rig: Rig) -> None:
+    """Others write until not one byte is left."""
+    rig.disk.capacity_bytes = rig.disk.used_bytes() + rig.disk.reserved_bytes
+
+
+def make_room(rig: Rig) -> None:
+    rig.disk.capacity_bytes = rig.disk.used_bytes() + 8 * RESERVE
+
+
+async def test_a_checkpoint_without_room_is_tried_again_and_ends_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(storage=StorageSettings(checkpoint_bytes=4096))
+    async with rig.run():
+        store = rig.alive.store
+        checkpoint = store.checkpoint
+        refusals = 3
+
+        def short_of_room(
+            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
+        ) -> object:
+            nonlocal refusals
+            if refusals:
+                refusals -= 1
+                raise DiskFull("no room for a checkpoint")
+            return checkpoint(end, now_us, members, retention)
+
+        monkeypatch.setattr(store, "checkpoint", short_of_room)
+        client = await rig.connect()
+        for n in range(20):
+            await client.send(send("/queue/q", "x" * 1000, f"r{n}"))
+            assert await client.receipt() == f"r{n}"
+
+        await eventually(lambda: "checkpoint" in codes(rig))
+        await eventually(lambda: rig.alive.checkpoints.count > 0)
+        assert "checkpoint" not in codes(rig)
+        await client.send(send("/queue/q", "x", "still"))
+        assert await client.receipt() == "still"
+
+
+async def test_a_stop_on_a_full_disk_is_orderly_and_loses_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+
+        def short_of_room(
+            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
+        ) -> object:
+            raise DiskFull("no room for a checkpoint")
+
+        monkeypatch.setattr(rig.alive.store, "checkpoint", short_of_room)
+        client = await rig.connect()
+        await client.send(send("/queue/q", "job", "r"))
+        await client.receipt()
+
+    async with rig.run():
+        assert depths(rig.alive)["/queue/q"] == 1
+
+
+async def test_facts_that_find_no_room_at_the_stop_do_not_make_it_fail(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+
+    def no_room(facts: Mapping[str, str | None]) -> None:
+        raise DiskFull("no room for facts")
+
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(send("/queue/q", "one", "r"))
+        await client.receipt()
+        monkeypatch.setattr(rig.alive.store.catalog, "set_facts", no_room)
+
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(subscribe("/queue/q"))
+        assert await client.messages(1) == [b"one"]
+
+
+async def test_messages_are_taken_again_once_somebody_made_room(autojump_clock: MockClock) -> None:
+    rig = Rig(storage=SMALL)
+    rig.disk.capacity_bytes = 1 << 20
+    async with rig.run():
+        client = await rig.connect(on_error="keep-open")
+        await eventually(lambda: rig.alive.broker.disk_full)
+        await client.send(send("/queue/q", "more", "refused"))
+        assert (await client.next("ERROR")).head.headers["error-code"] == "disk-full"
+
+        rig.disk.capacity_bytes = rig.disk.used_bytes() + (4 << 20)
+
+        await eventually(lambda: not rig.alive.broker.disk_full)
+        await client.send(send("/queue/q", "more", "taken"))
+        assert await client.receipt() == "taken"
+
+
+async def test_when_others_take_the_last_byte_settles_are_taken_and_messages_refused_until_there_is_room(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig(storage=SMALL)
+    async with rig.run():
+        client = await rig.connect(on_error="keep-open")
+        await eventually(lambda: rig.disk.reserved_bytes == RESERVE // 2)
+        for n in range(20):
+            await client.send(send("/queue/q", "x" * 1000, f"r{n}"))
+            await client.receipt()
+        worker = await rig.connect()
+        await worker.send(subscribe("/queue/q", ack="client-individual", prefetch="20"))
+        await worker.receipt()
+        given = [await worker.next("MESSAGE") for _ in range(20)]
+
+        take_all_room(rig)
+        for number, frame in enumerate(given[:15]):
+            await worker.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:a{number}\n\n")
+            assert await worker.receipt() == f"a{number}"
+        assert rig.disk.reserved_bytes < RESERVE // 2
+        await client.send(send("/queue/q", "more", "refused"))
+        assert (await client.next("ERROR")).head.headers["error-code"] == "disk-full"
+        await trio.sleep(60)
+        assert "disk-full" in codes(rig)
+
+        make_room(rig)
+        await eventually(lambda: not rig.alive.broker.disk_full)
+        assert codes(rig).isdisjoint({"disk-full", "checkpoint"})
+        await eventually(lambda: rig.disk.reserved_bytes == RESERVE // 2)
+        await client.send(send("/queue/q", "more", "taken"))
+        assert await client.receipt() == "taken"
+
+    async with rig.run():
+        assert depths(rig.alive)["/queue/q"] == 6
+
+
+async def test_what_does_not_fit_into_the_reserve_waits_for_room_and_is_told_then(autojump_clock: MockClock) -> None:
+    rig = Rig(storage=StorageSettings(disk_reserve_bytes=0))
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(send("/queue/q", "one", "first"))
+        await client.receipt()
+
+        take_all_room(rig)
+        await client.send(send("/queue/q", "two", "second"))
+        await trio.sleep(60)
+        assert rig.alive.commits.is_stuck
+        assert "disk-full" in codes(rig)
+        make_room(rig)
+
+        assert await client.receipt() == "second"
+        assert not rig.alive.commits.is_stuck
+
+    async with rig.run():
+        assert depths(rig.alive)["/queue/q"] == 2
+
+
+async def test_a_node_that_waits_for_room_can_be_stopped(autojump_clock: MockClock) -> None:
+    rig = Rig(storage=StorageSettings(disk_reserve_bytes=0))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with rig.run():
+            client = await rig.connect()
+            await client.send(send("/queue/q", "one", "first"))
+            await client.receipt()
+            take_all_room(rig)
+            await client.send(send("/queue/q", "two", "second"))
+            await eventually(lambda: rig.alive.commits.is_stuck)
+    assert caught.group_contains(DiskFull, depth=None)
+
+    make_room(rig)
+    async with rig.run():
+        assert depths(rig.alive)["/queue/q"] == 1
+
+
+async def test_a_second_signal_ends_a_node_that_waits_for_room(autojump_clock: MockClock) -> None:
+    rig = Rig(storage=StorageSettings(disk_reserve_bytes=0), limits={"drain_seconds": 1000.0})
+    with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(100):
+        async with rig.run():
+            client = await rig.connect()
+            await client.send(send("/queue/q", "one", "first"))
+            await client.receipt()
+            take_all_room(rig)
+            await client.send(send("/queue/q", "two", "second"), "BEGIN\ntransaction:open\n\n")
+            await eventually(lambda: rig.alive.commits.is_stuck)
+            rig.alive.stop()
+            await trio.sleep(1)
+    assert caught.group_contains(DiskFull, depth=None)
+
+    make_room(rig)
+    async with rig.run():
+        assert depths(rig.alive)["/queue/q"] == 1
+
+
+async def test_the_disk_is_looked_at_while_messages_come_and_not_while_none_do(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(storage=SMALL)
+    async with rig.run():
+        client = await rig.connect(on_error="keep-open")
+        looks: list[float] = []
+        look = rig.alive.checkpoints.look_at_space
+
+        async def counted() -> None:
+            looks.append(trio.current_time())
+            await look()
+
+        monkeypatch.setattr(rig.alive.checkpoints, "look_at_space", counted)
+        await trio.sleep(3600)
+        idle = len(looks)
+        take_all_room(rig)
+        rig.disk.capacity_bytes += 1 << 14
+        await client.send(send("/queue/q", "small", "r"))
+        await client.receipt()
+
+        await eventually(lambda: rig.alive.broker.disk_full)
+        assert idle == 0

@@ -1,0 +1,353 @@
+"""Costly selectors are asked in slices: whatever a client sends, one turn of the event loop selects a little only."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.broker.consumers.light_subscriptions import Hearer
+from qmq.broker.consumers.outcome import TURN_TOIL, Outcome
+from qmq.broker.consumers.subscription import Ack, Subscription
+from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.selectors import Selector, compile_selector
+from qmq.dots import Origin
+from qmq.errors import Refused
+from qmq.server.delivery.selector_evaluation import Selecting
+from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
+
+TURN_MOST = 2 * TURN_TOIL + 2_000
+"""One turn may decide for a client, which selects up to TURN_TOIL, or follow a group of commits up to twice that."""
+
+
+def costly(number: int) -> str:
+    """A selector that wants nothing, other than those with other numbers."""
+    return " OR ".join(f"nothing LIKE '%a_b{number}%{part}'" for part in range(60))
+
+
+class Toil(trio.abc.Instrument):
+    """What selecting cost in each step of a task, by counting what selectors are asked."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = self.most = self.asked = 0
+        matches = Selector.matches
+
+        def counted(selector: Selector, properties: dict[str, str]) -> bool:
+            self.now += selector.cost
+            self.asked += 1
+            return matches(selector, properties)
+
+        patch.setattr(Selector, "matches", counted)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.most = max(self.most, self.now)
+        self.now = 0
+
+
+@pytest.fixture
+def toil(monkeypatch: pytest.MonkeyPatch) -> Toil:
+    """Counts from the beginning of the test on; the test adds it to the loop."""
+    return Toil(monkeypatch)
+
+
+async def picky_clients(
+    rig: Rig, destination: str, clients: int = 10, selectors: int = 10, **headers: str
+) -> list[Client]:
+    """Clients with many costly selectors each; the first one of each wants what has the header `want`."""
+    found = []
+    for number in range(clients):
+        client = await rig.connect()
+        for index in range(selectors):
+            text = f"{costly(number * selectors + index)} OR want = '{'no' if index else 'yes'}'"
+            await client.send(subscribe(destination, id=str(index), selector=text, **headers))
+            await client.receipt()
+        found.append(client)
+    return found
+
+
+Sends = Callable[[Client], Awaitable[None]]
+
+
+async def one_by_one(sender: Client) -> None:
+    for number in range(5):
+        await sender.send(send("/topic/t", str(number), want="yes", number=str(number)))
+
+
+async def all_at_once(sender: Client) -> None:
+    await sender.send(*[send("/topic/t", str(number), want="yes", number=str(number)) for number in range(5)])
+
+
+async def in_a_transaction(sender: Client) -> None:
+    frames = [send("/topic/t", str(number), want="yes", number=str(number), transaction="t") for number in range(5)]
+    await sender.send("BEGIN\ntransaction:t\n\n", *frames, "COMMIT\ntransaction:t\n\n")
+
+
+@pytest.mark.parametrize("sends", [one_by_one, all_at_once, in_a_transaction])
+async def test_topic_messages_are_selected_in_slices_and_come_in_order(
+    toil: Toil, sends: Sends, autojump_clock: MockClock
+) -> None:
+    async with Rig().run() as rig:
+        clients = await picky_clients(rig, "/topic/t")
+        sender = await rig.connect()
+        trio.lowlevel.add_instrument(toil)
+
+        await sends(sender)
+
+        for client in clients:
+            assert await client.messages(5) == [b"0", b"1", b"2", b"3", b"4"]
+        await nothing_more(sender)
+        assert toil.asked >= 5 * 19
+        assert toil.most <= TURN_MOST
+
+
+class Stub:
+    """As much of a session as selecting needs."""
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.finishing = False
+        self.ended: list[Refused] = []
+
+    def evict(self, error: Refused) -> None:
+        self.ended.append(error)
+        self.finishing = True
+
+
+class Told:
+    """`Selecting` with sessions that note what they are told; nothing waits for a socket."""
+
+    def __init__(self, sessions: int) -> None:
+        self.sessions = {number: Stub(number) for number in range(1, sessions + 1)}
+        self.told: list[tuple[int, bytes]] = []
+        self.tasks: list[Callable[[], object]] = []
+        self.selecting = Selecting(self.sessions, self._tell, lambda: None, self.tasks.append)  # type: ignore[arg-type]
+        self.hearers: tuple[Subscription, ...] = ()
+
+    def subscribe(self, session: int, selector: str | None) -> Subscription:
+        found = Subscription(session, "0", "/topic/t", Ack.AUTO, 0, b"")
+        found.selector = None if selector is None else compile_selector(selector)
+        self.hearers += (found,)
+        return found
+
+    def send(self, *bodies: bytes, asker: int = 99, to: tuple[Subscription, ...] = ()) -> None:
+        """Each in an envelope of its own, all in one Outcome."""
+        out = Outcome(asker)
+        for body in bodies:
+            envelope = Envelope("/topic/t", Kind.TOPIC, b"want:yes\n", False)
+            out.publish_topic(to or self.hearers, Message(envelope, body, Origin("a", 1), -1, 0))
+        self.selecting.tell(out)
+
+    def _tell(self, hearers: tuple[Hearer, ...], messages: list[Message], mark: bytes, asked: Selector | None) -> None:
+        self.told += [(hearer.session, message.body) for hearer in hearers for message in messages]
+
+    async def rest(self) -> None:
+        """Tell what waits."""
+        while self.tasks:
+            await self.tasks.pop()()  # type: ignore[misc]  # `spawn` takes tasks without their type
+
+    def heard(self, session: int) -> list[bytes]:
+        return [body for number, body in self.told if number == session]
+
+
+def told_by_many(sessions: int = 40) -> Told:
+    """Two costly subscriptions in each session, of which one wants all."""
+    rig = Told(sessions)
+    for number in range(1, sessions + 1):
+        rig.subscribe(number, f"{costly(2 * number)} OR want = 'yes'")
+        rig.subscribe(number, costly(2 * number + 1))
+    return rig
+
+
+async def test_plain_subscriber_is_told_at_once_and_costly_ones_by_turns() -> None:
+    rig = told_by_many()
+    rig.sessions[41] = Stub(41)
+    rig.subscribe(41, None)
+
+    rig.send(b"1", b"2")
+
+    assert rig.heard(41) == [b"1", b"2"]
+    assert rig.selecting.behind and rig.heard(40) == []
+    await rig.rest()
+    assert all(rig.heard(number) == [b"1", b"2"] for number in rig.sessions)
+    assert not rig.selecting.behind
+
+
+async def test_session_that_waits_hears_its_plain_topics_in_order_too() -> None:
+    rig = told_by_many()
+    plain = (rig.subscribe(40, None), rig.subscribe(1, None))
+    rig.send(b"1", to=rig.hearers[:-2])
+
+    rig.send(b"2", to=plain, asker=98)
+
+    assert rig.heard(1) == [b"1", b"2"] and rig.heard(40) == []
+    await rig.rest()
+    assert rig.heard(40) == [b"1", b"2"]
+
+
+async def test_long_run_for_one_costly_subscription_is_told_in_order(toil: Toil) -> None:
+    rig = Told(1)
+    rig.subscribe(1, f"{costly(0)} OR want = 'yes'")
+    bodies = [b"%d" % number for number in range(200)]
+    trio.lowlevel.add_instrument(toil)
+
+    rig.send(*bodies)
+    rig.send(b"last", asker=98)
+    await rig.rest()
+
+    assert rig.heard(1) == [*bodies, b"last"]
+    assert toil.most <= TURN_MOST
+
+
+async def test_sessions_take_turns_so_that_one_costly_client_delays_itself() -> None:
+    rig = Told(2)
+    for number in range(100):
+        rig.subscribe(1, f"{costly(number)} OR want = 'yes'")
+    cheap = rig.subscribe(2, "want = 'yes'")
+    rig.send(b"1", to=rig.hearers[:-1])
+
+    rig.send(b"2", b"3", to=(cheap,), asker=98)
+
+    assert rig.heard(2) == [b"2", b"3"]
+    assert rig.heard(1).count(b"1") < 100
+    await rig.rest()
+    assert rig.heard(1).count(b"1") == 100
+
+
+async def test_asker_waits_for_what_it_set_off_and_for_nothing_else(autojump_clock: MockClock) -> None:
+    rig = told_by_many()
+    done: list[str] = []
+    rig.selecting.once_told(99, lambda: done.append("nothing yet"))
+    rig.send(b"1", asker=99)
+    rig.selecting.once_told(99, lambda: done.append("all"))
+    with trio.fail_after(1):
+        await rig.selecting.told(98)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.rest)
+        await rig.selecting.told(99)
+        assert len(rig.told) == 40
+
+    assert done == ["nothing yet", "all"]
+
+
+async def test_subscriber_that_left_is_selected_for_no_more(toil: Toil) -> None:
+    rig = told_by_many()
+    rig.send(b"1")
+    asked = toil.asked
+
+    rig.sessions[40].finishing = True
+    del rig.sessions[39]
+    for hearer in rig.hearers[:-4]:
+        hearer.closed = True
+    await rig.rest()
+
+    assert toil.asked == asked and not rig.selecting.behind
+    assert not rig.selecting._asked
+
+
+async def test_failure_ends_the_subscriber_in_question_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    rig = told_by_many()
+    rig.send(b"1")
+    rig.selecting.behind[rig.sessions[40]][0].messages = None  # type: ignore[index,assignment]
+    await rig.rest()
+
+    assert [error.code for error in rig.sessions[40].ended] == ["not-selected"]
+    assert rig.heard(39) == [b"1"] and not rig.selecting.behind
+
+
+async def test_sender_is_not_read_before_what_it_set_off_is_told(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        clients = await picky_clients(rig, "/topic/t", clients=20)
+        sender = await rig.connect()
+
+        await sender.send(send("/topic/t", "1", want="yes"))
+        await sender.send(send("/topic/none", "", "next"))
+        await sender.receipt()
+
+        assert not rig.alive.teller.selecting.behind
+        assert [await client.messages(1) for client in clients] == [[b"1"]] * 20
+
+
+async def test_connection_that_set_much_off_and_left_keeps_its_place_until_that_is_told(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig(limits={"connections_max": 1}).run() as rig:
+        waiting: list[Callable[[], None]] = []
+        monkeypatch.setattr(rig.alive.teller.selecting, "once_told", lambda session, do: waiting.append(do))
+        sender = await rig.connect()
+
+        sender.pipe.close()
+        await eventually(lambda: bool(waiting))
+        [refused] = await (await rig.dial()).until_closed()
+
+        assert refused.head.headers["error-code"] == "too-many-connections"
+        waiting.pop()()
+        await rig.connect()
+
+
+async def test_live_followers_of_a_fanout_read_the_log_when_selecting_costs_much(
+    toil: Toil, autojump_clock: MockClock
+) -> None:
+    async with Rig().run() as rig:
+        clients = await picky_clients(rig, "/fanout/f", x_stream_offset="next")
+        sender = await rig.connect()
+        await nothing_more(sender)
+        trio.lowlevel.add_instrument(toil)
+
+        for number in range(3):
+            await sender.send(send("/fanout/f", str(number), str(number), want="yes"))
+            await sender.receipt()
+
+        for client in clients:
+            assert await client.messages(3) == [b"0", b"1", b"2"]
+        assert toil.most <= TURN_MOST
+        await eventually(lambda: rig.alive.followers.live == 100)
+        for client in clients:
+            await nothing_more(client)
+
+
+async def test_past_of_a_fanout_is_selected_in_slices(toil: Toil, autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        sender = await rig.connect()
+        for number in range(200):
+            await sender.send(send("/fanout/f", str(number), want="yes", number=str(number)))
+        await nothing_more(sender)
+        trio.lowlevel.add_instrument(toil)
+
+        [plain] = await picky_clients(rig, "/fanout/f", clients=1, selectors=1)
+        [durable] = await picky_clients(
+            rig, "/fanout/f", clients=1, selectors=1, durable="true", x_stream_offset="first"
+        )
+
+        assert len(await plain.messages(200)) == 200
+        assert len(await durable.messages(200)) == 200
+        assert toil.most <= TURN_MOST
+
+
+async def test_last_values_are_selected_in_slices(toil: Toil, autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        sender = await rig.connect()
+        for number in range(200):
+            await sender.send(send(f"/topic/t.{number}", str(number), want="yes", retain="set"))
+        await nothing_more(sender)
+        trio.lowlevel.add_instrument(toil)
+
+        [client] = await picky_clients(rig, "/topic/t.*", clients=1, selectors=1)
+
+        assert len(await client.messages(200)) == 200
+        assert toil.most <= TURN_MOST
+
+
+async def test_queue_is_browsed_in_slices(toil: Toil, autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        sender = await rig.connect()
+        for number in range(200):
+            await sender.send(send("/queue/q", str(number), want="yes", number=str(number)))
+        await nothing_more(sender)
+        trio.lowlevel.add_instrument(toil)
+
+        [client] = await picky_clients(rig, "/queue/q", clients=1, selectors=1, browser="true")
+
+        assert len(await client.messages(200)) == 200
+        assert toil.most <= TURN_MOST

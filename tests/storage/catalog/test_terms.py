@@ -1,0 +1,89 @@
+"""Terms and votes on disk: in the journal, in the catalog after a checkpoint, and there again after a start."""
+
+from pathlib import Path
+
+import pytest
+
+from qmq.errors import CorruptLog
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.record import Kind
+from qmq.storage.format.term_record import TermNote, Terms, pack_term, unpack_term
+from qmq.storage.store import Store, open_store
+
+from ..rig import NOW, A, B, Writer, open_small
+
+NODE = "a"
+"""The node of the rig."""
+
+
+def said(writer: Writer, kind: Kind, owner: str, number: int, server: str) -> bytes:
+    writer.record(kind, pack_term(owner, number, server))
+    return writer.batch()
+
+
+def histories(store: Store) -> None:
+    own, other = Writer(A), Writer(B)
+    store.journal.append(
+        [
+            said(own, Kind.VOTE, "c", 1, "b"),
+            said(other, Kind.TERM, "c", 1, "b"),
+            said(other, Kind.VOTE, "c", 7, "b"),
+            said(own, Kind.VOTE, "c", 2, "a"),
+            said(own, Kind.TERM, "c", 2, "a"),
+        ]
+    )
+
+
+EXPECTED = {TermNote("c", 2, "a", False), TermNote("c", 2, "a", True)}
+
+
+def test_the_highest_terms_and_the_own_votes_are_there_again_from_the_journal_and_from_the_catalog() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    histories(store)
+    for _ in range(2):
+        store.close()
+        store = open_small(disk)
+        assert set(store.recovered.terms) == EXPECTED
+        store.checkpoint(store.journal.end, NOW, {})
+
+
+def test_they_outlive_the_journal_that_held_them() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    histories(store)
+    filler = Writer(A, have=3)
+    for _ in range(20):
+        store.journal.append([filler.published("/queue/q", b"x" * 500)])
+    store.checkpoint(store.journal.end, NOW, {})
+    assert store.journal.start > 0
+
+    store.close()
+
+    assert set(open_small(disk).recovered.terms) == EXPECTED
+
+
+def test_the_sqlite_catalog_keeps_them(tmp_path: Path) -> None:
+    store = open_store(tmp_path, node=NODE)
+    histories(store)
+    store.checkpoint(store.journal.end, NOW, {})
+    store.close()
+
+    store = open_store(tmp_path, node=NODE)
+
+    assert set(store.catalog.terms()) == set(store.recovered.terms) == EXPECTED
+    store.close()
+
+
+def test_a_lower_term_changes_nothing_and_of_equals_the_later_counts() -> None:
+    terms = Terms.of([TermNote("c", 3, "a", False)])
+
+    assert not terms.take(TermNote("c", 2, "b", False))
+    assert not terms.take(TermNote("c", 3, "a", False))
+    assert terms.take(TermNote("c", 3, "", False))
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x92\xa1a\x01", b"\x93\xa1a\xa1x\xa1b"])
+def test_what_is_no_term_is_refused(body: bytes) -> None:
+    with pytest.raises(CorruptLog):
+        unpack_term(Kind.TERM, body)

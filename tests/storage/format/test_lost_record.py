@@ -1,0 +1,73 @@
+"""What the journal says of stretches that are nowhere any more, through crashes and checkpoints."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qmq.dots import Origin
+from qmq.errors import CorruptLog
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.lost_record import Stretch, gone_facts, gone_of, pack_gone, unpack_gone
+from qmq.storage.format.record import Kind
+
+from ..rig import NOW, A, B, Writer, open_small
+
+SEQUENCES = st.integers(1, 2**63 - 1)
+ORIGINS = st.builds(Origin, st.sampled_from("abc"), st.integers(0, 2**64 - 1))
+STRETCHES = st.builds(Stretch, ORIGINS, SEQUENCES, SEQUENCES)
+
+
+@given(STRETCHES)
+def test_a_stretch_comes_back(stretch: Stretch) -> None:
+    assert unpack_gone(pack_gone(stretch)) == stretch
+    assert unpack_gone(pack_gone(stretch)[:1].replace(b"\x94", b"\x95") + pack_gone(stretch)[1:] + b"\x01") == stretch
+
+
+@pytest.mark.parametrize("body", [5, [], ["a", 1, 2], ["a", "x", 1, 2], ["a", 1, None, 2]])
+def test_anything_else_is_refused(body: Any) -> None:
+    with pytest.raises(CorruptLog):
+        unpack_gone(msgpack.packb(body))
+
+
+def gone(writer: Writer, stretch: Stretch) -> bytes:
+    writer.record(Kind.GONE, pack_gone(stretch))
+    return writer.batch()
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_it_is_known_after_a_crash_before_and_after_the_checkpoint(checkpoint: bool) -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    store.journal.append([gone(Writer(A), Stretch(B, 4, 6))])
+    store.journal.sync()
+    if checkpoint:
+        store.checkpoint(store.journal.end, NOW, {}, {})
+    store.close()
+
+    again = open_small(disk)
+
+    assert again.recovered.gone.ends == {B: [6]}
+    assert again.recovered.given_up == {} and B not in again.recovered.vector
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_what_another_node_says_is_about_that_node(checkpoint: bool) -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    store.journal.append([gone(Writer(B), Stretch(B, 4, 6))])
+    if checkpoint:
+        store.checkpoint(store.journal.end, NOW, {}, {})
+    store.close()
+
+    assert open_small(disk).recovered.gone.ends == {}
+
+
+def test_what_is_forgotten_leaves_the_catalog() -> None:
+    known = gone_of({"gone/a-0000000000000001": "[2, 5]", "disk/b": "x"})
+    assert known.ends == {Origin("a", 1): [2, 5]}
+    known.forget({Origin("a", 1)})
+
+    assert gone_facts(known, [Origin("a", 1)]) == {"gone/a-0000000000000001": None}

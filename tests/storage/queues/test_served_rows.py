@@ -1,0 +1,75 @@
+"""Rows of several nodes, read as one."""
+
+from qmq.dots import Dot, Origin
+from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.served_rows import ServedRows
+
+A, B, C = Origin("a", 1), Origin("b", 2), Origin("c", 3)
+
+
+def row(origin: Origin, sequence: int, queue: str = "/queue/q", *, due_us: int = 0, expires_us: int = 0) -> QueueRow:
+    return QueueRow(Dot(origin, sequence), queue, 0, 0, 4, due_us, expires_us, b"", b"12")
+
+
+def served(*rows: QueueRow, nodes: str = "ba") -> ServedRows:
+    store = MemoryQueueStore(MemoryDisk())
+    store.apply(rows, {}, (), (), 1)
+    return ServedRows(store, nodes)
+
+
+def test_pages_go_through_the_nodes_by_name_and_leave_out_those_that_are_not_served() -> None:
+    rows = served(row(B, 1), row(A, 1), row(C, 1), row(A, 2), row(B, 2))
+
+    first = rows.page("/queue/q", 4, None, 0, 3)
+    rest = rows.page("/queue/q", 4, first[-1].dot, 0, 3)
+
+    assert [found.dot for found in first + rest] == [Dot(A, 1), Dot(A, 2), Dot(B, 1), Dot(B, 2)]
+
+
+def test_what_comes_after_a_node_that_is_served_no_more_is_of_the_nodes_after_it() -> None:
+    rows = served(row(A, 1), row(B, 1), row(C, 1), nodes="ac")
+
+    assert [found.dot for found in rows.page("/queue/q", 4, Dot(B, 1), 0, 9)] == [Dot(C, 1)]
+
+
+def test_heads_and_listings_are_sums() -> None:
+    rows = served(row(A, 1), row(B, 1), row(B, 2, "/queue/r"), row(C, 1))
+
+    assert rows.heads(["/queue/q"], 0)["/queue/q"].messages == 2
+    assert rows.listing(None, 9) == [("/queue/q", 2, 4), ("/queue/r", 1, 2)]
+
+
+def test_a_listing_ends_where_one_node_may_have_more() -> None:
+    rows = served(row(A, 1, "/queue/a"), row(A, 2, "/queue/c"), row(B, 1, "/queue/b"), row(B, 2, "/queue/d"))
+
+    assert [name for name, _, _ in rows.listing(None, 1)] == ["/queue/a"]
+    assert [name for name, _, _ in rows.listing("/queue/a", 1)] == ["/queue/b"]
+
+
+def test_what_is_due_and_what_has_expired_comes_in_the_order_of_time() -> None:
+    rows = served(row(A, 1, due_us=30), row(B, 1, due_us=20), row(A, 2, expires_us=9), row(B, 2, expires_us=8))
+
+    assert [found.dot for found in rows.due("/queue/q", 1, 40, 9)] == [Dot(B, 1), Dot(A, 1)]
+    assert [found.dot for found in rows.expired(10, 9, 1 << 20)] == [Dot(B, 2), Dot(A, 2)]
+
+
+def test_times_of_a_node_whose_clock_is_ahead_or_behind_are_read_by_ours() -> None:
+    store = MemoryQueueStore(MemoryDisk())
+    rows = [row(A, 1, due_us=130), row(B, 1, due_us=20), row(A, 2, expires_us=109), row(B, 2, expires_us=8)]
+    store.apply(rows, {}, (), (), 1)
+    served = ServedRows(store, "ab", {"a": -100})
+
+    assert served.heads(["/queue/q"], 25)["/queue/q"].next_due_us == 30
+    assert [found.dot for found in served.page("/queue/q", 4, None, 30, 9)] == [
+        Dot(A, 1),
+        Dot(A, 2),
+        Dot(B, 1),
+        Dot(B, 2),
+    ]
+    assert [found.dot for found in served.page("/queue/q", 4, None, 29, 9)] == [Dot(A, 2), Dot(B, 1), Dot(B, 2)]
+    assert [found.dot for found in served.due("/queue/q", 1, 30, 9)] == [Dot(B, 1), Dot(A, 1)]
+    assert [found.dot for found in served.due("/queue/q", 20, 30, 9)] == [Dot(A, 1)]
+    assert [found.dot for found in served.expired(8, 9, 1 << 20)] == [Dot(B, 2)]
+    assert [served.expires_at(found) for found in served.expired(9, 9, 1 << 20)] == [8, 9]

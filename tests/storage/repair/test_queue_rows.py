@@ -1,0 +1,292 @@
+"""What comes back for damaged rows: nothing that was settled meanwhile, and nothing that is missing is forgotten."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qmq.dots import Dot
+from qmq.errors import CorruptLog
+from qmq.storage.format.batch import record_slices
+from qmq.storage.format.record import unpack_record
+from qmq.storage.queues.sqlite_store import SqliteQueueStore
+from qmq.storage.repair.queue_rows import Search
+from qmq.storage.repair.range_snapshot import Rest
+from qmq.storage.store import open_store
+from tests.storage.rig import NOW, SMALL, A, B, Writer
+
+JOBS = "/queue/jobs"
+OTHER = "/queue/other"
+
+
+class Filled:
+    """Node b's store: messages 1, 3, 5 of a in one queue, 2 and 4 in another; the journal has dropped them all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.a, self.b = Writer(A), Writer(B)
+        self.store = open_store(path, node="b", settings=SMALL)
+        for number in range(1, 6):
+            self.a.publish(JOBS if number % 2 else OTHER, b"body %d" % number)
+        self.take(self.a.batch())
+        self.forget_the_past()
+
+    def take(self, batch: bytes) -> None:
+        self.store.journal.append([batch])
+        self.store.checkpoint(self.store.journal.end, NOW, {})
+
+    def forget_the_past(self) -> None:
+        end = self.store.journal.end
+        while self.store.journal.start < end:
+            self.take(self.b.published("/topic/x", b"x" * 400))
+
+    def damage(self, *sequences: int, column: str = "body", value: str = "x'ff'") -> None:
+        """Flip bits, and meet the rows."""
+        self.store.close()
+        self.flip_bits(*sequences, column=column, value=value)
+        self.store = open_store(self._path, node="b", settings=SMALL)
+        self.standing()
+
+    def flip_bits(self, *sequences: int, column: str = "body", value: str = "x'ff'") -> None:
+        with sqlite3.connect(self._path / "queues.sqlite") as database:
+            for sequence in sequences:
+                database.execute(f"UPDATE messages SET {column} = {value} WHERE sequence = ?", (sequence,))
+        database.close()
+
+    def standing(self) -> list[int]:
+        return [dot.sequence for _, dot, _ in self.store.standing(None, 100) if dot.origin == A]
+
+
+def answer(sequence: int, through: int) -> Rest:
+    """What a peer has left that knows of no settle."""
+    writer = Writer(A, sequence - 1)
+    writer.publish(OTHER if sequence == 2 else JOBS, b"body %d" % sequence)
+    return Rest(through, 0, 0, list(record_slices(writer.batch())))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Path, again: bool) -> None:
+    filled = Filled(tmp_path)
+    filled.damage(3)
+    (lack,) = filled.store.lacks()
+    assert (lack.after, lack.through) == (2, 3)
+    left = filled.store.mend_by_journal(lack)
+    assert left is not None
+    old = answer(3, left.through)
+
+    filled.b.settle(JOBS, [Dot(A, 3)])
+    filled.take(filled.b.batch())
+    filled.forget_the_past()
+    if again:
+        filled.damage()
+    assert filled.store.mend_by_rest(left, left.after, old) is None
+
+    assert filled.standing() == [1, 2, 4, 5]
+    assert filled.store.lacks() == []
+    assert filled.store.tombstones == set()
+    filled.store.close()
+
+
+def test_what_is_settled_when_it_was_met_is_missing_no_more(tmp_path: Path) -> None:
+    """A reader has met the damage, and nobody has looked for it yet."""
+    filled = Filled(tmp_path)
+    filled.damage(3)
+    (lack,) = filled.store.lacks()
+
+    filled.b.settle(JOBS, [Dot(A, 3)])
+    filled.take(filled.b.batch())
+
+    assert filled.store.lacks() == []
+    assert not filled.store.give_up_rows(lack, lack.through)
+    assert filled.store.mend_by_rest(lack, lack.after, answer(3, lack.through)) is None
+    assert filled.standing() == [1, 2, 4, 5]
+    filled.store.close()
+
+
+def test_a_row_that_is_not_in_its_place_has_the_file_made_anew(tmp_path: Path) -> None:
+    """A bit of its sequence has changed: rows are found by their order, which is broken."""
+    filled = Filled(tmp_path)
+    filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
+    assert "put aside" in filled.store.damage()[0]
+    (lack,) = [one for one in filled.store.lacks() if one.origin == A]
+    assert (lack.after, lack.through, lack.sequence) == (0, 5, 0)
+    left = filled.store.mend_by_journal(lack)
+    assert left is not None
+
+    assert filled.store.mend_by_rest(left, left.after, answer(5, left.through)) is None
+
+    assert filled.standing() == [1, 2, 3, 4, 5]
+    filled.store.close()
+
+
+def in_another_thread(work: Callable[[], object]) -> threading.Thread:
+    """Give `work` a moment; it may have to wait until something here is over."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(0.1)
+    return thread
+
+
+def test_what_the_journal_settles_is_remembered_of_each_lack_while_others_are_looked_for(tmp_path: Path) -> None:
+    """By the time that a peer has an answer the journal may have dropped it."""
+    filled = Filled(tmp_path)
+    filled.b.settle(JOBS, [Dot(A, 1)])
+    filled.take(filled.b.batch())
+    filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
+    # As after a start whose journal was damaged: the new file has not taken the settle from it.
+    checkpointer = filled.store._checkpointer
+    checkpointer.stored = checkpointer.stored._replace(tombstones=set())
+    lefts = [filled.store.mend_by_journal(lack) for lack in filled.store.lacks()]
+    assert [left.origin for left in lefts if left is not None] == [A, B]
+    left = lefts[0]
+    assert left is not None
+    filled.forget_the_past()
+
+    filled.store.mend_by_rest(left, left.after, answer(1, left.through))
+
+    assert filled.standing() == [2, 3, 4]
+    filled.store.close()
+
+
+def test_a_peer_answers_for_what_it_has_whole_before_and_behind_what_it_lacks_itself(tmp_path: Path) -> None:
+    filled = Filled(tmp_path)
+    filled.damage(3)
+    (lack,) = filled.store.lacks()
+    left = filled.store.mend_by_journal(lack)
+    assert left is not None
+
+    def part(after: int) -> tuple[int, int, list[int]]:
+        rest = filled.store.read_rest(A, after, 5, 0, searched_for={left})
+        return rest.through, rest.lost, [unpack_record(packed).sequence for packed in rest.records]
+
+    assert part(0) == (2, 0, [1, 2])
+    assert part(2) == (3, 3, [])
+    assert part(3) == (5, 0, [4, 5])
+    filled.store.close()
+
+
+def test_questions_about_rows_are_answered_although_the_log_of_a_fanout_is_damaged(tmp_path: Path) -> None:
+    filled = Filled(tmp_path)
+    filled.take(filled.a.published("/fanout/f", b"something else"))
+    filled.forget_the_past()
+    (log,) = [path for path in (tmp_path / "fanout").rglob("*") if path.is_file() and b"something" in path.read_bytes()]
+    log.write_bytes(log.read_bytes().replace(b"something", b"somethinG"))
+    with pytest.raises(CorruptLog):
+        filled.store.read_rest(A, 0, 6, 0)
+
+    rest = filled.store.read_rest(A, 0, 6, 0, searched_for=())
+
+    assert (rest.through, rest.lost) == (6, 0)
+    assert [unpack_record(packed).sequence for packed in rest.records] == [1, 2, 3, 4, 5]
+    filled.store.close()
+
+
+@pytest.mark.parametrize("question", ["settled", "rest"])
+def test_a_row_that_is_mended_while_a_peer_is_answered_is_not_told_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """The answer reads rows, and then what is lacking."""
+    filled = Filled(tmp_path)
+    filled.damage(3)
+    store = filled.store
+    (lack,) = store.lacks()
+    at = (store.queues, "standing") if question == "settled" else (store._rest, "read")
+    inner = getattr(*at)
+    threads: list[threading.Thread] = []
+
+    def read(*args: object) -> object:
+        found = inner(*args)
+        threads.append(in_another_thread(lambda: store.mend_by_rest(lack, lack.after, answer(3, 3))))
+        return found
+
+    monkeypatch.setattr(*at, read)
+    if question == "settled":
+        assert store.known_of([Dot(A, 3)], {}).done == []
+    else:
+        assert store.read_rest(A, 0, 5, 0).through < 3
+    monkeypatch.undo()
+    for thread in threads:
+        thread.join(30)
+
+    assert filled.standing() == [1, 2, 3, 4, 5]
+    store.close()
+
+
+@pytest.mark.parametrize("change", ["mended", "settled"])
+def test_a_reader_of_an_older_moment_does_not_take_what_has_changed_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    filled = Filled(tmp_path)
+    filled.damage(3)
+    queues = filled.store.queues
+    (lack,) = filled.store.lacks()
+    sound = Search(SMALL, lack).row(unpack_record(answer(3, 3).records[0]))
+    inner, position = SqliteQueueStore._rows, queues.position()
+    is_first = True
+
+    def rows(*args: Any) -> object:
+        nonlocal is_first
+        found = inner(*args)
+        if is_first:
+            is_first = False
+            if change == "mended":
+                queues.mend(lack, [sound], None)
+            else:
+                queues.apply([], {JOBS: [Dot(A, 3)]}, [], [], position)
+        return found
+
+    monkeypatch.setattr(SqliteQueueStore, "_rows", rows)
+    queues.page("a", JOBS, 4, None, NOW, 10)
+    monkeypatch.undo()
+
+    assert filled.store.lacks() == []
+    queues.mend(lack, [], None)
+    assert filled.standing() == ([1, 2, 3, 4, 5] if change == "mended" else [1, 2, 4, 5])
+    filled.store.close()
+
+
+def test_a_row_that_has_no_number_has_the_file_made_anew(tmp_path: Path) -> None:
+    filled = Filled(tmp_path)
+
+    filled.damage(4, column="(sequence, body)", value="(0, x'ff')")
+
+    assert "put aside" in filled.store.damage()[0]
+    filled.store.close()
+
+
+def test_a_row_of_a_damaged_file_whose_settle_only_the_journal_has_does_not_come_back(tmp_path: Path) -> None:
+    """The message is in the journal, too, and the file was behind it when its node ended."""
+    filled = Filled(tmp_path)
+    first = filled.a.publish(JOBS, b"done").sequence
+    filled.a.publish(JOBS, b"fails")
+    filled.a.publish(JOBS, b"misplaced")
+    filled.take(filled.a.batch())
+    filled.b.settle(JOBS, [Dot(A, first)])
+    filled.b.attempts(JOBS, {Dot(A, first + 1): 3})
+    filled.store.journal.append([filled.b.batch()])
+    filled.store.journal.sync()
+
+    filled.damage(first + 2, column="sequence", value=str(first + 2 ^ 1 << 40))
+
+    assert "put aside" in filled.store.damage()[0]
+    assert filled.standing() == [1, 2, 3, 4, 5, first + 1, first + 2]
+    assert [failed for _, dot, failed in filled.store.standing(Dot(A, first), 1)] == [3]
+    filled.store.close()
+
+
+def test_a_settle_in_a_damaged_file_still_waits_for_its_message(tmp_path: Path) -> None:
+    """The journal has dropped it, and the message comes later."""
+    filled = Filled(tmp_path)
+    filled.b.settle(JOBS, [Dot(A, 6)])
+    filled.take(filled.b.batch())
+    filled.forget_the_past()
+    filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
+    assert "put aside" in filled.store.damage()[0]
+
+    filled.take(filled.a.published(JOBS, b"late"))
+
+    assert 6 not in filled.standing()
+    filled.store.close()
