@@ -18,7 +18,7 @@ from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
 from qmq.broker.messages.lifecycle import COMES_BACK, Back, State
 from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Envelope, Message
 from qmq.broker.messages.rules import QueueRules
-from qmq.broker.queues import expiry as aging
+from qmq.broker.queues import expiry
 from qmq.broker.queues.context import Shared
 from qmq.broker.queues.dead_letters import (
     DELIVERY_LIMIT,
@@ -646,7 +646,7 @@ class Queues:
         late: list[Delivery] = []
         for thing in self.deadlines.due(out.now_us):
             if isinstance(thing, Queue):
-                aging.on_deadline(thing, out)
+                expiry.on_deadline(thing, out)
                 self.dispatch(thing, out)
                 self.forget_if_idle(thing)
             elif isinstance(thing, Subscription):

@@ -25,7 +25,7 @@ from qmq.storage.disk.sqlite import medium, open_migrated, open_reader
 from qmq.storage.format.interfaces import Lack, QueueHead, QueueRow
 from qmq.storage.format.row_checksum import lane_checksum, number_checksum
 from qmq.storage.queues import sqlite_sql as sql
-from qmq.storage.queues import vacuum as queue_space
+from qmq.storage.queues import vacuum
 from qmq.storage.queues.database import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
 from qmq.storage.queues.plan import (
     SIGN,
@@ -70,7 +70,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         self._reading = threading.Lock()
         self._sql: dict[tuple[str, int], str] = {}
         with self._making_sense(), self._medium():
-            self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=queue_space.MOVABLE)
+            self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=vacuum.MOVABLE)
             self._reader = open_reader(path)
             self._database.conn.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
             rows = self._database.conn.execute("SELECT id, node, incarnation FROM origins").fetchall()
@@ -85,7 +85,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
 
     def give_back(self) -> bool:
         with self._medium():
-            return queue_space.give_back(self._database.conn)
+            return vacuum.give_back(self._database.conn)
 
     def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
         opening: list[Value] = []

@@ -4,7 +4,7 @@ import pytest
 
 from qmq.broker.messages.destination import Kind
 from qmq.broker.messages.message import Envelope, Message
-from qmq.broker.topics import sequence_filter as once
+from qmq.broker.topics import sequence_filter
 from qmq.broker.topics.sequence_filter import Once
 from qmq.dots import Origin
 
@@ -56,7 +56,7 @@ def test_incarnations_and_nodes_are_counted_apart() -> None:
 
 
 def test_of_too_many_incarnations_the_first_one_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once, "ORIGINS_MAX", 2)
+    monkeypatch.setattr(sequence_filter, "ORIGINS_MAX", 2)
     told = Once()
     for origin in (A, A2, B):
         told.fresh(messages(origin, 5))

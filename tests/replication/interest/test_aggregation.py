@@ -5,7 +5,7 @@ import random
 import pytest
 
 from qmq.broker.topics.patterns import PatternTable
-from qmq.replication.interest import aggregation as aggregate
+from qmq.replication.interest import aggregation
 from qmq.replication.interest.aggregation import EVERYTHING, Aggregate, group_of
 
 
@@ -40,8 +40,8 @@ class Wanting:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Wanting:
     """With small bounds: more than 10 names of one group, more than 40 patterns in all."""
-    monkeypatch.setattr(aggregate, "NAMES_MAX", 10)
-    monkeypatch.setattr(aggregate, "PATTERNS_MAX", 40)
+    monkeypatch.setattr(aggregation, "NAMES_MAX", 10)
+    monkeypatch.setattr(aggregation, "PATTERNS_MAX", 40)
     return Wanting()
 
 

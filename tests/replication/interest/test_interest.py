@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from qmq.replication.interest import interest as wants
+from qmq.replication.interest import interest
 from qmq.replication.interest.interest import NEVER, Wants
 
 
@@ -58,7 +58,7 @@ def test_who_was_told_all_cannot_tell_what_happened_on_the_way() -> None:
 
 
 def test_who_missed_more_changes_than_are_remembered_must_be_told_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wants, "CHANGES_MAX", 10)
+    monkeypatch.setattr(interest, "CHANGES_MAX", 10)
     source = Wants()
     for version in range(1, 21):
         source.advance(version, {f"/topic/{version}": True})
@@ -68,7 +68,7 @@ def test_who_missed_more_changes_than_are_remembered_must_be_told_all(monkeypatc
 
 
 def test_patterns_beyond_the_bound_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wants, "PATTERNS_MAX", 3)
+    monkeypatch.setattr(interest, "PATTERNS_MAX", 3)
     source = Wants()
 
     changed = source.advance(1, {f"/topic/{number}": True for number in range(5)})

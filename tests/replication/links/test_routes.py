@@ -7,9 +7,9 @@ from qmq.broker.messages.destination import Kind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.replication.interest import interest as wants
+from qmq.replication.interest import interest
 from qmq.replication.interest.interest import NEVER
-from qmq.replication.links import interest_publisher as telling
+from qmq.replication.links import interest_publisher
 from qmq.replication.protocol.frames import Heard, Passed, Reach, WantsPart
 
 from ..routes_rig import Spots
@@ -263,9 +263,9 @@ def test_many_patterns_are_told_in_parts_and_a_part_that_is_missing_makes_it_beg
 
 
 def test_what_changes_while_all_is_told_follows_as_a_difference() -> None:
-    state = wants.Wants()
+    state = interest.Wants()
     state.advance(1, {f"/topic/{number}": True for number in range(50)})
-    told = telling.Telling({A: state}.get, lambda: None, {}, lambda: 1)
+    told = interest_publisher.Telling({A: state}.get, lambda: None, {}, lambda: 1)
     told.mark(A)
 
     first = told.take(100)
@@ -359,7 +359,7 @@ def test_whatever_breaks_nothing_is_doubled_or_late_and_in_the_end_all_know_who_
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 3 == 0:
-        monkeypatch.setattr(wants, "CHANGES_MAX", 5)
+        monkeypatch.setattr(interest, "CHANGES_MAX", 5)
     names = "abcd"[: 3 + seed % 2]
     mesh = Spots(names, seed).mesh()
     chance = mesh.chance

@@ -6,9 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.broker.queues.paging import backlog
-from qmq.broker.queues.paging import pager as paging
-from qmq.server.checkpoint import queue_pager as clerk
+from qmq.broker.queues.paging import backlog, pager
+from qmq.server.checkpoint import queue_pager
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.queues.memory_stores import MemoryQueueStore
 
@@ -191,7 +190,7 @@ async def test_an_expired_message_that_is_only_in_the_store_is_settled_without_a
 async def test_large_expired_messages_go_in_parts_until_none_is_left(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clerk, "EXPIRED_BYTES", 4000)
+    monkeypatch.setattr(queue_pager, "EXPIRED_BYTES", 4000)
     rig = Rig(limits=SMALL)
     async with rig.run():
         client = await rig.connect()
@@ -327,7 +326,7 @@ async def test_a_slot_that_is_free_delays_no_deadline(
 async def test_a_selector_that_wants_none_of_a_backlog_of_large_messages_reads_it_once(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paging, "PAGE_BYTES", 100_000)
+    monkeypatch.setattr(pager, "PAGE_BYTES", 100_000)
     monkeypatch.setattr(backlog, "WINDOW_BYTES", 100_000)
     rig = Rig(limits={"queue_bytes_in_memory_max": 1 << 20})
     async with rig.run():
@@ -359,7 +358,7 @@ async def test_large_messages_come_out_of_the_store_a_few_at_a_time(
         return rows
 
     monkeypatch.setattr(MemoryQueueStore, "page", counted)
-    monkeypatch.setattr(paging, "PAGE_BYTES", 100_000)
+    monkeypatch.setattr(pager, "PAGE_BYTES", 100_000)
     rig = Rig(limits=SMALL)
     names = [f"/queue/large.{number}" for number in range(8)]
     async with rig.run():
@@ -382,7 +381,7 @@ async def test_large_messages_come_out_of_the_store_a_few_at_a_time(
 async def test_queues_that_no_trip_to_the_store_had_room_for_are_served_by_the_next(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clerk, "LOAD_BYTES", 1)
+    monkeypatch.setattr(queue_pager, "LOAD_BYTES", 1)
     rig = Rig(limits=SMALL)
     names = [f"/queue/many.{number}" for number in range(30)]
     async with rig.run():

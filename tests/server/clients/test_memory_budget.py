@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.server.admin.status import status_of
-from qmq.server.clients import memory_budget as budget
+from qmq.server.clients import memory_budget
 from qmq.server.clients.memory_budget import default_bytes_max
 from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
 
@@ -182,7 +182,7 @@ async def test_client_that_does_not_grow_is_read_near_the_bound(autojump_clock: 
             await innocent.send(send("/queue/mine", "1", str(number)))
             assert await innocent.receipt() == str(number)
 
-        assert trio.current_time() - began < budget.WAIT_SECONDS
+        assert trio.current_time() - began < memory_budget.WAIT_SECONDS
 
 
 async def test_status_shows_what_is_held(autojump_clock: MockClock) -> None:
@@ -201,7 +201,7 @@ async def test_status_shows_what_is_held(autojump_clock: MockClock) -> None:
 def test_default_is_a_quarter_of_what_the_control_group_has(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory_budget, "CGROUPS", tmp_path)
     machine = default_bytes_max()
     (tmp_path / name).parent.mkdir(exist_ok=True)
 

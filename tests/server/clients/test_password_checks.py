@@ -10,7 +10,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from qmq.config import User
-from qmq.server.clients import password_checks as checks
+from qmq.server.clients import password_checks
 from qmq.server.clients.password_checks import AT_ONCE, Checks
 from tests.server.rig import Client, Rig, eventually, send
 
@@ -144,14 +144,14 @@ async def test_a_turn_that_comes_in_the_moment_of_leaving_is_not_lost(draw: int)
 async def test_checks_of_long_ago_and_too_many_of_them_are_forgotten(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "REMEMBERED_MAX", 8)
+    monkeypatch.setattr(password_checks, "REMEMBERED_MAX", 8)
     line = Checks()
     for number in range(50):
         async with line.turn(f"address {number}", f"user {number}", trio.sleep_forever):
             pass
     assert len(line._addresses) + len(line._users) <= 8
 
-    await trio.sleep(checks.REMEMBERED_SECONDS + 1)
+    await trio.sleep(password_checks.REMEMBERED_SECONDS + 1)
     async with line.turn("address", "user", trio.sleep_forever):
         pass
     assert len(line._addresses) + len(line._users) == 2

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.server.delivery import fanout_subscribers as followers
+from qmq.server.delivery import fanout_subscribers
 from qmq.server.delivery.fanout_subscribers import READS_AT_ONCE
 from tests.server.rig import Rig, eventually, send, subscribe
 
@@ -96,7 +96,7 @@ async def test_who_waits_for_its_turn_to_read_is_told_nothing_twice_when_the_jou
         turn = trio.Event()
 
         async def run_in_turn(call: Callable[[], object]) -> object:
-            if getattr(call, "func", None) is followers._start:
+            if getattr(call, "func", None) is fanout_subscribers._start:
                 await turn.wait()
             return await run_blocking(call)
 

@@ -5,7 +5,7 @@ from trio.testing import MockClock
 
 from qmq.broker.messages.destination import Kind
 from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Envelope, Message
-from qmq.broker.queues.paging import pager as paging
+from qmq.broker.queues.paging import pager
 from qmq.broker.queues.priority_level import is_spare
 from qmq.dots import Origin
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
@@ -99,7 +99,7 @@ async def test_what_another_node_handed_out_while_the_owner_was_cut_off_is_marke
 async def test_what_lies_behind_the_first_page_was_with_no_consumer_and_is_not_marked(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paging, "PAGE_MESSAGES", 3)
+    monkeypatch.setattr(pager, "PAGE_MESSAGES", 3)
     async with MeshRig("a", "b", "c").run() as rig:
         await publish(await rig.connect("a"), 7)
         await replicated(rig)

@@ -8,10 +8,10 @@ from trio.testing import MockClock
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
-from qmq.server.repair import catch_up as repairs
+from qmq.server.repair import catch_up
 from qmq.storage.format.lost_record import Stretch, pack_gone
 from qmq.storage.format.record import Kind, Record
-from qmq.storage.repair import range_snapshot as rest
+from qmq.storage.repair import range_snapshot
 from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.repair.test_catch_up import followed, forget_the_past, short_lived
@@ -136,7 +136,7 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
         await mesh.stop("c", wipe=True)
         for name in "ab":
             await forget_the_past(mesh, name)
-        ask = repairs.ask_rest
+        ask = catch_up.ask_rest
         stuck = trio.Event()
 
         async def slow(desk: Any, want: Any, fanout: str = "") -> Any:
@@ -145,12 +145,12 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
                 await trio.sleep_forever()
             return await ask(desk, want, fanout)
 
-        monkeypatch.setattr(repairs, "ask_rest", slow)
+        monkeypatch.setattr(catch_up, "ask_rest", slow)
         c = await mesh.start("c")
         await stuck.wait()
         await eventually(lambda: c.durable_vector().get(origin) == 3)
         await mesh.kill("c")
-        monkeypatch.setattr(repairs, "ask_rest", ask)
+        monkeypatch.setattr(catch_up, "ask_rest", ask)
         c = await mesh.start("c")
         await mesh.until_linked()
         await eventually(lambda: c.durable_vector().get(origin) == 5)
@@ -172,7 +172,7 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
 ) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
         await keep_a_place(mesh, "c")
-        ask = repairs.ask_rest
+        ask = catch_up.ask_rest
         go = trio.Event()
 
         async def slow(desk: Any, want: Any, fanout: str = "") -> Any:
@@ -180,8 +180,8 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
                 await go.wait()
             return await ask(desk, want, fanout)
 
-        monkeypatch.setattr(repairs, "ask_rest", slow)
-        monkeypatch.setattr(rest, "REST_BYTES", 1)  # instead of messages as large
+        monkeypatch.setattr(catch_up, "ask_rest", slow)
+        monkeypatch.setattr(range_snapshot, "REST_BYTES", 1)  # instead of messages as large
         origin = await closed_and_dropped(mesh)
         await eventually(lambda: all(mesh.nodes[n].durable_vector().get(origin) == 5 for n in "ab"))
         await mesh.kill("c")

@@ -10,9 +10,9 @@ from qmq.config import StorageSettings
 from qmq.dots import Origin
 from qmq.errors import Refused
 from qmq.server.checkpoint.checkpoints import Checkpoints
-from qmq.server.repair import catch_up as repairs
+from qmq.server.repair import catch_up
 from qmq.server.repair.quarantine import Releasing
-from qmq.storage.catalog import incarnations as seals
+from qmq.storage.catalog import incarnations
 from qmq.storage.disk.memory import MemoryDisk
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.repair.test_catch_up import forget_the_past, short_lived
@@ -454,7 +454,7 @@ async def test_what_was_settled_and_forgotten_does_not_come_back_when_its_name_i
         assert sorted(await drained(mesh, "a", JOBS, count)) == [b"one", b"three", b"two"][:count]
         await age_until_unknown(mesh, origin)
         # Ten thousand restarts later (two here).
-        monkeypatch.setattr(seals, "FORGOTTEN_MAX", 1)
+        monkeypatch.setattr(incarnations, "FORGOTTEN_MAX", 1)
         for _ in range(2):
             dead = mesh.nodes["b"].origin
             await mesh.stop("b")
@@ -521,7 +521,7 @@ async def test_a_rest_that_is_aside_comes_back_when_who_told_it_is_gone(
         await publish(mesh, "b", JOBS, "second", "third")
         origin = mesh.nodes["b"].origin
         await forget_the_past(mesh, "b")
-        monkeypatch.setattr(repairs.Repairs, "_check", never)  # a is killed before it has asked about what it holds
+        monkeypatch.setattr(catch_up.Repairs, "_check", never)  # a is killed before it has asked about what it holds
         mesh.heal("a", "b")
         await eventually(lambda: a.durable_vector().get(origin) == mesh.nodes["b"].durable_vector()[origin])
         await mesh.kill("a")

@@ -9,7 +9,7 @@ from qmq.errors import CorruptLog, DiskFull
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.record import Kind, pack_envelope, pack_record
 from qmq.storage.format.segment import Footer, make_footer, read_footer
-from qmq.storage.log import segment_index as indexing
+from qmq.storage.log import segment_index
 from qmq.storage.log.chain import Chain, Segment
 from qmq.storage.repair.range_snapshot import Rest, rest_batch
 from qmq.storage.store import Store
@@ -105,7 +105,7 @@ def test_a_segment_that_a_life_before_had_begun_is_read_again(read_again: list[i
 
 
 def test_a_segment_of_very_many_batches_is_read_again(monkeypatch: pytest.MonkeyPatch, read_again: list[int]) -> None:
-    monkeypatch.setattr(indexing, "BATCHES_MAX", 2)
+    monkeypatch.setattr(segment_index, "BATCHES_MAX", 2)
     store = open_small(MemoryDisk(), KEPT)
     append_some(store, Writer(A), Writer(B))
     checkpoint(store)
@@ -132,7 +132,7 @@ def test_more_segments_than_are_remembered_are_all_sealed(read_again: list[int])
     checkpoint(store)
 
     # One of those that are remembered is not full.
-    assert len(read_again) == store.journal.segments() - indexing.SEGMENTS_MAX > 0
+    assert len(read_again) == store.journal.segments() - segment_index.SEGMENTS_MAX > 0
     assert indexes(store) == indexes_read_anew(store)
 
 

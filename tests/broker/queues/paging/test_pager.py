@@ -11,8 +11,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues import queue
-from qmq.broker.queues.paging import backlog
-from qmq.broker.queues.paging import pager as paging
+from qmq.broker.queues.paging import backlog, pager
 from qmq.broker.queues.queue import Queue
 from qmq.dots import Dot
 from qmq.errors import Refused
@@ -26,7 +25,7 @@ PAGE, WINDOW = 3, 4
 @pytest.fixture(autouse=True)
 def small_pages() -> Iterator[None]:
     with (
-        patch.object(paging, "PAGE_MESSAGES", PAGE),
+        patch.object(pager, "PAGE_MESSAGES", PAGE),
         patch.object(backlog, "WINDOW", WINDOW),
         patch.object(queue, "LOW_WATER", 2),
     ):

@@ -29,10 +29,8 @@ from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues import queue
-from qmq.broker.queues.paging import backlog
-from qmq.broker.queues.paging import pager as paging
-from qmq.broker.queues.selective import dispatcher as picking
-from qmq.broker.queues.selective import selector_paging as passing
+from qmq.broker.queues.paging import backlog, pager
+from qmq.broker.queues.selective import dispatcher, selector_paging
 from qmq.dots import Dot
 
 from ...paging_rig import OLD, RED, WANTS_RED, PagedNode
@@ -340,12 +338,12 @@ class PagedHistories(RuleBasedStateMachine):
 def small_pages() -> Iterator[None]:
     """Pages and windows of a few messages, so that histories cross their edges."""
     with (
-        patch.object(paging, "PAGE_MESSAGES", PAGE),
+        patch.object(pager, "PAGE_MESSAGES", PAGE),
         patch.object(backlog, "WINDOW", WINDOW),
         patch.object(queue, "LOW_WATER", LOW_WATER),
-        patch.object(picking, "LET_GO_FROM", 4),
-        patch.object(picking, "LOOKED_MAX", 5),
-        patch.object(passing, "UNWANTED_MAX", 4),
+        patch.object(dispatcher, "LET_GO_FROM", 4),
+        patch.object(dispatcher, "LOOKED_MAX", 5),
+        patch.object(selector_paging, "UNWANTED_MAX", 4),
     ):
         yield
 
