@@ -1,7 +1,7 @@
 """Who serves whose queue messages, put together from what each node of a mesh says about itself.
 
 Every node knows the terms that it has heard of, so of an owner the highest term counts, whoever tells it; whether its
-messages are handed out now only the one knows that serves them. Where that one does not answer, the table says so:
+messages are dispatched now only the serving node knows. Where that one does not answer, the table says so:
 nobody else can tell whether it is dead. What the words mean: docs/takeover.md.
 """
 
@@ -12,15 +12,15 @@ from typing import Any, Final
 from .output import duration, table
 
 WORDS: Final = {
-    "serving": "hands out",
-    "waiting": "holds back",
+    "serving": "serving",
+    "waiting": "paused",
     "arriving": "takes over",
     "bidding": "asks for votes",
 }
 """What the places of `qmq.broker.takeover.ownership` that matter here mean to an operator."""
 
 SILENT: Final = "does not answer"
-UNSERVED: Final = "nobody serves it"
+UNSERVED: Final = "not served"
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class Window:
         if not self.wants_receipts:
             return f"sent {messages} to {self.destination}, no receipts asked for"
         copies = "" if self.copies is None else f", copies {self.copies}"
-        return f"sent {messages} to {self.destination}, {self.receipted} receipted{copies}"
+        return f"sent {messages} to {self.destination}, {self.receipted} confirmed{copies}"
 
     def _write(self, client: Client) -> None:
         client.write(b"".join(self._pending))

@@ -23,13 +23,13 @@ def test_every_node_of_a_healthy_mesh_serves_itself() -> None:
         for name in "ab"
     }
 
-    assert states(**told) == [("a", "a", 0, "hands out"), ("b", "b", 0, "hands out")]
+    assert states(**told) == [("a", "a", 0, "serving"), ("b", "b", 0, "serving")]
 
 
 def test_the_highest_term_counts_whoever_tells_it() -> None:
     told = {"b": picture(row("a", "b", 3, "serving")), "c": picture(row("a", "c", 2))}
 
-    assert states(**told) == [("a", "b", 3, "hands out")]
+    assert states(**told) == [("a", "b", 3, "serving")]
 
 
 def test_of_a_server_that_does_not_answer_nobody_can_tell_more() -> None:
@@ -44,9 +44,9 @@ def test_who_is_about_to_take_over_is_shown_before_it_serves() -> None:
     assert states(**told) == [("a", "b", 1, "takes over")]
 
 
-def test_a_server_without_a_lease_holds_back_and_one_that_has_let_go_serves_nobody() -> None:
-    assert states(a=picture(row("a", "a", 0, "waiting"))) == [("a", "a", 0, "holds back")]
-    assert states(b=picture(row("a", "b", 1, "others"))) == [("a", "b", 1, "nobody serves it")]
+def test_a_server_without_a_lease_is_paused_and_one_that_has_stopped_serves_no_owner() -> None:
+    assert states(a=picture(row("a", "a", 0, "waiting"))) == [("a", "a", 0, "paused")]
+    assert states(b=picture(row("a", "b", 1, "others"))) == [("a", "b", 1, "not served")]
 
 
 def test_where_takeover_is_off_there_is_nothing_to_tell() -> None:
@@ -54,10 +54,10 @@ def test_where_takeover_is_off_there_is_nothing_to_tell() -> None:
 
 
 def test_the_table_says_since_when() -> None:
-    owners = [Served("a", "b", 12, 3725.0, 6.1, "hands out"), Served("b", "b", 0, None, None, "does not answer")]
+    owners = [Served("a", "b", 12, 3725.0, 6.1, "serving"), Served("b", "b", 0, None, None, "does not answer")]
 
     assert serving_table(owners) == [
         "MESSAGES OF  SERVED BY  TERM  SINCE     STATE",
-        "a            b            12  01:02:05  hands out",
+        "a            b            12  01:02:05  serving",
         "b            b             0  -         does not answer",
     ]

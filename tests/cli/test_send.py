@@ -21,7 +21,7 @@ def test_one_message_is_sent_and_receipted(run: Run, node: StubNode) -> None:
     result = run("send", "/queue/jobs", "héllo", "--at", node.at)
 
     assert result.exit_code == 0, result.output
-    assert result.output == "sent 1 message to /queue/jobs, 1 receipted\n"
+    assert result.output == "sent 1 message to /queue/jobs, 1 confirmed\n"
     assert node.commands() == ["CONNECT", "SEND", "DISCONNECT"]
     assert sent(node)[0].body == "héllo".encode()
     assert sent(node)[0].head.headers["destination"] == "/queue/jobs"
@@ -37,7 +37,7 @@ def test_the_fewest_copies_that_a_receipt_named_are_shown(run: Run) -> None:
         result = run("send", "/queue/jobs", "x", "--count", "2", "--at", node.at)
         as_json = run("send", "/queue/jobs", "x", "--json", "--at", node.at)
 
-    assert result.output == "sent 2 messages to /queue/jobs, 2 receipted, copies 2\n"
+    assert result.output == "sent 2 messages to /queue/jobs, 2 confirmed, copies 2\n"
     assert json.loads(as_json.output)["copies"] == 3
 
 
@@ -159,7 +159,7 @@ def test_an_error_says_what_was_receipted_before_it(run: Run) -> None:
 
     assert result.exit_code == 1
     assert result.stderr == (
-        f"qmq: {node.at}: the queue \\x1b is full (queue-full); sent 3 messages to /queue/jobs, 2 receipted\n"
+        f"qmq: {node.at}: the queue \\x1b is full (queue-full); sent 3 messages to /queue/jobs, 2 confirmed\n"
     )
 
 
@@ -169,7 +169,7 @@ def test_a_connection_that_closes_without_a_word_is_told(run: Run) -> None:
 
     assert result.exit_code == 1
     assert result.stderr.startswith(f"qmq: {node.at}: ")
-    assert "sent 1 message to /queue/jobs, 0 receipted" in result.stderr
+    assert "sent 1 message to /queue/jobs, 0 confirmed" in result.stderr
 
 
 def test_a_refused_login_is_told(run: Run) -> None:
@@ -201,7 +201,7 @@ def test_a_node_that_gives_no_receipt_is_not_waited_for_for_ever(run: Run) -> No
         result = run("send", "/queue/jobs", "x", "--patience", "0.05", "--at", node.at)
 
     assert result.exit_code == 1
-    assert "no receipt within 0.05 s; sent 1 message to /queue/jobs, 0 receipted" in result.stderr
+    assert "no receipt within 0.05 s; sent 1 message to /queue/jobs, 0 confirmed" in result.stderr
 
 
 def test_a_node_that_does_not_answer_connect_is_told(run: Run) -> None:

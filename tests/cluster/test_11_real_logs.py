@@ -51,7 +51,7 @@ def by_command_line(mesh: Cluster, destination: str) -> None:
     for path in FILES:
         result = run_qmq("send", destination, "--lines", str(path), "--at", mesh.at("a"))
         count = len(lines_of(path))
-        assert result.stdout.decode().strip() == f"sent {count} messages to {destination}, {count} receipted"
+        assert result.stdout.decode().strip() == f"sent {count} messages to {destination}, {count} confirmed"
 
 
 def by_stomp_py(mesh: Cluster, destination: str) -> None:

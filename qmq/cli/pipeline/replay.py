@@ -78,5 +78,5 @@ def replay(
         for one in found.samples:
             text = body_text(one["body"][:100]).replace("\n", "\\n")
             click.echo(f"for example {one['id']} of {one['time']:%Y-%m-%d %H:%M:%S} to {one['to']}: {text}")
-    would = "would be sent" if dry_run else "sent, all receipted"
+    would = "would be sent" if dry_run else "sent, all confirmed"
     click.echo(f"{found.messages} messages ({byte_size(found.bytes)}) {would}")
