@@ -14,6 +14,7 @@ from qmq.config import LimitSettings, MeshSettings, StorageSettings
 ROOT = Path(__file__).parents[1]
 CLI_PAGE = (ROOT / "docs" / "cli.md").read_text("utf-8")
 LIMITS_PAGE = (ROOT / "docs" / "limits.md").read_text("utf-8")
+GUARANTEES_PAGE = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 
 LINK = re.compile(r"\[[^]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -113,6 +114,27 @@ def test_keys_named_below_the_tables_exist() -> None:
 
     assert named
     assert set(named) <= set(StorageSettings.model_fields) | set(MeshSettings.model_fields)
+
+
+PROMISES = dict(re.findall(r"^### ([^\n]+)$(.*?)(?=^##)", GUARANTEES_PAGE, re.MULTILINE | re.DOTALL))
+PARTS = ("Condition", "Promise", "Bound", "Proof")
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_every_promise_has_its_parts_in_order_and_a_proof(promise: str) -> None:
+    parts = re.findall(r"^- \*\*(\w+):\*\*", PROMISES[promise], re.MULTILINE)
+
+    assert {"Promise", "Proof"} <= set(parts)
+    assert parts == [part for part in PARTS if part in parts]
+    proof = PROMISES[promise].partition("**Proof:**")[2]
+    assert re.search(r"`tests/[\w/.]+`", proof), "a promise without a test is not a promise"
+
+
+def test_cells_of_the_guarantees_page_are_short() -> None:
+    cells = [cell for line in GUARANTEES_PAGE.splitlines() if line.startswith("|") for cell in line.split("|")]
+
+    assert cells
+    assert [cell for cell in cells if len(cell.strip()) > 200] == []
 
 
 PAGES = sorted(str(page.relative_to(ROOT)) for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
