@@ -56,7 +56,7 @@ def verify(directory: Path, as_json: bool) -> None:
                 click.echo(f"DAMAGED {segment.path}: {segment.error}")
         for database in report.databases:
             if database.rows:
-                click.echo(f"{database.path}: {database.rows} messages, {database.unchecked} without a checksum")
+                click.echo(f"{database.path}: {database.rows} messages")
             for what in database.damaged_rows:
                 click.echo(f"DAMAGED {database.path}: the row of {what}")
             if database.error is not None:

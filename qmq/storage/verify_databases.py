@@ -26,8 +26,6 @@ class DatabaseReport(NamedTuple):
 
     path: str
     rows: int
-    unchecked: int
-    """Rows of an earlier version, which have no checksum."""
     damaged_rows: tuple[str, ...]
     """Those whose checksum does not fit; of more than `DAMAGED_SHOWN_MAX` the first ones."""
     error: str | None
@@ -48,23 +46,22 @@ def verify_catalog(directory: Path, name: str) -> DatabaseReport | None:
             names = [column[0] for column in found.description]
             for values in found:
                 row = dict(zip(names, values, strict=True))
-                if row.get("checksum", 0) not in (0, row_checksum(row)):
+                if row.get("checksum") != row_checksum(row):
                     return f"a row of {table} is damaged"
         return error
 
-    return _verify(directory / name, whole, lambda: DatabaseReport(name, 0, 0, (), None))
+    return _verify(directory / name, whole, lambda: DatabaseReport(name, 0, (), None))
 
 
 def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:
     """None: there is no such file."""
-    rows = unchecked = 0
+    rows = 0
     damaged: list[str] = []
 
     def look(lane: LaneRow, raw: Raw) -> bool:
-        nonlocal rows, unchecked
+        nonlocal rows
         _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
         rows += 1
-        unchecked += not checksum
         try:
             dot = Dot(lane.origin, unsigned(sequence))
             times = (unsigned(timestamp_us), flags, -lane.rank, due_us, expires_us)
@@ -75,12 +72,9 @@ def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:
             damaged.append(f"{lane.origin}:{sequence} of {lane.queue}")
         return sound
 
-    def whole(reader: sqlite3.Connection) -> str | None:
-        if reader.execute("SELECT 1 FROM pragma_table_info('messages') WHERE name = 'checksum'").fetchone() is None:
-            return _integrity(reader)  # Of an earlier version.
-        return walk(reader, look)
-
-    return _verify(directory / name, whole, lambda: DatabaseReport(name, rows, unchecked, tuple(damaged), None))
+    return _verify(
+        directory / name, lambda reader: walk(reader, look), lambda: DatabaseReport(name, rows, tuple(damaged), None)
+    )
 
 
 def _verify(

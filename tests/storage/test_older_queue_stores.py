@@ -10,6 +10,7 @@ from qmq.dots import Dot
 from qmq.errors import StorageError
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues.memory_stores import MemoryQueueStore
 from qmq.storage.store import Store, open_store
 from tests.support.postgres import Server
@@ -194,7 +195,7 @@ def test_a_database_that_is_older_than_the_journal_is_made_up_for(postgres: Serv
             for table in ("version", "origins", "lanes", "messages", "tombstones", "progress", "lacks"):
                 connection.execute(f"DROP TABLE qmq_{table}")
         else:
-            connection.execute("UPDATE qmq_progress SET position = %s, checksum = 0", (old,))
+            connection.execute("UPDATE qmq_progress SET position = %s, checksum = %s", (old, number_checksum(old)))
             connection.execute("DELETE FROM qmq_messages WHERE sequence > 1")
 
     store = open_store(tmp_path, node="a", settings=SMALL, queue_store=url)

@@ -11,13 +11,11 @@ import pytest
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.disk.sqlite import open_database
 from qmq.storage.format.interfaces import QueueHead, QueueRow, QueueStore
 from qmq.storage.format.row_checksum import checksum_of
 from qmq.storage.queues.choice import FOREVER_US
 from qmq.storage.queues.memory_stores import MemoryQueueStore
-from qmq.storage.queues.plan import row_values, signed
-from qmq.storage.queues.sqlite_sql import migrations
+from qmq.storage.queues.plan import row_values
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 
 HUGE = Origin("a", 2**64 - 1)
@@ -538,60 +536,6 @@ def test_a_memory_store_that_is_told_to_fail_changes_nothing() -> None:
         put(store, row(HUGE, 1))
 
     assert (store.position(), store.listing(None, None, 9)) == (0, [])
-
-
-def test_a_file_of_the_first_version_keeps_its_messages(tmp_path: Path) -> None:
-    """The file was written by the version that had one table by (origin, sequence)."""
-    old = Origin("a", 2**63 + 1)
-    new = Origin("a", 7)
-    other = Origin("b", 5)
-    copy = tmp_path / "queues.sqlite"
-    copy.write_bytes((Path(__file__).parent / "queues_1" / "queues.sqlite").read_bytes())
-
-    def was(origin: Origin, sequence: int, queue: str, priority: int = 4) -> QueueRow:
-        when = 1_700_000_000_000_000 + sequence
-        body = b"%d" % sequence * sequence
-        return QueueRow(Dot(origin, sequence), queue, when, priority + 1 << 20 | 3, priority, 0, 0, b"k:v\n", body)
-
-    for _ in range(2):
-        store = SqliteQueueStore(copy)
-        assert store.position() == 222
-        assert store.tombstones() == {Dot(old, 77), Dot(other, 9)}
-        assert store.heads("a", ["/queue/jobs", "/queue/other"], NOW) == {
-            "/queue/jobs": QueueHead(3, 11, (9, 4), 0),
-            "/queue/other": QueueHead(1, 3, (0,), 0),
-        }
-        jobs = "/queue/jobs"
-        assert pages(store, queue=jobs) == [was(old, 5, jobs), was(new, 2, jobs)]
-        assert pages(store, queue=jobs, priority=9) == [was(old, 4, jobs, 9)]
-        assert pages(store, queue="/queue/other", priority=0) == [was(new, 3, "/queue/other", 0)]
-        assert pages(store, queue="/queue/ä", node="b") == [was(other, 1, "/queue/ä")]
-        store.close()
-    delete_all = SqliteQueueStore(copy)
-    delete(delete_all, jobs, Dot(old, 4), Dot(old, 5), Dot(new, 2))
-    assert delete_all.listing("a", None, 9) == [("/queue/other", 1, 3)]
-    delete_all.close()
-
-
-def test_a_file_of_the_version_that_counted_no_failures_keeps_its_messages(tmp_path: Path) -> None:
-    path = tmp_path / "q.sqlite"
-    database = open_database(path)
-    migrations.apply(database, stop_before="m003_attempts")
-    database.conn.execute("INSERT INTO origins VALUES (1, 'a', ?)", [signed(HUGE.incarnation)])
-    database.conn.execute("INSERT INTO lanes VALUES (1, ?, -4, 0, 1, 2, 20008)", [Q])
-    for sequence, body in ((1, b"x" * 20_000), (2, b"12345678")):
-        values = [sequence, 1000 + sequence, 5 << 20 | 7, b"k:v\n", body]
-        database.conn.execute("INSERT INTO messages VALUES (1, ?, 1, ?, ?, 0, 0, ?, ?)", values)
-    database.close()
-
-    store = SqliteQueueStore(path)
-    assert pages(store) == [row(HUGE, 1, body=b"x" * 20_000), row(HUGE, 2, body=b"12345678")]
-    store.apply([], {}, [], [], 1, {Q: {Dot(HUGE, 1): 2}})
-    store.close()
-
-    store = SqliteQueueStore(path)
-    assert [(found.attempts, len(found.body)) for found in pages(store)] == [(2, 20_000), (0, 8)]
-    store.close()
 
 
 def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:

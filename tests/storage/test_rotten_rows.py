@@ -274,23 +274,6 @@ def test_a_mark_on_a_file_that_is_sound_goes(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_file_without_checksums_is_believed_and_what_comes_then_has_one(tmp_path: Path) -> None:
-    old = (Path(__file__).parent / "queues_1" / "queues.sqlite").read_bytes()
-    (tmp_path / "queues.sqlite").write_bytes(old)
-
-    store = open_queue_store(tmp_path, "sqlite", "a")
-    before = set(stored_rows(store, "a"))
-    store.apply([row(A, 1000)], {}, [], [], 300)
-    store.close()
-
-    with sqlite3.connect(tmp_path / "queues.sqlite") as database:
-        sums = dict(database.execute("SELECT sequence, checksum FROM messages").fetchall())
-    database.close()
-    assert len(before) == 4
-    assert sums.pop(1000) == checksum_of(lane_checksum(JOBS, -4, False, A), row(A, 1000))
-    assert set(sums.values()) == {0}
-
-
 def test_the_checksum_is_the_crc_that_the_format_page_describes() -> None:
     one = row(B, 3)._replace(attempts=2)
 

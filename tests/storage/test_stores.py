@@ -6,12 +6,13 @@ from random import Random
 
 import pytest
 import sqlite_utils
+from sqlite_utils.migrations import Migrations
 
 from qmq.dots import Origin
 from qmq.errors import FutureVersion, LogBroken
-from qmq.storage.catalog.catalog import SqliteCatalog, migrations
+from qmq.storage.catalog.catalog import TABLES, SqliteCatalog
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.disk.sqlite import open_database
+from qmq.storage.disk.sqlite import open_database, open_migrated
 from qmq.storage.format.interfaces import Catalog, CheckpointState, FanoutExtent, Identity
 from qmq.storage.queues.memory_stores import MemoryCatalog
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
@@ -62,6 +63,29 @@ def test_the_catalog_keeps_its_facts_over_a_restart(open_catalog: OpenCatalog) -
     catalog.close()
 
 
+def test_a_file_is_brought_to_the_present_version_and_keeps_its_rows(tmp_path: Path) -> None:
+    steps = Migrations("example")
+
+    @steps()
+    def m001_first(database: sqlite_utils.Database) -> None:
+        database.table("example").create({"name": str}, pk="name")
+
+    @steps()
+    def m002_size(database: sqlite_utils.Database) -> None:
+        database.table("example").add_column("size", int, not_null_default=1)
+
+    path = tmp_path / "x.sqlite"
+    database = open_database(path)
+    steps.apply(database, stop_before="m002_size")
+    database.table("example").insert({"name": "a"})
+    database.close()
+
+    for _ in range(2):
+        database = open_migrated(path, steps, frozenset({"m001_first", "m002_size"}))
+        assert list(database.table("example").rows) == [{"name": "a", "size": 1}]
+        database.close()
+
+
 @pytest.mark.parametrize("kind", [SqliteCatalog, SqliteQueueStore])
 def test_a_file_that_later_software_migrated_is_refused(
     kind: type[SqliteCatalog] | type[SqliteQueueStore], tmp_path: Path
@@ -85,6 +109,25 @@ def test_a_file_that_is_no_database_is_a_storage_error(
 
     with pytest.raises(LogBroken, match="SQLite"):
         kind(tmp_path / "x.sqlite")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_whose_name_became_upper_case_keeps_its_rows(table: str, tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    catalog = SqliteCatalog(path)
+    catalog.set_identity(Identity("a", "u", 1))
+    catalog.set_base(CheckpointState(64, {OTHER: 1}))
+    catalog.set_facts({"learner": "began empty"})
+    catalog.close()
+    name, bent = (f"table{first}{table}".encode() for first in (table, table.capitalize()))
+    assert name in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(name, bent))
+
+    catalog = SqliteCatalog(path)
+
+    assert (catalog.identity(), catalog.base()) == (Identity("a", "u", 1), CheckpointState(64, {OTHER: 1}))
+    assert catalog.facts() == {"learner": "began empty"}
+    catalog.close()
 
 
 def test_facts_about_the_mesh_are_kept_replaced_and_forgotten(open_catalog: OpenCatalog) -> None:
@@ -126,18 +169,3 @@ def test_a_flipped_bit_in_the_catalog_is_never_believed(tmp_path: Path) -> None:
         assert (catalog.given_up(), catalog.facts()) == ({OTHER: 5}, {"learner": "began empty"})
         catalog.close()
     assert refused
-
-
-def test_a_catalog_without_checksums_gets_them(tmp_path: Path) -> None:
-    path = tmp_path / "catalog.sqlite"
-    database = open_database(path)
-    migrations.apply(database, stop_before="m006_checksums")
-    database.conn.execute("INSERT INTO identity VALUES ('a', 'u', 1)")
-    database.conn.execute("INSERT INTO positions VALUES ('checkpoint', 7, '{}')")
-    database.close()
-
-    for _ in range(2):
-        catalog = SqliteCatalog(path)
-        assert catalog.identity() == Identity("a", "u", 1)
-        assert catalog.checkpoint() == CheckpointState(7, {})
-        catalog.close()

@@ -39,65 +39,36 @@ migrations = Migrations("qmq-catalog")
 
 @migrations()
 def m001_first(database: sqlite_utils.Database) -> None:
-    """`positions` has two rows: `checkpoint`, and `base` for the start of the kept journal."""
-    database.table("identity").create({"node": str, "uuid": str, "format_version": int}, pk="node", not_null={"uuid"})
-    database.table("positions").create({"name": str, "position": int, "vector": str}, pk="name", not_null={"position"})
-    database.table("fanouts").create(
-        {
-            "destination": str,
-            "name": str,
-            "start": int,
-            "end": int,
-            "records": int,
-            "first_us": int,
-            "last_us": int,
-        },
-        pk="destination",
+    """Each row has a CRC-32 of itself (`row_checksum`).
+
+    `positions` has two rows: `checkpoint`, and `base` for the start of the kept journal. `facts`: see `mesh_facts`.
+    Of a durable subscription `start`, `done`, `told` and `holder` are JSON; a row with `created_us` 0 remembers a
+    deletion. `terms` has one row per owner for the term, and one for this node's vote.
+    """
+
+    def create(table: str, key: str, integers: str = "", texts: str = "") -> None:
+        columns = {**dict.fromkeys(integers.split(), int), **dict.fromkeys(texts.split(), str), "checksum": int}
+        database.table(table).create(columns, pk=tuple(key.split()), not_null=set(columns))
+
+    create("identity", "node", texts="node uuid", integers="format_version")
+    create("positions", "name", texts="name vector", integers="position")
+    create(
+        "fanouts",
+        "destination",
+        texts="destination name dropped",
+        integers="start end records first_us last_us dropped_records",
     )
-    database.table("peers").create({"node": str, "vector": str}, pk="node")
-    database.table("incarnations").create({"origin": str, "started_us": int}, pk="origin")
-
-
-@migrations()
-def m002_durable_subscriptions(database: sqlite_utils.Database) -> None:
-    """`start`, `done` and `told` are JSON; a row with `created_us` 0 remembers a deletion."""
-    fanouts = database.table("fanouts")
-    fanouts.add_column("dropped_records", int, not_null_default=0)
-    fanouts.add_column("dropped", str, not_null_default="{}")
-    database.table("given_up").create({"origin": str, "through": int}, pk="origin")
-    database.table("durable_subscriptions").create(
-        {
-            "destination": str,
-            "client": str,
-            "name": str,
-            "created_us": int,
-            "deleted_us": int,
-            "start": str,
-            "done": str,
-            "credit": int,
-            "told": str,
-        },
-        pk=("destination", "client", "name"),
+    create("peers", "node", texts="node vector")
+    create("incarnations", "origin", texts="origin", integers="started_us")
+    create("given_up", "origin", texts="origin", integers="through")
+    create(
+        "durable_subscriptions",
+        "destination client name",
+        texts="destination client name start done told holder",
+        integers="created_us deleted_us credit",
     )
-
-
-@migrations()
-def m003_facts(database: sqlite_utils.Database) -> None:
-    """What the directory remembers of the mesh: see `mesh_facts`."""
-    database.table("facts").create({"name": str, "value": str}, pk="name", not_null={"value"})
-
-
-@migrations()
-def m004_terms(database: sqlite_utils.Database) -> None:
-    """One row per owner for the term, and one for this node's vote."""
-    columns = {"owner": str, "is_vote": int, "number": int, "server": str}
-    database.table("terms").create(columns, pk=("owner", "is_vote"))
-
-
-@migrations()
-def m005_holders(database: sqlite_utils.Database) -> None:
-    """`holder` of a durable subscription is JSON, `[stamp, origin]`."""
-    database.table("durable_subscriptions").add_column("holder", str, not_null_default="null")
+    create("facts", "name", texts="name value")
+    create("terms", "owner is_vote", texts="owner server", integers="is_vote number")
 
 
 TABLES: Final = (
@@ -112,20 +83,7 @@ TABLES: Final = (
     "terms",
 )
 
-
-@migrations()
-def m006_checksums(database: sqlite_utils.Database) -> None:
-    """Each row has a CRC-32 of itself; those that are there get theirs now."""
-    for table in TABLES:
-        database.table(table).add_column("checksum", int, not_null_default=0)
-        for row in list(database.query(f"SELECT rowid AS row_id, * FROM {table}")):
-            number = row.pop("row_id")
-            database.conn.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (row_checksum(row), number))
-
-
-KNOWN_MIGRATIONS: Final = frozenset(
-    {"m001_first", "m002_durable_subscriptions", "m003_facts", "m004_terms", "m005_holders", "m006_checksums"}
-)
+KNOWN_MIGRATIONS: Final = frozenset({"m001_first"})
 
 
 class SqliteCatalog:
@@ -215,7 +173,7 @@ class SqliteCatalog:
 
     def incarnations(self) -> dict[Origin, int]:
         with self._lock, medium():
-            rows = self._rows("incarnations", order_by="rowid")
+            rows = self._rows("incarnations", "ORDER BY rowid")
             return {parse_origin(row["origin"]): row["started_us"] for row in rows}
 
     def add_incarnation(self, origin: Origin, started_us: int) -> None:
@@ -247,16 +205,18 @@ class SqliteCatalog:
             marked = [{**row, "checksum": row_checksum(row)} for row in rows]
             self._database.table(table).insert_all(marked, replace=True, pk=KEYS.get(table))
 
-    def _rows(self, table: str, where: str | None = None, *values: str, order_by: str | None = None) -> Iterator[Row]:
-        """Those of `table`. Raises sqlite3.DatabaseError when one is not what was written."""
-        for row in self._database.table(table).rows_where(where, values, order_by=order_by):
+    def _rows(self, table: str, rest: str = "", *values: str) -> Iterator[Row]:
+        """Those of `table`; `rest` is the rest of the statement. Raises sqlite3.DatabaseError when a row is not what
+        was written."""
+        # Not `rows_where`: a table whose name a flipped bit has made upper case would have no rows for it.
+        for row in self._database.query(f"SELECT * FROM {table} {rest}", values):
             if row.pop("checksum") != row_checksum(row):
                 raise sqlite3.DatabaseError(f"a row of {table} is damaged")
             yield row
 
     def _position(self, name: str) -> CheckpointState:
         with self._lock, medium():
-            for row in self._rows("positions", "name = ?", name):
+            for row in self._rows("positions", "WHERE name = ?", name):
                 return CheckpointState(row["position"], vector_from_json(json.loads(row["vector"])))
             return CheckpointState(0, {})
 

@@ -5,7 +5,7 @@ flags, headers, body. What rows of one lane share is computed once for the lane 
 lane's own row as well.
 
 Surprising: deliveries that have failed are counted by the database, which cannot compute a CRC. So the upper half of a
-checksum is that count once more; whoever raises one raises both. 0 stands for no checksum: a row of an earlier version.
+checksum is that count once more; whoever raises one raises both.
 """
 
 from struct import Struct
@@ -40,8 +40,6 @@ def checksum_of(lane: int, row: QueueRow) -> int:
 
 def is_sound(lane: int, row: QueueRow, checksum: object) -> bool:
     """Whether `row` is what it was when its checksum was made. That may be anything, too, where a file is damaged."""
-    if not checksum:
-        return True
     try:
         return checksum == checksum_of(lane, row)
     except (TypeError, ValueError, StructError):

@@ -230,7 +230,7 @@ class DatabaseQueueStore(ABC, Generic[C]):
             return row
         place = (lane.id, raw[1])
         if place not in self._met:
-            if self._lane(reader, lane.id).checksum not in (0, lane.checksum):
+            if self._lane(reader, lane.id).checksum != lane.checksum:
                 raise self._broken(f"the row of lane {lane.id} is damaged")
             if not is_in_place(lane.checksum, row, checksum):
                 raise self._broken(f"a row of lane {lane.id} is not in its place")

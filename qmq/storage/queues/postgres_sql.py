@@ -5,9 +5,11 @@ Rows go in and out as columns (`unnest`), so that a statement carries any number
 
 from typing import Final
 
+from qmq.storage.format.row_checksum import number_checksum
+
 # Step n brings version n to n + 1. Never changed once released; what comes later is added.
 STEPS: Final = (
-    """
+    f"""
     CREATE TABLE qmq_origins (
         id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, node text NOT NULL, incarnation bigint NOT NULL,
         UNIQUE (node, incarnation)
@@ -15,38 +17,30 @@ STEPS: Final = (
     CREATE TABLE qmq_lanes (
         id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue text COLLATE "C" NOT NULL, rank smallint NOT NULL,
         delayed boolean NOT NULL, origin integer NOT NULL, messages bigint NOT NULL, bytes bigint NOT NULL,
+        checksum bigint NOT NULL,
         UNIQUE (queue, rank, delayed, origin)
     );
     CREATE INDEX qmq_lanes_by_origin ON qmq_lanes (origin);
     CREATE TABLE qmq_messages (
         lane bigint NOT NULL, sequence bigint NOT NULL, origin integer NOT NULL, timestamp_us bigint NOT NULL,
         flags integer NOT NULL, due_us bigint NOT NULL, expires_us bigint NOT NULL,
-        headers bytea NOT NULL, body bytea NOT NULL,
+        headers bytea NOT NULL, body bytea NOT NULL, attempts integer NOT NULL, checksum bigint NOT NULL,
         PRIMARY KEY (lane, sequence)
     );
     ALTER TABLE qmq_messages ALTER body SET STORAGE EXTERNAL;
     CREATE INDEX qmq_messages_due ON qmq_messages (lane, due_us) WHERE due_us > 0;
     CREATE INDEX qmq_messages_expires ON qmq_messages (origin, expires_us) WHERE expires_us > 0;
     CREATE TABLE qmq_tombstones (
-        origin integer NOT NULL, sequence bigint NOT NULL, PRIMARY KEY (origin, sequence)
+        origin integer NOT NULL, sequence bigint NOT NULL, checksum bigint NOT NULL, PRIMARY KEY (origin, sequence)
     );
-    CREATE TABLE qmq_progress (node text NOT NULL, position bigint NOT NULL);
-    """,
-    "ALTER TABLE qmq_messages ADD COLUMN attempts integer NOT NULL DEFAULT 0",
-    """
-    ALTER TABLE qmq_messages ADD COLUMN checksum bigint NOT NULL DEFAULT 0;
-    ALTER TABLE qmq_lanes ADD COLUMN checksum bigint NOT NULL DEFAULT 0;
-    ALTER TABLE qmq_tombstones ADD COLUMN checksum bigint NOT NULL DEFAULT 0;
-    ALTER TABLE qmq_progress ADD COLUMN checksum bigint NOT NULL DEFAULT 0;
+    CREATE TABLE qmq_progress (
+        node text NOT NULL, position bigint NOT NULL, checksum bigint NOT NULL DEFAULT {number_checksum(0)}
+    );
     CREATE TABLE qmq_lacks (
         node text NOT NULL, incarnation bigint NOT NULL, after bigint NOT NULL, through bigint NOT NULL,
         sequence bigint NOT NULL, queue text NOT NULL,
-        PRIMARY KEY (node, incarnation, after)
+        PRIMARY KEY (node, incarnation, after, sequence, queue)
     );
-    """,
-    """
-    ALTER TABLE qmq_lacks DROP CONSTRAINT qmq_lacks_pkey;
-    ALTER TABLE qmq_lacks ADD PRIMARY KEY (node, incarnation, after, sequence, queue);
     """,
 )
 
@@ -65,9 +59,8 @@ RECOUNT: Final = """UPDATE qmq_lanes SET (messages, bytes) = (
 LANES_OF: Final = """SELECT wanted.n, id
     FROM unnest(%s::integer[], %s::text[], %s::integer[]) AS wanted (n, queue, origin) JOIN qmq_lanes
     ON qmq_lanes.queue = wanted.queue AND qmq_lanes.origin = wanted.origin"""
-FAIL: Final = """UPDATE qmq_messages m SET attempts = greatest(m.attempts, failed.attempts), checksum = CASE checksum
-        WHEN 0 THEN 0
-        ELSE (checksum & 4294967295) | (greatest(checksum >> 32, failed.attempts::bigint) << 32) END
+FAIL: Final = """UPDATE qmq_messages m SET attempts = greatest(m.attempts, failed.attempts), checksum =
+        (checksum & 4294967295) | (greatest(checksum >> 32, failed.attempts::bigint) << 32)
     FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS failed (lane, sequence, attempts)
     WHERE m.lane = failed.lane AND m.sequence = failed.sequence"""
 COUNTED: Final = "SELECT lane, count(*), sum(size)::bigint FROM gone GROUP BY lane"

@@ -313,7 +313,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             found = reader.execute("SELECT position, checksum FROM qmq_progress").fetchone()
             assert found is not None
             position, checksum = int(found[0]), int(found[1])
-        if checksum not in (0, number_checksum(position)):
+        if checksum != number_checksum(position):
             raise self._broken("its position")
         return position
 
@@ -444,7 +444,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 " qmq_origins.id = origin"
             ).fetchall():
                 dot = Dot(Origin(node, unsigned(incarnation)), unsigned(sequence))
-                if checksum not in (0, number_checksum(dot.sequence, *dot.origin)):
+                if checksum != number_checksum(dot.sequence, *dot.origin):
                     raise self._broken(f"the tombstone of {dot}")
                 found.add(dot)
         return found

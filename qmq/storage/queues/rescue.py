@@ -136,7 +136,7 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
         for _, _, *found in reader.execute(LANES_ALL):
             with suppress(TypeError, ValueError):
                 lane = lane_of(found)
-                if lane.checksum and is_lane_sound(lane):
+                if is_lane_sound(lane):
                     lanes.append(lane)
     for lane in lanes:
         seen: set[int] = set()
@@ -155,7 +155,7 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
 
 
 def _row(lane: LaneRow, raw: Raw) -> QueueRow | None:
-    """None: it is not sound, or of a version without checksums, and nobody knows whether it is."""
+    """None: it is not sound."""
     try:
         _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
         dot = Dot(lane.origin, unsigned(sequence))
@@ -163,4 +163,4 @@ def _row(lane: LaneRow, raw: Raw) -> QueueRow | None:
         row = QueueRow(dot, lane.queue, *times, headers, body, attempts)
     except (TypeError, ValueError):
         return None
-    return row if checksum and is_sound(lane.checksum, row, checksum) else None
+    return row if is_sound(lane.checksum, row, checksum) else None

@@ -23,7 +23,7 @@ def read_position(reader: sqlite3.Connection) -> int:
     """Raises sqlite3.DatabaseError when it is not what was written."""
     position: int
     position, checksum = reader.execute("SELECT position, checksum FROM progress").fetchone()
-    if checksum not in (0, number_checksum(position)):
+    if checksum != number_checksum(position):
         raise sqlite3.DatabaseError("the position is damaged")
     return position
 
@@ -36,7 +36,7 @@ def read_tombstones(reader: sqlite3.Connection) -> set[Dot]:
         " ON origins.id = origin"
     ).fetchall():
         dot = Dot(Origin(node or "", unsigned(incarnation or 0)), unsigned(sequence))
-        if checksum not in (0, number_checksum(dot.sequence, *dot.origin)):
+        if checksum != number_checksum(dot.sequence, *dot.origin):
             raise sqlite3.DatabaseError(f"the tombstone of {dot} is damaged")
         found.add(dot)
     return found
@@ -51,7 +51,7 @@ def lane_of(found: tuple[int, str, int, int, int, str, int, int]) -> LaneRow:
 def is_lane_sound(lane: LaneRow) -> bool:
     """Whether what was written down (`lane_of`) fits the rest."""
     made = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
-    return lane.checksum in (0, made.checksum)
+    return lane.checksum == made.checksum
 
 
 def _compile_all(reader: sqlite3.Connection) -> None:

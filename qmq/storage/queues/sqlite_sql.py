@@ -9,101 +9,53 @@ from typing import Final
 import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
+from qmq.storage.format.row_checksum import number_checksum
+
 migrations = Migrations("qmq-queues")
 
 
 @migrations()
 def m001_first(database: sqlite_utils.Database) -> None:
-    """`rank` is the priority with its sign turned, so that pages come in one direction of one index."""
-    database.executescript(
-        """
-        CREATE TABLE origins (
-            id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL, UNIQUE (node, incarnation)
-        ) STRICT;
-        CREATE TABLE messages (
-            origin INTEGER NOT NULL, sequence INTEGER NOT NULL, queue TEXT NOT NULL, timestamp_us INTEGER NOT NULL,
-            flags INTEGER NOT NULL, rank INTEGER NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL,
-            PRIMARY KEY (origin, sequence)
-        ) STRICT;
-        CREATE INDEX messages_by_queue ON messages (queue, rank, origin, sequence);
-        CREATE TABLE tombstones (
-            origin INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY (origin, sequence)
-        ) STRICT, WITHOUT ROWID;
-        CREATE TABLE progress (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL) STRICT;
-        INSERT INTO progress VALUES (1, 0);
-        """
-    )
+    """`rank` is the priority with its sign turned, so that pages come in one direction of one index.
 
-
-@migrations()
-def m002_lanes(database: sqlite_utils.Database) -> None:
-    """Messages by lane, with counts, due times and expiries. One statement at a time: a script would end the
-    transaction in which the migration runs."""
+    One statement at a time: a script would end the transaction in which the migration runs.
+    """
     for statement in (
+        """CREATE TABLE origins (
+            id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL, UNIQUE (node, incarnation)
+        ) STRICT""",
         """CREATE TABLE lanes (
             id INTEGER PRIMARY KEY, queue TEXT NOT NULL, rank INTEGER NOT NULL, delayed INTEGER NOT NULL,
-            origin INTEGER NOT NULL, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
+            origin INTEGER NOT NULL, messages INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL,
             UNIQUE (queue, rank, delayed, origin)
         ) STRICT""",
         "CREATE INDEX lanes_by_origin ON lanes (origin)",
-        "ALTER TABLE messages RENAME TO old_messages",
         """CREATE TABLE messages (
             lane INTEGER NOT NULL, sequence INTEGER NOT NULL, origin INTEGER NOT NULL, timestamp_us INTEGER NOT NULL,
             flags INTEGER NOT NULL, due_us INTEGER NOT NULL, expires_us INTEGER NOT NULL,
-            headers BLOB NOT NULL, body BLOB NOT NULL,
+            headers BLOB NOT NULL, body BLOB NOT NULL, attempts INTEGER NOT NULL, checksum INTEGER NOT NULL,
             PRIMARY KEY (lane, sequence)
         ) STRICT, WITHOUT ROWID""",
         "CREATE INDEX messages_due ON messages (lane, due_us) WHERE due_us > 0",
         "CREATE INDEX messages_expires ON messages (origin, expires_us) WHERE expires_us > 0",
-        """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes)
-            SELECT queue, rank, 0, origin, count(*), sum(length(body)) FROM old_messages
-            GROUP BY queue, rank, origin""",
-        """INSERT INTO messages
-            SELECT l.id, m.sequence, m.origin, m.timestamp_us, m.flags, 0, 0, m.headers, m.body
-            FROM lanes l CROSS JOIN old_messages m USING (queue, rank, origin) ORDER BY l.id, m.sequence""",
-        "DROP TABLE old_messages",
-    ):
-        database.conn.execute(statement)
-
-
-@migrations()
-def m003_attempts(database: sqlite_utils.Database) -> None:
-    """How often a message has failed. The column goes behind the bodies, so that no row has to be written again."""
-    database.conn.execute("ALTER TABLE messages ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0")
-
-
-@migrations()
-def m004_checksums(database: sqlite_utils.Database) -> None:
-    """Checksums (`row_checksum`), behind everything else, so that no row has to be written again: 0 is that of a row
-    that was there before. `lacks`: what is known to be missing."""
-    for table in ("messages", "lanes", "tombstones", "progress"):
-        database.conn.execute(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
-    database.conn.execute(
-        """CREATE TABLE lacks (
-            node TEXT NOT NULL, incarnation INTEGER NOT NULL, after INTEGER NOT NULL, through INTEGER NOT NULL,
-            sequence INTEGER NOT NULL, queue TEXT NOT NULL,
-            PRIMARY KEY (node, incarnation, after)
-        ) STRICT"""
-    )
-
-
-@migrations()
-def m005_lacks_apart(database: sqlite_utils.Database) -> None:
-    """Damaged rows of two queues may come after the same one, or both after none, and are missing apart."""
-    for statement in (
-        "ALTER TABLE lacks RENAME TO old_lacks",
+        """CREATE TABLE tombstones (
+            origin INTEGER NOT NULL, sequence INTEGER NOT NULL, checksum INTEGER NOT NULL,
+            PRIMARY KEY (origin, sequence)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE progress (
+            id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL, checksum INTEGER NOT NULL
+        ) STRICT""",
+        f"INSERT INTO progress VALUES (1, 0, {number_checksum(0)})",
         """CREATE TABLE lacks (
             node TEXT NOT NULL, incarnation INTEGER NOT NULL, after INTEGER NOT NULL, through INTEGER NOT NULL,
             sequence INTEGER NOT NULL, queue TEXT NOT NULL,
             PRIMARY KEY (node, incarnation, after, sequence, queue)
         ) STRICT""",
-        "INSERT INTO lacks SELECT * FROM old_lacks",
-        "DROP TABLE old_lacks",
     ):
         database.conn.execute(statement)
 
 
-KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_lanes", "m003_attempts", "m004_checksums", "m005_lacks_apart"})
+KNOWN_MIGRATIONS: Final = frozenset({"m001_first"})
 
 INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO NOTHING"
 OPEN_LANES: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes, checksum) VALUES {}
@@ -126,8 +78,8 @@ SUBTRACT: Final = """WITH gone (lane, messages, bytes) AS (VALUES {})
     UPDATE lanes SET messages = lanes.messages - gone.messages, bytes = lanes.bytes - gone.bytes
     FROM gone WHERE lanes.id = gone.lane"""
 FAIL: Final = """WITH failed (lane, sequence, attempts) AS (VALUES {})
-    UPDATE messages SET attempts = max(messages.attempts, failed.attempts), checksum = iif(
-        checksum = 0, 0, (checksum & 4294967295) | (max(checksum >> 32, failed.attempts) << 32))
+    UPDATE messages SET attempts = max(messages.attempts, failed.attempts), checksum =
+        (checksum & 4294967295) | (max(checksum >> 32, failed.attempts) << 32)
     FROM failed WHERE messages.lane = failed.lane AND messages.sequence = failed.sequence"""
 CLOSE_LANES: Final = "DELETE FROM lanes WHERE messages = 0 AND id IN (VALUES {})"
 RECOUNT: Final = """UPDATE lanes SET (messages, bytes) = (

@@ -3,16 +3,13 @@
 SQLite uses free pages again but keeps them: after a backlog of gigabytes the file would stay as large for ever. Files
 are made so that their pages can be moved (`MOVABLE`), and a step moves the last ones of the file into gaps before them
 and cuts it.
-
-Surprising: a file of an earlier version cannot do that. It is written anew once, as soon as so little is left in it
-that this is a step like the others.
 """
 
 import sqlite3
 from typing import Final
 
 MOVABLE: Final = "PRAGMA auto_vacuum=2"
-"""To be said before the first page of a file is written; later it needs a VACUUM."""
+"""To be said before the first page of a file is written."""
 
 STEP_PAGES: Final = 512
 """4 MiB; some milliseconds in a worker thread."""
@@ -23,9 +20,6 @@ FREE_PAGES_KEPT: Final = 2048
 FREE_PARTS_KEPT: Final = 4
 """Or one part in so many of what is in use: a store that is full most of the time is not shuffled for little."""
 
-REWRITTEN_PAGES_MAX: Final = 2048
-"""In use, in a file of an earlier version that is written anew."""
-
 
 def give_back(connection: sqlite3.Connection) -> bool:
     """One step; whether there is more to give back. Durable as the next commit is; not inside a transaction."""
@@ -34,15 +28,8 @@ def give_back(connection: sqlite3.Connection) -> bool:
     surplus = free - max(FREE_PAGES_KEPT, used // FREE_PARTS_KEPT)
     if surplus <= 0:
         return False
-    if _value(connection, "auto_vacuum"):
-        # As a script: a statement without columns is stepped once otherwise, and every step of this one frees a page.
-        connection.executescript(f"PRAGMA incremental_vacuum({min(surplus, STEP_PAGES)})")
-    elif used <= REWRITTEN_PAGES_MAX:
-        connection.execute(MOVABLE)
-        connection.execute("VACUUM")
-        surplus = 0
-    else:
-        return False
+    # As a script: a statement without columns is stepped once otherwise, and every step of this one frees a page.
+    connection.executescript(f"PRAGMA incremental_vacuum({min(surplus, STEP_PAGES)})")
     # Only then the file is cut. Not waiting for readers: they let go soon, and there is a next time.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     return surplus > STEP_PAGES

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-import sqlite_utils
 
 from qmq import cursors
 from qmq.cursors import Move, Name
 from qmq.dots import Dot
 from qmq.errors import DiskFull
-from qmq.storage.catalog.catalog import SqliteCatalog, migrations
+from qmq.storage.catalog.catalog import SqliteCatalog
 from qmq.storage.checkpoint import Checkpointer
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import GAPS
@@ -155,21 +154,6 @@ def test_the_sqlite_catalog_keeps_cursors_and_what_was_dropped(tmp_path: Path) -
     extent = FanoutExtent("f", 1, 2, 3, 4, 5, 6, (Dot(A, 7), Dot(B, 8)))
     catalog.commit_checkpoint(CheckpointState(0, {}), {"/fanout/f": extent})
     assert catalog.fanouts() == {"/fanout/f": extent}
-    catalog.close()
-
-
-def test_a_catalog_from_before_durable_subscriptions_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "catalog.sqlite"
-    database = sqlite_utils.Database(path)
-    migrations.apply(database, stop_before="m002_durable_subscriptions")
-    row = {"destination": "/fanout/f", "name": "f", "start": 1, "end": 2, "records": 3, "first_us": 4, "last_us": 5}
-    database.table("fanouts").insert(row)
-    database.close()
-
-    catalog = SqliteCatalog(path)
-
-    assert catalog.fanouts() == {"/fanout/f": FanoutExtent("f", 1, 2, 3, 4, 5)}
-    assert (catalog.cursors(), catalog.given_up()) == ({}, {})
     catalog.close()
 
 

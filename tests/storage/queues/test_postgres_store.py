@@ -8,6 +8,8 @@ import pytest
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, FutureVersion, LogBroken, StorageError
 from qmq.storage.format.interfaces import QueueRow, StorageSettings
+from qmq.storage.format.row_checksum import number_checksum
+from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.store import open_store
 from tests.support.postgres import Server, running_server
 
@@ -61,24 +63,22 @@ def test_the_tables_of_another_node_are_refused(postgres: Server) -> None:
     module.PostgresQueueStore(url, "a").close()
 
 
-def test_tables_that_counted_no_failures_keep_their_messages(postgres: Server) -> None:
+def test_later_steps_change_the_tables_and_keep_the_messages(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     url = postgres.fresh_schema()
     store = module.PostgresQueueStore(url, "a")
     store.apply([ROW], {}, [], [], 7)
     store.close()
+    steps = (*sql.STEPS, "CREATE TABLE qmq_later (id integer)", "INSERT INTO qmq_later VALUES (1)")
+    monkeypatch.setattr(sql, "STEPS", steps)
+
+    for _ in range(2):
+        store = module.PostgresQueueStore(url, "a")
+        assert store.page("a", "/queue/q", 4, None, NOW, 9) == [ROW]
+        store.close()
+
     with psycopg.connect(url) as connection:
-        connection.execute("ALTER TABLE qmq_messages DROP COLUMN attempts")
-        for table in ("messages", "lanes", "tombstones", "progress"):
-            connection.execute(f"ALTER TABLE qmq_{table} DROP COLUMN checksum")
-        connection.execute("DROP TABLE qmq_lacks")
-        connection.execute("UPDATE qmq_version SET version = 1")
-
-    store = module.PostgresQueueStore(url, "a")
-    assert store.page("a", "/queue/q", 4, None, NOW, 9) == [ROW]
-    store.apply([], {}, [], [], 8, {"/queue/q": {ROW.dot: 3}})
-
-    assert store.page("a", "/queue/q", 4, None, NOW, 9) == [ROW._replace(attempts=3)]
-    store.close()
+        assert connection.execute("SELECT version FROM qmq_version").fetchone() == (len(steps),)
+        assert connection.execute("SELECT id FROM qmq_later").fetchall() == [(1,)]
 
 
 def test_tables_of_later_software_are_refused_and_left_alone(postgres: Server) -> None:
@@ -266,7 +266,7 @@ def test_a_database_that_comes_back_older_is_not_written_to(own_server: Server) 
     store = module.PostgresQueueStore(own_server.url, "a")
     store.apply([ROW], {}, [], [], 10)
     with psycopg.connect(own_server.url, autocommit=True) as connection:
-        connection.execute("UPDATE qmq_progress SET position = 5, checksum = 0")
+        connection.execute("UPDATE qmq_progress SET position = 5, checksum = %s", (number_checksum(5),))
     store._cut()
 
     with pytest.raises(LogBroken, match="has lost what it had committed: it is at position 5"):

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from qmq.dots import Dot, Origin
-from qmq.storage.disk.sqlite import PAGE_BYTES, open_database
+from qmq.storage.disk.sqlite import PAGE_BYTES
 from qmq.storage.format.interfaces import QueueRow
-from qmq.storage.queues.sqlite_sql import migrations
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.queues.vacuum import FREE_PAGES_KEPT, STEP_PAGES
 
@@ -99,24 +98,4 @@ def test_a_reader_sees_its_moment_while_pages_move(tmp_path: Path) -> None:
         assert reader.execute("SELECT count(*) FROM messages").fetchone() == (5,)
         assert store.give_back()
         assert reader.execute("SELECT count(*), sum(length(body)) FROM messages").fetchone() == (5, 5 * BODY_BYTES)
-    store.close()
-
-
-def test_a_file_of_an_earlier_version_is_written_anew_when_little_is_left_in_it(tmp_path: Path) -> None:
-    path = tmp_path / "q.sqlite"
-    database = open_database(path)
-    migrations.apply(database)
-    database.close()
-    store = SqliteQueueStore(path)
-    fill(store)
-    assert not store.give_back()
-    drain(store, range(1, BACKLOG - 1))
-
-    assert not store.give_back()  # one step, and it can move pages from now on
-
-    assert pages(store) < 100
-    assert [row.dot.sequence for row in store.page("a", Q, 4, None, 0, 9)] == [BACKLOG - 1, BACKLOG]
-    fill(store)
-    drain(store, range(1, BACKLOG + 1))
-    assert len(give_all_back(store)) > 2
     store.close()
