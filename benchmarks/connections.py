@@ -19,7 +19,7 @@ import trio
 import trio.testing
 
 from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings
-from qmq.server.main import real_world, with_connections_that_fit
+from qmq.server.main import real_environment, with_connections_that_fit
 from qmq.server.node import Node
 from qmq.server.runtime.worker import Worker
 from qmq.storage.store import open_store
@@ -59,7 +59,7 @@ async def measure(count: int, folder: Path, worker: Worker) -> None:
         limits=LimitSettings(connections_max=FIRST + count, connections_per_address_max=FIRST + count),
     )
     store = open_store(folder, node="connections")
-    node = Node(with_connections_that_fit(settings), None, store, real_world(worker))
+    node = Node(with_connections_that_fit(settings), None, store, real_environment(worker))
     async with trio.open_nursery() as nursery:
         await nursery.start(node.run)
         with clients_of(node.addresses[0][1]) as clients:

@@ -15,7 +15,7 @@ from enum import Enum
 
 from benchmarks.work import REPEATS, Work, work_of
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.light_subscriptions import Hearer
+from qmq.broker.consumers.light_subscriptions import Subscriber
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.limits import BrokerLimits
@@ -88,8 +88,8 @@ class Node:
             encode_records(self.broker.origin, [out])
         for run in out.topic_runs:
             tails = [tail_of(message) for message in run.messages]
-            for hearer in run.subscriptions:
-                self.told += len(encode_run(_prefix(hearer, run.messages[0].envelope.destination), tails))
+            for subscriber in run.subscriptions:
+                self.told += len(encode_run(_prefix(subscriber, run.messages[0].envelope.destination), tails))
         for told in (out.deliveries_now, out.deliveries_after):
             for subscription, deliveries in told.items():
                 for delivery in self.broker.queues.told(deliveries, NOW_US):
@@ -132,10 +132,10 @@ class Client:
         self.node.tell(out)
 
 
-def _prefix(hearer: Hearer, topic: str) -> bytes:
-    if isinstance(hearer, Subscription):
-        return hearer.prefix
-    return hearer.prefixes.get(topic) or listener_prefix(Version.V12, hearer, topic)
+def _prefix(subscriber: Subscriber, topic: str) -> bytes:
+    if isinstance(subscriber, Subscription):
+        return subscriber.prefix
+    return subscriber.prefixes.get(topic) or listener_prefix(Version.V12, subscriber, topic)
 
 
 def send(destination: str, body: bytes = b"x" * 100, headers: Iterable[tuple[str, str]] = ()) -> bytes:

@@ -29,7 +29,7 @@ from qmq.config import MeshSettings
 from tests.support.cluster_bodies import numbered
 from tests.support.cluster_mesh import Cluster
 
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 WAIT_SECONDS_MAX = 60.0
 MESSAGES = 1000
 """Of the queue that is taken over, and on each side of a cut."""
@@ -45,7 +45,7 @@ def until(condition: Callable[[], bool], what: str) -> float:
     while not condition():
         if time.monotonic() > deadline:
             sys.exit(f"{what}: not within {WAIT_SECONDS_MAX:g} s")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return time.monotonic()
 
 

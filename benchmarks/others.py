@@ -28,7 +28,7 @@ from qmq.config.address import Address
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 RABBITMQ_PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 ACTIVEMQ_HOME = Path("/usr/share/activemq")
@@ -139,7 +139,7 @@ def started(other: Other, core: int | None, folder: Path | None = None) -> Itera
             while not _listens(address):
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise OSError(f"{other.name} did not start:\n{tail(place / 'output')}")
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
             yield address, process.pid
 
 

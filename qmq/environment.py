@@ -55,7 +55,7 @@ class Pipe(Protocol):
         """Let go at once, without a farewell; waiting calls raise trio.ClosedResourceError. Idempotent."""
 
 
-class Listener(Protocol):
+class PipeListener(Protocol):
     """A place that accepts connections."""
 
     @property
@@ -78,7 +78,7 @@ class Network(Protocol):
         Raises OSError, and MeshError when the other side shows a certificate that is not to be trusted.
         """
 
-    async def listen(self, host: str, port: int, tls: Tls | None) -> Listener:
+    async def listen(self, host: str, port: int, tls: Tls | None) -> PipeListener:
         """Raises OSError when the address cannot be had. A TLS handshake happens inside `Pipe.receive_some`."""
 
 
@@ -89,21 +89,21 @@ class RunBlocking(Protocol):
         """Run `call` without blocking the loop; when the caller is cancelled it is finished first, not abandoned."""
 
 
-class World:
+class Environment:
     """Everything a node takes from outside itself."""
 
     def __init__(
         self,
         *,
         network: Network,
-        chance: random.Random,
+        rng: random.Random,
         now_us: Callable[[], int],
         run_blocking: RunBlocking,
         boot_seconds: Callable[[], float],
         run_commit: RunBlocking | None = None,
     ) -> None:
         self.network = network
-        self.chance = chance
+        self.rng = rng
         self.now_us = now_us
         """µs since 1970, by a clock that never jumps (`qmq.server.runtime.clock`): for time stamps, never for
         waiting."""

@@ -14,7 +14,7 @@ ENDS_MAX: Final = 1000
 """Of one origin; the lowest are forgotten first, for their readers have long been told."""
 
 
-class Gone:
+class LostRanges:
     """Ends of stretches by origin, ascending."""
 
     __slots__ = ("ends",)

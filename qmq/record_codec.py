@@ -21,7 +21,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.dedup import dedup_key
 from qmq.broker.messages.destination import kind_of
-from qmq.broker.messages.message import Attempts, Burial, Envelope, Fact, Message, Moved, OwnRecord, Settle
+from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Fact, Message, Moved, OwnRecord, Settle
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
@@ -29,11 +29,11 @@ from qmq.storage.format.batch import GAPS, batch_records, encode_batch
 from qmq.storage.format.cursor_record import pack_move, unpack_move
 from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
 from qmq.storage.format.interfaces import QueueRow
-from qmq.storage.format.lost_record import unpack_gone
+from qmq.storage.format.lost_record import unpack_lost
 from qmq.storage.format.record import (
     TIMED,
-    Kind,
     Record,
+    RecordKind,
     pack_alike,
     pack_dots,
     pack_envelope,
@@ -45,7 +45,7 @@ from qmq.storage.format.record import (
 )
 from qmq.storage.format.term_record import TermNote, is_term, unpack_term
 
-PUBLISH = Kind.PUBLISH
+PUBLISH = RecordKind.PUBLISH
 BATCH_BYTES_TARGET = 1 << 20
 """A batch is closed when it reaches this; one Outcome is not split over two, so a transaction is all or nothing."""
 
@@ -158,23 +158,23 @@ def _packed(items: list[OwnRecord]) -> list[bytes]:
             packed.append(pack_alike(sequence, middle, body))
         elif isinstance(item, Settle):
             packed.append(_pack_settle(item))
-        elif isinstance(item, Burial):
+        elif isinstance(item, DeadLetter):
             envelope = item.letter.envelope
             head = envelope.packed or _pack(envelope)
             dead = pack_dead(item.queue, item.dot, item.letter.body)
-            packed.append(pack_record(sequence, now_us, Kind.DEAD, envelope.flags, head, dead))
+            packed.append(pack_record(sequence, now_us, RecordKind.DEAD, envelope.flags, head, dead))
         elif isinstance(item, Attempts):
             head = pack_envelope(item.queue, b"")
             counts = pack_attempts(item.counts.items())
-            packed.append(pack_record(sequence, now_us, Kind.ATTEMPTS, 0, head, counts))
+            packed.append(pack_record(sequence, now_us, RecordKind.ATTEMPTS, 0, head, counts))
         elif isinstance(item, Moved):
             head = pack_envelope(item.move.name.destination, b"")
-            packed.append(pack_record(sequence, now_us, Kind.CURSOR, 0, head, pack_move(item.move)))
+            packed.append(pack_record(sequence, now_us, RecordKind.CURSOR, 0, head, pack_move(item.move)))
         elif isinstance(item, Fact):
             packed.append(pack_record(sequence, now_us, item.kind, 0, pack_envelope("", b""), item.body))
         else:
             head = pack_envelope("", b"")
-            packed.append(pack_record(sequence, now_us, Kind.GAP, 0, head, pack_gap(item.origin, item.through)))
+            packed.append(pack_record(sequence, now_us, RecordKind.GAP, 0, head, pack_gap(item.origin, item.through)))
     return packed
 
 
@@ -195,14 +195,14 @@ def _flags(envelope: Envelope) -> int:
 
 def _pack_settle(settle: Settle) -> bytes:
     head = pack_envelope(settle.queue, b"")
-    return pack_record(settle.sequence, settle.timestamp_us, Kind.SETTLE, 0, head, pack_dots(settle.dots))
+    return pack_record(settle.sequence, settle.timestamp_us, RecordKind.SETTLE, 0, head, pack_dots(settle.dots))
 
 
 def message_keys(batch: bytes) -> list[tuple[bytes, int]]:
     """(key, sequence) of the messages in a batch that have a dedup id."""
     found: list[tuple[bytes, int]] = []
     for record in batch_records(batch):
-        if record.kind == Kind.PUBLISH:
+        if record.kind == RecordKind.PUBLISH:
             key = dedup_key(record.destination, record.headers)
             if key is not None:
                 found.append((key, record.sequence))
@@ -217,7 +217,7 @@ class Replay:
         self._envelopes: dict[tuple[str, bytes], Envelope] = {}
         self.on_term: Callable[[TermNote], None] = _nobody_asks
         """Told of every TERM that comes in, and of votes of this node's earlier lives."""
-        self.on_seal: Callable[[str, list[Seal]], None] = _nobody_seals
+        self.on_seal: Callable[[str, list[Seal]], None] = _is_collected_by_none
         """Told of every SEAL that comes in, and of whose node."""
 
     def message_of(self, origin: Origin, record: Record) -> Message | None:
@@ -252,30 +252,30 @@ class Replay:
     def accept(self, origin: Origin, records: list[Record], have: Vector, out: Outcome) -> None:
         """Apply replicated records of `origin`; `have` already includes them."""
         for record in records:
-            if record.kind == Kind.PUBLISH:
+            if record.kind == RecordKind.PUBLISH:
                 message = self.message_of(origin, record)
                 if message is not None:
                     self._broker.accept(message, out)
-            elif record.kind == Kind.SETTLE:
+            elif record.kind == RecordKind.SETTLE:
                 settle = Dot(origin, record.sequence)
                 self._broker.accept_settles(record.destination, unpack_dots(record.body), have, settle)
-            elif record.kind == Kind.DEAD:
+            elif record.kind == RecordKind.DEAD:
                 queue, dot, body = unpack_dead(record.body)
                 envelope = self._envelope_of(record.destination, record.headers)
                 if envelope is not None:
                     letter = Message(envelope, body, origin, record.sequence, record.timestamp_us)
                     self._broker.accept(letter, out)
                 self._broker.accept_settles(queue, [dot], have, Dot(origin, record.sequence))
-            elif record.kind == Kind.ATTEMPTS:
+            elif record.kind == RecordKind.ATTEMPTS:
                 self._broker.queues.failed_before(unpack_attempts(record.body))
-            elif record.kind == Kind.CURSOR:
-                self._broker.durables.accept(unpack_move(record.destination, record.body))
-            elif record.kind == Kind.SEAL:
+            elif record.kind == RecordKind.CURSOR:
+                self._broker.durable_subscriptions.accept(unpack_move(record.destination, record.body))
+            elif record.kind == RecordKind.SEAL:
                 self.on_seal(origin.node, unpack_seals(record.body))
-            elif record.kind == Kind.GONE and origin.node == self._broker.origin.node:
+            elif record.kind == RecordKind.GONE and origin.node == self._broker.origin.node:
                 # Of an earlier life, which a peer brings back.
-                stretch = unpack_gone(record.body)
-                self._broker.durables.gone.add(stretch.origin, stretch.last)
+                span = unpack_lost(record.body)
+                self._broker.durable_subscriptions.gone.add(span.origin, span.last)
             elif is_term(record.kind, origin.node, self._broker.origin.node):
                 self.on_term(unpack_term(record.kind, record.body))
 
@@ -286,7 +286,7 @@ class Replay:
             self._broker.queues.restore(message)
 
 
-def _nobody_seals(writer: str, seals: list[Seal]) -> None:
+def _is_collected_by_none(writer: str, seals: list[Seal]) -> None:
     """What becomes of seals where nothing is ever forgotten."""
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.dots import Dot, Origin
-from qmq.lost_ranges import ENDS_MAX, Gone
+from qmq.lost_ranges import ENDS_MAX, LostRanges
 
 A = Origin("a", 1)
 B = Origin("b", 1)
@@ -13,7 +13,7 @@ ENDS = st.lists(st.integers(1, 50))
 
 @given(ENDS, st.integers(0, 60), st.integers(0, 60))
 def test_a_reader_is_told_what_ends_between_what_it_has_and_what_comes(ends: list[int], after: int, to: int) -> None:
-    gone = Gone()
+    gone = LostRanges()
     for end in ends:
         gone.add(A, end)
 
@@ -23,7 +23,7 @@ def test_a_reader_is_told_what_ends_between_what_it_has_and_what_comes(ends: lis
 
 
 def test_what_is_known_is_no_news() -> None:
-    gone = Gone({A: [3, 1]})
+    gone = LostRanges({A: [3, 1]})
 
     assert not gone.add(A, 3)
     assert gone.add(A, 2)
@@ -31,7 +31,7 @@ def test_what_is_known_is_no_news() -> None:
 
 
 def test_the_oldest_of_very_many_are_forgotten() -> None:
-    gone = Gone({B: [1]})
+    gone = LostRanges({B: [1]})
     for end in range(1, ENDS_MAX + 2):
         gone.add(A, end)
 

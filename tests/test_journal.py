@@ -4,11 +4,11 @@ import pytest
 
 from qmq.broker.broker import COPIES_BYTES_MAX
 from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, LETTERS_BYTES_MAX, Outcome
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
-from qmq.broker.messages.message import Burial, Envelope, Message, Settle
+from qmq.broker.messages.message import DeadLetter, Envelope, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, DEFAULT_RULES, QueueRules
 from qmq.broker.queues.dead_letters import LETTER_OVERHEAD_BYTES
 from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING, TRANSACTION_BYTES_CEILING
@@ -16,7 +16,7 @@ from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from qmq.record_codec import OUTCOME_BYTES_MAX, encode_records
 from qmq.storage.format.batch import BATCH_BYTES_MAX, HEAD_BYTES, batch_records, verify_batch
-from qmq.storage.format.record import Kind as Kinds
+from qmq.storage.format.record import RecordKind as Kinds
 from qmq.storage.format.record import priority_of
 from tests.broker.rig import JOBS, SECOND_US, Client, Node, envelope, parts
 
@@ -25,7 +25,7 @@ A = Origin("a", 1)
 
 def outcome(first: int, sizes: list[int]) -> Outcome:
     out = Outcome()
-    envelope = Envelope("/fanout/f", Kind.FANOUT, b"", durable=True)
+    envelope = Envelope("/fanout/f", DestinationKind.FANOUT, b"", durable=True)
     for sequence, size in enumerate(sizes, first):
         out.records.append(Message(envelope, bytes(size), A, sequence, sequence))
         out.record_bytes += size + 64
@@ -50,8 +50,8 @@ def test_what_no_transaction_can_be_is_split_into_batches_that_the_format_allows
 
 
 def test_a_record_says_what_its_own_message_says_whatever_the_one_before_was() -> None:
-    plain = Envelope("/queue/q", Kind.QUEUE, b"", durable=True)
-    urgent = Envelope("/queue/q", Kind.QUEUE, b"priority:9\n", durable=True)
+    plain = Envelope("/queue/q", DestinationKind.QUEUE, b"", durable=True)
+    urgent = Envelope("/queue/q", DestinationKind.QUEUE, b"priority:9\n", durable=True)
     out, later = Outcome(), Outcome()
     out.records += [Message(plain, b"one", A, 1, 5), Message(plain, b"two", A, 2, 5), Message(plain, b"four", A, 3, 5)]
     out.records += [Settle("/queue/q", [Dot(A, 1)], 4, 5), Message(plain, b"five", A, 5, 5)]
@@ -71,10 +71,10 @@ def test_a_record_says_what_its_own_message_says_whatever_the_one_before_was() -
 def test_what_dies_at_once_is_weighed_with_the_names_of_its_queues() -> None:
     # As when a consumer of eighty queues leaves: many small messages, long names, no transaction.
     queue, target = "/queue/" + "q" * 248, "/queue/" + "d" * 248
-    letter = Envelope(target, Kind.QUEUE, b"dead-letter-from:%b\n" % queue.encode(), durable=True)
+    letter = Envelope(target, DestinationKind.QUEUE, b"dead-letter-from:%b\n" % queue.encode(), durable=True)
     out = Outcome()
     for sequence in range(1, 65_001):
-        out.records.append(Burial(Message(letter, b"x", A, sequence, 1), queue, Dot(A, sequence)))
+        out.records.append(DeadLetter(Message(letter, b"x", A, sequence, 1), queue, Dot(A, sequence)))
 
     batches = encode_records(A, [out])
 
@@ -108,7 +108,7 @@ def node_with(count: int) -> tuple[Node, Client]:
     return node, client
 
 
-def commit(client: Client, *held: Held) -> Outcome:
+def commit(client: Client, *held: HeldFrame) -> Outcome:
     client.begin()
     for one in held:
         client.hold(one)
@@ -117,10 +117,10 @@ def commit(client: Client, *held: Held) -> Outcome:
 
 def test_a_transaction_that_buries_more_than_a_batch_has_room_for_is_refused_as_a_whole() -> None:
     node, client = node_with(60)
-    first = Held(envelope=envelope("/queue/first"), body=b"1")
+    first = HeldFrame(envelope=envelope("/queue/first"), body=b"1")
 
     with pytest.raises(Refused) as refused:
-        commit(client, first, Held(delivery=client.inbox[-1], is_ack=False, why=Back.REJECTED))
+        commit(client, first, HeldFrame(delivery=client.inbox[-1], is_ack=False, why=Back.REJECTED))
 
     assert refused.value.code == "transaction-too-large"
     assert node.depth("/queue/first") == 0 and len(node.queues.deliveries) == 60
@@ -128,9 +128,9 @@ def test_a_transaction_that_buries_more_than_a_batch_has_room_for_is_refused_as_
 
 def test_a_transaction_that_buries_what_fits_is_one_batch() -> None:
     node, client = node_with(60)
-    sends = [Held(envelope=envelope("/queue/more"), body=LARGE) for _ in range(15)]
+    sends = [HeldFrame(envelope=envelope("/queue/more"), body=LARGE) for _ in range(15)]
 
-    out = commit(client, *sends, Held(delivery=client.inbox[15], is_ack=False, why=Back.REJECTED))
+    out = commit(client, *sends, HeldFrame(delivery=client.inbox[15], is_ack=False, why=Back.REJECTED))
 
     (batch,) = encode_records(A, [out])
     assert len([letter for letter in letters_in(out) if letter.envelope.destination == DEAD_LETTERS]) == 16
@@ -139,9 +139,9 @@ def test_a_transaction_that_buries_what_fits_is_one_batch() -> None:
 
 def test_what_a_transaction_has_settled_or_buried_already_is_not_weighed_with_a_later_nack() -> None:
     node, client = node_with(60)
-    bury = [Held(delivery=client.inbox[at], is_ack=False, why=Back.REJECTED) for at in (59, 59, 58)]
+    bury = [HeldFrame(delivery=client.inbox[at], is_ack=False, why=Back.REJECTED) for at in (59, 59, 58)]
 
-    out = commit(client, Held(delivery=client.inbox[57]), *bury)
+    out = commit(client, HeldFrame(delivery=client.inbox[57]), *bury)
 
     assert len(letters_in(out)) == 2
     assert not node.queues.deliveries
@@ -150,7 +150,7 @@ def test_what_a_transaction_has_settled_or_buried_already_is_not_weighed_with_a_
 def test_a_transaction_gives_back_as_much_as_its_client_has_in_hand() -> None:
     node, client = node_with(60)
 
-    out = commit(client, Held(delivery=client.inbox[-1], is_ack=False))
+    out = commit(client, HeldFrame(delivery=client.inbox[-1], is_ack=False))
 
     assert len(encode_records(A, [out])) == 1
     assert not letters_in(out)
@@ -163,7 +163,7 @@ def test_what_a_transaction_drops_beyond_its_batch_is_dropped_by_the_next_messag
     for _ in range(20):
         node.send(LARGE * 3)
 
-    out = commit(client, *[Held(envelope=envelope(), body=b"small") for _ in range(20)])
+    out = commit(client, *[HeldFrame(envelope=envelope(), body=b"small") for _ in range(20)])
 
     assert len(encode_records(A, [out])) == 1
     assert 20 < node.depth() < 40
@@ -182,7 +182,7 @@ def test_what_expires_while_a_transaction_is_applied_gets_its_letter_later() -> 
         node.send(LARGE, headers=b"ttl:500\n")
     node.now_us += SECOND_US
 
-    out = commit(client, Held(delivery=client.inbox[0]))
+    out = commit(client, HeldFrame(delivery=client.inbox[0]))
 
     assert len(encode_records(A, [out])) == 1
     assert client.bodies == [b"first"]

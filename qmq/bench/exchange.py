@@ -19,7 +19,7 @@ GIVE_UP_SECONDS = 5.0
 STALL_SECONDS = 30.0
 """Without any progress while a number of messages is under way: a node may stop to write a large checkpoint."""
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """A wait ends at the latest after this, so that ends of phases are seen."""
 
 
@@ -72,7 +72,7 @@ class Exchange:
         deadline = time.monotonic() + seconds
         while (now := time.monotonic()) < deadline:
             self._send()
-            self._serve(min(deadline - now, LOOK_SECONDS))
+            self._serve(min(deadline - now, POLL_SECONDS))
 
     def complete(self, messages: int) -> None:
         """Send so many more, and receive until all that was sent came back, or nothing more for STALL_SECONDS."""
@@ -103,7 +103,7 @@ class Exchange:
             ring.sent_bytes += sent
             unfinished = unfinished[sent:]
             self._wait(self._sender, bool(unfinished))
-            self._serve(0 if sent else LOOK_SECONDS)
+            self._serve(0 if sent else POLL_SECONDS)
         self._sender_blocked = False
         self._until(lambda: self.received >= self.expected, GIVE_UP_SECONDS)
         self._until(lambda: not any(line.waiting for line in self._lines), GIVE_UP_SECONDS)
@@ -119,7 +119,7 @@ class Exchange:
     def _until(self, done: Callable[[], bool], patience_seconds: float) -> None:
         deadline = time.monotonic() + patience_seconds
         while not done() and time.monotonic() < deadline:
-            if self._serve(LOOK_SECONDS):
+            if self._serve(POLL_SECONDS):
                 deadline = time.monotonic() + patience_seconds
 
     def _send(self, messages_max: int | None = None) -> None:

@@ -8,7 +8,7 @@ measured apart; read it before blaming the broker for a tail.
 import select
 import time
 
-from qmq.bench.exchange import GIVE_UP_SECONDS, LOOK_SECONDS
+from qmq.bench.exchange import GIVE_UP_SECONDS, POLL_SECONDS
 from qmq.bench.frames import NumberReader
 from qmq.bench.histogram import Histogram
 from qmq.bench.line import Line
@@ -87,7 +87,7 @@ class Paced:
         deadline = time.monotonic() + GIVE_UP_SECONDS
         while (self._receiver.received < self.sent or self._sender.waiting) and time.monotonic() < deadline:
             before = self._receiver.received
-            self._serve(LOOK_SECONDS)
+            self._serve(POLL_SECONDS)
             if self._receiver.received > before:
                 deadline = time.monotonic() + GIVE_UP_SECONDS
         self._sender.leave()

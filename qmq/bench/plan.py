@@ -17,7 +17,7 @@ from qmq.config import Address
 BUSY_SHARE = 0.9
 """Of a core: who uses as much is what a rate was limited by."""
 
-REST_SECONDS = 0.1
+SNAPSHOT_SECONDS = 0.1
 """At most between two looks at which connection's heart-beat is due."""
 
 MIB = 1 << 20
@@ -108,7 +108,7 @@ class Lines:
         while (left := deadline - time.monotonic()) > 0:
             for line in self._open:
                 line.beat_if_due(time.monotonic())
-            time.sleep(min(left, REST_SECONDS) if self._plan.heart_beat_ms else left)
+            time.sleep(min(left, SNAPSHOT_SECONDS) if self._plan.heart_beat_ms else left)
 
 
 @dataclass(slots=True, kw_only=True)

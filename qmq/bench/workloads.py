@@ -150,8 +150,8 @@ def idle(plan: Plan, lines: Lines) -> Report:
     assert plan.pids, "the command line asks for it"
     report = Report(parameters={"connections": plan.connections})
     lines.rest(SETTLE_SECONDS)
-    alone = _used(plan)
-    report.figures["server_rss_mib"] = round(alone.rss_bytes / (1 << 20), 1)
+    isolated_mode = _used(plan)
+    report.figures["server_rss_mib"] = round(isolated_mode.rss_bytes / (1 << 20), 1)
     plan.progress.phase("looking at the node alone")
     report.figures.update(_quiet("", plan, lines))
     try:
@@ -163,7 +163,7 @@ def idle(plan: Plan, lines: Lines) -> Report:
                 plan.progress.saw(number)
             report.figures["connects_per_second"] = round(plan.connections / (time.monotonic() - started))
             lines.rest(LOGIN_SECONDS)
-            more = _used(plan).rss_bytes - alone.rss_bytes
+            more = _used(plan).rss_bytes - isolated_mode.rss_bytes
             report.figures["bytes_per_connection"] = round(more / plan.connections)
             plan.progress.phase("looking at the node with idle connections")
             report.figures.update(_quiet("connected_", plan, lines))

@@ -15,31 +15,31 @@ module that answers.
 from collections.abc import Callable, Collection, Mapping
 
 from qmq.broker.abilities import BURIALS, Abilities
-from qmq.broker.consumers.light_subscriptions import Hearer, Listener
+from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.replies import Replies
-from qmq.broker.consumers.session import Session
+from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription, covered
-from qmq.broker.fanouts.durable_subscriptions import Durables, taken_over
+from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions, taken_over
 from qmq.broker.messages.dedup import Dedup
-from qmq.broker.messages.destination import SYSTEM_DESTINATIONS, Kind, check_pattern, is_pattern, kind_of
+from qmq.broker.messages.destination import SYSTEM_DESTINATIONS, DestinationKind, check_pattern, is_pattern, kind_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
-from qmq.broker.messages.message import Attempts, Burial, Envelope, Fact, Gap, Message, Retain, Settle
+from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Fact, Gap, Message, Retain, Settle
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.paging.stored_names import StoredNames
 from qmq.broker.queues.queues import Queues
 from qmq.broker.selectors import Selector
 from qmq.broker.topics.patterns import VISITS_MAX, PatternTable
-from qmq.broker.topics.retained import Retained
-from qmq.broker.topics.sequence_filter import Once
+from qmq.broker.topics.retained import RetainedValues
+from qmq.broker.topics.sequence_filter import SequenceFilter
 from qmq.broker.transactions import Transactions
 from qmq.cursors import Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 
-TOPIC, QUEUE, FANOUT = Kind.TOPIC, Kind.QUEUE, Kind.FANOUT
+TOPIC, QUEUE, FANOUT = DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKind.FANOUT
 """Asked about for every message: a name of the module is found faster than a member of an enumeration."""
 
 RECORD_OVERHEAD_BYTES = 64
@@ -74,10 +74,10 @@ class Broker:
         self.memory_sequence = 0
         self.disk_full = False
         self.is_stopping = False
-        self.sessions: dict[int, Session] = {}
-        self.topics: PatternTable[Hearer] = PatternTable(VISITS_MAX, limits.pattern_words_max)
+        self.sessions: dict[int, ClientState] = {}
+        self.topics: PatternTable[Subscriber] = PatternTable(VISITS_MAX, limits.pattern_words_max)
         self.interest: PatternTable[str] = PatternTable()
-        self.once = Once()
+        self.once = SequenceFilter()
         # Patterns that local topic subscribers began to want, or want no more, since the peers were last told.
         self.wanted_changes: dict[str, bool] = {}
         # Who hears what the node tells of itself; apart from topics, whose patterns must not match it.
@@ -86,28 +86,28 @@ class Broker:
         """Those of them that began since the node last looked."""
         self.fanouts: dict[str, dict[Subscription, None]] = {}
         # What the selectors of a fanout's subscriptions cost together; where it has any.
-        self._fanout_toil: dict[str, int] = {}
+        self._fanout_cost: dict[str, int] = {}
         # The selectors of subscriptions by their text, each with how many have it; and what they cost together.
         self._selectors: dict[str, tuple[Selector, int]] = {}
         self._parts = 0
         # How many topic subscriptions have a selector, and what those cost of the subscribers asked about last.
         self._selecting = 0
-        self._hearers: tuple[Hearer, ...] = ()
-        self._hearers_toil = 0
+        self._hearers: tuple[Subscriber, ...] = ()
+        self._subscribers_cost = 0
         # Fanouts that have a log here, or will have one.
         self.logged_fanouts: set[str] = set()
         # Fanout subscriptions that ended since whoever tells them was last told.
         self.left: list[Subscription] = []
         self.queues = Queues(origin, rules_of, self._accept_letter, lambda: self.disk_full, defaults_of)
         self.queues.stored_names = StoredNames(limits.destinations_max)
-        self.retained = Retained(limits.retained_topics_max, limits.retained_bytes_max)
+        self.retained = RetainedValues(limits.retained_topics_max, limits.retained_bytes_max)
         # What this node has of every origin; filled in by the node.
         self.received: Callable[[], Vector] = dict
         self.forgotten: Collection[Origin] = ()
         """Dead incarnations of which nothing is left in the mesh (`qmq.storage.catalog.incarnations`)."""
         # Whether a session is told nothing any more; likewise.
         self.is_leaving: Callable[[int], bool] = lambda session: False
-        self.durables = Durables(origin, self.queues.deliveries)
+        self.durable_subscriptions = DurableSubscriptions(origin, self.queues.deliveries)
         self.dedup = Dedup()
         self.clocks = self.queues.shared.clocks
         self.lending = Lending(self.queues)
@@ -122,14 +122,14 @@ class Broker:
         self.replies.subscriptions_max = limits.subscriptions_max
         self.retained.topics_max = limits.retained_topics_max
         self.retained.bytes_max = limits.retained_bytes_max
-        self.durables.durables_max = limits.durable_subscriptions_max
+        self.durable_subscriptions.durables_max = limits.durable_subscriptions_max
         self.topics.words_max = limits.pattern_words_max
 
     # Sessions
 
-    def open_session(self, session_id: int, key: int = 0) -> Session:
+    def open_session(self, session_id: int, key: int = 0) -> ClientState:
         """A client has logged in; ids are never reused. `key`: 64 random bits, for its reply addresses."""
-        session = self.sessions[session_id] = Session(session_id, key)
+        session = self.sessions[session_id] = ClientState(session_id, key)
         return session
 
     def close_session(self, session_id: int, out: Outcome, why: Back = Back.RELEASED) -> None:
@@ -258,8 +258,8 @@ class Broker:
             self.queues.push(message, out)
         elif kind is FANOUT:
             out.publish_fanout(envelope.destination, message)
-            if self._fanout_toil:
-                out.toil += self._fanout_toil.get(envelope.destination, 0)
+            if self._fanout_cost:
+                out.selector_cost += self._fanout_cost.get(envelope.destination, 0)
             for copy in envelope.copies:
                 self.send(copy, body, now_us, out)
         else:
@@ -303,7 +303,7 @@ class Broker:
             self._publish_topic_run(messages, out)
         else:
             out.publish_fanout_run(envelope.destination, messages)
-            out.toil += self._fanout_toil.get(envelope.destination, 0)
+            out.selector_cost += self._fanout_cost.get(envelope.destination, 0)
         return True
 
     def _has_room(self, envelope: Envelope, body: bytes, out: Outcome) -> bool:
@@ -335,7 +335,7 @@ class Broker:
         sequence = self.next_sequence
         self.next_sequence = sequence + 1
         letter = Message(envelope, body, self.origin, sequence, out.now_us)
-        out.records.append(Burial(letter, queue, dot))
+        out.records.append(DeadLetter(letter, queue, dot))
         names = len(envelope.destination) + len(queue)
         out.record_bytes += len(body) + len(envelope.headers) + names + 2 * RECORD_OVERHEAD_BYTES
         self.queues.push(letter, out)
@@ -352,7 +352,7 @@ class Broker:
         if subscriptions:
             out.publish_topic(subscriptions, message)
             if self._selecting:
-                out.toil += self._toil_of(subscriptions)
+                out.selector_cost += self._cost_of(subscriptions)
         peers = self.interest.match(name)
         if message.envelope.retain:
             self.retained.put(message)
@@ -371,17 +371,17 @@ class Broker:
         if subscriptions:
             out.publish_topic_run(subscriptions, messages)
             if self._selecting:
-                out.toil += self._toil_of(subscriptions)
+                out.selector_cost += self._cost_of(subscriptions)
         for peer in self.interest.match(name):
             out.peer_topics.setdefault(peer, []).extend(messages)
 
-    def _toil_of(self, subscriptions: tuple[Hearer, ...]) -> int:
+    def _cost_of(self, subscriptions: tuple[Subscriber, ...]) -> int:
         """What it costs to ask all of these whether they want a message."""
         # Messages to one topic mostly come one after the other, and its subscribers are one object until they change.
         if subscriptions is not self._hearers:
             self._hearers = subscriptions
-            self._hearers_toil = sum([one.selector.cost for one in subscriptions if one.selector is not None])
-        return self._hearers_toil
+            self._subscribers_cost = sum([one.selector.cost for one in subscriptions if one.selector is not None])
+        return self._subscribers_cost
 
     # Subscriptions
 
@@ -390,17 +390,17 @@ class Broker:
         session = self.sessions[subscription.session]
         destination = subscription.destination
         kind = kind_of(destination)
-        if kind is Kind.TEMP:
+        if kind is DestinationKind.TEMP:
             self.subscribe_replies(subscription)
             return
         self._check_subscriber(session, subscription.id)
         if is_pattern(destination):
-            if kind is not Kind.TOPIC:
+            if kind is not DestinationKind.TOPIC:
                 raise Refused("bad-pattern", "Only topics can be subscribed to by a pattern.")
             check_pattern(destination)
-        if kind is Kind.CONTROL or kind is Kind.REPLY:
+        if kind is DestinationKind.CONTROL or kind is DestinationKind.REPLY:
             raise Refused("bad-destination", "Nobody subscribes to control destinations and reply addresses.")
-        if kind is Kind.SYSTEM and destination not in SYSTEM_DESTINATIONS:
+        if kind is DestinationKind.SYSTEM and destination not in SYSTEM_DESTINATIONS:
             raise Refused("bad-destination", f"The node tells of itself at {', '.join(SYSTEM_DESTINATIONS)}.")
         if not (
             destination in self.topics
@@ -411,27 +411,27 @@ class Broker:
             self._check_room(destination)
         if subscription.selector is not None:
             self._check_selector(subscription.selector)
-        if kind is Kind.TOPIC:
+        if kind is DestinationKind.TOPIC:
             self._want(destination, subscription)
         if subscription.selector is not None:
             subscription.selector = self._share_selector(subscription.selector)
         session.subscriptions[subscription.id] = subscription
         session.asked_bytes += subscription.memory_bytes
-        if kind is Kind.TOPIC:
+        if kind is DestinationKind.TOPIC:
             self._selecting += subscription.selector is not None
             if self.retained.values:
-                out.recalls.append((subscription, self.retained.change))
+                out.retained_delivery.append((subscription, self.retained.change))
         elif subscription.is_browser:
             out.browsers.append(subscription)
-        elif kind is Kind.QUEUE:
+        elif kind is DestinationKind.QUEUE:
             self.queues.subscribe(subscription, out)
-        elif kind is Kind.SYSTEM:
+        elif kind is DestinationKind.SYSTEM:
             self.watchers[destination][subscription] = None
             self.watchers_new.append(subscription)
         else:
             self.fanouts.setdefault(destination, {})[subscription] = None
             if subscription.selector is not None:
-                self._fanout_toil[destination] = self._fanout_toil.get(destination, 0) + subscription.selector.cost
+                self._fanout_cost[destination] = self._fanout_cost.get(destination, 0) + subscription.selector.cost
             subscription.since = self.next_sequence - 1
             out.joined.append(subscription)
 
@@ -448,7 +448,7 @@ class Broker:
         if topic not in self.topics:
             self._check_room()
         if listener is None:
-            listener = session.listener = Listener(session_id)
+            listener = session.listener = LightSubscriptions(session_id)
         listener.join(topic, id)
         self._want(topic, listener)
         return True
@@ -473,7 +473,7 @@ class Broker:
         else:
             self._parts -= known.cost
 
-    def _check_subscriber(self, session: Session, subscription_id: str) -> None:
+    def _check_subscriber(self, session: ClientState, subscription_id: str) -> None:
         if self.is_stopping:
             raise stopping()
         if session.is_taken(subscription_id):
@@ -483,15 +483,15 @@ class Broker:
                 "too-many-subscriptions", f"A connection has at most {self.limits.subscriptions_max} subscriptions."
             )
 
-    def _want(self, pattern: str, hearer: Hearer) -> None:
+    def _want(self, pattern: str, subscriber: Subscriber) -> None:
         """Raises Refused, with nothing changed, when the pattern is one too many."""
         is_new = pattern not in self.topics
-        self.topics.add(pattern, hearer)
+        self.topics.add(pattern, subscriber)
         if is_new:
             self._wanted_changed(pattern, True)
 
-    def _want_no_more(self, pattern: str, hearer: Hearer) -> None:
-        self.topics.remove(pattern, hearer)
+    def _want_no_more(self, pattern: str, subscriber: Subscriber) -> None:
+        self.topics.remove(pattern, subscriber)
         if pattern not in self.topics:
             self._wanted_changed(pattern, False)
 
@@ -500,19 +500,21 @@ class Broker:
 
         Raises Refused as `subscribe`.
         """
-        durables = self.durables
-        durables.check_attach(name, subscription.session, may_create=not self.queues.is_starting)
+        durable_subscriptions = self.durable_subscriptions
+        durable_subscriptions.check_attach(name, subscription.session, may_create=not self.queues.is_starting)
         self.subscribe(subscription, out)
-        before = durables.attached.get(name)
+        before = durable_subscriptions.attached.get(name)
         if before is not None:
             self.unsubscribe(before.subscription.session, before.subscription.id, out)
             # One whose client has heard its last frame is perhaps this very client, which came back.
             if not self.is_leaving(before.subscription.session):
-                durables.ended.append((before.subscription, taken_over(name, "another connection of this node")))
+                durable_subscriptions.ended.append(
+                    (before.subscription, taken_over(name, "another connection of this node"))
+                )
         # A slow one waits for its credit, so nothing is ever dropped.
         subscription.buffer = None
         have = {**self.received(), self.origin: self.next_sequence - 1}
-        durables.attach(subscription, name, have, now_us, out)
+        durable_subscriptions.attach(subscription, name, have, now_us, out)
 
     def subscribe_replies(self, subscription: Subscription, *, is_implicit: bool = False) -> str:
         """Begin a subscription to a temporary queue; returns its reply address. Raises Refused."""
@@ -537,34 +539,34 @@ class Broker:
         subscription.closed = True
         destination = subscription.destination
         kind = kind_of(destination)
-        if subscription.selector is not None and kind is not Kind.TEMP:
+        if subscription.selector is not None and kind is not DestinationKind.TEMP:
             self._leave_selector(subscription.selector)
         session = self.sessions.get(subscription.session)
-        if session is not None and kind is not Kind.TEMP:
+        if session is not None and kind is not DestinationKind.TEMP:
             session.asked_bytes -= subscription.memory_bytes
-        if kind is Kind.TOPIC:
+        if kind is DestinationKind.TOPIC:
             self._want_no_more(destination, subscription)
             self._selecting -= subscription.selector is not None
             self._hearers = ()
         elif subscription.is_browser:
             pass
-        elif kind is Kind.QUEUE:
+        elif kind is DestinationKind.QUEUE:
             self.queues.unsubscribe(subscription, out, why)
-        elif kind is Kind.TEMP:
+        elif kind is DestinationKind.TEMP:
             self.replies.end(subscription)
-        elif kind is Kind.SYSTEM:
+        elif kind is DestinationKind.SYSTEM:
             del self.watchers[destination][subscription]
         else:
             self.left.append(subscription)
             if subscription.durable is not None:
-                self.durables.detach(subscription, out)
+                self.durable_subscriptions.detach(subscription, out)
             followers = self.fanouts.get(destination, {})
             followers.pop(subscription, None)
             if not followers:
                 self.fanouts.pop(destination, None)
-                self._fanout_toil.pop(destination, None)
+                self._fanout_cost.pop(destination, None)
             elif subscription.selector is not None:
-                self._fanout_toil[destination] -= subscription.selector.cost
+                self._fanout_cost[destination] -= subscription.selector.cost
 
     def _wanted_changed(self, destination: str, wanted: bool) -> None:
         """Note it for the peers. What has come and gone again since they were told is no change."""
@@ -610,14 +612,14 @@ class Broker:
     def settle(self, deliveries: list[Delivery], out: Outcome) -> None:
         """These deliveries, all of one subscription, are done."""
         if deliveries and deliveries[0].subscription.durable is not None:
-            self.durables.settle(deliveries, out)
+            self.durable_subscriptions.settle(deliveries, out)
         else:
             self.queues.settle(deliveries, out)
 
     def refuse(self, delivery: Delivery, out: Outcome, why: Back = Back.FAILED) -> None:
         """NACK: a failed delivery; what becomes of a queue's message is in `life`."""
         if delivery.subscription.durable is not None:
-            self.durables.give_back(covered(delivery))
+            self.durable_subscriptions.give_back(covered(delivery))
         else:
             self.queues.give_back(covered(delivery), why, out)
 
@@ -639,16 +641,16 @@ class Broker:
         """A durable message of another origin came in over a link (or of an older life of this node)."""
         if message.envelope.key is not None:
             self.dedup.learn(message.envelope.key, message.dot, out.now_us)
-        if message.envelope.kind is Kind.FANOUT:
+        if message.envelope.kind is DestinationKind.FANOUT:
             out.publish_fanout(message.envelope.destination, message)
-            if self._fanout_toil:
-                out.toil += self._fanout_toil.get(message.envelope.destination, 0)
-        elif message.envelope.kind is Kind.QUEUE:
-            handover = self.queues.handover
-            if message.origin.node in handover.serves:
+            if self._fanout_cost:
+                out.selector_cost += self._fanout_cost.get(message.envelope.destination, 0)
+        elif message.envelope.kind is DestinationKind.QUEUE:
+            handoff = self.queues.handoff
+            if message.origin.node in handoff.serves:
                 self.queues.take_in(message, out)
-            elif message.origin.node in handover.gathering:
-                handover.gathering[message.origin.node].messages.append(message)
+            elif message.origin.node in handoff.gathering:
+                handoff.gathering[message.origin.node].messages.append(message)
 
     def accept_settles(self, queue: str, dots: list[Dot], have: Vector, record: Dot) -> None:
         """The settle record `record` of another origin came in; `have` is what is known here of every origin."""
@@ -669,7 +671,7 @@ class Broker:
         if subscriptions:
             out.publish_topic(subscriptions, message)
             if self._selecting:
-                out.toil += self._toil_of(subscriptions)
+                out.selector_cost += self._cost_of(subscriptions)
 
     def value_from_peer(self, message: Message, peer: str, out: Outcome) -> None:
         """`peer` says what it knows of the last value of a topic; whoever has missed it here is told."""
@@ -678,7 +680,7 @@ class Broker:
             if subscriptions:
                 out.publish_value(subscriptions, message)
                 if self._selecting:
-                    out.toil += self._toil_of(subscriptions)
+                    out.selector_cost += self._cost_of(subscriptions)
 
     def note_gap(self, origin: Origin, through: int, now_us: int, out: Outcome) -> None:
         """Records of `origin` up to `through` were given up by every peer that could be asked."""
@@ -694,10 +696,10 @@ class Broker:
 
     def finish(self, out: Outcome, now_us: int) -> None:
         """Turn collected settles into records, one per queue. Call once, just before the Outcome is committed."""
-        if self.queues.shared.stirred:
+        if self.queues.shared.awake:
             out.now_us = out.now_us or now_us
             self.queues.settle_turns(out)
-        for moved in self.durables.records(out, self.next_sequence, now_us):
+        for moved in self.durable_subscriptions.records(out, self.next_sequence, now_us):
             out.records.append(moved)
             out.record_bytes += RECORD_OVERHEAD_BYTES * (2 + len(moved.move.done) + len(moved.move.start or ()))
             self.next_sequence += 1

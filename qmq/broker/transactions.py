@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Subscription, covered
 from qmq.broker.messages.message import Retain
 from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
@@ -37,7 +37,7 @@ class Transactions:
             raise Refused("too-many-transactions", f"A connection has at most {most} transactions.")
         session.transactions[name] = []
 
-    def hold(self, session_id: int, name: str, held: Held) -> None:
+    def hold(self, session_id: int, name: str, held: HeldFrame) -> None:
         """Keep one frame until COMMIT. Raises Refused when there is no such transaction, or no room."""
         limits = self._broker.limits
         frames = self._frames(session_id, name)
@@ -103,7 +103,7 @@ class Transactions:
         session.held_bytes -= sum(held.bytes for held in frames)
         del session.transactions[name]
 
-    def _check(self, frames: list[Held], known: Collection[int]) -> int:
+    def _check(self, frames: list[HeldFrame], known: Collection[int]) -> int:
         """Refuse the whole when one of `frames` cannot be applied behind the others; nothing changes.
 
         Those whose id() is in `known` are left out. Returns the bytes of the dead letters that the others make.
@@ -134,7 +134,7 @@ class Transactions:
         )
         return letters_bytes
 
-    def _letters_bytes(self, frames: list[Held]) -> int:
+    def _letters_bytes(self, frames: list[HeldFrame]) -> int:
         """What the dead letters of the NACKs among `frames` take. The first frame about a message decides."""
         size = 0
         decided: set[int] = set()
@@ -154,12 +154,12 @@ class Transactions:
                 decided.add(delivery.tag)
         return size
 
-    def _is_appended(self, held: Held, now_us: int, elsewhere: Mapping[bytes, bool]) -> bool:
+    def _is_appended(self, held: HeldFrame, now_us: int, elsewhere: Mapping[bytes, bool]) -> bool:
         """Whether this is a message that some node has by its dedup id."""
         key = None if held.envelope is None else held.envelope.key
         return key is not None and (elsewhere.get(key, False) or self._broker.dedup.find(key, now_us) is not None)
 
-    def _frames(self, session_id: int, name: str) -> list[Held]:
+    def _frames(self, session_id: int, name: str) -> list[HeldFrame]:
         frames = self._broker.sessions[session_id].transactions.get(name)
         if frames is None:
             raise Refused("unknown-transaction", "No transaction with that name is open.")

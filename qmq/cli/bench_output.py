@@ -55,7 +55,7 @@ class Output:
                 print_json(found)  # a run of minutes is not thrown away
                 raise Failed(f"{self.file}: {error.strerror or error}") from error
         if self.earlier is not None:
-            self._tell_difference(found, self.earlier)
+            self._send_difference(found, self.earlier)
         elif sys.stdout.isatty() if self.as_table is None else self.as_table:
             for line in table(("figure", "value"), list(found.items())):
                 click.echo(line)
@@ -65,7 +65,7 @@ class Output:
         if limits:
             click.echo(f"the generator was the limit ({', '.join(limits)}): the node could do more than this", err=True)
 
-    def _tell_difference(self, found: Mapping[str, Value], earlier: Mapping[str, object]) -> None:
+    def _send_difference(self, found: Mapping[str, Value], earlier: Mapping[str, object]) -> None:
         try:
             differences = compare(earlier, found)
         except NotComparable as error:

@@ -88,7 +88,7 @@ def _list(kind: str, prefix: str) -> str:
 
 
 def _show(
-    question: str,
+    request: str,
     heads: Sequence[str],
     cells: Callable[[Row], Sequence[object]],
     *,
@@ -104,7 +104,7 @@ def _show(
     missing: set[str] = set()
     is_cut = False
     with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
-        for page in pages(client, question, of_mesh=of_mesh):
+        for page in pages(client, request, of_mesh=of_mesh):
             rows += page["rows"]
             missing.update(page.get("nodes_missing") or ())
             if len(rows) > limit or (len(rows) == limit and "next" in page):
@@ -122,9 +122,9 @@ def _show(
         click.echo(f"qmq: not counted, for lack of an answer: {printable(', '.join(sorted(missing)))}", err=True)
 
 
-def pages(client: Client, question: str, *, of_mesh: bool) -> Iterator[dict[str, Any]]:
+def pages(client: Client, request: str, *, of_mesh: bool) -> Iterator[dict[str, Any]]:
     """The pages of a list; `rows` of each are its rows. Raises Failed for an answer that is none."""
-    asked: Headers = [("destination", question), ("reply-to", ANSWERS), ("limit", str(PAGE_ROWS))]
+    asked: Headers = [("destination", request), ("reply-to", ANSWERS), ("limit", str(PAGE_ROWS))]
     asked = [*asked, *([("scope", "mesh")] if of_mesh else [])]
     after = ""
     while True:

@@ -125,10 +125,10 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
     from ..broker.messages.send_options import times_of
     from ..errors import StorageError
     from ..storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
-    from ..storage.format.interfaces import StorageSettings
+    from ..storage.format.interfaces import StoreSettings
     from ..storage.repair.quarantine import drop as drop_all
+    from ..storage.repair.quarantine import quarantined_ranges
     from ..storage.repair.quarantine import release as bring_back
-    from ..storage.repair.quarantine import what_is_aside
     from ..storage.store import open_store
 
     if not (directory / CATALOG_FILE).exists():
@@ -139,10 +139,10 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
         catalog.close()
         if identity is None:
             raise Failed(f"{directory} has never been used by a node")
-        settings = StorageSettings(times_of=times_of)
+        settings = StoreSettings(times_of=times_of)
         store = open_store(directory, node=identity.node, settings=settings, queue_store=queue_store)
         try:
-            steps = what_is_aside(store.disk, store.journal.vector(), store.journal.start)
+            steps = quarantined_ranges(store.disk, store.journal.vector(), store.journal.start)
             for step in steps:
                 if step.gone is not None:
                     click.echo(f"{step.origin}: records {step.gone[0]} to {step.gone[1]} are given up")

@@ -93,9 +93,12 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     if fanouts:
         rows = [[fanout.get("destination"), fanout.get("messages", 0)] for fanout in fanouts]
         lines += ["", *table(["FANOUT", "MESSAGES"], rows)]
-    durables = _rows(facts, "durables")
-    if durables:
-        rows = [[row.get("destination"), row.get("name"), "yes" if row.get("in_use") else "no"] for row in durables]
+    durable_subscriptions = _rows(facts, "durables")
+    if durable_subscriptions:
+        rows = [
+            [row.get("destination"), row.get("name"), "yes" if row.get("in_use") else "no"]
+            for row in durable_subscriptions
+        ]
         lines += ["", *table(["FANOUT", "DURABLE SUBSCRIPTION", "IN USE HERE"], rows)]
     readers = _rows(facts, "readers")
     if readers:

@@ -230,7 +230,7 @@ class Client:
         await self._answer(request)
         return _receipt_of(request)
 
-    def settle_soon(self, delivery: Delivery, is_ack: bool) -> None:
+    def schedule_settle(self, delivery: Delivery, is_ack: bool) -> None:
         """ACK or NACK without an answer. Raises Stale, NotConnected."""
         self.core.settle(delivery, is_ack, False)
         self.runner.tell()
@@ -328,7 +328,7 @@ async def connect(
     redial_seconds_min: float = 0.1,
     redial_seconds_max: float = 10.0,
     farewell_seconds: float = 5.0,
-    chance: random.Random | None = None,
+    rng: random.Random | None = None,
     dial: Dial = dial,
 ) -> AsyncIterator[Client]:
     """A client of the first node of `nodes` (`host:port`) that lets it in, and of the others when that one dies.
@@ -337,7 +337,7 @@ async def connect(
     durable subscriptions. `beat_seconds` is the heart-beat asked for both ways, 0 for none: a node silent for twice
     that is left. A dial and its login get `attempt_seconds`; when all nodes have failed, a random part of a wait that
     doubles from `redial_seconds_min` to `redial_seconds_max` follows. At the end of the block what was sent before gets
-    up to `farewell_seconds` to arrive; after an exception or a cancel the connection is cut at once. `chance` and
+    up to `farewell_seconds` to arrive; after an exception or a cancel the connection is cut at once. `rng` and
     `dial` are for tests.
 
     Raises:
@@ -346,11 +346,11 @@ async def connect(
     """
     if window_messages < 1 or window_bytes < 1 or attempt_seconds <= 0 or beat_seconds < 0:
         raise ValueError("windows and attempt_seconds are positive, beat_seconds is not negative")
-    chance = chance or random.SystemRandom()
+    rng = rng or random.SystemRandom()
     addresses = [nodes] if isinstance(nodes, str) else nodes
-    rotation = Rotation(addresses, chance, seconds_min=redial_seconds_min, seconds_max=redial_seconds_max)
+    rotation = Rotation(addresses, rng, seconds_min=redial_seconds_min, seconds_max=redial_seconds_max)
     core = Core(
-        id=f"{chance.getrandbits(64):016x}",
+        id=f"{rng.getrandbits(64):016x}",
         login=login,
         passcode=passcode,
         client_id=client_id,

@@ -104,6 +104,6 @@ class Message:
             await self.ack()
             return
         try:
-            self._client.settle_soon(self.delivery, kind is None)
+            self._client.schedule_settle(self.delivery, kind is None)
         except (Stale, NotConnected):
             pass  # counted by the core; there is nothing that the application could do about it here

@@ -8,7 +8,7 @@ no bound. QMQ's words win where both are there. A subscription that says nothing
 from collections.abc import Mapping
 
 from qmq.broker.consumers.buffer import MESSAGES_UNBOUNDED, OVERFLOWS, Buffer, Overflow
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.errors import Refused
 
 OWN_WORDS = ("buffer-bytes", "buffer-messages", "overflow")
@@ -17,10 +17,10 @@ PENDING_LIMIT = "activemq.maximumPendingMessageLimit"
 DIGITS_MAX = 15
 
 
-def buffer_of(headers: Mapping[str, str], kind: Kind, bytes_max: int) -> Buffer | None:
+def buffer_of(headers: Mapping[str, str], kind: DestinationKind, bytes_max: int) -> Buffer | None:
     """The buffer that a SUBSCRIBE declares, its bytes cut to `bytes_max`; None when it declares none."""
     own = [name for name in OWN_WORDS if name in headers]
-    if kind is Kind.QUEUE:
+    if kind is DestinationKind.QUEUE:
         if own:
             raise Refused(
                 "bad-buffer", f"The header {own[0]} is for topics and fanouts; a queue is held back by its prefetch."

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.cursors import Name
 from qmq.errors import Refused
 from qmq.gateways.headers import truth
@@ -39,15 +39,15 @@ def _checked(client: str, name: str) -> tuple[str, str]:
 
 
 def durable_name(
-    headers: Mapping[str, str], kind: Kind, destination: str, subscription_id: str, client_id: str
+    headers: Mapping[str, str], kind: DestinationKind, destination: str, subscription_id: str, client_id: str
 ) -> Name | None:
     """The name under which a SUBSCRIBE continues; None when it asks for nothing of the kind. Raises Refused."""
-    if kind not in (Kind.FANOUT, Kind.TOPIC):
+    if kind not in (DestinationKind.FANOUT, DestinationKind.TOPIC):
         return None
     words = durable_words(headers, subscription_id, client_id)
     if words is None:
         return None
-    if kind is Kind.TOPIC:
+    if kind is DestinationKind.TOPIC:
         instead = destination.replace("/topic/", "/fanout/", 1)
         raise Refused(
             "bad-durable",
@@ -80,15 +80,15 @@ def delete_durable(
     destination = headers.get("destination") or listens_at
     if destination is None and not words[0]:
         raise Refused("missing-header", "UNSUBSCRIBE needs the header destination to delete what it does not use now.")
-    durables = broker.durables
-    names = durables.find(destination, *words)
+    durable_subscriptions = broker.durable_subscriptions
+    names = durable_subscriptions.find(destination, *words)
     if not names:
         raise Refused("unknown-subscription", "There is no durable subscription with that name.")
     for name in names:
-        attachment = durables.attached.get(name)
+        attachment = durable_subscriptions.attached.get(name)
         if attachment is not None and attachment.subscription is not live:
             raise Refused("durable-in-use", f"The durable subscription {name.text} is in use by another connection.")
     if subscription_id is not None and listens_at is not None:
         broker.unsubscribe(session_id, subscription_id, out)
     for name in names:
-        durables.delete(name, now_us, out)
+        durable_subscriptions.delete(name, now_us, out)

@@ -8,7 +8,7 @@ subscriber is a single join of its prefix between the tails. Queue messages carr
 
 from typing import Final
 
-from qmq.broker.consumers.light_subscriptions import PREFIXES_MAX, Listener
+from qmq.broker.consumers.light_subscriptions import PREFIXES_MAX, LightSubscriptions
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.fanouts.durable_subscriptions import Handed
 from qmq.broker.messages.message import Envelope, Message
@@ -35,7 +35,7 @@ def subscription_prefix(version: Version, subscription_id: str | None, needs_no_
     return b"MESSAGE\n" + encode_headers(headers, version)
 
 
-def listener_prefix(version: Version, listener: Listener, topic: str) -> bytes:
+def listener_prefix(version: Version, listener: LightSubscriptions, topic: str) -> bytes:
     """What comes before every message of `topic` to a listener; empty when it does not hear the topic any more."""
     id = listener.ids.get(topic)
     if id is None:

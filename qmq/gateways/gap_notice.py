@@ -7,7 +7,7 @@ before it nobody knows. Whoever keeps a vector puts LAST into it.
 
 from collections.abc import Sequence
 
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
 from qmq.dots import Origin
 
@@ -41,4 +41,4 @@ def gap_notices(destination: str, missing: Sequence[Claim]) -> list[tuple[Envelo
 
 
 def _notice(destination: str, texts: list[str]) -> Envelope:
-    return Envelope(destination, Kind.FANOUT, f"{GAP_HEADER}:{','.join(texts)}\n".encode(), durable=False)
+    return Envelope(destination, DestinationKind.FANOUT, f"{GAP_HEADER}:{','.join(texts)}\n".encode(), durable=False)

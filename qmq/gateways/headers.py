@@ -6,10 +6,10 @@ Everything that is wrong here is refused with what would be right (design sectio
 import re
 from collections.abc import Mapping
 
-from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.subscription import ACK_MODES, Ack, Asks, JournalSpan, StartAt
 from qmq.broker.messages.dedup import SENDER
-from qmq.broker.messages.destination import Kind, is_pattern, kind_of
+from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Retain
 from qmq.broker.messages.send_options import read_seconds
@@ -100,11 +100,11 @@ def is_said(headers: Mapping[str, str], *names: str) -> bool:
     return False
 
 
-def window(headers: Mapping[str, str], most: int) -> Window | None:
+def window(headers: Mapping[str, str], most: int) -> ConnectionPrefetch | None:
     """The bound that CONNECT sets on all queue subscriptions of a connection together; None when it says nothing."""
     if not any(name in headers for name in PREFETCH_HEADERS):
         return None
-    return Window(prefetch(headers, most, most))
+    return ConnectionPrefetch(prefetch(headers, most, most))
 
 
 def consumer_asks(headers: Mapping[str, str], destination_bytes_max: int) -> Asks | None:
@@ -118,7 +118,7 @@ def consumer_asks(headers: Mapping[str, str], destination_bytes_max: int) -> Ask
         raise Refused("bad-header", "The header delivery-limit is a whole number of deliveries; 0 for no limit.")
     if target:
         try:
-            is_queue = kind_of(target, destination_bytes_max) is Kind.QUEUE and not is_pattern(target)
+            is_queue = kind_of(target, destination_bytes_max) is DestinationKind.QUEUE and not is_pattern(target)
         except Refused as refused:
             if refused.code == "destination-too-long":
                 raise

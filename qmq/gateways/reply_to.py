@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.replies import check_address
 from qmq.broker.consumers.subscription import Ack, Subscription
-from qmq.broker.messages.destination import Kind, kind_of
+from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.messages.message import Envelope
 from qmq.errors import Refused
 from qmq.gateways.encode import subscription_prefix
@@ -40,31 +40,33 @@ class ReplyTo:
             return found, False
         return [(name, self._make(value) if name == "reply-to" else value) for name, value in found], True
 
-    def envelope_to(self, destination: str, kind: Kind, headers: Mapping[str, str]) -> Envelope:
+    def envelope_to(self, destination: str, kind: DestinationKind, headers: Mapping[str, str]) -> Envelope:
         """The envelope of a reply to an address, or of a message to a queue of this session. Raises Refused."""
-        if kind is Kind.TEMP:
+        if kind is DestinationKind.TEMP:
             queue = self._broker.replies.find(self._session_id, destination)
             if queue is None:
                 raise Refused("unknown-destination", "This connection has no temporary queue with that name.")
             destination = queue.address
         else:
             check_address(destination)
-        return Envelope(destination, Kind.REPLY, encode_headers(self.travelling(headers)[0], Version.V12), False)
+        return Envelope(
+            destination, DestinationKind.REPLY, encode_headers(self.travelling(headers)[0], Version.V12), False
+        )
 
     def envelope_of_answer(self, asked: Mapping[str, str]) -> Envelope:
         """The envelope of the node's own answer to a question with these headers. Raises Refused."""
         address = asked["reply-to"]
         kind = kind_of(address)
-        if kind is not Kind.TEMP and kind is not Kind.REPLY:
+        if kind is not DestinationKind.TEMP and kind is not DestinationKind.REPLY:
             raise Refused("bad-destination", f"A node answers to {TEMP_PREFIX}NAME in reply-to, and nowhere else.")
         headers = [("content-type", "application/json")]
         if "correlation-id" in asked:
             headers.append(("correlation-id", asked["correlation-id"]))
-        if kind is Kind.TEMP:
+        if kind is DestinationKind.TEMP:
             address = self._make(address)
         else:
             check_address(address)
-        return Envelope(address, Kind.REPLY, encode_headers(headers, Version.V12), False)
+        return Envelope(address, DestinationKind.REPLY, encode_headers(headers, Version.V12), False)
 
     def _make(self, name: str) -> str:
         kind_of(name)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from qmq.broker.broker import Broker
 from qmq.broker.messages.dedup import DEDUP_HEADERS, SENDER, sender_of
-from qmq.broker.messages.destination import Kind, is_pattern, kind_of
+from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.send_options import check_terms
@@ -61,9 +61,13 @@ class SendPlan:
             and envelope.key is None
             and not envelope.copies
             and not envelope.retain
-            and (envelope.kind is Kind.QUEUE or envelope.kind is Kind.FANOUT or envelope.kind is Kind.TOPIC)
+            and (
+                envelope.kind is DestinationKind.QUEUE
+                or envelope.kind is DestinationKind.FANOUT
+                or envelope.kind is DestinationKind.TOPIC
+            )
         )
-        self.is_bounded = envelope.durable or envelope.kind is Kind.QUEUE or envelope.retain is Retain.SET
+        self.is_bounded = envelope.durable or envelope.kind is DestinationKind.QUEUE or envelope.retain is Retain.SET
 
     def to(self, destination: str) -> "SendPlan":
         """The plan of a block that differs only in its destination, which is of the same likeness."""
@@ -97,7 +101,7 @@ class SendPlans:
         headers = head.headers
         destination = required(headers, "destination", "SEND")
         kind = kind_of(destination, self._rules.destination_bytes_max)
-        if kind is Kind.CONTROL:
+        if kind is DestinationKind.CONTROL:
             return None
         form = head.form
         if form is not None and isinstance(form.memo, SendPlan) and not is_pattern(destination):
@@ -108,42 +112,42 @@ class SendPlans:
                 return plan
         if is_pattern(destination):
             raise Refused("bad-destination", "A message goes to one destination; * and # are for SUBSCRIBE to topics.")
-        if kind is Kind.SYSTEM:
+        if kind is DestinationKind.SYSTEM:
             raise Refused("bad-destination", "What the node tells of itself, the node alone sends.")
-        if kind is Kind.TEMP or kind is Kind.REPLY:
+        if kind is DestinationKind.TEMP or kind is DestinationKind.REPLY:
             # Not remembered: what names a queue of this session means another one in the next.
             envelope = self._replies.envelope_to(destination, kind, headers)
             return SendPlan(envelope, headers.get("transaction"), self._rules.generation)
         exists, durable = self._rules.policy(destination)
         if not exists:
             raise Refused("unknown-destination", "This destination is not configured, and none is made on use.")
-        if kind is Kind.TOPIC:
+        if kind is DestinationKind.TOPIC:
             durable = False
-        elif kind is Kind.FANOUT:
+        elif kind is DestinationKind.FANOUT:
             self._broker.open_fanout(destination)
             durable = True
         else:
             durable = durable and is_persistent(headers)
         travelling, is_own = self._replies.travelling(headers)
-        if self._sender and kind is not Kind.TOPIC and any(name in headers for name in DEDUP_HEADERS):
+        if self._sender and kind is not DestinationKind.TOPIC and any(name in headers for name in DEDUP_HEADERS):
             travelling += self._sender
         block = self._block(travelling, headers, destination, kind)
-        if kind is Kind.QUEUE:
+        if kind is DestinationKind.QUEUE:
             check_terms(block)
         envelope = Envelope(destination, kind, block, durable)
-        if kind is Kind.FANOUT:
+        if kind is DestinationKind.FANOUT:
             envelope.copies = tuple(
                 Envelope(
                     child,
-                    Kind.QUEUE,
-                    self._block(travelling, headers, child, Kind.QUEUE),
+                    DestinationKind.QUEUE,
+                    self._block(travelling, headers, child, DestinationKind.QUEUE),
                     self._rules.policy(child)[1],
                 )
                 for child in self._rules.children(destination)
             )
             if envelope.copies:
                 check_terms(block)
-        if kind is Kind.TOPIC:
+        if kind is DestinationKind.TOPIC:
             envelope.retain = retain(headers, self._rules.retains(destination))
         transaction = headers.get("transaction")
         level = self._rules.level_of(headers, destination)
@@ -161,15 +165,15 @@ class SendPlans:
         # A name of a message means another one in the session of another user.
         if not is_own and envelope.key is None:
             head.memo = plan
-            if form is not None and kind is not Kind.FANOUT:
+            if form is not None and kind is not DestinationKind.FANOUT:
                 plan.likeness = self._rules.likeness(destination)
                 form.memo = plan
         return plan
 
     def _block(
-        self, travelling: list[tuple[str, str]], headers: Mapping[str, str], destination: str, kind: Kind
+        self, travelling: list[tuple[str, str]], headers: Mapping[str, str], destination: str, kind: DestinationKind
     ) -> bytes:
         """The header block that goes with a message to `destination`."""
-        if kind is Kind.QUEUE:
+        if kind is DestinationKind.QUEUE:
             travelling = travelling + unsaid(headers, self._rules.defaults(destination))
         return encode_headers(travelling, Version.V12)

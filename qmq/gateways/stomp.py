@@ -12,11 +12,11 @@ destination was the reason (design section 7).
 from collections.abc import Callable, Mapping
 
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.connection_prefetch import Window
-from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
+from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
-from qmq.broker.messages.destination import JOURNAL, Kind, is_pattern, kind_of
+from qmq.broker.messages.destination import JOURNAL, DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, HEARD, QUORUM, asked_level, asks_quorum
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.buffer_headers import buffer_of
@@ -61,14 +61,14 @@ KEEP_OPEN_CODES = frozenset(
 )
 """Refusals after which a client may ask to stay connected: the frame was right, the moment or the user was not."""
 
-BYTES_OF_TOIL = 5
+BYTES_OF_COST = 5
 """Of what a subscription costs in memory: reading its selector or pattern takes as long as one unit of selecting, so
 that about 5 ms of it fit into one turn."""
 
-SEARCHED_OF_TOIL = 3
+SEARCHED_OF_COST = 3
 """Messages in flight that are searched for a message-id in the time of one unit of selecting."""
 
-CONFIGURED_KINDS = (Kind.TOPIC, Kind.QUEUE, Kind.FANOUT)
+CONFIGURED_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKind.FANOUT)
 """Kinds whose destinations the operator may have to name before somebody uses them."""
 
 
@@ -88,7 +88,7 @@ class StompGateway:
         client_id: str = "",
         user: str | None = None,
         check_right: Callable[[str | None, str], None] = lambda user, destination: None,
-        window: Window | None = None,
+        window: ConnectionPrefetch | None = None,
         answers_early: bool = False,
     ) -> None:
         self.session_id = session_id
@@ -118,7 +118,7 @@ class StompGateway:
         """Obey `frames` in order. Sets `out.ending` when the session must end; later frames are then ignored.
 
         Stops before what more than this node's rules must answer, and returns it with what follows. For a question to a
-        control destination somebody else finds the answer, gives it to `tell_answer`, and comes back with the rest. For
+        control destination somebody else finds the answer, gives it to `send_answer`, and comes back with the rest. For
         a SEND that is appended already, or a SEND or COMMIT that peers are to be asked about, see `Repeats`.
         Stops, too, behind a refused frame whose client stays, because within one Outcome receipts come before ERRORs,
         where what was obeyed sets off so much selecting that others must have their turn, and behind a COMMIT (before
@@ -134,7 +134,7 @@ class StompGateway:
         self.goes_on = False
         is_over = False
         while at < count:
-            if is_over or out.toil >= TOIL_MAX:
+            if is_over or out.selector_cost >= COST_MAX:
                 if self._acked:
                     self._settle_acked(out)
                 self.goes_on = True
@@ -163,7 +163,7 @@ class StompGateway:
                     body = frame.body
                     if plan.transaction is not None:
                         is_early = plan.is_early or self._answers_early
-                        held = Held(
+                        held = HeldFrame(
                             envelope=plan.envelope,
                             body=body,
                             receipt=None if is_early else frame.receipt,
@@ -178,7 +178,7 @@ class StompGateway:
                         if plan.key is not None and not self.repeats.is_first(plan.key, plan.is_retry, now_us):
                             return frames[at - 1 :]
                         broker.check_send(plan.envelope, len(body))
-                    elif frame.receipt is not None and plan.envelope.kind is Kind.REPLY:
+                    elif frame.receipt is not None and plan.envelope.kind is DestinationKind.REPLY:
                         # Without a receipt it is dropped: a requester that has left must not cost its worker the line.
                         broker.replies.check(plan.envelope.destination)
                     broker.send(plan.envelope, body, now_us, out)
@@ -236,16 +236,16 @@ class StompGateway:
             out.receipt_run(receipts, plan.level)
         return len(run)
 
-    def tell_answer(self, question: Frame, headers: Mapping[str, str], body: bytes, now_us: int, out: Outcome) -> None:
+    def send_answer(self, request: Frame, headers: Mapping[str, str], body: bytes, now_us: int, out: Outcome) -> None:
         """Answer a SEND to a control destination: `headers` in its RECEIPT, `body` to its `reply-to`.
 
         Without either there is nobody to tell. Raises Refused for a `reply-to` that is no temporary queue.
         """
-        asked = question.head.headers
+        asked = request.head.headers
         if "reply-to" in asked:
             self._broker.send(self._replies.envelope_of_answer(asked), body, now_us, out)
-        if question.receipt is not None:
-            lines = [("receipt-id", question.receipt), *headers.items()]
+        if request.receipt is not None:
+            lines = [("receipt-id", request.receipt), *headers.items()]
             out.frames.append(encode_frame("RECEIPT", lines, version=self.version))
 
     def refuse(
@@ -287,7 +287,7 @@ class StompGateway:
         level = self._level_of_settle(frame, delivery, self._rules.level_of_ack)
         if transaction is not None:
             receipt = None if self._answers_early else frame.receipt
-            held = Held(delivery=delivery, is_ack=True, receipt=receipt, level=level)
+            held = HeldFrame(delivery=delivery, is_ack=True, receipt=receipt, level=level)
             self._broker.transactions.hold(self.session_id, transaction, held)
             return ACCEPTED if self._answers_early else None
         if level >= QUORUM:
@@ -307,7 +307,7 @@ class StompGateway:
         envelope = delivery.message.envelope
         if not _is_answered(frame):
             return FSYNC
-        level_of = of_queue if envelope.kind is Kind.QUEUE else self._rules.level_of
+        level_of = of_queue if envelope.kind is DestinationKind.QUEUE else self._rules.level_of
         asked = level_of(frame.head.headers, envelope.destination)
         return asked if envelope.durable else FSYNC
 
@@ -381,7 +381,7 @@ class StompGateway:
         sequence = int(number) if number.isascii() and number.isdigit() and len(number) <= 18 else 0
         if sequence:
             for subscription in session.subscriptions.values():
-                out.toil += len(subscription.in_flight) // SEARCHED_OF_TOIL
+                out.selector_cost += len(subscription.in_flight) // SEARCHED_OF_COST
                 for tag, delivery in subscription.in_flight.items():
                     message = delivery.message
                     if message.sequence in (sequence, -sequence) and message.message_id == message_id:
@@ -444,7 +444,7 @@ class StompGateway:
         transaction = headers.get("transaction")
         if transaction is not None:
             receipt = None if self._answers_early else frame.receipt
-            held = Held(delivery=delivery, is_ack=False, why=why, receipt=receipt, level=level)
+            held = HeldFrame(delivery=delivery, is_ack=False, why=why, receipt=receipt, level=level)
             self._broker.transactions.hold(self.session_id, transaction, held)
             return ACCEPTED if self._answers_early else None
         self._broker.refuse(delivery, out, why)
@@ -466,7 +466,7 @@ class StompGateway:
         """Begin a subscription; returns the level of its receipt."""
         destination = required(headers, "destination", "SUBSCRIBE")
         kind = kind_of(destination, self._rules.destination_bytes_max)
-        if kind is Kind.SYSTEM:
+        if kind is DestinationKind.SYSTEM:
             self._check_right(self._user, destination)
         is_nameless = not headers.get("id") and self.version >= Version.V11
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")
@@ -482,19 +482,19 @@ class StompGateway:
         credit = prefetch(headers, self._rules.prefetch_default, self._rules.prefetch_max)
         buffer = buffer_of(headers, kind, self._rules.buffer_bytes_max)
         wanted = selector(headers)
-        if kind is Kind.TOPIC and ack is Ack.AUTO and named and buffer is None and wanted is None:
+        if kind is DestinationKind.TOPIC and ack is Ack.AUTO and named and buffer is None and wanted is None:
             if not is_pattern(destination) and self._broker.listen(self.session_id, destination, named):
                 if is_nameless:
                     self._nameless = subscription_id
                 return HEARD
-        needs_no_ack = kind is not Kind.QUEUE and ack is not Ack.AUTO and durable is None
+        needs_no_ack = kind is not DestinationKind.QUEUE and ack is not Ack.AUTO and durable is None
         prefix = subscription_prefix(self.version, named, needs_no_ack)
         subscription = Subscription(self.session_id, subscription_id, destination, ack, credit, prefix)
         subscription.buffer = buffer
         subscription.selector = wanted
-        if kind is Kind.FANOUT:
+        if kind is DestinationKind.FANOUT:
             subscription.start = fanout_start(headers, "first" if durable is None else "next")
-        elif kind is Kind.QUEUE:
+        elif kind is DestinationKind.QUEUE:
             subscription.asks = consumer_asks(headers, self._rules.destination_bytes_max)
             subscription.ack_timeout_us = ack_timeout_us(headers)
             subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")
@@ -514,8 +514,8 @@ class StompGateway:
             self._broker.subscribe_durable(subscription, durable, now_us, out)
         if is_nameless:
             self._nameless = subscription_id
-        out.toil += subscription.memory_bytes // BYTES_OF_TOIL
-        return HEARD if kind is Kind.TOPIC else FSYNC
+        out.selector_cost += subscription.memory_bytes // BYTES_OF_COST
+        return HEARD if kind is DestinationKind.TOPIC else FSYNC
 
     def _subscription_id(self, headers: Mapping[str, str], command: str) -> str:
         """`id`; a 1.0 client may leave it out, and its subscription is then known by its destination (1.0).

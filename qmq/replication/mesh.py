@@ -22,13 +22,13 @@ from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.messages.message import Message
 from qmq.dots import Dot, Origin
 from qmq.environment import Pipe, Tls
-from qmq.replication.journal.gaps import GiveUp, Reach, Want
+from qmq.replication.journal.gaps import GiveUp, JournalReach, WantedRange
 from qmq.replication.links.host import Host, Peers, Settings
 from qmq.replication.links.link import Link
 from qmq.replication.links.listener import MeshListener
-from qmq.replication.links.pulling import Following
-from qmq.replication.links.registry import Hub
-from qmq.replication.links.reverse_dial import Turning
+from qmq.replication.links.pulling import Pulling
+from qmq.replication.links.registry import LinkRegistry
+from qmq.replication.links.reverse_dial import ReverseDial
 from qmq.replication.links.serving import Serving
 from qmq.replication.protocol.frames import (
     ASKING,
@@ -42,9 +42,9 @@ from qmq.replication.protocol.frames import (
     Settled,
     Waiting,
 )
-from qmq.replication.protocol.handshake import Identity
-from qmq.replication.protocol.takeover_frames import TERMS, Beats, Holds, Terms
-from qmq.storage.repair.range_snapshot import Rest
+from qmq.replication.protocol.handshake import PeerIdentity
+from qmq.replication.protocol.takeover_frames import TERMS, HeartbeatFrame, Holds, Terms
+from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 OFFERS_PER_FRAME = 4096
 DOTS_PER_FRAME = 16_384
@@ -108,7 +108,7 @@ class Mesh:
         listen_tls: Tls | None = None,
         dial_tls: Tls | None = None,
     ) -> None:
-        identity = Identity(
+        identity = PeerIdentity(
             mesh=peers.mesh,
             peers_version=peers.version,
             origin=host.origin,
@@ -118,17 +118,17 @@ class Mesh:
             beat_ms=max(1, round(settings.beat_seconds * 1000)),
             takes_over=host.takes_over,
         )
-        self._hub = Hub(host, identity)
+        self._registry = LinkRegistry(host, identity)
         self._address = next(peer.mesh for peer in peers.nodes if peer.name == node)
-        self._listener = MeshListener(self._hub, settings, listen_tls)
+        self._listener = MeshListener(self._registry, settings, listen_tls)
         self._settings = settings
         self._dial_tls = dial_tls
         self._links: dict[str, Link] = {}
-        self._turning = Turning(self._hub, self._links, settings, dial_tls, self._listener.serve_dialled)
+        self._turning = ReverseDial(self._registry, self._links, settings, dial_tls, self._listener.serve_dialled)
         self._listener.turned = self._turned
         self._topics_dropped: dict[str, int] = {}
         self._nursery: trio.Nursery | None = None
-        self._hub.peer_came = self._dial_soon
+        self._registry.peer_came = self._schedule_dial
         self.take_up(peers)
         self.replies_dropped = 0
         """Replies that no link took, since the start."""
@@ -147,17 +147,17 @@ class Mesh:
         finally:
             self._nursery = None  # A node that ends may still be reading a new peers file.
 
-    def _dial_soon(self, peer: str) -> None:
+    def _schedule_dial(self, peer: str) -> None:
         link = self._links.get(peer)
         if link is not None:
-            link.hurry()
+            link.deliver_first()
 
     def take_up(self, peers: Peers) -> None:
         """Go by this peers file and by `Host.membership` from now on, and tell the peers.
 
         New nodes are dialled, those with another address dialled there; links with nodes that are no members end.
         """
-        members = self._hub.host.membership.peers
+        members = self._registry.host.membership.peers
         for name in [name for name in self._links if name not in members]:
             self._links.pop(name).stop()
             self._topics_dropped.pop(name)
@@ -167,12 +167,12 @@ class Mesh:
             if link is not None:
                 link.dial_at(peer.mesh)
             elif peer.name in members:
-                link = self._links[peer.name] = Link(self._hub, peer, self._settings, self._dial_tls)
+                link = self._links[peer.name] = Link(self._registry, peer, self._settings, self._dial_tls)
                 self._topics_dropped[peer.name] = 0
                 if self._nursery is not None:
                     self._nursery.start_soon(link.run)
         self.membership_changed()
-        self._hub.tell_standing()
+        self._registry.send_membership()
 
     def _turned(self, name: str, pipe: Pipe) -> bool:
         link = self._links.get(name)
@@ -180,7 +180,7 @@ class Mesh:
 
     def membership_changed(self) -> None:
         """Obey `Host.membership` as it is now, as far as no link begins or ends by it."""
-        self._hub.membership_changed()
+        self._registry.membership_changed()
 
     def link_anew(self, peer: str) -> None:
         """End the link by which `peer` is followed, and dial again at once."""
@@ -188,77 +188,77 @@ class Mesh:
         if link is not None:
             link.begin_anew()
 
-    def tell_standing(self) -> None:
+    def send_membership(self) -> None:
         """The standing of this node has changed."""
-        self._hub.tell_standing()
+        self._registry.send_membership()
 
     # Told by the node
 
     def send_topics(self, peer: str, messages: list[Message]) -> None:
         """Topic messages that `peer` wants."""
-        serving = self._hub.servings.get(peer)
+        serving = self._registry.servings.get(peer)
         if serving is not None:
             dropped = serving.outbox.topics_dropped
             serving.outbox.put_topics(messages)
             self._topics_dropped[peer] += serving.outbox.topics_dropped - dropped
         elif peer in self._topics_dropped:
-            self._topics_dropped[peer] += self._hub.routes.send(peer, messages)
+            self._topics_dropped[peer] += self._registry.routes.send(peer, messages)
 
     def send_replies(self, peer: Origin, messages: list[Message]) -> None:
         """Messages for temporary queues of sessions of `peer`."""
-        way = self._hub.ways.get(peer)
+        way = self._registry.ways.get(peer)
         if way is None:
-            self.replies_dropped += self._hub.routes.send_replies(peer, messages)
+            self.replies_dropped += self._registry.routes.send_replies(peer, messages)
         else:
             dropped = way.replies_dropped
             way.put_replies(messages)
             self.replies_dropped += way.replies_dropped - dropped
 
-    def ask(self, number: int, question: bytes, feature: str = ASKING) -> list[Origin]:
+    def ask(self, number: int, request: bytes, feature: str = ASKING) -> list[Origin]:
         """Ask every peer that can be reached now and names `feature`; returns whom. Answers come to
-        `Host.answer_came`."""
-        hub = self._hub
-        peers = [peer for peer in hub.ways if feature in hub.features[peer]]
+        `Host.response_received`."""
+        registry = self._registry
+        peers = [peer for peer in registry.ways if feature in registry.features[peer]]
         for peer in peers:
-            hub.ways[peer].put(Question(number, question))
+            registry.ways[peer].put(Question(number, request))
         return peers
 
-    def ask_one(self, peer: str, number: int, question: bytes) -> list[Origin]:
+    def ask_one(self, peer: str, number: int, request: bytes) -> list[Origin]:
         """Ask one peer, if it can be reached now; returns its incarnation, or nothing."""
-        found = [origin for origin in self._hub.ways if origin.node == peer]
+        found = [origin for origin in self._registry.ways if origin.node == peer]
         for origin in found[:1]:
-            self._hub.ways[origin].put(Question(number, question))
+            self._registry.ways[origin].put(Question(number, request))
         return found[:1]
 
     def ways_to(self, peer: Origin) -> Collection[object]:
         """The links that a question to this incarnation, or its answer, may go over now; each is itself only."""
-        hub = self._hub
-        links: list[Following | Serving] = [*hub.followings.values(), *hub.servings.values()]
+        registry = self._registry
+        links: list[Pulling | Serving] = [*registry.followings.values(), *registry.servings.values()]
         return [link for link in links if link.partner.origin == peer and ASKING in link.partner.features]
 
     def never_again(self, forgotten: Collection[Origin]) -> None:
         """Nothing of these is taken any more; `forgotten` stays live."""
-        self._hub.acceptance.forgotten = forgotten
+        self._registry.acceptance.forgotten = forgotten
 
     def present(self) -> Collection[Origin]:
         """The incarnations of peers that we have a link with."""
-        return list(self._hub.ways)
+        return list(self._registry.ways)
 
     def is_handed_over(self, origin: Origin, last: int) -> bool:
         """Whether each peer that follows us has that much of `origin` durably, and no short frame waits for a link."""
-        links: list[Following | Serving] = [*self._hub.followings.values(), *self._hub.servings.values()]
+        links: list[Pulling | Serving] = [*self._registry.followings.values(), *self._registry.servings.values()]
         if any(link.outbox.has_short for link in links):
             return False
-        return all(serving.feed.has_exactly(origin, last) for serving in self._hub.servings.values())
+        return all(serving.feed.has_exactly(origin, last) for serving in self._registry.servings.values())
 
     def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool:
         """Whether each of `peers` has told over its present link that it has exactly so much of `origin`, durably."""
-        servings = [self._hub.servings.get(peer) for peer in peers]
+        servings = [self._registry.servings.get(peer) for peer in peers]
         return all(serving is not None and serving.feed.has_exactly(origin, last) for serving in servings)
 
     def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool:
         """Whether `peer` has no more of `origin` than that, as its present link knows, and gets none from here now."""
-        serving = self._hub.servings.get(peer)
+        serving = self._registry.servings.get(peer)
         return serving is not None and serving.feed.has_none_beyond(origin, last)
 
     # What peers have dropped
@@ -266,125 +266,129 @@ class Mesh:
     @property
     def has_gaps(self) -> bool:
         """Whether something is missing that a peer cannot send from its journal."""
-        return bool(self._hub.gaps.origins)
+        return bool(self._registry.gaps.origins)
 
-    def next_repair(self) -> Want | GiveUp | None:
+    def next_repair(self) -> WantedRange | GiveUp | None:
         """What to do about it now; None when there is nothing to do, or nothing yet."""
-        followed = self._hub.followings.items()
-        reach = {peer: Reach(link.partner.origin, link.had) for peer, link in followed if link.welcomed}
-        return self._hub.gaps.next(self._hub.host.received_vector(), reach, self._hub.acceptance.forgotten)
+        followed = self._registry.followings.items()
+        reach = {peer: JournalReach(link.partner.origin, link.had) for peer, link in followed if link.welcomed}
+        return self._registry.gaps.next(
+            self._registry.host.received_vector(), reach, self._registry.acceptance.forgotten
+        )
 
-    def take_rest(self, want: Want, rest: Rest, out: Outcome) -> None:
+    def take_snapshot(self, want: WantedRange, rest: RangeSnapshot, out: Outcome) -> None:
         """Take what a peer had left of what was wanted. Raises MeshError when it cannot be that."""
-        hub = self._hub
-        have = hub.host.received_vector()
-        hub.acceptance.take_rest(want.origin, want.after, rest, have, out)
+        registry = self._registry
+        have = registry.host.received_vector()
+        registry.acceptance.take_snapshot(want.origin, want.after, rest, have, out)
         self._have_grown(out)
 
-    def take_aside(self, batches: bytes, out: Outcome) -> None:
+    def take_quarantined(self, batches: bytes, out: Outcome) -> None:
         """Take batches back that this node had put aside. Raises MeshError when they cannot be taken."""
         try:
-            self._hub.acceptance.take(batches, self._hub.host.received_vector(), out)
+            self._registry.acceptance.take(batches, self._registry.host.received_vector(), out)
         finally:
             self._have_grown(out)
 
     def _have_grown(self, out: Outcome) -> None:
         """Records have come, over no link."""
-        hub = self._hub
-        hub.received_grew(out)
-        for following in hub.followings.values():
+        registry = self._registry
+        registry.received_grew(out)
+        for following in registry.followings.values():
             following.want_ack()
-        hub.report_caught_up()
+        registry.report_caught_up()
 
     def reachable(self) -> list[str]:
         """Peers that can be asked about repairs now."""
         return [
-            peer for peer, link in self._hub.followings.items() if link.welcomed and SNAPSHOT in link.partner.features
+            peer
+            for peer, link in self._registry.followings.items()
+            if link.welcomed and SNAPSHOT in link.partner.features
         ]
 
     @property
     def is_catching_up(self) -> bool:
         """Whether this node has no link, or has not yet what a linked peer had when the link began."""
-        followings = self._hub.followings.values()
+        followings = self._registry.followings.values()
         return not all(link.caught_up for link in followings) if followings else True
 
-    def knows_nothing(self, want: Want, through: int) -> None:
+    def knows_nothing(self, want: WantedRange, through: int) -> None:
         """The peer that was asked knows nothing of what comes up to `through`."""
-        self._hub.gaps.lost(want.peer, want.origin, through)
+        self._registry.gaps.lost(want.peer, want.origin, through)
 
-    def tell_terms(self, peer: str, frame: Terms) -> bool:
+    def send_terms(self, peer: str, frame: Terms) -> bool:
         """Tell `peer` something about terms: a beat over every link, anything else over one. False when there is none,
         or `peer` does not understand it.
 
         What consumers here hold goes the way of what they give back, which must not overtake it: without that link it
         goes unsaid, and is what the next one begins with (`Held`).
         """
-        following, serving = self._hub.followings.get(peer), self._hub.servings.get(peer)
+        following, serving = self._registry.followings.get(peer), self._registry.servings.get(peer)
         ways = (following,) if isinstance(frame, Holds) else (following, serving)
         links = [link for link in ways if link is not None and TERMS in link.partner.features]
-        for link in links if isinstance(frame, Beats) else links[:1]:
+        for link in links if isinstance(frame, HeartbeatFrame) else links[:1]:
             link.outbox.put(frame)
         return bool(links)
 
-    def mind_absent(self, peer: str) -> None:
+    def check_absent(self, peer: str) -> None:
         """`peer` has something of what this node serves from now on; it may not be linked."""
-        self._listener.mind_absent(peer, anew=True)
+        self._listener.check_absent(peer, anew=True)
 
     def aware(self) -> dict[str, bool]:
         """The peers that are linked now, and whether they obey terms."""
-        links: list[Following | Serving] = [*self._hub.followings.values(), *self._hub.servings.values()]
+        links: list[Pulling | Serving] = [*self._registry.followings.values(), *self._registry.servings.values()]
         return {link.peer: TERMS in link.partner.features for link in links}
 
     def followers(self) -> set[str]:
         """The peers that follow this node now."""
-        return set(self._hub.servings)
+        return set(self._registry.servings)
 
     def aware_followers(self) -> set[str]:
         """The peers that follow this node now, and obey terms."""
-        return {peer for peer, serving in self._hub.servings.items() if TERMS in serving.partner.features}
+        return {peer for peer, serving in self._registry.servings.items() if TERMS in serving.partner.features}
 
     def answer(self, peer: Origin, number: int, answer: bytes) -> None:
         """Answer a question of `peer`."""
-        way = self._hub.ways.get(peer)
+        way = self._registry.ways.get(peer)
         if way is not None:
             way.put(Answer(number, answer))
 
     def lend(self, peer: str, messages: list[Message]) -> None:
         """Messages that the broker has lent to `peer`; they are durable by now, where they have to be."""
-        serving = self._hub.servings.get(peer)
+        serving = self._registry.servings.get(peer)
         if serving is not None:
             serving.outbox.put_lends(messages)
             return
-        self._hub.unlent.setdefault(peer, []).extend(messages)
-        self._listener.return_unlent_soon()
+        self._registry.unlent.setdefault(peer, []).extend(messages)
+        self._listener.schedule_return()
 
     def forget(self, peer: str, names: list[str]) -> None:
         """`peer` has withdrawn these offers, and everything lent against them before is with `lend`."""
-        serving = self._hub.servings.get(peer)
+        serving = self._registry.servings.get(peer)
         if serving is not None:
             unlent = serving.outbox.unlend(set(names))
             if unlent:
-                self._hub.unlent.setdefault(peer, []).extend(unlent)
-                self._listener.return_unlent_soon()
+                self._registry.unlent.setdefault(peer, []).extend(unlent)
+                self._listener.schedule_return()
             for start in range(0, len(names), OFFERS_PER_FRAME):
                 serving.outbox.put(Forgotten(names[start : start + OFFERS_PER_FRAME]))
 
     def waiting(self, peer: str, queues: dict[str, bool]) -> None:
         """Whether messages wait here for consumers of `peer`, which has asked."""
-        serving = self._hub.servings.get(peer)
+        serving = self._registry.servings.get(peer)
         if serving is not None:
             serving.outbox.put(Waiting(queues))
 
     def settled(self, peer: str, dots: list[Dot]) -> None:
         """Messages lent by `peer` that are settled here."""
-        following = self._hub.followings.get(peer)
+        following = self._registry.followings.get(peer)
         if following is not None:
             for start in range(0, len(dots), DOTS_PER_FRAME):
                 following.outbox.put(Settled(dots[start : start + DOTS_PER_FRAME]))
 
     def give_back(self, peer: str, returns: list[Return]) -> None:
         """Messages lent by `peer` that nobody here can have; True where a client has seen it."""
-        following = self._hub.followings.get(peer)
+        following = self._registry.followings.get(peer)
         if following is not None:
             following.outbox.put(Returned([(message.dot, why, asks) for message, why, asks in returns]))
 
@@ -394,53 +398,53 @@ class Mesh:
         for peer, queue, limit in offers:
             by_peer.setdefault(peer, []).append((queue, limit))
         for peer, limits in by_peer.items():
-            following = self._hub.followings.get(peer)
+            following = self._registry.followings.get(peer)
             if following is not None:
                 for start in range(0, len(limits), OFFERS_PER_FRAME):
                     following.outbox.put(Credit(limits[start : start + OFFERS_PER_FRAME]))
 
     def interest_changed(self, changes: dict[str, bool]) -> None:
         """Topic patterns that local subscribers want from now on (True), or no more."""
-        self._hub.routes.own_changed(changes)
-        for following in self._hub.followings.values():
+        self._registry.routes.own_changed(changes)
+        for following in self._registry.followings.values():
             if not following.partner.features >= ROUTES:
-                following.tell_interest(changes)
+                following.send_interest(changes)
 
     # Asked by the node
 
     @property
     def interest_version(self) -> int:
         """Of what local subscribers want now."""
-        return self._hub.routes.version
+        return self._registry.routes.version
 
     @property
     def interest_confirmed(self) -> int:
         """The version of it that is in force at every peer that can be reached."""
-        return self._hub.routes.confirmed
+        return self._registry.routes.confirmed
 
     @property
     def knows_interest(self) -> bool:
         """Whether every peer was tried, and those that can be reached have told what they want."""
         were_tried = all(link.tried or link.following is not None for link in self._links.values())
-        return were_tried and self._hub.routes.is_ready
+        return were_tried and self._registry.routes.is_ready
 
     # Asked by console, tests and metrics
 
     def statistics(self) -> MeshStatistics:
         """A snapshot."""
-        routes = self._hub.routes
+        routes = self._registry.routes
         return MeshStatistics(
             peers=tuple(self._peer_statistics(name) for name in self._links),
             refused=self._listener.refused,
             topics_relayed=routes.relayed,
             topics_unrelayed=routes.unrelayed,
-            topics_late=self._hub.host.broker.once.late,
+            topics_late=self._registry.host.broker.once.late,
         )
 
     def _peer_statistics(self, name: str) -> PeerStatistics:
         link = self._links[name]
         served = self._listener.served.get(name)
-        serving = self._hub.servings.get(name)
+        serving = self._registry.servings.get(name)
         following = link.following
         partner = None
         if following is not None:
@@ -456,11 +460,11 @@ class Mesh:
             dialled=link.dialled,
             peers_version=0 if partner is None else partner.peers_version,
             origin=None if partner is None else partner.origin,
-            lag={} if serving is None else serving.feed.lag(self._hub.host.durable_vector()),
+            lag={} if serving is None else serving.feed.lag(self._registry.host.durable_vector()),
             record_bytes_in=0 if following is None else following.bytes_received,
             record_bytes_out=0 if serving is None else serving.feed.bytes_sent,
             topics_dropped=self._topics_dropped[name],
-            topics_via=name if serving is not None else self._hub.routes.way_of(name),
-            topics_wanted=self._hub.routes.wants_of(name),
+            topics_via=name if serving is not None else self._registry.routes.way_of(name),
+            topics_wanted=self._registry.routes.wants_of(name),
             last_error=link.last_error or self._listener.last_errors.get(name, ""),
         )

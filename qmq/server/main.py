@@ -17,7 +17,7 @@ import trio
 
 from qmq.broker.messages.send_options import times_of
 from qmq.config import NodeSettings, PeersFile
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import QmqError, StorageError
 from qmq.server.node import Node
 from qmq.server.reload import Read, Reloader
@@ -25,7 +25,7 @@ from qmq.server.runtime.clock import system_clock
 from qmq.server.runtime.sockets import real_network
 from qmq.server.runtime.worker import Worker
 from qmq.storage.format.interfaces import Retention
-from qmq.storage.format.interfaces import StorageSettings as StoreSettings
+from qmq.storage.format.interfaces import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_store
 
 SWITCH_SECONDS = 0.0005
@@ -71,11 +71,11 @@ async def run_in_thread(call: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(call)
 
 
-def real_world(commits: Worker) -> World:
+def real_environment(commits: Worker) -> Environment:
     """Clock, chance, network and threads of the operating system."""
-    return World(
+    return Environment(
         network=real_network(),
-        chance=random.SystemRandom(),
+        rng=random.SystemRandom(),
         now_us=system_clock(),
         run_blocking=run_in_thread,
         boot_seconds=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
@@ -111,8 +111,8 @@ def serve(
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with Worker("qmq-commits") as commits:
-            world = real_world(commits)
-            trio.run(partial(_run, settings, peers, store, world, read, early, until_eof, trusts_clock))
+            environment = real_environment(commits)
+            trio.run(partial(_run, settings, peers, store, environment, read, early, until_eof, trusts_clock))
     except BaseExceptionGroup as group:
         expected, unexpected = group.split((QmqError, OSError))
         if unexpected is not None:
@@ -164,13 +164,13 @@ async def _run(
     settings: NodeSettings,
     peers: PeersFile | None,
     store: Store,
-    world: World,
+    environment: Environment,
     read: Read | None,
     early: EarlyHangUp | None,
     until_eof: bool,
     trusts_clock: bool,
 ) -> None:
-    node = Node(with_connections_that_fit(settings), peers, store, world, trusts_clock=trusts_clock)
+    node = Node(with_connections_that_fit(settings), peers, store, environment, trusts_clock=trusts_clock)
     reloader = Reloader(node, settings, peers, read, with_connections_that_fit) if read is not None else None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:

@@ -24,59 +24,59 @@ from qmq.broker.messages.destination import JOURNAL
 from qmq.broker.messages.message import Message
 from qmq.config import ListenerSettings, NodeSettings, PeersFile
 from qmq.dots import Origin, Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import DiskFull
 from qmq.members import Membership, Standing
 from qmq.record_codec import Replay
-from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.takeover_frames import Terms
-from qmq.server.admin.control import answer_peer, control_answer
+from qmq.server.admin.control import control_response, respond_to_peer
 from qmq.server.admin.policies import Policies, broker_limits, wire_limits
 from qmq.server.admin.status import DESTINATIONS_SHOWN, Alarms, peers_of
 from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_count import QueueCount
-from qmq.server.checkpoint.queue_pager import Clerk
-from qmq.server.clients.admission import Door
+from qmq.server.checkpoint.queue_pager import QueuePager
+from qmq.server.clients.admission import Admission
 from qmq.server.clients.draining import drain_clients, hand_over
 from qmq.server.clients.listeners import serve_clients
 from qmq.server.clients.login import Logins
-from qmq.server.clients.memory_budget import Budget, default_bytes_max
+from qmq.server.clients.memory_budget import MemoryBudget, default_bytes_max
 from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.rights import check_right, note_if_open
-from qmq.server.clients.session import Session
-from qmq.server.clients.subscriber_buffers import Buffers
+from qmq.server.clients.session import ClientSession
+from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
-from qmq.server.commit.replica_acks import Copies
+from qmq.server.commit.replica_acks import ReplicaAcks
 from qmq.server.delivery.browsing import Browsing
-from qmq.server.delivery.deadline_timer import Timekeeper
-from qmq.server.delivery.dispatcher import Teller
-from qmq.server.delivery.fanout_subscribers import Followers
+from qmq.server.delivery.deadline_timer import DeadlineTimer
+from qmq.server.delivery.dispatcher import Dispatcher
+from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.server.delivery.journal_reads import JournalReads
-from qmq.server.delivery.retained_delivery import Recalls
-from qmq.server.membership.adopt_queues import Adopting, answer_holding, is_about_holding
+from qmq.server.delivery.retained_delivery import RetainedDelivery
+from qmq.server.membership.adopt_queues import QueueAdoption, is_about_holding, respond_holding
 from qmq.server.membership.clock_check import ClockCheck
-from qmq.server.membership.decommission import Retiring, answer_hearing, is_about_hearing
-from qmq.server.membership.members import Members
+from qmq.server.membership.decommission import Decommission, is_about_hearing, respond_hearing
+from qmq.server.membership.members import LiveMembership
 from qmq.server.membership.start_hold import StartHold
 from qmq.server.membership.takeover import Takeover
-from qmq.server.peers.answers import Answer
-from qmq.server.peers.dedup_query import Retries, is_about_retries, replay_ids
-from qmq.server.peers.rpc import Asking
-from qmq.server.repair.catch_up import Repairs, is_about_repairs
-from qmq.server.repair.fanout_logs import Mending
-from qmq.server.repair.incarnation_gc import Sealing
-from qmq.server.repair.quarantine import Releasing, is_about_aside
-from qmq.server.repair.queue_store import RowRepairs
+from qmq.server.peers.answers import ControlResponse
+from qmq.server.peers.dedup_query import DedupQuery, is_about_retries, replay_ids
+from qmq.server.peers.rpc import PeerRpc
+from qmq.server.repair.catch_up import CatchUp, is_about_repairs
+from qmq.server.repair.fanout_logs import FanoutRepair
+from qmq.server.repair.incarnation_gc import IncarnationGc
+from qmq.server.repair.quarantine import QuarantineRestore, is_about_quarantine
+from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.runtime.certificates import Certificates
-from qmq.server.runtime.heartbeats import Beats
+from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.format.batch import BatchHead
-from qmq.storage.format.interfaces import Lack
-from qmq.storage.format.lost_record import Stretch, pack_gone
-from qmq.storage.format.record import Kind, Record
+from qmq.storage.format.interfaces import MissingRange
+from qmq.storage.format.lost_record import LostRange, pack_lost
+from qmq.storage.format.record import Record, RecordKind
 from qmq.storage.log.recovery import in_words
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
@@ -104,21 +104,21 @@ class Node:
         settings: NodeSettings,
         peers: PeersFile | None,
         store: Store,
-        world: World,
+        environment: Environment,
         *,
         trusts_clock: bool = False,
     ) -> None:
         limits = settings.limits
         self.settings = settings
         self.limits = limits
-        self.world = world
+        self.environment = environment
         self.store = store
         self.software = f"qmq/{__version__}"
         self.policies = Policies(self)
         self.certificates = Certificates()
         self.mesh: Mesh | None = None
-        self.members = Members(self, peers)
-        self.origin = store.begin_incarnation(world.chance.getrandbits(INCARNATION_BITS), world.now_us())
+        self.members = LiveMembership(self, peers)
+        self.origin = store.begin_incarnation(environment.rng.getrandbits(INCARNATION_BITS), environment.now_us())
         journal = store.journal
         self.broker = Broker(
             self.origin,
@@ -133,13 +133,13 @@ class Node:
         self.takeover = Takeover(self, settings.mesh)
         self.replay.on_term = self.takeover.noted
         self.broker.queues.shared.has_stored = not store.queues.is_empty(settings.name)
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, ClientSession] = {}
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(limits)
         self.rules = self.policies.gateway_rules()
-        self.door = Door(limits)
-        self.logins = Logins(settings.users, limits, world)
-        self.beats = Beats()
+        self.admission = Admission(limits)
+        self.logins = Logins(settings.users, limits, environment)
+        self.beats = Heartbeats()
         self.refusals = Refusals(self.beats)
         self.alarms = Alarms()
         self.system = SystemTopics(self, settings.name, partial(peers_of, self))
@@ -148,10 +148,10 @@ class Node:
         self._counted: trio.Event | None = None
         self.addresses: list[tuple[str, int]] = []
         self.started_seconds = trio.current_time()
-        self.budget = Budget(self, limits.memory_bytes_max or default_bytes_max())
-        self.buffers = Buffers(limits.outbox_bytes_max, self.budget.change)
-        self.followers = Followers(self, limits.subscriber_buffer_bytes_default)
-        self.recalls = Recalls(
+        self.memory_budget = MemoryBudget(self, limits.memory_bytes_max or default_bytes_max())
+        self.buffers = SubscriberBuffers(limits.outbox_bytes_max, self.memory_budget.change)
+        self.followers = FanoutSubscribers(self, limits.subscriber_buffer_bytes_default)
+        self.retained_delivery = RetainedDelivery(
             self.sessions,
             self.broker.retained,
             self.buffers,
@@ -159,22 +159,22 @@ class Node:
             spawn=self.spawn,
         )
         self.receipts = Receipts(
-            Copies(
+            ReplicaAcks(
                 self.peer_names,
                 settings.mesh.receipt_degrade_seconds,
                 settings.mesh.interest_confirm_seconds,
                 self.takeover.settled_through,
             ),
             self.beats,
-            say=lambda answer: self.teller.say(answer),
+            say=lambda answer: self.dispatcher.say(answer),
             flush=self.flush,
             refuses=settings.mesh.receipt_short == "refuse",
         )
-        self.teller = Teller(
+        self.dispatcher = Dispatcher(
             self.sessions,
             self.followers,
             self.buffers,
-            self.recalls,
+            self.retained_delivery,
             self._settle_written,
             self._begin_time,
             outbox_bytes_max=limits.outbox_bytes_max,
@@ -185,37 +185,37 @@ class Node:
         self.commits = Commits(
             journal,
             self.broker,
-            world,
+            environment,
             pending_bytes_max=limits.commit_pending_bytes_max,
-            tell_now=self.teller.tell_now,
-            tell_after=self.teller.tell_after,
-            flush=self.teller.flush,
+            before_commit=self.dispatcher.before_commit,
+            after_commit=self.dispatcher.after_commit,
+            flush=self.dispatcher.flush,
             on_short=self._ran_short,
         )
-        self.clerk = Clerk(
+        self.queue_pager = QueuePager(
             self,
             limits.queue_messages_in_memory_max,
             limits.queue_bytes_in_memory_max,
             settings.storage.checkpoint_bytes,
         )
-        self.timekeeper = Timekeeper(self)
-        self.repairs = Repairs(self)
-        self.mending = Mending(self)
-        self.row_repairs = RowRepairs(self)
-        self.retiring = Retiring(self)
-        self.adopting = Adopting(self)
+        self.deadline_timer = DeadlineTimer(self)
+        self.catch_up = CatchUp(self)
+        self.fanout_repair = FanoutRepair(self)
+        self.queue_store_repair = QueueStoreRepair(self)
+        self.decommission = Decommission(self)
+        self.queue_adoption = QueueAdoption(self)
         self.queue_count = QueueCount(self)
-        self.sealing = Sealing(self)
-        self.releasing = Releasing(self)
-        self.broker.forgotten = self.sealing.seals.forgotten
-        self.replay.on_seal = self.sealing.came
-        self.asking = Asking(self.spawn, self._answer_peer)
-        self.retries = Retries(self)
+        self.incarnation_gc = IncarnationGc(self)
+        self.quarantine_restore = QuarantineRestore(self)
+        self.broker.forgotten = self.incarnation_gc.seals.forgotten
+        self.replay.on_seal = self.incarnation_gc.came
+        self.peer_rpc = PeerRpc(self.spawn, self._respond_to_peer)
+        self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.checkpoints = Checkpoints(self, settings.storage)
         self.browsing = Browsing(self)
         self.journal_reads = JournalReads(self)
-        self.teller.browse = self._serve_apart
+        self.dispatcher.browse = self._serve_apart
         if peers is not None:
             tls = settings.mesh.tls
             listen_tls, dial_tls = (None, None) if tls is None else self.certificates.for_links(tls)
@@ -227,21 +227,21 @@ class Node:
                 listen_tls=listen_tls,
                 dial_tls=dial_tls,
             )
-            self.teller.mesh = self.mesh
+            self.dispatcher.mesh = self.mesh
             self.receipts.interest = self.mesh
-            self.asking.links = self.mesh
-            self.repairs.links = self.mesh
-            self.mending.links = self.mesh
-            self.row_repairs.links = self.mesh
-            self.sealing.links = self.mesh
-            self.releasing.links = self.mesh
-            self.mesh.never_again(self.sealing.seals.forgotten)
+            self.peer_rpc.links = self.mesh
+            self.catch_up.links = self.mesh
+            self.fanout_repair.links = self.mesh
+            self.queue_store_repair.links = self.mesh
+            self.incarnation_gc.links = self.mesh
+            self.quarantine_restore.links = self.mesh
+            self.mesh.never_again(self.incarnation_gc.seals.forgotten)
         self._received = journal.vector()
         self._caught_up: set[str] = set()
         # Until a member has told what it has, it has nothing: what only this node holds must not be dropped.
         self.checkpoints.members.update({name: {} for name in self.peer_names})
         self._session_ids = 0
-        self._damage_told: set[str] = set()
+        self._damage_reported: set[str] = set()
         self._rows_met = 0
         self._nursery: trio.Nursery | None = None
         self._interest_heard = trio.Event()
@@ -255,7 +255,7 @@ class Node:
         they settled meanwhile and hold (`StartHold`)."""
         recovered = self.store.recovered
         self.broker.logged_fanouts.update(self.store.fanouts())
-        self.broker.durables.restore(recovered.cursors, recovered.given_up, recovered.gone)
+        self.broker.durable_subscriptions.restore(recovered.cursors, recovered.given_up, recovered.gone)
         self.broker.received = self.received_vector
         self.broker.is_leaving = self._is_leaving
         own = {dot for dot in recovered.tombstones if dot.origin.node == self.origin.node}
@@ -273,10 +273,10 @@ class Node:
         self.broker.queues.held = self.takeover.is_starting = bool(self.peer_names)
         if self.peer_names:
             self.takeover.begin()
-        replay_ids(self.store.journal, self.broker.dedup, self.world.now_us())
+        replay_ids(self.store.journal, self.broker.dedup, self.environment.now_us())
         for message in in_words(recovered.quarantined):
             self.alarm("quarantine", message)
-        self.look_at_damage()
+        self.check_damage()
         if recovered.lost_positions:
             self.alarm("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
 
@@ -291,19 +291,19 @@ class Node:
                 nursery.start_soon(self.beats.run)
                 nursery.start_soon(self.system.run)
                 nursery.start_soon(self.checkpoints.run)
-                nursery.start_soon(self.clerk.run)
-                nursery.start_soon(self.timekeeper.run)
+                nursery.start_soon(self.queue_pager.run)
+                nursery.start_soon(self.deadline_timer.run)
                 nursery.start_soon(self.members.run)
-                nursery.start_soon(self.repairs.run)
-                nursery.start_soon(self.mending.run)
-                nursery.start_soon(self.row_repairs.run)
-                nursery.start_soon(self.sealing.run)
-                nursery.start_soon(self.releasing.run)
-                nursery.start_soon(self.adopting.run)
+                nursery.start_soon(self.catch_up.run)
+                nursery.start_soon(self.fanout_repair.run)
+                nursery.start_soon(self.queue_store_repair.run)
+                nursery.start_soon(self.incarnation_gc.run)
+                nursery.start_soon(self.quarantine_restore.run)
+                nursery.start_soon(self.queue_adoption.run)
                 nursery.start_soon(self.clock_check.run)
                 nursery.start_soon(self.queue_count.run)
                 async with trio.open_nursery() as serving:
-                    self.sealing.look()
+                    self.incarnation_gc.look()
                     if self.mesh is not None:
                         await serving.start(self.mesh.run)
                         serving.start_soon(self._hold_at_start)
@@ -322,15 +322,17 @@ class Node:
                 # waits to be told, and a checkpoint waits for that.
                 await self.checkpoints.bring_up()
                 await self.clock_check.note()
-                if self.broker.queues.paging.leaves_unseen(await self.world.run_blocking(self.store.queues.origins)):
+                if self.broker.queues.paging.leaves_unseen(
+                    await self.environment.run_blocking(self.store.queues.origins)
+                ):
                     with suppress(DiskFull):
-                        await self.world.run_blocking(partial(self.store.catalog.set_facts, {UNSEEN: ""}))
+                        await self.environment.run_blocking(partial(self.store.catalog.set_facts, {UNSEEN: ""}))
                 self.commits.stop()
-                await self.commits.all_told()
+                await self.commits.flushed()
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
-                await self.world.run_blocking(self.store.close)
+                await self.environment.run_blocking(self.store.close)
             self.ended.set()
 
     def stop(self) -> None:
@@ -350,38 +352,38 @@ class Node:
 
     async def _drain(self) -> None:
         """Let clients finish and go, then peers get what they lack; until a second call of `stop`."""
-        self.door.close()
+        self.admission.close()
         with self._draining:
             await drain_clients(self)
             if self.mesh is not None:
                 await hand_over(self, self.mesh)
         # Also after a second call of `stop`: a full disk must not keep the node from its end.
-        self.commits.wait_for_no_room()
+        self.commits.stop_waiting_for_space()
 
     # The commit path
 
     async def slot(self, session: int = 0, *, asks: bool = False) -> None:
-        await self.teller.selecting.told(session)
+        await self.dispatcher.selecting.told(session)
         if not asks:
             await self.receipts.slot()
-            await self.clerk.slot()
+            await self.queue_pager.slot()
             await self.commits.slot()
         self.takeover.check()
 
-    def once_told(self, session: int, do: Callable[[], None]) -> None:
-        self.teller.selecting.once_told(session, do)
+    def after_delivery(self, session: int, do: Callable[[], None]) -> None:
+        self.dispatcher.selecting.after_delivery(session, do)
 
     async def commit_slot(self) -> None:
-        await self.teller.selecting.told(0)
+        await self.dispatcher.selecting.told(0)
         await self.commits.slot()
         self.takeover.check()
 
     def served_rows(self) -> ServedRows:
         """What is in the queue store of the messages that this node serves now."""
         queues = self.broker.queues
-        return ServedRows(self.store.queues, queues.handover.serves, dict(queues.shared.clocks.served_us))
+        return ServedRows(self.store.queues, queues.handoff.serves, dict(queues.shared.clocks.served_us))
 
-    async def look_around(self) -> None:
+    async def refresh_counts(self) -> None:
         """Count what is in the fanouts, for `status`; a worker reads what was appended since the last count.
 
         Where the stores take longer than `COUNT_SECONDS`, the last count stands.
@@ -393,29 +395,29 @@ class Node:
             await self._counted.wait()
 
     async def _count(self) -> None:
-        self.fanout_counts = await self.world.run_blocking(self._count_fanouts)
+        self.fanout_counts = await self.environment.run_blocking(self._count_fanouts)
         listing = partial(self.served_rows().listing, None, QUEUES_LOOKED_AT)
-        stored = await self.world.run_blocking(listing)
+        stored = await self.environment.run_blocking(listing)
         self.stored_counts = {name: (messages, body_bytes) for name, messages, body_bytes in stored}
         assert self._counted is not None
         self._counted.set()
         self._counted = None
 
-    async def answer(self, user: str | None, headers: Mapping[str, str]) -> Answer:
-        return await control_answer(self, headers, partial(self.check_right, user))
+    async def answer(self, user: str | None, headers: Mapping[str, str]) -> ControlResponse:
+        return await control_response(self, headers, partial(self.check_right, user))
 
-    async def _answer_peer(self, question: bytes) -> bytes:
-        if is_about_repairs(question):
-            return await self.repairs.answer(question)
-        if is_about_aside(question):
-            return await self.releasing.answer(question)
-        if is_about_retries(question):
-            return await self.retries.answer(question)
-        if is_about_hearing(question):
-            return answer_hearing(self, question)
-        if is_about_holding(question):
-            return answer_holding(self, question)
-        return await answer_peer(self, question)
+    async def _respond_to_peer(self, request: bytes) -> bytes:
+        if is_about_repairs(request):
+            return await self.catch_up.answer(request)
+        if is_about_quarantine(request):
+            return await self.quarantine_restore.answer(request)
+        if is_about_retries(request):
+            return await self.dedup_query.answer(request)
+        if is_about_hearing(request):
+            return respond_hearing(self, request)
+        if is_about_holding(request):
+            return respond_holding(self, request)
+        return await respond_to_peer(self, request)
 
     def check_right(self, user: str | None, destination: str) -> None:
         check_right(user, self.settings.users, destination)
@@ -426,7 +428,7 @@ class Node:
 
     def submit(self, out: Outcome) -> None:
         """Hand a decision to the commit path and offer peers the credit that it freed. Never waits."""
-        self.broker.finish(out, self.world.now_us())
+        self.broker.finish(out, self.environment.now_us())
         self._received[self.origin] = self.broker.next_sequence - 1
         # Before anything is told: a cut of our credit must not be overtaken by the messages that we give back.
         if self.mesh is not None:
@@ -442,47 +444,47 @@ class Node:
         out.sequence = self.broker.next_sequence - 1 if out.records or out.repeats else 0
         self.commits.submit(out)
         if out.loads:
-            self.clerk.want(out.loads)
-        self.timekeeper.decided()
-        if self.clerk.wants_checkpoint():
-            self.checkpoint_soon()
+            self.queue_pager.want(out.loads)
+        self.deadline_timer.decided()
+        if self.queue_pager.wants_checkpoint():
+            self.schedule_checkpoint()
         if self.broker.left:
             self.followers.forget(self.broker.left)
             self.broker.left = []
         if self.broker.watchers_new:
             self.system.answer(self.broker.watchers_new)
             self.broker.watchers_new = []
-        self.followers.feeds.look_again()
+        self.followers.feeds.poll_again()
 
     def _ran_short(self) -> None:
         self.checkpoints.ran_short()
 
     def _begin_time(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Of deliveries under an ack-timeout; see `Queues.told`. The timekeeper hears of it after this pass."""
-        told = self.broker.queues.told(deliveries, self.world.now_us())
-        self.timekeeper.decided()
+        told = self.broker.queues.told(deliveries, self.environment.now_us())
+        self.deadline_timer.decided()
         return told
 
     def _settle_written(self, deliveries: list[Delivery]) -> None:
         by_subscription: dict[int, list[Delivery]] = {}
         for delivery in deliveries:
             by_subscription.setdefault(id(delivery.subscription), []).append(delivery)
-        out = Outcome(now_us=self.world.now_us())
+        out = Outcome(now_us=self.environment.now_us())
         for run in by_subscription.values():
             self.broker.written(run, out)
         self.submit(out)
 
     def flush(self) -> None:
-        self.teller.flush()
+        self.dispatcher.flush()
 
     def _is_leaving(self, session_id: int) -> bool:
         session = self.sessions.get(session_id)
         return session is None or session.finishing
 
-    def told_end(self) -> int:
-        return self.commits.told_end
+    def committed_end(self) -> int:
+        return self.commits.committed_end
 
-    def checkpoint_soon(self) -> None:
+    def schedule_checkpoint(self) -> None:
         self.checkpoints.soon()
 
     def _serve_apart(self, subscription: Subscription) -> None:
@@ -509,25 +511,25 @@ class Node:
         return self.store.journal.vector()
 
     def journal_durable_end(self) -> int:
-        return self.commits.told_end
+        return self.commits.committed_end
 
-    async def all_told(self) -> None:
-        await self.commits.all_told()
+    async def flushed(self) -> None:
+        await self.commits.flushed()
 
-    def look_at_damage(self) -> None:
+    def check_damage(self) -> None:
         """Have mended what readers have found damaged since the last call, and tell the operator."""
         if self.store.queues.damage.met > self._rows_met:
             self._rows_met = self.store.queues.damage.met
-            self.row_repairs.soon()
+            self.queue_store_repair.soon()
         for what in self.store.damage():
-            if what not in self._damage_told:
-                self._damage_told.add(what)
-                self.mending.soon()
-                self.row_repairs.soon()
+            if what not in self._damage_reported:
+                self._damage_reported.add(what)
+                self.fanout_repair.soon()
+                self.queue_store_repair.soon()
                 self.alarm("damage", f"{what}; what stood there is asked of peers, and told to nobody as missing")
 
     async def journal_grew(self, position: int) -> None:
-        self.look_at_damage()  # whoever reads a log to its end comes by here
+        self.check_damage()  # whoever reads a log to its end comes by here
         await self.commits.grew(position)
 
     def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
@@ -548,29 +550,29 @@ class Node:
 
     def accept_gap(self, origin: Origin, through: int) -> None:
         self.alarm("gap", f"records of {origin} up to {through} are no longer kept by any reachable peer")
-        out = Outcome(now_us=self.world.now_us())
-        self.broker.note_gap(origin, through, self.world.now_us(), out)
-        self.broker.durables.give_up(origin, through)
+        out = Outcome(now_us=self.environment.now_us())
+        self.broker.note_gap(origin, through, self.environment.now_us(), out)
+        self.broker.durable_subscriptions.give_up(origin, through)
         self._received[origin] = max(through, self._received.get(origin, 0))
         self.submit(out)
 
-    def note_gone(self, stretch: Stretch, out: Outcome) -> None:
+    def note_lost(self, stretch: LostRange, out: Outcome) -> None:
         """It is nowhere any more, or not all of it. Fanout readers are told from now on, and by later lives once `out`
         is durable."""
         origin, first, last = stretch
         self.alarm("gap", f"of the records {first} to {last} of {origin} no member has all any more")
-        self.broker.note_fact(Kind.GONE, pack_gone(stretch), out.now_us, out)
-        self.broker.durables.gone.add(origin, last)
+        self.broker.note_fact(RecordKind.GONE, pack_lost(stretch), out.now_us, out)
+        self.broker.durable_subscriptions.gone.add(origin, last)
         out.gone.append((origin, first - 1, last))
 
-    def question_came(self, peer: Origin, number: int, question: bytes) -> None:
-        self.asking.question_came(peer, number, question)
+    def request_received(self, peer: Origin, number: int, request: bytes) -> None:
+        self.peer_rpc.request_received(peer, number, request)
 
-    def answer_came(self, peer: Origin, number: int, answer: bytes) -> None:
-        self.asking.answer_came(peer, number, answer)
+    def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
+        self.peer_rpc.response_received(peer, number, answer)
 
     def alarm(self, code: str, message: str) -> None:
-        if self.alarms.raise_alarm(code, message, self.world.now_us()):
+        if self.alarms.raise_alarm(code, message, self.environment.now_us()):
             self.system.note("alarm", code=code, message=message)
 
     def alarm_over(self, code: str, message: str) -> None:
@@ -581,11 +583,11 @@ class Node:
 
     def links_changed(self) -> None:
         self.system.links_changed()
-        self.start_hold.stir()
+        self.start_hold.wake()
         self.takeover.links_changed()
         self.members.links_changed()
-        self.asking.links_changed()
-        self.retries.links_changed()
+        self.peer_rpc.links_changed()
+        self.dedup_query.links_changed()
 
     @property
     def takes_over(self) -> bool:
@@ -595,10 +597,10 @@ class Node:
     def terms_served(self) -> Mapping[str, int]:
         return self.takeover.served
 
-    def terms_came(self, peer: Origin, frame: Terms, way: Outbox, out: Outcome) -> None:
+    def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
         self.takeover.came(peer, frame, way, out)
 
-    def greet(self, way: Outbox) -> None:
+    def greet(self, way: LinkOutbox) -> None:
         self.takeover.greet(way)
 
     def may_borrow(
@@ -619,21 +621,21 @@ class Node:
         """The other members, reachable or not."""
         return self.checkpoints.members
 
-    def repair_soon(self) -> None:
-        self.repairs.soon()
+    def schedule_repair(self) -> None:
+        self.catch_up.soon()
 
-    async def ask_one(self, peer: str, question: bytes) -> bytes | None:
-        return await self.asking.ask_one(peer, question, REPAIR_SECONDS)
+    async def ask_one(self, peer: str, request: bytes) -> bytes | None:
+        return await self.peer_rpc.ask_one(peer, request, REPAIR_SECONDS)
 
     async def bring_up_stores(self) -> bool:
-        await self.commits.all_told()
+        await self.commits.flushed()
         return await self.checkpoints.bring_up()
 
-    async def aside_anywhere(self, after: Vector) -> Vector | None:
-        return await self.releasing.anywhere(after)
+    async def quarantined_anywhere(self, after: Vector) -> Vector | None:
+        return await self.quarantine_restore.anywhere(after)
 
     def about_dead(self, origins: list[Origin]) -> bytes:
-        return self.sealing.answer(origins)
+        return self.incarnation_gc.answer(origins)
 
     def hold_back(self) -> None:
         if not self.takeover.is_starting:
@@ -645,11 +647,11 @@ class Node:
         return self.mesh is not None and bool(self.peer_names) and self.mesh.is_catching_up
 
     @property
-    def lacks_rows(self) -> bool:
-        return self.row_repairs.is_behind
+    def is_missing_rows(self) -> bool:
+        return self.queue_store_repair.is_behind
 
-    def rows_searched_for(self) -> Collection[Lack]:
-        return self.row_repairs.searched_for
+    def rows_searched_for(self) -> Collection[MissingRange]:
+        return self.queue_store_repair.searched_for
 
     def repaired(self) -> None:
         self._release_hold()
@@ -673,7 +675,7 @@ class Node:
             self.checkpoints.members[peer] = vector
             self.broker.lending.owner_has(peer, vector.get(self.origin, 0))
             self.count_copies_of(peer)
-            self.releasing.look()
+            self.quarantine_restore.look()
 
     def peer_knows(self, peer: str, vector: Vector) -> None:
         self.members.knows(peer, vector)
@@ -681,21 +683,21 @@ class Node:
     def refused_as_retired(self, peer: str) -> None:
         self.members.refused_as_retired(peer)
 
-    def standing_came(self, peer: str, standing: Standing) -> None:
-        self.members.standing_came(peer, standing)
+    def membership_received(self, peer: str, standing: Standing) -> None:
+        self.members.membership_received(peer, standing)
 
     def link_caught_up(self, peer: str) -> None:
-        self.mending.soon()
-        self.row_repairs.soon()
+        self.fanout_repair.soon()
+        self.queue_store_repair.soon()
         self._caught_up.add(peer)
         self.clock_check.soon()
-        self.retries.links_changed()
-        self.takeover.stir()
+        self.dedup_query.links_changed()
+        self.takeover.wake()
         self.members.caught_up_with(peer)
-        self.sealing.look()
-        self.releasing.look()
+        self.incarnation_gc.look()
+        self.quarantine_restore.look()
         self.system.links_changed()
-        self.start_hold.stir()
+        self.start_hold.wake()
 
     def held_came(self, peer: str) -> None:
         self.start_hold.held_came(peer)
@@ -736,16 +738,16 @@ class Node:
         self.receipts.enrol(self.peer_names)
         self.broker.abilities.of_members(self.peer_names)
         self.rules_changed()
-        self.adopting.look()
-        self.releasing.look()
-        self.start_hold.stir()
-        self.takeover.stir()
+        self.queue_adoption.look()
+        self.quarantine_restore.look()
+        self.start_hold.wake()
+        self.takeover.wake()
 
     async def _hold_at_start(self) -> None:
         await self.start_hold.run()
         self._release_hold()
 
     def _release_hold(self) -> None:
-        if self.broker.queues.held and self.start_hold.is_over and not self.repairs.is_stale:
+        if self.broker.queues.held and self.start_hold.is_over and not self.catch_up.is_stale:
             self.takeover.is_starting = False
             self.takeover.look()

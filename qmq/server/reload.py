@@ -28,7 +28,7 @@ from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_
 from qmq.errors import ConfigError, Refused
 from qmq.server.admin.policies import bound_clients, broker_limits, wire_limits
 from qmq.server.clients.rights import note_if_open
-from qmq.server.clients.session import Session
+from qmq.server.clients.session import ClientSession
 
 if TYPE_CHECKING:
     from qmq.server.node import Node
@@ -68,8 +68,8 @@ class Reloader:
         """Read the files again and take them up; log what changed, or why nothing did. False when it was refused."""
         node = self._node
         try:
-            settings, peers = await node.world.run_blocking(self._read)
-            renewed = await node.world.run_blocking(node.certificates.changed)
+            settings, peers = await node.environment.run_blocking(self._read)
+            renewed = await node.environment.run_blocking(node.certificates.changed)
         except ConfigError as error:
             return self._refuse(error.mistakes)
         name = self._settings.name
@@ -132,7 +132,7 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     node.broker.limit(broker_limits(limits))
     node.checkpoints.soon()
     node.members.destinations_changed()
-    node.door.change(limits)
+    node.admission.change(limits)
     node.logins.change(settings.users, limits)
     known = {user.name for user in settings.users}
     for session in list(node.sessions.values()):
@@ -144,7 +144,7 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
             _end_what_is_not_allowed(node, session)
 
 
-def _end_what_is_not_allowed(node: "Node", session: Session) -> None:
+def _end_what_is_not_allowed(node: "Node", session: ClientSession) -> None:
     """Close the connection when it is subscribed to a system topic that its client may not look at any more."""
     known = node.broker.sessions.get(session.id)
     for subscription in () if known is None else known.subscriptions.values():

@@ -32,13 +32,13 @@ class Files:
             problem: FileNotFoundError | None = None
             for path in paths:
                 try:
-                    self._look_at(path)
+                    self._check(path)
                 except FileNotFoundError as error:
                     problem = error  # A node that is just beginning has no journal yet.
             if problem is not None and self._known.keys().isdisjoint(paths):
                 raise problem
 
-    def _look_at(self, path: str) -> None:
+    def _check(self, path: str) -> None:
         known = self._known.get(path)
         if known is None:
             self._known[path] = DataDirectory(path, over_damage=not self._options.fail_on_data_loss)

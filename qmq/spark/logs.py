@@ -20,7 +20,7 @@ from qmq.spark.ranges import RangeMap
 from qmq.storage.disk.disk import DiskFile, ReadOnlyDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.batch import GAPS, HEAD_BYTES, REST, BatchHead, read_head, unpack_records, verify_batch
-from qmq.storage.format.record import Kind, unpack_gap
+from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.segment import (
     JOURNAL,
     BatchEntry,
@@ -107,8 +107,8 @@ def is_rest(entry: BatchEntry) -> bool:
 
 
 def has_mark(head: BatchHead, batch: bytes) -> bool:
-    """Whether the last record of a rest is the mark of its end, and no record of its origin (`rest_batch`)."""
-    return bool(head.attributes & REST) and unpack_records(head, batch)[-1][2] >> 56 == Kind.GAP
+    """Whether the last record of a rest is the mark of its end, and no record of its origin (`snapshot_batch`)."""
+    return bool(head.attributes & REST) and unpack_records(head, batch)[-1][2] >> 56 == RecordKind.GAP
 
 
 def ranges_of(entries: Iterable[BatchEntry]) -> RangeMap:
@@ -158,7 +158,7 @@ class Segment:
             index = read_footer(descriptor, self.batches_end) if self.batches_end is not None else None
             if index is not None:
                 index = self._without_holes(index)
-                rests = tuple(_rests_of(descriptor, index))
+                rests = tuple(_compacted_of(descriptor, index))
                 self._listing = Listing(index.batches, index.batches_end, True, (), index, rests)
             else:
                 self._listing = self._scan(descriptor, known)
@@ -212,7 +212,7 @@ class Segment:
                 with suppress(CorruptLog):  # told by whoever reads it
                     head = verify_batch(batch)
                     for record in unpack_records(head, batch):
-                        if record[2] >> 56 == Kind.GAP and head.origin.node == self.node:
+                        if record[2] >> 56 == RecordKind.GAP and head.origin.node == self.node:
                             merge(found, dict([unpack_gap(record[5])]))
         return found
 
@@ -220,7 +220,7 @@ class Segment:
         """Where batches with GAP records stand, at least those of the node itself."""
         if listing.footer is None:
             yield from listing.gaps
-        elif any(kind == Kind.GAP and origin.node == self.node for origin, kind in listing.footer.kinds):
+        elif any(kind == RecordKind.GAP and origin.node == self.node for origin, kind in listing.footer.kinds):
             for entry in listing.entries:
                 if entry.origin.node == self.node:
                     file.seek(entry.offset)
@@ -277,9 +277,9 @@ class Segment:
         return Listing(entries, end, False, tuple(damage), None, tuple(rests), tuple(gaps))
 
 
-def _rests_of(file: DiskFile, index: Footer) -> Iterator[BatchEntry]:
+def _compacted_of(file: DiskFile, index: Footer) -> Iterator[BatchEntry]:
     """The rests among the batches of an index. Those that only a mark tells are looked at: a mark is a GAP record."""
-    marked = {origin for origin, kind in index.kinds if kind == Kind.GAP}
+    marked = {origin for origin, kind in index.kinds if kind == RecordKind.GAP}
     for entry in index.batches:
         if is_rest(entry):
             yield entry

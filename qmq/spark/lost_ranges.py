@@ -11,20 +11,22 @@ from typing import Final
 from qmq.errors import CorruptLog
 from qmq.spark.logs import Listing, Segment
 from qmq.storage.format.batch import BatchHead, read_head, unpack_records, verify_batch
-from qmq.storage.format.lost_record import Stretch, unpack_gone
-from qmq.storage.format.record import Kind
+from qmq.storage.format.lost_record import LostRange, unpack_lost
+from qmq.storage.format.record import RecordKind
 
-_BEGINS: Final = bytes([0xCF, Kind.GONE])
+_BEGINS: Final = bytes([0xCF, RecordKind.GONE])
 """How every record writes its kind: the mark of a msgpack integer, and its highest byte."""
 
 
-def gone_in(segment: Segment, listing: Listing) -> Iterator[Stretch]:
+def gone_in(segment: Segment, listing: Listing) -> Iterator[LostRange]:
     """The stretches that a segment's node has noted in it; damaged batches say nothing.
 
     Raises FileNotFoundError when the node has dropped it meanwhile.
     """
     index = listing.footer
-    if index is not None and not any(kind == Kind.GONE and origin.node == segment.node for origin, kind in index.kinds):
+    if index is not None and not any(
+        kind == RecordKind.GONE and origin.node == segment.node for origin, kind in index.kinds
+    ):
         return
     data = segment.path.read_bytes()
     if _BEGINS not in data:
@@ -38,9 +40,9 @@ def gone_in(segment: Segment, listing: Listing) -> Iterator[Stretch]:
                     yield from gone_of(verify_batch(batch), batch)
 
 
-def gone_of(head: BatchHead, batch: bytes) -> Iterator[Stretch]:
+def gone_of(head: BatchHead, batch: bytes) -> Iterator[LostRange]:
     """The same of one batch that was verified. Raises CorruptLog when a record is none."""
     if _BEGINS in batch:
         for record in unpack_records(head, batch):
-            if record[2] >> 56 == Kind.GONE:
-                yield unpack_gone(record[5])
+            if record[2] >> 56 == RecordKind.GONE:
+                yield unpack_lost(record[5])

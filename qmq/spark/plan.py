@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
     Instead of extents, `servers` may name live nodes, any of which may have what is wanted; each is tried in turn.
     Unless `strict`, what none of them has was given up long ago, for all that is known; with `over_holes` that goes for
-    what one of them lacks in the midst of its journal, and with `over_rests` for what it has only a rest of.
+    what one of them lacks in the midst of its journal, and with `over_compacted` for what it has only a rest of.
     """
 
     extents: tuple[Extent, ...]
@@ -47,7 +47,7 @@ class Part(NamedTuple):
     servers: tuple[tuple[str, int], ...] = ()
     strict: bool = True
     over_holes: bool = False
-    over_rests: bool = False
+    over_compacted: bool = False
 
 
 class _Piece(NamedTuple):

@@ -41,7 +41,7 @@ class Picture:
         self.base = vector_from_json(facts["base"])
         self.given_up = vector_from_json(facts.get("given_up", {}))
         self.rests = vector_from_json(facts.get("rests", {}))
-        self.tells_reasons = {"given_up", "rests"} <= facts.keys()
+        self.sends_reasons = {"given_up", "rests"} <= facts.keys()
         """Whether it says so when its journal lacks something for a reason; nodes of earlier versions do not."""
         self.bytes = int(facts["bytes"])
         self.segments = [vector_from_json(vector) for vector in facts["segments"]]
@@ -102,7 +102,7 @@ class Servers:
         wanted_records = left.count()
         excused = but_for
         if not strict:
-            tells = all(picture.tells_reasons for picture in self._pictures)
+            tells = all(picture.sends_reasons for picture in self._pictures)
             excused = excused.plus(RangeMap.between({}, self._base() if tells else end))
         parts: list[Part] = []
         for picture in self._pictures:
@@ -172,14 +172,14 @@ class Servers:
         problems: list[str] = []
         for server in self._options.servers:
             try:
-                pictures.append(self._look_at(server))
+                pictures.append(self._check(server))
             except NotConnected as error:
                 problems.append(str(error))
         if not pictures:
             raise NotConnected("; ".join(problems))
         self._pictures = pictures
 
-    def _look_at(self, server: tuple[str, int]) -> Picture:
+    def _check(self, server: tuple[str, int]) -> Picture:
         known = self._clients.pop(server, None)
         if known is not None:
             try:
@@ -230,14 +230,14 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
     left, holes = part.wanted, RangeMap()
     problem: NotConnected | None = None
     for rests in (False, True):
-        found_rests = False
+        found_compacted = False
         for server in part.servers:
             try:
                 with connect(options, server) as client:
                     for node, data in _batches(client, left):
                         got = RangeMap()
                         passed = _passed_over(data, rests=rests)
-                        found_rests = found_rests or bool(passed)
+                        found_compacted = found_compacted or bool(passed)
                         extent = Extent("", node, 0, 0, len(data), passed)
                         yield from read_batches(data, extent, left, options, columns, got)
                         left = left.minus(got)
@@ -250,12 +250,12 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
                 return
         if problem is not None:
             raise problem
-        may_be_rests = not rests and found_rests
-        is_told = may_be_rests and (options.only_fanouts or part.over_rests)
+        may_be_compacted = not rests and found_compacted
+        is_told = may_be_compacted and (options.only_fanouts or part.over_compacted)
         lost = left.minus(holes)
         if lost and part.strict and options.fail_on_data_loss and not is_told:
             raise DataLoss(loss_text(lost))
-        if not may_be_rests:
+        if not may_be_compacted:
             return
 
 

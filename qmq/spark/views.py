@@ -21,7 +21,7 @@ from qmq.spark.plan import DataLoss, Part
 from qmq.spark.ranges import RangeMap
 from qmq.storage.format.batch import BatchHead, read_head
 from qmq.storage.format.failure_records import unpack_dead
-from qmq.storage.format.record import Kind, unpack_dots
+from qmq.storage.format.record import RecordKind, unpack_dots
 from qmq.storage.format.segment import scan
 
 ROWS_PER_BATCH: Final = 32_768
@@ -244,7 +244,7 @@ def _choose(found: Columns, options: Options) -> None:
     """Keep what the options ask for."""
     if options.view == "messages":
         kinds = found.kind
-        rows = (kinds == Kind.PUBLISH) | (kinds == Kind.DEAD)
+        rows = (kinds == RecordKind.PUBLISH) | (kinds == RecordKind.DEAD)
         if not rows.all():
             found.choose(rows)
     if options.starting_us is not None or options.ending_us is not None:
@@ -306,7 +306,7 @@ class _Maker:
     def _bodies(self) -> pa.Array:
         """Bodies; of a record that is a dead letter and a settle in one, the letter's."""
         bodies = self._found.body()
-        dead = np.flatnonzero(self._found.kind == Kind.DEAD)
+        dead = np.flatnonzero(self._found.kind == RecordKind.DEAD)
         if not len(dead):
             return bodies
         plain = bodies.to_pylist()
@@ -318,15 +318,15 @@ class _Maker:
         """Message ids of what a record settles, null for records that settle nothing."""
         kinds, bodies = self._found.kind, self._found.body()
         rows: list[list[str] | None] = [None] * len(kinds)
-        for row in np.flatnonzero(kinds == Kind.SETTLE):
+        for row in np.flatnonzero(kinds == RecordKind.SETTLE):
             rows[row] = [str(dot) for dot in unpack_dots(bodies[int(row)].as_py())]
-        for row in np.flatnonzero(kinds == Kind.DEAD):
+        for row in np.flatnonzero(kinds == RecordKind.DEAD):
             rows[row] = [str(unpack_dead(bodies[int(row)].as_py())[1])]
         return pa.array(rows, pa.list_(pa.string()))
 
 
 def _kinds(kinds: "np.ndarray[Any, np.dtype[np.uint8]]") -> pa.Array:
-    known = {kind.value: kind.name for kind in Kind}
+    known = {kind.value: kind.name for kind in RecordKind}
     names = pa.array([known.get(number, str(number)) for number in range(256)], pa.string())
     return names.take(pa.array(kinds))
 

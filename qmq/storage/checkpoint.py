@@ -22,8 +22,8 @@ from qmq.cursors import Cursor, Move, Name, surplus_deletions
 from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.storage.catalog.incarnations import Seal, Seals
-from qmq.storage.compaction import NEVER, Reduction
-from qmq.storage.fanouts.log import Arrival, FanoutLogs
+from qmq.storage.compaction import NEVER, Compaction
+from qmq.storage.fanouts.log import FanoutLogs, RangeArrival
 from qmq.storage.format.interfaces import (
     SEQUENCE_MAX,
     Catalog,
@@ -33,10 +33,10 @@ from qmq.storage.format.interfaces import (
     QueueStore,
     Retention,
     Shift,
-    StorageSettings,
+    StoreSettings,
 )
-from qmq.storage.format.lost_record import gone_facts, gone_of
-from qmq.storage.format.term_record import Terms
+from qmq.storage.format.lost_record import gone_of, lost_facts
+from qmq.storage.format.term_record import StoredTerms
 from qmq.storage.log.journal import Journal
 from qmq.storage.queues.plan import missing_among
 
@@ -50,7 +50,7 @@ SLICE_CHANGES_MIN: Final = 500
 COMMIT_BYTES: Final = 256 * 1024
 """What the databases' own logs may take for the smallest slice. The catalog's commit comes last, and cannot be undone
 half-way like that of the queue store; so it is not begun where it might not find room."""
-LOOK_AGAIN_SECONDS: Final = 60
+POLL_AGAIN_SECONDS: Final = 60
 """Between two looks at what is left of dead incarnations, when something was."""
 _READ_BYTES: Final = 1024 * 1024
 _SECOND_US: Final = 1_000_000
@@ -104,7 +104,7 @@ class Checkpointer:
         queues: QueueStore,
         journal: Journal,
         logs: FanoutLogs,
-        settings: StorageSettings,
+        settings: StoreSettings,
         node: str,
         tombstones: set[Dot],
         lock: threading.RLock,
@@ -124,7 +124,7 @@ class Checkpointer:
         self.shift = Shift()
         self._retention: Mapping[str, Retention] = {}
         # Until the first checkpoint of this life: what the last ones of the life before noted.
-        self._arrival = Arrival(max((extent.last_us for extent in logs.extents.values()), default=0), NEVER - 1)
+        self._arrival = RangeArrival(max((extent.last_us for extent in logs.extents.values()), default=0), NEVER - 1)
         self.stored = Stored(self._vector_of_queues(), tombstones)
         # What is left of earlier lives may be carried anew, into a queue store that has sound rows of a damaged one.
         self._again_before = 0 if self.stored.vector == journal.vector() else journal.end
@@ -132,7 +132,7 @@ class Checkpointer:
     def _remember(self) -> None:
         """Go by what the catalog holds."""
         self._cursors = self._catalog.cursors()
-        self._terms = Terms.of(self._catalog.terms())
+        self._terms = StoredTerms.of(self._catalog.terms())
         facts = self._catalog.facts()
         self._seals = Seals.of(facts)
         self._gone = gone_of(facts)
@@ -154,9 +154,9 @@ class Checkpointer:
         with self.working():
             self._retention = retention
             dropped = self._drop(now_us, members)
-            self._arrival = Arrival(min(self._arrival.earliest_us, now_us), now_us)
+            self._arrival = RangeArrival(min(self._arrival.earliest_us, now_us), now_us)
             carried = self._carry(end)
-            self._arrival = Arrival(now_us, now_us)
+            self._arrival = RangeArrival(now_us, now_us)
             # What was begun meanwhile is read by the next checkpoint, and its index is made then.
             sealed = self._journal.seal_full(self.state.position)
             dropped += self._drop(now_us, members)
@@ -236,10 +236,10 @@ class Checkpointer:
             deleted += sum(map(len, reduction.deletes.values()))
         return max(end - begin, 0), added, deleted, copied
 
-    def what_is_left(self) -> Reduction:
+    def what_is_left(self) -> Compaction:
         """What the journal holds beyond the stores, when there is no room to carry it: as large as that part is."""
         place = self._queues.position()
-        reduction = Reduction(
+        reduction = Compaction(
             self._settings,
             self._node,
             self._vector_of_queues(),
@@ -260,12 +260,12 @@ class Checkpointer:
         place = self._queues.position()
         return dict(self.state.vector) if place == self.state.position else self._journal.vector_at(place)
 
-    def _reduce(self, begin: int, end: int, vector: Vector, room: int, changes_max: int) -> tuple[Reduction, int]:
+    def _reduce(self, begin: int, end: int, vector: Vector, room: int, changes_max: int) -> tuple[Compaction, int]:
         """One slice of the journal, and the position after it: at least one batch, about SLICE_BYTES.
 
         `vector` is that at `begin`. Raises DiskFull when the first batch takes more than `room`.
         """
-        reduction = Reduction(
+        reduction = Compaction(
             self._settings,
             self._node,
             dict(vector),
@@ -300,7 +300,7 @@ class Checkpointer:
             raise CorruptLog("the journal was damaged since it was written; restart to recover")
         return reduction, position
 
-    def _apply(self, reduction: Reduction, position: int) -> None:
+    def _apply(self, reduction: Compaction, position: int) -> None:
         """Raises DiskFull; nothing has changed then."""
         tombstones = self.tombstones
         if position > self._queues.position():
@@ -316,14 +316,16 @@ class Checkpointer:
             tombstones = reduction.tombstones()
         self.stored = Stored(reduction.vector, tombstones)
 
-    def _note_settled(self, reduction: Reduction) -> None:
+    def _note_settled(self, reduction: Compaction) -> None:
         """A message that is settled while it may be missing must not come back with what a peer has left, who may not
         know of it: until it is missing no more (`RowMender`) a tombstone stands for it. A single row is known to be."""
-        lacks = [lack for lack in self._queues.lacks() if not lack.is_of_one]
-        if lacks:
-            reduction.tombstones_add |= missing_among((d for dots in reduction.deletes.values() for d in dots), lacks)
+        missing_ranges = [missing for missing in self._queues.missing_ranges() if not missing.is_of_one]
+        if missing_ranges:
+            reduction.tombstones_add |= missing_among(
+                (d for dots in reduction.deletes.values() for d in dots), missing_ranges
+            )
 
-    def _commit(self, reduction: Reduction, position: int) -> int:
+    def _commit(self, reduction: Compaction, position: int) -> int:
         """Raises DiskFull; nothing of the slice counts then, but what the queue store has taken."""
         try:
             return self._commit_logs(reduction, position)
@@ -334,7 +336,7 @@ class Checkpointer:
                     self._logs.reopen(destination)
             raise
 
-    def _commit_logs(self, reduction: Reduction, position: int) -> int:
+    def _commit_logs(self, reduction: Compaction, position: int) -> int:
         extents: dict[str, FanoutExtent] = {}
         # Logs of one segment have none that is full: they need not be opened once more, of a hundred thousand none.
         of_several: list[str] = []
@@ -355,9 +357,9 @@ class Checkpointer:
         news = [origin for writer, seals in reduction.seals for origin in self._seals.take(writer, seals)]
         if news:
             self._catalog.set_facts(self._seals.facts(news))
-        gone = {stretch.origin for stretch in reduction.gone if self._gone.add(stretch.origin, stretch.last)}
+        gone = {span.origin for span in reduction.gone if self._gone.add(span.origin, span.last)}
         if gone:
-            self._catalog.set_facts(gone_facts(self._gone, gone))
+            self._catalog.set_facts(lost_facts(self._gone, gone))
         cursors = self._moved(reduction.moves)
         terms = [note for note in reduction.terms.values() if self._terms.take(note)]
         self._catalog.commit_checkpoint(state, extents, cursors, reduction.given_up, terms)
@@ -404,7 +406,7 @@ class Checkpointer:
         gone = self._dropped(self._seals.forgettable(members))
         if gone:
             self._gone.forget(gone)
-            self._catalog.set_facts(self._seals.forget(gone) | gone_facts(self._gone, gone))
+            self._catalog.set_facts(self._seals.forget(gone) | lost_facts(self._gone, gone))
             state = CheckpointState(self.state.position, self._seals.without(self.state.vector))
             changed = [cursor for cursor in self._cursors.values() if cursor.forget_origins(self._seals.forgotten)]
             self._catalog.commit_checkpoint(state, {}, changed)
@@ -425,7 +427,7 @@ class Checkpointer:
         if not found or now_us < self._next_look_us:
             return ()
         found = [origin for origin in found if not self._queues.standing(origin, 0, SEQUENCE_MAX, 1)]
-        lacking = {lack.origin for lack in self._queues.lacks()} if found else set()
+        lacking = {missing.origin for missing in self._queues.missing_ranges()} if found else set()
         found = [origin for origin in found if origin not in lacking]
         waiting = len(found)
         for destination, extent in list(self._logs.extents.items()):
@@ -439,7 +441,7 @@ class Checkpointer:
                         found = [origin for origin in found if origin not in kept]
         if len(found) < waiting:
             # What keeps the rest is in no hurry to go.
-            self._next_look_us = now_us + LOOK_AGAIN_SECONDS * _SECOND_US
+            self._next_look_us = now_us + POLL_AGAIN_SECONDS * _SECOND_US
         return tuple(Seal(origin, sealed[origin], True) for origin in found)
 
     def _moved(self, moves: list[Move]) -> list[Cursor]:

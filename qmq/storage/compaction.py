@@ -18,15 +18,15 @@ from qmq.storage.catalog.incarnations import Seal, unpack_seals
 from qmq.storage.format.batch import GAPS, BatchHead, Unpacked, record_slices, unpack_records
 from qmq.storage.format.cursor_record import unpack_move
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
-from qmq.storage.format.interfaces import QueueRow, StorageSettings
-from qmq.storage.format.lost_record import Stretch, unpack_gone
-from qmq.storage.format.record import FLAGS_MAX, TIMED, Kind, priority_of, unpack_by_origin, unpack_gap
-from qmq.storage.format.term_record import Terms, is_term, unpack_term
+from qmq.storage.format.interfaces import QueueRow, StoreSettings
+from qmq.storage.format.lost_record import LostRange, unpack_lost
+from qmq.storage.format.record import FLAGS_MAX, TIMED, RecordKind, priority_of, unpack_by_origin, unpack_gap
+from qmq.storage.format.term_record import StoredTerms, is_term, unpack_term
 
 NEVER: Final = 1 << 63
 """A position that no journal reaches: that kind of store is left alone."""
 _new: Final = tuple.__new__
-_PUBLISH: Final = int(Kind.PUBLISH)
+_PUBLISH: Final = int(RecordKind.PUBLISH)
 
 
 class FanoutEntry(NamedTuple):
@@ -38,7 +38,7 @@ class FanoutEntry(NamedTuple):
     packed: bytes
 
 
-class Reduction:
+class Compaction:
     """`vector` and `tombstones` describe the point where the stretch begins; `vector` moves with it.
 
     `queue_position` and `fanout_position` say from where on each kind of store still needs the journal: batches before
@@ -72,7 +72,7 @@ class Reduction:
 
     def __init__(
         self,
-        settings: StorageSettings,
+        settings: StoreSettings,
         node: str,
         vector: Vector,
         tombstones: set[Dot],
@@ -98,13 +98,13 @@ class Reduction:
         """About how many rows of the queue store the stretch touches."""
         self.moves: list[Move] = []
         """Of durable subscriptions of fanouts, in log order."""
-        self.terms = Terms()
+        self.terms = StoredTerms()
         """Of the stretch: those that count at its end."""
         self.given_up: Vector = {}
         """What this node gave up in the stretch."""
         self.seals: list[tuple[str, list[Seal]]] = []
         """What nodes said of dead incarnations."""
-        self.gone: list[Stretch] = []
+        self.gone: list[LostRange] = []
         """What this node said is nowhere any more."""
         self._forgotten = forgotten
         self._known_tombstones = tombstones
@@ -147,28 +147,28 @@ class Reduction:
                 elif is_fanout:
                     slices = slices or record_slices(data)
                     self.fanouts.setdefault(name, []).append(FanoutEntry(origin, sequence, timestamp_us, slices[place]))
-            elif kind == Kind.SETTLE and queues:
+            elif kind == RecordKind.SETTLE and queues:
                 self.vector[origin] = sequence
                 for of, sequences in unpack_by_origin(body):
                     self._settle(destination, of, sequences)
-            elif kind == Kind.DEAD and queues:
+            elif kind == RecordKind.DEAD and queues:
                 self.vector[origin] = sequence
                 queue, dead, letter = unpack_dead(body)
                 self._settle(queue, dead.origin, [dead.sequence])
                 if not self._waited(Dot(origin, sequence)):
                     live[sequence] = (sequence, timestamp_us, what, destination, headers, letter)
-            elif kind == Kind.ATTEMPTS and queues:
+            elif kind == RecordKind.ATTEMPTS and queues:
                 self.vector[origin] = sequence
                 self._fail(destination, unpack_attempts(body))
-            elif kind == Kind.CURSOR and fanouts:
+            elif kind == RecordKind.CURSOR and fanouts:
                 self.moves.append(unpack_move(destination, body))
-            elif kind == Kind.SEAL and fanouts:
+            elif kind == RecordKind.SEAL and fanouts:
                 self.seals.append((origin.node, unpack_seals(body)))
             elif fanouts and is_term(kind, origin.node, self._node):
                 self.terms.take(unpack_term(kind, body))
-            elif kind == Kind.GONE and fanouts and origin.node == self._node:
-                self.gone.append(unpack_gone(body))
-            elif kind == Kind.GAP and head.attributes & GAPS and origin.node == self._node:
+            elif kind == RecordKind.GONE and fanouts and origin.node == self._node:
+                self.gone.append(unpack_lost(body))
+            elif kind == RecordKind.GAP and head.attributes & GAPS and origin.node == self._node:
                 self._give_up(*unpack_gap(body), queues)
         self.vector[origin] = head.last
         self.changes += head.count

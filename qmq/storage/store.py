@@ -18,13 +18,13 @@ from typing import Final
 from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, DiskFull, StorageError
-from qmq.lost_ranges import Gone
+from qmq.lost_ranges import LostRanges
 from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.catalog.replay import replay_cursors
 from qmq.storage.checkpoint import Checkpointer, CheckpointReport
-from qmq.storage.compaction import Reduction
+from qmq.storage.compaction import Compaction
 from qmq.storage.disk.disk import RealDisk, new_uuid
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.log import FanoutLogs
@@ -34,23 +34,23 @@ from qmq.storage.format.interfaces import (
     SEQUENCE_MAX,
     Catalog,
     CheckpointState,
+    DirectoryIdentity,
     Disk,
-    Identity,
-    Lack,
+    MissingRange,
     QueueStore,
     Retention,
     Shift,
-    StorageSettings,
+    StoreSettings,
 )
-from qmq.storage.format.record import Kind, Record, pack_envelope, pack_record, pack_start
+from qmq.storage.format.record import Record, RecordKind, pack_envelope, pack_record, pack_start
 from qmq.storage.format.term_record import TermNote
 from qmq.storage.log.journal import Journal, Mark
 from qmq.storage.log.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
 from qmq.storage.queues.choice import SQLITE, open_queue_store
 from qmq.storage.queues.memory_stores import MemoryCatalog, MemoryQueueStore
-from qmq.storage.repair.fanout_logs import SPOOL, Found, Mender
-from qmq.storage.repair.queue_rows import RowMender, record_aside
-from qmq.storage.repair.range_snapshot import Known, Rest, RestReader, known_of
+from qmq.storage.repair.fanout_logs import SPOOL, FanoutRepairer, FoundRange
+from qmq.storage.repair.queue_rows import RowRepairer, record_quarantined
+from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotReader, known_of
 
 FORMAT_VERSION: Final = BATCH_VERSION
 _READ_BYTES: Final = 1024 * 1024
@@ -63,7 +63,7 @@ NO_RETENTION: Final[Mapping[str, Retention]] = {}
 class Recovered:
     """What opening found. All of it is durable."""
 
-    identity: Identity
+    identity: DirectoryIdentity
     fresh: bool
     """The directory was empty: this node remembers nothing it may have promised."""
     vector: Vector
@@ -91,7 +91,7 @@ class Recovered:
     """Who serves whose queue messages, and this node's votes, as far as they were written down."""
     given_up: Vector
     """Per origin, up to where this node gave up on records that no peer kept."""
-    gone: Gone
+    gone: LostRanges
     """What is nowhere any more, besides."""
 
 
@@ -123,7 +123,7 @@ class Store:
         catalog: Catalog,
         queues: QueueStore,
         node: str,
-        settings: StorageSettings,
+        settings: StoreSettings,
         journal: Journal,
         recovered: Recovered,
         checkpointer: Checkpointer,
@@ -141,10 +141,10 @@ class Store:
         self._logs = logs
         self._lock = lock
         self._reader = FanoutReader(journal, logs, settings.fanout_prefix)
-        self._rest = RestReader(queues, logs, lock)
-        self._mender = Mender(disk, journal, logs, lock, checkpointer)
+        self._rest = SnapshotReader(queues, logs, lock)
+        self._repairer = FanoutRepairer(disk, journal, logs, lock, checkpointer)
         self._resting = threading.Lock()
-        self._row_mender = RowMender(queues, journal, checkpointer, settings)
+        self._row_repairer = RowRepairer(queues, journal, checkpointer, settings)
 
     @classmethod
     def open(
@@ -154,7 +154,7 @@ class Store:
         queues: QueueStore,
         *,
         node: str,
-        settings: StorageSettings,
+        settings: StoreSettings,
         uuid: str = "",
     ) -> "Store":
         """Recover everything on `disk` and return it ready for use. The caller has locked the disk.
@@ -169,7 +169,7 @@ class Store:
         identity = catalog.identity()
         fresh = identity is None
         if identity is None:
-            identity = Identity(node, uuid or new_uuid(), FORMAT_VERSION)
+            identity = DirectoryIdentity(node, uuid or new_uuid(), FORMAT_VERSION)
             # First: a directory that has an identity and lacks this is one that forgot nothing.
             catalog.set_facts({LEARNER: "began empty"})
             catalog.set_identity(identity)
@@ -244,7 +244,7 @@ class Store:
         identity = self.recovered.identity
         self.catalog.add_incarnation(origin, timestamp_us)
         body = pack_start(format_version=FORMAT_VERSION, software=self._settings.software, uuid=identity.uuid)
-        record = pack_record(1, timestamp_us, Kind.START, 0, pack_envelope("", b""), body)
+        record = pack_record(1, timestamp_us, RecordKind.START, 0, pack_envelope("", b""), body)
         self.journal.append([encode_batch(origin, [record], 1, 1, timestamp_us, timestamp_us)], settle_only=True)
         self.journal.sync()
         return origin
@@ -363,23 +363,23 @@ class Store:
         journal = [f"the journal is damaged from {start} to {end}" for start, end in list(self.journal.damage)]
         return journal + [f"{name}: {what}" for name, what in list(self._logs.damaged.items())] + rows
 
-    def lacks(self) -> list[Lack]:
+    def missing_ranges(self) -> list[MissingRange]:
         """What the queue store should have and has not, because it was damaged."""
-        return self._row_mender.lacks()
+        return self._row_repairer.missing_ranges()
 
-    def mend_by_journal(self, lack: Lack) -> Lack | None:
-        """Put back what the own journal knows of `lack`; returns what only others may know. See `row_mending`."""
-        return self._row_mender.look_in_journal(lack)
+    def repair_from_journal(self, missing: MissingRange) -> MissingRange | None:
+        """Put back what the own journal knows of `missing`; returns what only others may know. See `row_mending`."""
+        return self._row_repairer.search_journal(missing)
 
-    def mend_by_rest(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
-        """Put back what a peer has left of what `mend_by_journal` returned; returns what is still lacking."""
-        return self._row_mender.take(lack, after, rest)
+    def repair_from_snapshot(self, missing: MissingRange, after: int, rest: RangeSnapshot) -> MissingRange | None:
+        """Put back what a peer has left of what `repair_from_journal` returned; returns what is still lacking."""
+        return self._row_repairer.take(missing, after, rest)
 
-    def give_up_rows(self, lack: Lack, through: int) -> bool:
+    def give_up_rows(self, missing: MissingRange, through: int) -> bool:
         """Nobody has what is lacking there up to `through`. False: nothing was lacking any more."""
-        return self._row_mender.give_up(lack, through)
+        return self._row_repairer.give_up(missing, through)
 
-    def read_rest(
+    def read_snapshot(
         self,
         origin: Origin,
         after: int,
@@ -387,16 +387,16 @@ class Store:
         given_up: int,
         fanout: str = "",
         gone: Sequence[int] = (),
-        searched_for: Collection[Lack] | None = None,
-    ) -> Rest:
-        """What the stores still hold of a stretch, for a peer that lacks it. See `RestReader.read`.
+        searched_for: Collection[MissingRange] | None = None,
+    ) -> RangeSnapshot:
+        """What the stores still hold of a stretch, for a peer that lacks it. See `SnapshotReader.read`.
 
         A part ends where the queue store lacks something; CorruptLog when that is at once. For a peer that looks for
         damaged rows, `searched_for` says what this node itself has looked for in its journal, in vain: there, and where
         it gave up, it knows nothing but the records that are returned (`rest.lost`). A part ends where such a stretch
         begins or ends; no fanout log is read for it. What may still be in the journal says nothing new.
         """
-        with self._resting, self._row_mender.still:
+        with self._resting, self._row_repairer.still:
             known = given_up if searched_for is None else 0
             if not fanout and known <= after:
                 # A queue store that began anew may be behind the logs.
@@ -406,13 +406,15 @@ class Store:
             if fanout or rest.lost:
                 return rest
             # Only now: reading may have met damage.
-            lacks = [lack for lack in self.lacks() if lack.origin == origin and lack.through > after]
-            lacks = [lack for lack in lacks if lack.after < rest.through]
+            missing_ranges = [
+                missing for missing in self.missing_ranges() if missing.origin == origin and missing.through > after
+            ]
+            missing_ranges = [missing for missing in missing_ranges if missing.after < rest.through]
             if searched_for is not None:
-                if not all(lack in searched_for for lack in lacks):
-                    return Rest(after, 0, 0, [])
-                if lacks:
-                    first = min(lacks, key=lambda lack: lack.after)
+                if not all(missing in searched_for for missing in missing_ranges):
+                    return RangeSnapshot(after, 0, 0, [])
+                if missing_ranges:
+                    first = min(missing_ranges, key=lambda missing: missing.after)
                     is_lost = first.after <= after
                     end = min(first.through if is_lost else first.after, rest.through)
                     rest = self._rest.read(origin, after, end, known, fanout, gone, rows_only)
@@ -421,28 +423,28 @@ class Store:
                 reached = rest.through if rest.through > after else through
                 lost = min(given_up, reached)
                 return rest._replace(lost=lost) if lost > after else rest
-            if not lacks:
+            if not missing_ranges:
                 return rest
-            end = min(lack.after for lack in lacks)
+            end = min(missing.after for missing in missing_ranges)
             if end > after:
                 return self._rest.read(origin, after, end, given_up, fanout, gone)
         raise CorruptLog(f"the queue store is damaged behind {end} of {origin}")
 
-    def read_aside(self, dot: Dot) -> bytes | None:
+    def read_quarantined(self, dot: Dot) -> bytes | None:
         """The record of this message, packed, if it was put aside with damage in a journal. Reads all of that."""
-        return record_aside(self._disk, dot)
+        return record_quarantined(self._disk, dot)
 
     def damaged_fanouts(self) -> list[str]:
         """Fanouts whose log was found damaged and is not mended. Waits for no lock."""
         return list(self._logs.damaged)
 
-    def begin_mending(self, destination: str, given_up: Vector) -> Found:
+    def begin_repair(self, destination: str, given_up: Vector) -> FoundRange:
         """What the damaged log of `destination` lacks that the journal has not; to be closed. Reads all of the log."""
-        return self._mender.begin(destination, given_up)
+        return self._repairer.begin(destination, given_up)
 
-    def finish_mending(self, destination: str, found: Found) -> bool:
+    def finish_repair(self, destination: str, found: FoundRange) -> bool:
         """Write the log anew with what was found. False: it must be begun again, or there is no room."""
-        if not self._mender.finish(destination, found, self._settings.reserve_bytes):
+        if not self._repairer.finish(destination, found, self._settings.reserve_bytes):
             return False
         with self._resting:
             self._rest.forget()
@@ -452,11 +454,11 @@ class Store:
     def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
         """Which of these messages are known here to be done, or to fail; of what this node gave up it knows nothing."""
         vector, tombstones = self._checkpointer.stored
-        with self._row_mender.still:
+        with self._row_repairer.still:
             known = known_of(self.queues, vector, tombstones, given_up, forgotten, dots)
-            lacks = self.lacks()
-        for lack in lacks:
-            known = known._replace(done=[dot for dot in known.done if not _is_in(dot, lack) or dot in tombstones])
+            missing_ranges = self.missing_ranges()
+        for missing in missing_ranges:
+            known = known._replace(done=[dot for dot in known.done if not _is_in(dot, missing) or dot in tombstones])
         return known
 
     def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
@@ -472,14 +474,14 @@ class Store:
 
     def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
         """As `standing`, with the messages of damaged rows: they may come back from peers that know no better."""
-        with self._row_mender.still:
+        with self._row_repairer.still:
             found = self.standing(after, limit)
-            lacks = [lack for lack in self.lacks() if lack.sequence]
+            missing_ranges = [missing for missing in self.missing_ranges() if missing.sequence]
         last = found[-1][1] if len(found) == limit else None
-        for lack in lacks:
-            dot = Dot(lack.origin, lack.sequence)
+        for missing in missing_ranges:
+            dot = Dot(missing.origin, missing.sequence)
             if (after is None or dot > after) and (last is None or dot < last):
-                found.append((lack.queue, dot, 0))
+                found.append((missing.queue, dot, 0))
         return sorted(found, key=lambda one: one[1])[:limit]
 
     def fanouts(self) -> list[str]:
@@ -516,8 +518,8 @@ class Store:
             self._disk.unlock()
 
 
-def _is_in(dot: Dot, lack: Lack) -> bool:
-    return dot.origin == lack.origin and lack.after < dot.sequence <= lack.through
+def _is_in(dot: Dot, missing: MissingRange) -> bool:
+    return dot.origin == missing.origin and missing.after < dot.sequence <= missing.through
 
 
 def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: CheckpointState) -> None:
@@ -544,7 +546,7 @@ def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: C
     if _is_damaged(journal, begin, state.position):
         # It cannot be carried over once more. What can be read of it is looked up instead.
         begin, vector = state.position, state.vector
-    queues.lack([Lack(origin, 0, last) for origin, last in vector.items() if last], begin)
+    queues.missing([MissingRange(origin, 0, last) for origin, last in vector.items() if last], begin)
 
 
 def _is_damaged(journal: Journal, place: int, end: int) -> bool:
@@ -560,17 +562,17 @@ def _stripped(state: CheckpointState, without: Callable[[Vector], Vector]) -> Ch
 
 
 def _recovered(
-    identity: Identity,
+    identity: DirectoryIdentity,
     fresh: bool,
     journal: Journal,
     found: JournalRecovery,
     quarantined_before: list[Quarantined],
-    left: Reduction | None,
+    left: Compaction | None,
     tombstones: set[Dot],
     cursors: dict[Name, Cursor],
     terms: list[TermNote],
     given_up: Vector,
-    gone: Gone,
+    gone: LostRanges,
 ) -> Recovered:
     """`left` is what could not be carried into the stores."""
     messages: list[tuple[Dot, Record]] = []
@@ -580,7 +582,9 @@ def _recovered(
     for row in left.rows() if left is not None else ():
         dot = row.dot
         if dot.origin.node == identity.node:
-            record = Record(dot.sequence, row.timestamp_us, Kind.PUBLISH, row.flags, row.queue, row.headers, row.body)
+            record = Record(
+                dot.sequence, row.timestamp_us, RecordKind.PUBLISH, row.flags, row.queue, row.headers, row.body
+            )
             messages.append((dot, record))
             if row.attempts:
                 attempts[dot] = row.attempts
@@ -603,7 +607,7 @@ def _recovered(
     )
 
 
-def open_memory_store(disk: MemoryDisk, *, node: str, settings: StorageSettings | None = None) -> Store:
+def open_memory_store(disk: MemoryDisk, *, node: str, settings: StoreSettings | None = None) -> Store:
     """The store of a simulated or memory-only node. All that is durable lives on `disk`, whatever it goes through."""
     disk.lock()
     try:
@@ -612,7 +616,7 @@ def open_memory_store(disk: MemoryDisk, *, node: str, settings: StorageSettings 
             MemoryCatalog(disk),
             MemoryQueueStore(disk),
             node=node,
-            settings=settings or StorageSettings(),
+            settings=settings or StoreSettings(),
             uuid=f"{node}-{disk.wipes}",
         )
     except BaseException:
@@ -624,7 +628,7 @@ def open_store(
     path: Path,
     *,
     node: str,
-    settings: StorageSettings | None = None,
+    settings: StoreSettings | None = None,
     queue_store: str = "sqlite",
     queue_store_seconds_max: float = 30.0,
 ) -> Store:
@@ -648,7 +652,7 @@ def open_store(
         opened.append(queues)
         # SQLite syncs its files; that their names survive is this directory's matter.
         disk.sync_directory(".")
-        return Store.open(disk, catalog, queues, node=node, settings=settings or StorageSettings())
+        return Store.open(disk, catalog, queues, node=node, settings=settings or StoreSettings())
     except BaseException:
         for part in opened:
             part.close()

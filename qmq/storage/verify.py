@@ -22,7 +22,7 @@ from qmq.storage.disk.disk import ReadOnlyDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY
 from qmq.storage.format.batch import GAPS, BatchHead, batch_records
 from qmq.storage.format.interfaces import File
-from qmq.storage.format.record import Kind, unpack_gap
+from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.segment import SegmentHead, read_footer, read_segment_head, scan, segment_base
 from qmq.storage.log.chain import Damage
 from qmq.storage.log.recovery import JOURNAL_DIRECTORY, Quarantined, load_quarantined
@@ -175,8 +175,8 @@ def _batches(
         if hole_end <= start or start >= limit:
             continue
         piece = file.read(start - base, min(hole_start, limit) - start) if hole_start > start else b""
-        for stretch in scan(piece):
-            yield start + stretch.start, stretch.head, piece[stretch.start : stretch.end]
+        for span in scan(piece):
+            yield start + span.start, span.head, piece[span.start : span.end]
         start = hole_end
 
 
@@ -221,7 +221,7 @@ def _verify_segment(
         vector[batch.origin] = batch.last
         if batch.attributes & GAPS and batch.origin.node == node:
             for record in batch_records(data):
-                if record.kind == Kind.GAP:
+                if record.kind == RecordKind.GAP:
                     origin, through = unpack_gap(record.body)
                     vector[origin] = max(vector.get(origin, 0), through)
     if bad and end is None and bad[-1][1] == base + file.size():
@@ -244,6 +244,6 @@ def _verify_segment(
 
 def _kind_name(kind: int) -> str:
     try:
-        return Kind(kind).name
+        return RecordKind(kind).name
     except ValueError:
         return str(kind)

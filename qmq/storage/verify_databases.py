@@ -15,7 +15,7 @@ from qmq.dots import Dot
 from qmq.storage.catalog.catalog import TABLES, row_checksum
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.format.row_checksum import is_sound
-from qmq.storage.queues.plan import LaneRow, Raw, unsigned
+from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
 from qmq.storage.queues.scan import walk
 
 DAMAGED_SHOWN_MAX = 1000
@@ -58,18 +58,20 @@ def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:
     rows = 0
     damaged: list[str] = []
 
-    def look(lane: LaneRow, raw: Raw) -> bool:
+    def look(partition: PartitionRow, raw: Raw) -> bool:
         nonlocal rows
         _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
         rows += 1
         try:
-            dot = Dot(lane.origin, unsigned(sequence))
-            times = (unsigned(timestamp_us), flags, -lane.rank, due_us, expires_us)
-            sound = is_sound(lane.checksum, QueueRow(dot, lane.queue, *times, headers, body, attempts), checksum)
+            dot = Dot(partition.origin, unsigned(sequence))
+            times = (unsigned(timestamp_us), flags, -partition.rank, due_us, expires_us)
+            sound = is_sound(
+                partition.checksum, QueueRow(dot, partition.queue, *times, headers, body, attempts), checksum
+            )
         except TypeError:
             sound = False
         if not sound and len(damaged) < DAMAGED_SHOWN_MAX:
-            damaged.append(f"{lane.origin}:{sequence} of {lane.queue}")
+            damaged.append(f"{partition.origin}:{sequence} of {partition.queue}")
         return sound
 
     return _verify(

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Final
 
-from qmq.broker.takeover.ownership import Bid, Claim, Heard, Ownership, Term
+from qmq.broker.takeover.ownership import Bid, Claim, Ownership, PeerReport, Term
 from qmq.broker.takeover.quorum import settled_through
 
 NODES: Final = ("a", "b", "c")
@@ -294,108 +294,113 @@ class World:
         return settled_through(member.rules, OWNER, {**marks, consumer: 1}) == 1
 
 
-def steps(world: World, make: Make = Ownership) -> Iterator[Step]:
+def steps(environment: World, make: Make = Ownership) -> Iterator[Step]:
     """Every world that can follow. Raises Broken."""
-    now = world.now
-    for is_quiet in (False,) if world.in_step else (False, True):
-        new = world.copy(*NODES)
+    now = environment.now
+    for is_quiet in (False,) if environment.in_step else (False, True):
+        new = environment.copy(*NODES)
         new.tick(is_quiet=is_quiet)
         yield "quiet tick" if is_quiet else "tick", new
     for here, there in permutations(NODES, 2):
-        if (here, there) not in world.cut and not world.in_step and world.reach(here) and world.reach(there):
-            new = world.copy(here, there)
+        if (
+            (here, there) not in environment.cut
+            and not environment.in_step
+            and environment.reach(here)
+            and environment.reach(there)
+        ):
+            new = environment.copy(here, there)
             new.tell(here, there)
             new.look(here)
             new.look(there)
             yield "beat", new
-    if world.cuts_left:
+    if environment.cuts_left:
         for cut in CUTS:
-            new = world.copy()
+            new = environment.copy()
             new.cut, new.cuts_left = cut, 0
             yield "cut", new
-    if world.cut:
-        new = world.copy()
+    if environment.cut:
+        new = environment.copy()
         new.cut = frozenset()
         yield "heal", new
-    for name, member in world.members.items():
+    for name, member in environment.members.items():
         if member.is_down:
-            for after in (AFTER, LONGER) if world.may_change else (None,):
-                new = world.copy(name)
+            for after in (AFTER, LONGER) if environment.may_change else (None,):
+                new = environment.copy(name)
                 new.begin(name, make, after)
                 yield "start", new
-        elif world.crashes_left:
-            new = world.copy(name)
+        elif environment.crashes_left:
+            new = environment.copy(name)
             new.crashes_left = 0
             new.end(name)
             yield "crash", new
-    for name, member in world.members.items():
+    for name, member in environment.members.items():
         rules = member.rules
         if member.is_down:
             continue
         if member.bid is None:
             bid = rules.bid_for(OWNER, now, member.released)
-            if bid is not None and bid.term <= world.term_max:
-                new = world.copy(name)
+            if bid is not None and bid.term <= environment.term_max:
+                new = environment.copy(name)
                 new.members[name].bid = bid
                 yield "bid", new
         else:
             for voter in NODES:
-                if world.reach(name, voter) and voter not in member.votes:
-                    new = world.copy(name, voter)
+                if environment.reach(name, voter) and voter not in member.votes:
+                    new = environment.copy(name, voter)
                     new.vote(name, voter)
                     yield "vote", new
-        yield from _deliveries(world, name)
+        yield from _deliveries(environment, name)
         for other in NODES:
-            is_open = (name, other) not in world.cut and not world.members[other].is_down
-            if other != name and is_open and not member.settled <= world.members[other].settled:
-                new = world.copy(other)
+            is_open = (name, other) not in environment.cut and not environment.members[other].is_down
+            if other != name and is_open and not member.settled <= environment.members[other].settled:
+                new = environment.copy(other)
                 new.tell_settles(name, other)
                 yield "tell", new
-    yield from _release(world)
+    yield from _release(environment)
 
 
-def _deliveries(world: World, name: str) -> Iterator[Step]:
-    member = world.members[name]
-    if member.can_serve(world.now):
-        for message in world.messages:
+def _deliveries(environment: World, name: str) -> Iterator[Step]:
+    member = environment.members[name]
+    if member.can_serve(environment.now):
+        for message in environment.messages:
             if message not in member.settled and message not in member.out:
                 for consumer in sorted({name, "c"}):
-                    reached = consumer == name or (name, consumer) not in world.cut
-                    reached = reached and not world.members[consumer].is_down
-                    if reached and message not in world.members[consumer].held:
-                        new = world.copy(name, consumer)
+                    reached = consumer == name or (name, consumer) not in environment.cut
+                    reached = reached and not environment.members[consumer].is_down
+                    if reached and message not in environment.members[consumer].held:
+                        new = environment.copy(name, consumer)
                         new.hand_out(name, message, consumer)
                         yield "hand out", new
     for message in sorted(member.held):
-        new = world.copy(name)
+        new = environment.copy(name)
         new.settle(name, message)
         yield "settle", new
     for other in NODES:
-        news = {(other, message) for message in member.acked & world.members[other].settled}
-        is_open = (other, name) not in world.cut and not world.members[other].is_down
+        news = {(other, message) for message in member.acked & environment.members[other].settled}
+        is_open = (other, name) not in environment.cut and not environment.members[other].is_down
         if other != name and is_open and not news <= member.confirmed:
-            new = world.copy(name)
+            new = environment.copy(name)
             new.confirm(name, other)
             yield "confirm", new
     for message in sorted(member.acked):
-        if world.may_receipt(name, message):
-            new = world.copy(name)
+        if environment.may_receipt(name, message):
+            new = environment.copy(name)
             new.members[name].acked -= {message}
             new.members[name].confirmed = frozenset(one for one in member.confirmed if one[1] != message)
             new.receipted |= {message}
             yield "receipt", new
 
 
-def _release(world: World) -> Iterator[Step]:
+def _release(environment: World) -> Iterator[Step]:
     """The owner is back and asks the node that serves it to stop."""
-    owner = world.members[OWNER]
-    heard = owner.rules.server_heard(OWNER, world.now)
+    owner = environment.members[OWNER]
+    heard = owner.rules.server_heard(OWNER, environment.now)
     if owner.is_down or OWNER in owner.rules.claims or owner.released is not None or heard is None:
         return
     server = heard.server
-    if not world.reach(OWNER, server):
+    if not environment.reach(OWNER, server):
         return
-    new = world.copy(OWNER, server)
+    new = environment.copy(OWNER, server)
     if new.members[server].rules.release(OWNER, heard.number):
         new.members[server].needs = None
         new.members[server].out = frozenset()
@@ -404,39 +409,42 @@ def _release(world: World) -> Iterator[Step]:
         yield "release", new
 
 
-def calm_down(world: World, make: Make = Ownership) -> None:
+def calm_down(environment: World, make: Make = Ownership) -> None:
     """Without faults everything is settled by and by. Raises Broken when it is not."""
-    world = world.copy(*NODES)
-    world.cut = frozenset()
+    environment = environment.copy(*NODES)
+    environment.cut = frozenset()
     for name in NODES:
-        if world.members[name].is_down:
-            world.begin(name, make)
-    for _ in range(CALM_TICKS * round(world.longest / AFTER)):
-        world.tick()
-        known = frozenset[str]().union(*[member.settled for member in world.members.values()])
-        for member in world.members.values():
+        if environment.members[name].is_down:
+            environment.begin(name, make)
+    for _ in range(CALM_TICKS * round(environment.longest / AFTER)):
+        environment.tick()
+        known = frozenset[str]().union(*[member.settled for member in environment.members.values()])
+        for member in environment.members.values():
             member.settled = known
             member.out -= known
-        for _, new in _release(world):
-            world = new
-        for name, member in world.members.items():
-            member.bid = member.rules.bid_for(OWNER, world.now, member.released)
+        for _, new in _release(environment):
+            environment = new
+        for name, member in environment.members.items():
+            member.bid = member.rules.bid_for(OWNER, environment.now, member.released)
             if member.bid is not None:
                 for voter in NODES:
                     if member.bid is not None:
-                        world.vote(name, voter)
-            if member.can_serve(world.now):
-                for message in world.messages:
+                        environment.vote(name, voter)
+            if member.can_serve(environment.now):
+                for message in environment.messages:
                     if message not in member.settled:
                         # Whoever had it before has given it back, or will settle it.
-                        world.hand_out(name, message, name)
+                        environment.hand_out(name, message, name)
                         member.settled |= {message}
-        for name, member in world.members.items():
+        for name, member in environment.members.items():
             for other in NODES:
                 if other != name:
-                    world.confirm(name, other)
-            member.acked = frozenset(message for message in member.acked if not world.may_receipt(name, message))
-        if all(member.settled == frozenset(world.messages) and not member.acked for member in world.members.values()):
+                    environment.confirm(name, other)
+            member.acked = frozenset(message for message in member.acked if not environment.may_receipt(name, message))
+        if all(
+            member.settled == frozenset(environment.messages) and not member.acked
+            for member in environment.members.values()
+        ):
             return
     raise Broken("the mesh is whole, and messages or receipts wait")
 
@@ -456,22 +464,28 @@ def explore(first: World, make: Make = Ownership, *, states_max: int) -> int:
     return len(seen)
 
 
-def check(world: World) -> None:
+def check(environment: World) -> None:
     """Raises Broken."""
-    if sum(OWNER in member.rules.claims and member.can_serve(world.now) for member in world.members.values()) > 1:
+    if (
+        sum(
+            OWNER in member.rules.claims and member.can_serve(environment.now)
+            for member in environment.members.values()
+        )
+        > 1
+    ):
         raise Broken("two nodes may hand out")
 
 
 def walk(seed: int, make: Make = Ownership, *, first: World | None = None, steps_max: int = 60) -> None:
     """One long history, drawn. What breadth first finds only after millions of states lies that deep. Raises Broken."""
-    chance = random.Random(seed)
-    world = first or World(make)
+    rng = random.Random(seed)
+    environment = first or World(make)
     for _ in range(steps_max):
-        found = list(steps(world, make))
+        found = list(steps(environment, make))
         weights = [WEIGHTS.get(what, 1.0) for what, _ in found]
-        world = chance.choices(found, weights)[0][1]
-        check(world)
-    calm_down(world, make)
+        environment = rng.choices(found, weights)[0][1]
+        check(environment)
+    calm_down(environment, make)
 
 
 # Copies and keys, by hand: they are what takes the time.
@@ -486,8 +500,8 @@ def copy_rules(rules: Ownership) -> Ownership:
     return new
 
 
-def _copy_heard(heard: Heard) -> Heard:
-    new = Heard()
+def _copy_heard(heard: PeerReport) -> PeerReport:
+    new = PeerReport()
     new.at, new.well_at, new.after = heard.at, heard.well_at, heard.after
     new.echo_us, new.echo_after = heard.echo_us, heard.echo_after
     new.claims, new.promises = dict(heard.claims), dict(heard.promises)

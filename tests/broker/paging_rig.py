@@ -17,21 +17,21 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
 from qmq.broker.messages.destination import kind_of
 from qmq.broker.messages.lifecycle import Back
-from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Attempts, Burial, Envelope, Message, Settle
+from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Attempts, DeadLetter, Envelope, Message, Settle
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import times_of
-from qmq.broker.queues.paging.pager import Found, Load
+from qmq.broker.queues.paging.pager import Load, LoadedPage
 from qmq.broker.queues.queue import Queue
 from qmq.broker.selectors import Selector, compile_selector
 from qmq.dots import Dot, Origin, Vector
 from qmq.record_codec import Replay, encode_records
-from qmq.server.checkpoint.queue_pager import Answer, _ask
-from qmq.storage.compaction import NEVER, Reduction
+from qmq.server.checkpoint.queue_pager import LoadResult, _ask
+from qmq.storage.compaction import NEVER, Compaction
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import batch_records, encode_batch, read_head
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
-from qmq.storage.format.interfaces import QueueHead, QueueRow, StorageSettings
-from qmq.storage.format.record import Kind, pack_envelope, pack_record, unpack_dots
+from qmq.storage.format.interfaces import QueueHead, QueueRow, StoreSettings
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, unpack_dots
 from qmq.storage.queues.memory_stores import MemoryQueueStore
 from qmq.storage.queues.served_rows import ServedRows
 
@@ -43,7 +43,7 @@ OLD = Origin("a", 1)
 PEER = Origin("b", 1)
 RED = b"color:red\n"
 WANTS_RED = compile_selector("color = 'red'")
-SETTINGS = StorageSettings(times_of=times_of)
+SETTINGS = StoreSettings(times_of=times_of)
 
 
 class Sent(NamedTuple):
@@ -146,7 +146,7 @@ class PagedNode:
         self.life += 1
         self.origin = Origin("a", self.life)
         # The record with which a life begins, durable before anything else.
-        start = pack_record(1, self.now_us, Kind.START, 0, pack_envelope("", b""), b"")
+        start = pack_record(1, self.now_us, RecordKind.START, 0, pack_envelope("", b""), b"")
         self._write(encode_batch(self.origin, [start], 1, 1, self.now_us, self.now_us))
         self.told = len(self.log)
         self.broker = Broker(self.origin, 2, rules_of=self.rules_of)
@@ -157,7 +157,7 @@ class PagedNode:
         self.subscriptions: list[Subscription] = []
         self.wanted: list[Queue] = []
         self.loads: list[Load] = []
-        self.answers: list[Answer] = []
+        self.answers: list[LoadResult] = []
         # What was settled twice, and its queues: how deep they are is known again when the store forgets it, too.
         self.twice: set[Dot] = set()
         self.vague: set[str] = set()
@@ -409,8 +409,8 @@ class PagedNode:
         )
         self.applied = end
 
-    def _reduce(self, end: int) -> Reduction:
-        reduction = Reduction(
+    def _reduce(self, end: int) -> Compaction:
+        reduction = Compaction(
             SETTINGS,
             "a",
             dict(self.vectors[self.applied]),
@@ -474,7 +474,7 @@ class PagedNode:
                 if load.priority is None and not load.due_after_us:
                     counted = answer.head or QueueHead(0, 0, (), 0)
                     self._counted(load.queue)
-                self.paging.take(load, Found(counted, answer.priority, messages, answer.next_due_us), out)
+                self.paging.take(load, LoadedPage(counted, answer.priority, messages, answer.next_due_us), out)
 
         self.decide(take_all)
 
@@ -538,22 +538,22 @@ class PagedNode:
             head = read_head(batch)
             assert head is not None
             for record in batch_records(batch):
-                if record.kind == Kind.START:
+                if record.kind == RecordKind.START:
                     continue
-                if record.kind == Kind.SETTLE:
+                if record.kind == RecordKind.SETTLE:
                     settle = Settle(record.destination, unpack_dots(record.body), record.sequence, record.timestamp_us)
                     found.append((head.origin, settle))
-                elif record.kind == Kind.ATTEMPTS:
+                elif record.kind == RecordKind.ATTEMPTS:
                     counts = unpack_attempts(record.body)
                     found.append((head.origin, Attempts(record.destination, counts, record.sequence, 0)))
                 else:
                     queue = dot = None
-                    if record.kind == Kind.DEAD:
+                    if record.kind == RecordKind.DEAD:
                         queue, dot, record.body = unpack_dead(record.body)
                     message = self.replay.message_of(head.origin, record)
                     assert message is not None
                     if queue is not None and dot is not None:
-                        found += [(head.origin, part) for part in parts(Burial(message, queue, dot))]
+                        found += [(head.origin, part) for part in parts(DeadLetter(message, queue, dot))]
                         continue
                     found.append((head.origin, message))
         return found

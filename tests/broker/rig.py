@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.borrower import Borrower
-from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
 from qmq.broker.messages.destination import kind_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
-from qmq.broker.messages.message import Attempts, Burial, Envelope, Gap, Message, Moved, Settle
+from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Gap, Message, Moved, Settle
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.queue import Queue
-from qmq.broker.queues.selective.dispatcher import Picking
+from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.broker.queues.selective.outstanding import group_of, key_of
 from qmq.broker.queues.selective.rendezvous import wants
 from qmq.broker.selectors import compile_selector
@@ -131,12 +131,12 @@ class Node:
         return [dot for found in self.journal for part in parts(found) if isinstance(part, Settle) for dot in part.dots]
 
 
-Recorded = Message | Settle | Burial | Attempts | Gap | Moved
+Recorded = Message | Settle | DeadLetter | Attempts | Gap | Moved
 
 
 def parts(record: Recorded) -> list[Recorded]:
     """What a record comes to: one with a letter in it is a message and a settle."""
-    if isinstance(record, Burial):
+    if isinstance(record, DeadLetter):
         return [record.letter, Settle(record.queue, [record.dot], record.sequence, record.timestamp_us)]
     return [record]
 
@@ -167,7 +167,7 @@ class Client:
         ack_timeout_us: int = 0,
         selector: str = "",
         exclusive: bool = False,
-        window: Window | None = None,
+        window: ConnectionPrefetch | None = None,
     ) -> Subscription:
         subscription = Subscription(self.id, id, destination, ack, credit, b"")
         subscription.asks = asks
@@ -205,7 +205,7 @@ class Client:
     def begin(self, name: str = "t") -> None:
         self.node.broker.transactions.begin(self.id, name)
 
-    def hold(self, held: Held, name: str = "t") -> None:
+    def hold(self, held: HeldFrame, name: str = "t") -> None:
         self.node.broker.transactions.hold(self.id, name, held)
 
     def commit(self, name: str = "t") -> Outcome:
@@ -261,16 +261,16 @@ def check_queue(node: Node, queue: Queue) -> None:
     assert len(peers_in_line) == len(set(peers_in_line))
     is_late = bool(queue.check_us) and queue.check_us <= node.now_us
     if ready and not node.queues.held and not queue.is_loading and not is_late:
-        if queue.picking is None:
+        if queue.selective is None:
             assert not in_line and not peers_in_line, "a ready message waits beside idle credit"
         else:
-            check_turns(queue, queue.picking)
-    if queue.picking is not None:
-        check_hands(node, queue, queue.picking)
+            check_turns(queue, queue.selective)
+    if queue.selective is not None:
+        check_hands(node, queue, queue.selective)
     assert not queue.idle, "an idle queue is kept"
 
 
-def check_turns(queue: Queue, picking: Picking) -> None:
+def check_turns(queue: Queue, selective: SelectiveDispatcher) -> None:
     """No ready message waits for a consumer that wants it, has room, and whose turn it is."""
     takers: list[Subscription | Borrower] = [
         s for s in queue.in_line or () if s.window is None or s.window.room > 0 and not s.closed
@@ -281,43 +281,43 @@ def check_turns(queue: Queue, picking: Picking) -> None:
     if exclusive:
         node = queue.shared.node
         first = min(exclusive, key=lambda t: (t.since_us, node if isinstance(t, Subscription) else t.peer))
-        assert picking.roster.active is first
+        assert selective.consumers.active is first
         holders = {first if isinstance(first, Subscription) else first.key}
-        takers = [first] if first in takers and set(picking.hands.out) <= holders else []
-    for lane in queue.lanes:
-        for message in lane.ready:
+        takers = [first] if first in takers and set(selective.outstanding.out) <= holders else []
+    for level in queue.levels:
+        for message in level.ready:
             if message.settled:
                 continue
             group = group_of(message)
             if group and not exclusive:
-                assert picking._holder_of(group, message) not in takers, "a message of a group waits for nothing"
+                assert selective._holder_of(group, message) not in takers, "a message of a group waits for nothing"
             else:
                 assert not any(wants(taker, message) for taker in takers), "a wanted message waits beside idle credit"
-        if lane.behind:
+        if level.behind:
             return
 
 
-def check_hands(node: Node, queue: Queue, picking: Picking) -> None:
+def check_hands(node: Node, queue: Queue, selective: SelectiveDispatcher) -> None:
     """What a Picking believes to be out is what is out."""
     in_flight = [d for s in queue.subscriptions for d in s.in_flight.values()]
-    assert set(picking.hands.local) == {d.tag for d in in_flight}
+    assert set(selective.outstanding.local) == {d.tag for d in in_flight}
     lent = {
         m.dot: (group_of(m), key_of(peer, m.lent_as))
         for peer, by_dot in node.queues.lent.items()
         for m in by_dot.values()
         if m.envelope.destination == queue.name
     }
-    assert picking.hands.lent == lent
+    assert selective.outstanding.lent == lent
     out = Counter(d.subscription for d in in_flight if d.message.owner is None) + Counter(k for _, k in lent.values())
-    assert picking.hands.out == out
+    assert selective.outstanding.out == out
     groups = Counter(group_of(d.message) for d in in_flight)
     groups += Counter(group for group, _ in lent.values())
-    groups += Counter(group_of(m) for parked in picking.parking.waiting.values() for m in parked)
+    groups += Counter(group_of(m) for buffered in selective.ordered_buffer.waiting.values() for m in buffered)
     del groups[b""]
-    assert {group: held.count for group, held in picking.hands.groups.items()} == groups
-    for subscription, parked in picking.parking.waiting.items():
+    assert {group: held.count for group, held in selective.outstanding.groups.items()} == groups
+    for subscription, buffered in selective.ordered_buffer.waiting.items():
         window = subscription.window
-        assert parked and all(message.owner is not None for message in parked)
+        assert buffered and all(message.owner is not None for message in buffered)
         assert subscription.free <= 0 or (window is not None and window.room <= 0), "parked beside idle credit"
 
 

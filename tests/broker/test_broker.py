@@ -1,7 +1,7 @@
 import pytest
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Gap, Message, Retain, Settle
@@ -15,8 +15,8 @@ A = Origin("a", 1)
 B = Origin("b", 1)
 
 
-def send_of(body: bytes = b"m", destination: str = JOBS, receipt: str | None = None) -> Held:
-    return Held(envelope=envelope(destination), body=body, receipt=receipt)
+def send_of(body: bytes = b"m", destination: str = JOBS, receipt: str | None = None) -> HeldFrame:
+    return HeldFrame(envelope=envelope(destination), body=body, receipt=receipt)
 
 
 def refusal(action: object, *arguments: object, **options: object) -> str:
@@ -242,7 +242,7 @@ def test_transaction_applies_all_at_commit_and_nothing_before() -> None:
     client.subscribe()
     client.begin()
     client.hold(send_of(b"out", "/queue/out", "r1"))
-    client.hold(Held(delivery=client.inbox[0], receipt="r2"))
+    client.hold(HeldFrame(delivery=client.inbox[0], receipt="r2"))
     assert (node.depth(), node.depth("/queue/out")) == (1, 0)
 
     out = client.commit()
@@ -260,7 +260,7 @@ def test_aborted_transaction_leaves_nothing_and_its_message_in_flight() -> None:
     subscription = client.subscribe()
     client.begin()
     client.hold(send_of(destination="/queue/out"))
-    client.hold(Held(delivery=client.inbox[0]))
+    client.hold(HeldFrame(delivery=client.inbox[0]))
 
     node.broker.transactions.abort(client.id, "t")
 
@@ -276,7 +276,7 @@ def test_transaction_ends_with_its_session() -> None:
     client.subscribe()
     client.begin()
     client.hold(send_of(destination="/queue/out"))
-    client.hold(Held(delivery=client.inbox[0]))
+    client.hold(HeldFrame(delivery=client.inbox[0]))
 
     client.leave()
 
@@ -298,7 +298,7 @@ def test_transaction_that_would_pass_a_bound_is_refused_as_a_whole() -> None:
     client = node.client()
     client.subscribe()
     client.begin()
-    client.hold(Held(delivery=client.inbox[0]))
+    client.hold(HeldFrame(delivery=client.inbox[0]))
     client.hold(send_of())
     for _ in range(3):
         client.hold(send_of(destination="/queue/small"))
@@ -328,7 +328,7 @@ def test_transaction_on_a_full_disk_is_refused_as_a_whole() -> None:
     client = node.client()
     client.subscribe()
     client.begin()
-    client.hold(Held(delivery=client.inbox[0]))
+    client.hold(HeldFrame(delivery=client.inbox[0]))
     client.hold(send_of())
     node.broker.disk_full = True
 
@@ -344,7 +344,7 @@ def test_transaction_that_settles_what_went_back_meanwhile_is_refused_as_a_whole
     client.subscribe(id="one")
     client.begin()
     client.hold(send_of(b"out", "/queue/out"))
-    client.hold(Held(delivery=client.inbox[0], is_ack=is_ack))
+    client.hold(HeldFrame(delivery=client.inbox[0], is_ack=is_ack))
     client.unsubscribe("one")
 
     assert refusal(client.commit) == "unknown-ack"
@@ -361,7 +361,7 @@ def test_cumulative_ack_in_a_transaction_may_cover_another_of_its_acks() -> None
     client.subscribe(ack=Ack.CLIENT)
     client.begin()
     for index in (2, 0):
-        client.hold(Held(delivery=client.inbox[index]))
+        client.hold(HeldFrame(delivery=client.inbox[index]))
 
     client.commit()
 
@@ -375,7 +375,7 @@ def test_nack_in_a_transaction_returns_the_message_at_commit() -> None:
     client = node.client()
     client.subscribe()
     client.begin()
-    client.hold(Held(delivery=client.inbox[0], is_ack=False))
+    client.hold(HeldFrame(delivery=client.inbox[0], is_ack=False))
     assert client.bodies == [b"1"]
 
     client.commit()

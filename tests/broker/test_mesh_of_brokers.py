@@ -16,10 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import offer_name
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Attempts, Message, Settle
@@ -379,7 +379,7 @@ PICK = st.integers(0, 11)
 class MeshOfBrokers(RuleBasedStateMachine):
     mesh: Mesh
     subscriptions = 0
-    windows: dict[int, Window]
+    windows: dict[int, ConnectionPrefetch]
 
     @initialize(
         consumers=st.lists(
@@ -442,7 +442,7 @@ class MeshOfBrokers(RuleBasedStateMachine):
             subscription.selector = compile_selector(selector)
             self.mesh.selective.add(queue)
         if is_windowed:
-            subscription.window = self.windows.setdefault(client.id, Window(2))
+            subscription.window = self.windows.setdefault(client.id, ConnectionPrefetch(2))
         self.mesh.decide(node, lambda out: node.broker.subscribe(subscription, out))
 
     def a_client(self, pick: int, *, busy: bool = False) -> Client | None:
@@ -481,8 +481,8 @@ class MeshOfBrokers(RuleBasedStateMachine):
             mesh, broker, held = self.mesh, client.node.broker, held_of(client)
             delivery = held[which % len(held)]
             client.begin()
-            client.hold(Held(envelope=envelope(queue), body=b"made"))
-            client.hold(Held(delivery=delivery))
+            client.hold(HeldFrame(envelope=envelope(queue), body=b"made"))
+            client.hold(HeldFrame(delivery=delivery))
             mesh.settle(delivery)
             mesh.decide(client.node, lambda out: broker.transactions.commit(client.id, "t", mesh.now_us, out))
 

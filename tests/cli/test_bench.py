@@ -38,7 +38,7 @@ def measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[st
     Its patience is short only where something never comes: else a slow machine would look like a relay that loses.
     """
     for module in (exchange, paced):
-        monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(many, "SETTLE_SECONDS", 0)
 
     def bench(relay: Relay, *arguments: str) -> dict[str, Any]:

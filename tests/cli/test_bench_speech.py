@@ -19,7 +19,7 @@ QUICK = ("--seconds", "0.1", "--warmup", "0")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (exchange, paced):
-        monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(many, "SETTLE_SECONDS", 0)
 
 

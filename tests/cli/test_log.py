@@ -10,7 +10,7 @@ import pytest
 
 from qmq.dots import Origin
 from qmq.storage.format.batch import encode_batch
-from qmq.storage.format.record import Kind, pack_envelope, pack_record
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.store import open_store
 
 from .conftest import Run
@@ -32,7 +32,7 @@ def data(tmp_path: Path) -> Path:
 
 def batch(origin: Origin, first: int, destinations: list[str], bodies: list[bytes]) -> bytes:
     records = [
-        pack_record(first + at, TIME_US, Kind.PUBLISH, 0, pack_envelope(destination, b"kind:test\n"), body)
+        pack_record(first + at, TIME_US, RecordKind.PUBLISH, 0, pack_envelope(destination, b"kind:test\n"), body)
         for at, (destination, body) in enumerate(zip(destinations, bodies, strict=True))
     ]
     return encode_batch(origin, records, first, first + len(records) - 1, TIME_US, TIME_US)

@@ -16,7 +16,7 @@ import qmq.client
 from qmq.config import Address, LimitSettings, ListenerSettings, MeshSettings, NodeSettings, Peer, PeersFile
 from qmq.server.node import Node
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StorageSettings as StoreSettings
+from qmq.storage.format.interfaces import StoreSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
@@ -66,8 +66,8 @@ class Mesh:
         self._lives += 1
         host, disk = self.hosts[name], self.disks[name]
         self.fabric.revive(host)
-        chance = random.Random(f"life {self._lives}")
-        world = self._worlds[name] = SimulatedWorld(self.fabric.network(host), disk, chance, 0, 0.002)
+        rng = random.Random(f"life {self._lives}")
+        environment = self._worlds[name] = SimulatedWorld(self.fabric.network(host), disk, rng, 0, 0.002)
         settings = NodeSettings(
             name=name,
             data=Path("unused"),
@@ -77,26 +77,26 @@ class Mesh:
         )
         store = open_memory_store(disk, node=name, settings=StoreSettings(segment_bytes_max=1 << 20))
         peers = self._peers if len(self.names) > 1 else None
-        node = self.nodes[name] = Node(settings, peers, store, world.world)
+        node = self.nodes[name] = Node(settings, peers, store, environment.environment)
         scope = self._scopes[name] = trio.CancelScope()
-        await self._nursery.start(self._live, node, world, scope)
+        await self._nursery.start(self._live, node, environment, scope)
 
     async def _live(
-        self, node: Node, world: SimulatedWorld, scope: trio.CancelScope, task_status: trio.TaskStatus[None]
+        self, node: Node, environment: SimulatedWorld, scope: trio.CancelScope, task_status: trio.TaskStatus[None]
     ) -> None:
         try:
             with scope:
                 await node.run(task_status)
         except Exception:
-            if not world.dead:  # what the unwinding of a dead process meets is nobody's business
+            if not environment.dead:  # what the unwinding of a dead process meets is nobody's business
                 raise
 
     def kill(self, name: str, *, silently: bool = False) -> None:
         """End a node as `kill -9` does; `silently` as a power cut, of which nobody is told."""
-        chance = random.Random(f"death {self._lives}")
+        rng = random.Random(f"death {self._lives}")
         self.fabric.kill(self.hosts[name], silently)
-        self._worlds[name].die(chance)
-        self.disks[name].crash(chance)
+        self._worlds[name].die(rng)
+        self.disks[name].crash(rng)
         self._scopes[name].cancel()
 
     def of(self, client: qmq.client.Client) -> str:

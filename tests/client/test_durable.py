@@ -98,16 +98,16 @@ async def test_who_is_taken_over_is_told_and_does_not_come_back(autojump_clock: 
 async def test_one_that_is_deleted_elsewhere_is_not_made_anew(autojump_clock: MockClock) -> None:
     async with running("ab") as mesh, reader(mesh) as (_, messages):
         nodes = mesh.nodes
-        await eventually(lambda: bool(nodes["b"].broker.durables.by_name))
-        name = next(iter(nodes["b"].broker.durables.by_name))
+        await eventually(lambda: bool(nodes["b"].broker.durable_subscriptions.by_name))
+        name = next(iter(nodes["b"].broker.durable_subscriptions.by_name))
         out = Outcome()
-        nodes["b"].broker.durables.delete(name, nodes["b"].world.now_us(), out)
+        nodes["b"].broker.durable_subscriptions.delete(name, nodes["b"].environment.now_us(), out)
         nodes["b"].submit(out)
 
         with pytest.raises(Refused, match="durable-deleted"):
             await anext(messages)
         await trio.sleep(5)
-        assert not nodes["a"].broker.durables.by_name[name].created_us
+        assert not nodes["a"].broker.durable_subscriptions.by_name[name].created_us
 
 
 async def test_a_node_that_has_just_started_is_left_until_it_knows_the_names(autojump_clock: MockClock) -> None:

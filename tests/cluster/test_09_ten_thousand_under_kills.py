@@ -24,10 +24,10 @@ the middle of the stream, however fast the machine."""
 def test_no_receipted_message_is_lost_under_random_kills(mesh: Cluster) -> None:
     seed = int(os.environ.get("QMQ_CLUSTER_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"QMQ_CLUSTER_SEED={seed}")
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     publishers = [
         Publisher(
-            in_any_order(mesh, chance),
+            in_any_order(mesh, rng),
             destination,
             [f"{destination} {number} {n}".encode() for n in range(EACH)],
             allowed=0,
@@ -36,21 +36,21 @@ def test_no_receipted_message_is_lost_under_random_kills(mesh: Cluster) -> None:
         for number in range(4)
     ]
     consumers = [Consumer([mesh.address(name)], "/queue/tenthousand") for name in mesh.names]
-    followers = [Follower(in_any_order(mesh, chance), "/fanout/tenthousand") for _ in range(2)]
+    followers = [Follower(in_any_order(mesh, rng), "/fanout/tenthousand") for _ in range(2)]
     for worker in (*publishers, *consumers, *followers):
         worker.start()
 
     def receipted() -> int:
         return sum(len(publisher.receipted) for publisher in publishers)
 
-    for enough in sorted(chance.sample(range(200, 9000), KILLS)):
+    for enough in sorted(rng.sample(range(200, 9000), KILLS)):
         for publisher in publishers:
             publisher.allowed = enough // len(publishers) + AHEAD
         eventually(lambda n=enough: receipted() >= n, lambda: f"seed {seed}: publishers stand still at {receipted()}")
         down = [name for name in mesh.names if not mesh.fleet.nodes[name].is_alive]
-        if down and (len(down) == len(mesh.names) - 1 or chance.random() < 0.7):
+        if down and (len(down) == len(mesh.names) - 1 or rng.random() < 0.7):
             mesh.start(*down)
-        mesh.kill(chance.choice([name for name in mesh.names if mesh.fleet.nodes[name].is_alive]))
+        mesh.kill(rng.choice([name for name in mesh.names if mesh.fleet.nodes[name].is_alive]))
     for publisher in publishers:
         publisher.allowed = math.inf
     mesh.make_healthy()
@@ -88,7 +88,7 @@ def test_no_receipted_message_is_lost_under_random_kills(mesh: Cluster) -> None:
     print(f"lost 0 of {len(fanned) + len(queued)}; jobs delivered more than once: {done.total() - len(done)}")
 
 
-def in_any_order(mesh: Cluster, chance: random.Random) -> list[tuple[str, int]]:
+def in_any_order(mesh: Cluster, rng: random.Random) -> list[tuple[str, int]]:
     """The addresses of all nodes, the first for whoever gets the list drawn."""
-    names = chance.sample(mesh.names, len(mesh.names))
+    names = rng.sample(mesh.names, len(mesh.names))
     return [mesh.address(name) for name in names]

@@ -89,15 +89,15 @@ GARBAGE = {
 
 @pytest.mark.parametrize("what", GARBAGE)
 @pytest.mark.parametrize("door", ["client", "mesh"])
-def test_garbage_is_shown_the_door_and_nobody_else_notices(mesh: Cluster, door: str, what: str) -> None:
-    got = mesh.client("b").subscribe(f"/fanout/garbage.{door}")
+def test_garbage_is_shown_the_door_and_nobody_else_notices(mesh: Cluster, admission: str, what: str) -> None:
+    got = mesh.client("b").subscribe(f"/fanout/garbage.{admission}")
     publisher = mesh.client("a")
-    address = mesh.address("a") if door == "client" else mesh.mesh_address("a")
+    address = mesh.address("a") if admission == "client" else mesh.mesh_address("a")
 
     answer = say(address, GARBAGE[what])
 
     assert answer == b"" or answer.startswith(b"ERROR\n")
-    publisher.publish(f"/fanout/garbage.{door}", what.encode())
+    publisher.publish(f"/fanout/garbage.{admission}", what.encode())
     eventually(lambda: got and got[-1].body == what.encode(), f"b heard nothing after {what}")
     assert mesh.links("a") == {"b": ("up", "up"), "c": ("up", "up")}
 

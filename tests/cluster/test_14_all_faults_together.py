@@ -36,35 +36,35 @@ def alive(mesh: Cluster) -> list[str]:
     return [name for name in mesh.names if mesh.fleet.nodes[name].is_alive]
 
 
-def kill(mesh: Cluster, chance: random.Random) -> None:
+def kill(mesh: Cluster, rng: random.Random) -> None:
     """One node; those that were killed before return first, mostly, and the last one is never killed."""
     down = [name for name in mesh.names if name not in alive(mesh)]
-    if down and (len(alive(mesh)) == 1 or chance.random() < 0.7):
+    if down and (len(alive(mesh)) == 1 or rng.random() < 0.7):
         mesh.start(*down)
-    mesh.kill(chance.choice(alive(mesh)))
+    mesh.kill(rng.choice(alive(mesh)))
 
 
-def cut(mesh: Cluster, chance: random.Random) -> None:
-    mesh.cut(*chance.sample(mesh.names, 2))
+def cut(mesh: Cluster, rng: random.Random) -> None:
+    mesh.cut(*rng.sample(mesh.names, 2))
 
 
-def heal(mesh: Cluster, chance: random.Random) -> None:
-    mesh.heal(*chance.sample(mesh.names, 2))
+def heal(mesh: Cluster, rng: random.Random) -> None:
+    mesh.heal(*rng.sample(mesh.names, 2))
 
 
-def stop_for_a_while(mesh: Cluster, chance: random.Random) -> None:
+def stop_for_a_while(mesh: Cluster, rng: random.Random) -> None:
     """One node stands still until another calls it away, if there is another that was linked with it."""
-    name = chance.choice(alive(mesh))
+    name = rng.choice(alive(mesh))
     others = [other for other in alive(mesh) if other != name]
     mesh.pause(name)
     eventually(lambda: all(mesh.misses(other, name) for other in others), f"{name} is stopped and called up")
     mesh.resume(name)
 
 
-def lose_a_disk(mesh: Cluster, chance: random.Random) -> None:
+def lose_a_disk(mesh: Cluster, rng: random.Random) -> None:
     mesh.make_healthy()
     mesh.wait_until_same()
-    name = chance.choice(mesh.names)
+    name = rng.choice(mesh.names)
     mesh.kill(name)
     mesh.wipe(name)
     mesh.start(name)
@@ -82,25 +82,25 @@ WEIGHTS: Mapping[Callable[[Cluster, random.Random], None], int] = {
 def test_nothing_receipted_is_lost_whatever_happens_together(mesh: Cluster) -> None:
     seed = int(os.environ.get("QMQ_CLUSTER_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"QMQ_CLUSTER_SEED={seed}")
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     destinations = ("/fanout/faults", "/queue/faults")
     publishers = [
-        Publisher(in_any_order(mesh, chance), destination, numbered(f"{destination} {number}", EACH), 0, BEATS_MS)
+        Publisher(in_any_order(mesh, rng), destination, numbered(f"{destination} {number}", EACH), 0, BEATS_MS)
         for destination in destinations
         for number in range(3)
     ]
     consumers = [Consumer([mesh.address(name)], "/queue/faults", BEATS_MS) for name in mesh.names]
-    followers = [Follower(in_any_order(mesh, chance), "/fanout/faults", BEATS_MS) for _ in range(2)]
+    followers = [Follower(in_any_order(mesh, rng), "/fanout/faults", BEATS_MS) for _ in range(2)]
     for worker in (*publishers, *consumers, *followers):
         worker.start()
 
-    for enough in sorted(chance.sample(range(100, EACH * len(publishers) - 800), FAULTS)):
-        fault = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    for enough in sorted(rng.sample(range(100, EACH * len(publishers) - 800), FAULTS)):
+        fault = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         print(f"after {enough} receipts: {fault.__name__}")
         let_go_on(publishers, enough, seed)
         if fault is lose_a_disk:
             until_idle(publishers, seed)
-        fault(mesh, chance)
+        fault(mesh, rng)
     for publisher in publishers:
         publisher.allowed = math.inf
     mesh.make_healthy()
@@ -157,6 +157,6 @@ def until_idle(publishers: list[Publisher], seed: int) -> None:
     )
 
 
-def in_any_order(mesh: Cluster, chance: random.Random) -> list[tuple[str, int]]:
+def in_any_order(mesh: Cluster, rng: random.Random) -> list[tuple[str, int]]:
     """The addresses of all nodes, the first for whoever gets the list drawn."""
-    return [mesh.address(name) for name in chance.sample(mesh.names, len(mesh.names))]
+    return [mesh.address(name) for name in rng.sample(mesh.names, len(mesh.names))]

@@ -18,7 +18,7 @@ PASSWORD = "correct horse"
 
 
 @pytest.fixture(scope="module")
-def door() -> tuple[str, int]:
+def admission() -> tuple[str, int]:
     """Where node a serves clients with TLS and login, beside its plain listener."""
     return "127.0.0.1", free_ports(1)[0]
 
@@ -38,7 +38,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, door: tuple[str, int], authority: Path) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, admission: tuple[str, int], authority: Path) -> Iterator[Cluster]:
     """Three nodes; a has a second listener and a user whose password `qmq config hash` has hashed."""
     hashed = CliRunner().invoke(main, ["config", "hash"], input=PASSWORD + "\n").output.split()[-1]
     with Cluster(tmp_path_factory.mktemp("login")) as made:
@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, door: tuple[str, int], aut
 address = "{made.at("a")}"
 
 [[stomp]]
-address = "{door[0]}:{door[1]}"
+address = "{admission[0]}:{admission[1]}"
 tls.certificate = "{authority.with_name("node.pem")}"
 tls.key = "{authority.with_name("node.key")}"
 
@@ -61,11 +61,11 @@ control = "read"
 
 
 def test_a_client_with_tls_and_the_right_password_works_with_clients_of_other_nodes(
-    mesh: Cluster, door: tuple[str, int], authority: Path
+    mesh: Cluster, admission: tuple[str, int], authority: Path
 ) -> None:
     sent = numbered("secured", 300)
     worked = mesh.client("b").consume("/queue/login")
-    ann = Client(door, login=("ann", PASSWORD), authority=authority)
+    ann = Client(admission, login=("ann", PASSWORD), authority=authority)
     try:
         heard = ann.subscribe("/fanout/login")
         ann.publish("/queue/login", *sent)
@@ -81,28 +81,30 @@ def test_a_client_with_tls_and_the_right_password_works_with_clients_of_other_no
 
 @pytest.mark.parametrize("login", [("ann", "wrong"), ("bob", PASSWORD), None])
 def test_a_client_without_the_right_password_is_refused_and_told_so(
-    mesh: Cluster, door: tuple[str, int], authority: Path, login: tuple[str, str] | None
+    mesh: Cluster, admission: tuple[str, int], authority: Path, login: tuple[str, str] | None
 ) -> None:
     with pytest.raises(LostError, match="wrong passcode|users that log in"):
-        Client(door, login=login, authority=authority)
+        Client(admission, login=login, authority=authority)
 
 
 def test_a_client_that_trusts_somebody_else_does_not_connect(
-    mesh: Cluster, door: tuple[str, int], tmp_path: Path
+    mesh: Cluster, admission: tuple[str, int], tmp_path: Path
 ) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
 
     with pytest.raises(LostError):
-        Client(door, login=("ann", PASSWORD), authority=tmp_path / "other.pem")
+        Client(admission, login=("ann", PASSWORD), authority=tmp_path / "other.pem")
 
     assert mesh.status("a")["node"] == "a"
 
 
-def test_a_client_without_tls_at_that_door_ends_alone(mesh: Cluster, door: tuple[str, int], authority: Path) -> None:
-    ann = Client(door, login=("ann", PASSWORD), authority=authority)
+def test_a_client_without_tls_at_that_door_ends_alone(
+    mesh: Cluster, admission: tuple[str, int], authority: Path
+) -> None:
+    ann = Client(admission, login=("ann", PASSWORD), authority=authority)
     try:
         with pytest.raises(LostError):
-            Client(door, login=("ann", PASSWORD))
+            Client(admission, login=("ann", PASSWORD))
 
         ann.publish("/queue/login.beside", b"still here")
     finally:

@@ -112,10 +112,10 @@ async def test_our_client_asks_and_answers_across_nodes_and_with_the_stock_clien
             async def ask(queue: str, body: bytes) -> None:
                 answers[body] = (await client.request(queue, body)).body
 
-            async with trio.open_nursery() as asking:
+            async with trio.open_nursery() as peer_rpc:
                 for number in range(200):
-                    asking.start_soon(ask, "/queue/rpc.ours", b"o%d" % number)
-                    asking.start_soon(ask, "/queue/rpc.stock", b"s%d" % number)
+                    peer_rpc.start_soon(ask, "/queue/rpc.ours", b"o%d" % number)
+                    peer_rpc.start_soon(ask, "/queue/rpc.stock", b"s%d" % number)
 
             assert len(answers) == 400
             assert all(said == asked * 2 for asked, said in answers.items())
@@ -127,7 +127,7 @@ async def test_our_client_goes_on_asking_when_its_node_is_killed(mesh: Cluster) 
     answered = 0
     mesh.client("c").subscribe("/queue/rpc.kill", ack="client-individual", on_message=answer)
     with trio.fail_after(SECONDS_MAX):
-        async with qmq.client.connect(nodes) as client, trio.open_nursery() as asking:
+        async with qmq.client.connect(nodes) as client, trio.open_nursery() as peer_rpc:
 
             async def ask(number: int) -> None:
                 nonlocal answered
@@ -136,7 +136,7 @@ async def test_our_client_goes_on_asking_when_its_node_is_killed(mesh: Cluster) 
                 answered += 1
 
             for number in range(300):
-                asking.start_soon(ask, number)
+                peer_rpc.start_soon(ask, number)
             await trio.to_thread.run_sync(partial(mesh.kill, "a"))
 
     assert answered == 300

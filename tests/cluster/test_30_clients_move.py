@@ -37,7 +37,7 @@ def seed() -> random.Random:
 
 
 async def kill_now_and_then(
-    mesh: Cluster, client: qmq.client.Client, chance: random.Random, numbers: list[int], done: Counter[str]
+    mesh: Cluster, client: qmq.client.Client, rng: random.Random, numbers: list[int], done: Counter[str]
 ) -> None:
     """Whenever so many messages are receipted, kill a node, every other time that of the publisher; bring it back."""
     for turn, number in enumerate(numbers):
@@ -45,9 +45,9 @@ async def kill_now_and_then(
             await trio.sleep(0.01)
         node = client.statistics().node
         victims = [name for name in mesh.names if turn % 2 or mesh.at(name) == node] or list(mesh.names)
-        victim = chance.choice(victims)
+        victim = rng.choice(victims)
         await trio.to_thread.run_sync(partial(mesh.kill, victim))
-        await trio.sleep(chance.uniform(0.2, 1.0))
+        await trio.sleep(rng.uniform(0.2, 1.0))
         await trio.to_thread.run_sync(partial(mesh.start, victim))
 
 
@@ -59,7 +59,7 @@ def log_of(mesh: Cluster, name: str, destination: str, least: int) -> list[Messa
 
 
 async def test_ten_thousand_messages_are_appended_and_read_once_while_nodes_are_killed(mesh: Cluster) -> None:
-    chance = seed()
+    rng = seed()
     nodes = [mesh.at(name) for name in mesh.names]
     destination = "/fanout/move.numbers"
     sent = [b"%d" % number for number in range(MESSAGES)]
@@ -68,7 +68,7 @@ async def test_ten_thousand_messages_are_appended_and_read_once_while_nodes_are_
     told: Counter[bytes] = Counter()
     durable: Counter[bytes] = Counter()
     readers_done = trio.Event(), trio.Event()
-    kills = sorted(chance.sample(range(MESSAGES // 10, MESSAGES * 8 // 10), KILLS))
+    kills = sorted(rng.sample(range(MESSAGES // 10, MESSAGES * 8 // 10), KILLS))
 
     async def send(client: qmq.client.Client) -> None:
         for body in waiting:
@@ -98,7 +98,7 @@ async def test_ten_thousand_messages_are_appended_and_read_once_while_nodes_are_
             nursery.start_soon(read_durably)
             async with qmq.client.connect(nodes) as client:
                 async with trio.open_nursery() as senders:
-                    senders.start_soon(kill_now_and_then, mesh, client, chance, kills, done)
+                    senders.start_soon(kill_now_and_then, mesh, client, rng, kills, done)
                     for _ in range(SENDERS):
                         senders.start_soon(send, client)
                 written_again = client.statistics().written_again

@@ -47,16 +47,16 @@ def forget_the_past(mesh: Cluster, *names: str) -> None:
     assert old.isdisjoint(path for name in names for path in journal_of(mesh, name))
 
 
-def flip_bits(path: Path, chance: random.Random, number: int) -> None:
+def flip_bits(path: Path, rng: random.Random, number: int) -> None:
     """Change single bits anywhere in the file, as a bad disk would; a running node sees it at its next read."""
     with path.open("r+b") as file:
         size = file.seek(0, 2)
         for _ in range(number):
-            place = chance.randrange(size)
+            place = rng.randrange(size)
             file.seek(place)
             (value,) = file.read(1)
             file.seek(place)
-            file.write(bytes([value ^ 1 << chance.randrange(8)]))
+            file.write(bytes([value ^ 1 << rng.randrange(8)]))
 
 
 def test_a_node_that_comes_back_too_late_gets_what_is_left_and_hands_out_nothing_twice(mesh: Cluster) -> None:
@@ -110,7 +110,7 @@ def test_a_wiped_node_gets_everything_back_behind_dropped_journals(mesh: Cluster
 
 
 def test_bits_that_flip_on_one_node_under_load_lose_nothing(mesh: Cluster) -> None:
-    chance = random.Random("rot")
+    rng = random.Random("rot")
     sent: list[bytes] = []
     jobs: list[bytes] = []
     reader = mesh.client("a").subscribe("/fanout/rot")
@@ -125,7 +125,7 @@ def test_bits_that_flip_on_one_node_under_load_lose_nothing(mesh: Cluster) -> No
             client.drop()
             sent += told
             jobs += work
-        flip_bits(chance.choice(journal_of(mesh, "c")), chance, 3)
+        flip_bits(rng.choice(journal_of(mesh, "c")), rng, 3)
         if round_ % 4 == 3:
             # A node that meets damage in what its stores have not taken stops by itself; others are killed.
             mesh.kill("c")
@@ -208,8 +208,8 @@ def test_a_queue_store_that_is_malformed_is_made_anew(mesh: Cluster) -> None:
     queue = "/queue/malformed"
     sent = waiting_on_c(mesh, queue)
     node = mesh.fleet.nodes["c"]
-    chance = random.Random("malformed")
-    flip_bits(node.data / "queues.sqlite", chance, 500)
+    rng = random.Random("malformed")
+    flip_bits(node.data / "queues.sqlite", rng, 500)
 
     mesh.start("c")
     mesh.wait_for_links()

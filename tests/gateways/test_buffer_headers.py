@@ -3,14 +3,14 @@
 import pytest
 
 from qmq.broker.consumers.buffer import MESSAGES_UNBOUNDED, Overflow
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.errors import Refused
 from qmq.gateways.buffer_headers import buffer_of
 
 MOST = 1000
 
 
-def asked(headers: dict[str, str], kind: Kind = Kind.TOPIC) -> tuple[int, int, Overflow] | None:
+def asked(headers: dict[str, str], kind: DestinationKind = DestinationKind.TOPIC) -> tuple[int, int, Overflow] | None:
     buffer = buffer_of(headers, kind, MOST)
     return None if buffer is None else (buffer.bytes_max, buffer.messages_max, buffer.overflow)
 
@@ -33,9 +33,9 @@ def asked(headers: dict[str, str], kind: Kind = Kind.TOPIC) -> tuple[int, int, O
         ),
     ],
 )
-@pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.FANOUT])
+@pytest.mark.parametrize("kind", [DestinationKind.TOPIC, DestinationKind.FANOUT])
 def test_the_words_for_a_buffer(
-    headers: dict[str, str], expected: tuple[int, int, Overflow] | None, kind: Kind
+    headers: dict[str, str], expected: tuple[int, int, Overflow] | None, kind: DestinationKind
 ) -> None:
     assert asked(headers, kind) == expected
 
@@ -63,5 +63,5 @@ def test_what_means_nothing_is_refused_with_what_is_allowed(headers: dict[str, s
 
 def test_a_queue_has_its_prefetch_and_says_so() -> None:
     with pytest.raises(Refused, match="prefetch"):
-        asked({"buffer-messages": "5"}, Kind.QUEUE)
-    assert asked({"activemq.maximumPendingMessageLimit": "5"}, Kind.QUEUE) is None
+        asked({"buffer-messages": "5"}, DestinationKind.QUEUE)
+    assert asked({"activemq.maximumPendingMessageLimit": "5"}, DestinationKind.QUEUE) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.client.vectors import parse_gap
 from qmq.dots import Origin
@@ -24,7 +24,7 @@ def frames(data: bytes, version: Version = Version.V12) -> list[Frame]:
 
 @pytest.mark.parametrize("version", [Version.V10, Version.V11, Version.V12])
 def test_a_message_is_named_by_its_dot_whoever_sent_the_one_before(version: Version) -> None:
-    envelope = Envelope("/topic/t", Kind.TOPIC, b"kind:x\n", False)
+    envelope = Envelope("/topic/t", DestinationKind.TOPIC, b"kind:x\n", False)
     messages = [
         Message(envelope, b"body", origin, sequence, 0)
         for origin, sequence in [(HERE, 1), (HERE, -1), (THERE, 7), (THERE, -12), (HERE, 10**15)]
@@ -44,7 +44,7 @@ def test_a_message_is_named_by_its_dot_whoever_sent_the_one_before(version: Vers
 def test_a_delivery_names_its_message_and_its_tag_whoever_sent_the_one_before(
     version: Version, ack: Ack, has_tails: bool
 ) -> None:
-    envelope = Envelope("/queue/q", Kind.QUEUE, b"kind:x\n", False)
+    envelope = Envelope("/queue/q", DestinationKind.QUEUE, b"kind:x\n", False)
     messages = [
         Message(envelope, b"%d%%b" % sequence, origin, sequence, 0)
         for origin, sequence in [(HERE, 1), (HERE, -1), (THERE, 7), (THERE, -12), (HERE, 10**15), (HERE, 3)]
@@ -68,7 +68,7 @@ def test_a_delivery_names_its_message_and_its_tag_whoever_sent_the_one_before(
 
 
 def test_a_tail_is_made_once() -> None:
-    message = Message(Envelope("/topic/t", Kind.TOPIC, b"", False), b"\0\n", HERE, 5, 0)
+    message = Message(Envelope("/topic/t", DestinationKind.TOPIC, b"", False), b"\0\n", HERE, 5, 0)
 
     assert tail_of(message) is tail_of(message)
     assert frames(encode_run(b"MESSAGE\n", [tail_of(message)]))[0].body == b"\0\n"

@@ -3,7 +3,7 @@
 import pytest
 
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, TOIL_MAX, Outcome
+from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import REDELIVERY_US_MIN
@@ -286,7 +286,7 @@ def test_frames_that_set_off_much_selecting_are_obeyed_in_turns(destination: str
     outcomes = client.outcomes(*[f"SEND\ndestination:{destination}\nt:{n}\nreceipt:{n}\n\nx" for n in range(50)])
 
     assert [receipt for out in outcomes for receipt in out.receipts] == [str(n) for n in range(50)]
-    assert max(len(out.receipts) for out in outcomes) * cost < TOIL_MAX + cost
+    assert max(len(out.receipts) for out in outcomes) * cost < COST_MAX + cost
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ def test_a_question_stops_the_frames_after_it_until_it_is_answered() -> None:
     )
     left = client.gateway.handle(frames, NOW_US, out)
     answered = Outcome(client.session)
-    client.gateway.tell_answer(left[0], {"asked": "yes"}, b"", NOW_US, answered)
+    client.gateway.send_answer(left[0], {"asked": "yes"}, b"", NOW_US, answered)
 
     assert out.receipts == ["1"]
     assert left == frames[1:]
@@ -499,7 +499,7 @@ def test_a_question_without_receipt_and_reply_to_is_answered_to_nobody() -> None
     (question,) = client.connection.receive(b"SEND\ndestination:/control/status\n\n\0")
 
     out = Outcome(client.session)
-    client.gateway.tell_answer(question, {"asked": "yes"}, b"{}", NOW_US, out)
+    client.gateway.send_answer(question, {"asked": "yes"}, b"{}", NOW_US, out)
 
     assert not (out.frames or out.receipts or out.topic_runs)
 

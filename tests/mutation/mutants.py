@@ -180,7 +180,7 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes))
 
 
-def drawn(sources: dict[str, str], count: int, per_file: int, chance: Random) -> Iterator[tuple[str, Mutant]]:
+def drawn(sources: dict[str, str], count: int, per_file: int, rng: Random) -> Iterator[tuple[str, Mutant]]:
     """`count` mutants as (path, mutant), kinds drawn evenly, at most `per_file` of one module."""
     by_kind: dict[str, list[tuple[str, Mutant]]] = {}
     for path in sorted(sources):
@@ -188,8 +188,8 @@ def drawn(sources: dict[str, str], count: int, per_file: int, chance: Random) ->
             by_kind.setdefault(mutant.kind, []).append((path, mutant))
     taken: dict[str, int] = {}
     while count and by_kind:
-        kind = chance.choice(sorted(by_kind))
-        path, mutant = by_kind[kind].pop(chance.randrange(len(by_kind[kind])))
+        kind = rng.choice(sorted(by_kind))
+        path, mutant = by_kind[kind].pop(rng.randrange(len(by_kind[kind])))
         if not by_kind[kind]:
             del by_kind[kind]
         if taken.get(path, 0) < per_file:

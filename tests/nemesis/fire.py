@@ -123,25 +123,25 @@ class Fire:
                 self._begin(*waits_alone)
                 waits_alone = None
             elif waits_alone is None and now >= next_at and self._is_open and len(self._burning) < self._most:
-                chance = random.Random(f"{self._seed}/{self._begun}")
+                rng = random.Random(f"{self._seed}/{self._begun}")
                 self._begun += 1
-                next_at = now + chance.uniform(0.3, QUIET_SECONDS_MAX)
-                (fault,) = chance.choices(self._faults, [fault.weight for fault in self._faults])
+                next_at = now + rng.uniform(0.3, QUIET_SECONDS_MAX)
+                (fault,) = rng.choices(self._faults, [fault.weight for fault in self._faults])
                 if fault.is_alone:
-                    waits_alone = fault, chance
+                    waits_alone = fault, rng
                 else:
-                    self._begin(fault, chance)
+                    self._begin(fault, rng)
             time.sleep(POLL_SECONDS)
 
     # What faults ask for
 
     @contextmanager
-    def node(self, chance: random.Random) -> Iterator[str]:
+    def node(self, rng: random.Random) -> Iterator[str]:
         """A node that no other fault has; it is this one's until the end of the block."""
         free = [name for name in self.mesh.names if name not in self._claimed]
         if not free:
             raise NoneFreeError
-        name = chance.choice(free)
+        name = rng.choice(free)
         with self.claim(name):
             yield name
 
@@ -160,13 +160,13 @@ class Fire:
         """Whether no fault has this node."""
         return name not in self._claimed
 
-    def long(self, chance: random.Random) -> float:
+    def long(self, rng: random.Random) -> float:
         """How long a fault lasts: mostly less than a takeover takes, often longer, seldom a minute."""
-        least, most = chance.choices(
+        least, most = rng.choices(
             [(0.2, self._takeover_seconds), (self._takeover_seconds, 2.5 * self._takeover_seconds), (15.0, 60.0)],
             [20, 10, 1],
         )[0]
-        return min(chance.uniform(least, most), self._longest)
+        return min(rng.uniform(least, most), self._longest)
 
     def start(self, *names: str) -> Steps:
         """Start nodes and wait until they answer."""
@@ -203,7 +203,7 @@ class Fire:
             for origin, last in eventually(lambda n=name: mesh.status(n).get("vector"), "a node says nothing").items():
                 wanted[origin] = max(last, wanted.get(origin, 0))
 
-        def lacks() -> dict[str, dict[str, int]]:
+        def missing_ranges() -> dict[str, dict[str, int]]:
             found = {}
             for name in names:
                 status = mesh.status(name)
@@ -214,7 +214,7 @@ class Fire:
                     found[name] = less
             return found
 
-        eventually(lambda: not lacks(), lambda: f"of {wanted} nodes lack {lacks()}", PATIENCE_SECONDS)
+        eventually(lambda: not missing_ranges(), lambda: f"of {wanted} nodes lack {missing_ranges()}", PATIENCE_SECONDS)
         return moment
 
     def open(self) -> None:
@@ -223,9 +223,9 @@ class Fire:
 
     # The fire itself
 
-    def _begin(self, fault: Fault, chance: random.Random) -> None:
+    def _begin(self, fault: Fault, rng: random.Random) -> None:
         self._is_open = not fault.is_alone
-        burning = _Burning(fault, fault.begin(self, chance), 0.0)
+        burning = _Burning(fault, fault.begin(self, rng), 0.0)
         self._burning.append(burning)
         self._step(burning)
 

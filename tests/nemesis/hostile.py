@@ -39,11 +39,11 @@ WORDS: Mapping[str, bytes] = {
 class Hostile(threading.Thread):
     """Does one thing after the other, at one node after the other, until `stopping`."""
 
-    def __init__(self, mesh: Cluster, chance: random.Random, queue: str, fanout: str) -> None:
+    def __init__(self, mesh: Cluster, rng: random.Random, queue: str, fanout: str) -> None:
         super().__init__(daemon=True)
         self.stopping = threading.Event()
         self.done = 0
-        self._chance = chance
+        self._rng = rng
         self._places: Sequence[tuple[tuple[str, int], tuple[str, int]]] = [
             (mesh.address(name), mesh.mesh_address(name)) for name in mesh.names
         ]
@@ -61,7 +61,7 @@ class Hostile(threading.Thread):
         while not self.stopping.wait(PAUSE_SECONDS):
             # The node may be down, or end the connection first.
             with contextlib.suppress(OSError, LostError):
-                self._chance.choice(tricks)(*self._chance.choice(self._places))
+                self._rng.choice(tricks)(*self._rng.choice(self._places))
                 self.done += 1
         for one in self._kept:
             one.close()
@@ -72,10 +72,10 @@ class Hostile(threading.Thread):
         assert not self.is_alive(), f"{self} did not end"
 
     def _say(self, client: tuple[str, int], mesh: tuple[str, int]) -> None:
-        self._keep(client, self._chance.choice(list(WORDS.values())))
+        self._keep(client, self._rng.choice(list(WORDS.values())))
 
     def _stranger(self, client: tuple[str, int], mesh: tuple[str, int]) -> None:
-        self._keep(mesh, self._chance.choice(list(WORDS.values())))
+        self._keep(mesh, self._rng.choice(list(WORDS.values())))
 
     def _slow_reader(self, client: tuple[str, int], mesh: tuple[str, int]) -> None:
         """Wants all that there ever was, and reads none of it."""
@@ -86,7 +86,7 @@ class Hostile(threading.Thread):
         """Takes some messages of a queue and vanishes with them."""
         thief = Client(client)
         thief.subscribe(self._queue, ack="client-individual", headers={"prefetch-count": "5"})
-        time.sleep(self._chance.uniform(0, 1))
+        time.sleep(self._rng.uniform(0, 1))
         thief.drop()
 
     def _keep(self, address: tuple[str, int], words: bytes) -> None:

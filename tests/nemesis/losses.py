@@ -22,44 +22,44 @@ FLIPS_MAX = 3
 
 
 @fault(2)
-def full_disk(fire: Fire, chance: random.Random) -> Steps:
+def full_disk(fire: Fire, rng: random.Random) -> Steps:
     """Something else takes all the room of a running node's disk; should that end the node, it starts with room."""
     if fire.disks is None:
         return
-    with fire.node(chance) as name, fire.history.harm("full disk", name):
-        fire.disks.fill(name, chance.choice((0, chance.randrange(1 << 17), chance.randrange(1 << 24))))
-        yield fire.long(chance)
+    with fire.node(rng) as name, fire.history.harm("full disk", name):
+        fire.disks.fill(name, rng.choice((0, rng.randrange(1 << 17), rng.randrange(1 << 24))))
+        yield fire.long(rng)
         fire.disks.empty(name)
         yield from fire.revive(name)
 
 
 @fault(1)
-def no_longer_files(fire: Fire, chance: random.Random) -> Steps:
+def no_longer_files(fire: Fire, rng: random.Random) -> Steps:
     """Files of a running node cannot become longer than a little more than now: a write ends in its midst."""
-    with fire.node(chance) as name, fire.history.harm("no longer files", name):
-        most = _longest_file(fire.mesh.fleet.nodes[name].data) + chance.randrange(1 << 15)
+    with fire.node(rng) as name, fire.history.harm("no longer files", name):
+        most = _longest_file(fire.mesh.fleet.nodes[name].data) + rng.randrange(1 << 15)
         with _limited(fire.mesh, name, resource.RLIMIT_FSIZE, most):
-            yield fire.long(chance)
+            yield fire.long(rng)
         yield from fire.revive(name)
 
 
 @fault(1)
-def no_descriptors(fire: Fire, chance: random.Random) -> Steps:
+def no_descriptors(fire: Fire, rng: random.Random) -> Steps:
     """A node can open nothing for a while: neither connections nor files."""
-    with fire.node(chance) as name, fire.history.harm("no descriptors", name):
+    with fire.node(rng) as name, fire.history.harm("no descriptors", name):
         most = len(os.listdir(f"/proc/{_pid(fire.mesh, name)}/fd"))
         with _limited(fire.mesh, name, resource.RLIMIT_NOFILE, most):
-            yield fire.long(chance)
+            yield fire.long(rng)
 
 
 @fault(1)
-def no_memory(fire: Fire, chance: random.Random) -> Steps:
+def no_memory(fire: Fire, rng: random.Random) -> Steps:
     """A node gets little more memory for a while. If it dies of that, it has a new life afterwards."""
-    with fire.node(chance) as name, fire.history.harm("no memory", name):
+    with fire.node(rng) as name, fire.history.harm("no memory", name):
         with open(f"/proc/{_pid(fire.mesh, name)}/statm") as file:
             size = int(file.read().split()[0]) * resource.getpagesize()
         with _limited(fire.mesh, name, resource.RLIMIT_AS, size + (1 << 20)):
-            yield fire.long(chance)
+            yield fire.long(rng)
         yield from fire.revive(name)
 
 
@@ -67,60 +67,60 @@ def no_memory(fire: Fire, chance: random.Random) -> Steps:
 
 
 @fault(3, is_alone=True)
-def lose_disk(fire: Fire, chance: random.Random) -> Steps:
+def lose_disk(fire: Fire, rng: random.Random) -> Steps:
     """A node is killed under load and comes back without its data."""
-    with fire.node(chance) as name:
-        yield from _dead(fire, chance, name, "disk lost", lambda: fire.mesh.wipe(name))
+    with fire.node(rng) as name:
+        yield from _dead(fire, rng, name, "disk lost", lambda: fire.mesh.wipe(name))
 
 
 @fault(2, is_alone=True)
-def old_disk(fire: Fire, chance: random.Random) -> Steps:
+def old_disk(fire: Fire, rng: random.Random) -> Steps:
     """A node is killed under load and comes back with a copy of its disk that was made some seconds before."""
-    with fire.node(chance) as name:
+    with fire.node(rng) as name:
         data = fire.mesh.fleet.nodes[name].data
         image = data.with_name(f"{name}.image")
         with fire.history.harm("SIGSTOP", name):
             fire.mesh.pause(name)
             shutil.copytree(data, image)
             fire.mesh.resume(name)
-        yield chance.uniform(0.5, 5)
+        yield rng.uniform(0.5, 5)
 
         def put_back() -> None:
             fire.mesh.wipe(name)
             image.rename(data)
 
-        yield from _dead(fire, chance, name, "old disk", put_back)
+        yield from _dead(fire, rng, name, "old disk", put_back)
 
 
 @fault(2, is_alone=True)
-def rot(fire: Fire, chance: random.Random) -> Steps:
+def rot(fire: Fire, rng: random.Random) -> Steps:
     """A node is killed, and bits flip in its journal before it comes back."""
-    with fire.node(chance) as name:
+    with fire.node(rng) as name:
 
         def spoil() -> None:
             files = [
                 path for path in (fire.mesh.fleet.nodes[name].data / "journal").glob("*.qmq") if path.stat().st_size
             ]
-            _flip_bits(chance.choice(sorted(files)), chance)
+            _flip_bits(rng.choice(sorted(files)), rng)
 
-        yield from _dead(fire, chance, name, "rotten bits", spoil)
+        yield from _dead(fire, rng, name, "rotten bits", spoil)
 
 
-def _dead(fire: Fire, chance: random.Random, name: str, what: str, harm: Callable[[], None]) -> Steps:
+def _dead(fire: Fire, rng: random.Random, name: str, what: str, harm: Callable[[], None]) -> Steps:
     """Kill a node, do `harm` to its disk, and start it again after a while."""
     since = fire.until_covered()
     with fire.history.harm(what, name, alone_since=since):
         fire.mesh.kill(name)
         harm()
         fire.open()
-        yield fire.long(chance)
+        yield fire.long(rng)
         yield from fire.start(name)
 
 
-def _flip_bits(path: Path, chance: random.Random) -> None:
+def _flip_bits(path: Path, rng: random.Random) -> None:
     data = bytearray(path.read_bytes())
-    for _ in range(chance.randint(1, FLIPS_MAX)):
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    for _ in range(rng.randint(1, FLIPS_MAX)):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
 
 

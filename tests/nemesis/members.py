@@ -15,16 +15,16 @@ AGAIN_SECONDS = 2.0
 
 
 @fault(1)
-def reload(fire: Fire, chance: random.Random) -> Steps:
+def reload(fire: Fire, rng: random.Random) -> Steps:
     """SIGHUP to all that run, in any order."""
-    for name in chance.sample(fire.mesh.names, len(fire.mesh.names)):
+    for name in rng.sample(fire.mesh.names, len(fire.mesh.names)):
         if fire.is_free(name):  # else it may be just beginning to listen to signals
             _hang_up(fire, name)
-        yield chance.uniform(0, 0.3)
+        yield rng.uniform(0, 0.3)
 
 
 @fault(1)
-def join(fire: Fire, chance: random.Random) -> Steps:
+def join(fire: Fire, rng: random.Random) -> Steps:
     """A node of a new name joins, whatever else happens to the others."""
     if not fire.spares:
         return
@@ -40,20 +40,20 @@ def join(fire: Fire, chance: random.Random) -> Steps:
 
 
 @fault(1, is_alone=True)
-def retire(fire: Fire, chance: random.Random) -> Steps:
+def retire(fire: Fire, rng: random.Random) -> Steps:
     """A node that has joined during the run ends for good, and another takes over what it left."""
     joined = fire.mesh.names[fire.founders :]
     if not joined:
         return
-    name = chance.choice(joined)
+    name = rng.choice(joined)
     with fire.claim("members", name):
         since = fire.until_covered()
         others = [other for other in fire.mesh.names if other != name]
         with fire.history.harm("retires", name, alone_since=since):
             fire.mesh.kill(name)
             fire.open()
-            yield fire.long(chance)
-            yield lambda: _is_retired(fire, name, chance.choice(others))
+            yield fire.long(rng)
+            yield lambda: _is_retired(fire, name, rng.choice(others))
             fire.mesh.change_peers(others)
             for told in fire.on_change:
                 told()

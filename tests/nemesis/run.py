@@ -80,13 +80,13 @@ def run(
     `longest` is how many seconds one fault may last, `only` names the faults that are drawn from.
     """
     history = History()
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     names = LETTERS[: nodes + SPARES]
     longest = longest if longest is not None else min(60.0, max(2 * TAKEOVER_SECONDS, seconds / 6))
     without = why_no_disks()
     with _mesh(folder, names, names[:nodes], has_disks=not without) as (mesh, disks):
         mesh.make_healthy()
-        publishers, readers, let_in = _workers(mesh, history, chance, rate)
+        publishers, readers, let_in = _workers(mesh, history, rng, rate)
         hostile = Hostile(mesh, random.Random(f"{seed}/hostile"), EDGE, FANOUT)
         workers = [*publishers, *readers, hostile]
         for worker in workers:
@@ -139,13 +139,13 @@ def _mesh(folder: Path, names: str, members: str, *, has_disks: bool) -> Iterato
 
 
 def _workers(
-    mesh: Cluster, history: History, chance: random.Random, rate: float
+    mesh: Cluster, history: History, rng: random.Random, rate: float
 ) -> tuple[list[Sender], list[Reader], Callable[[], None]]:
     """Who sends, who reads, and what lets stock publishers know that nodes have joined or left."""
     names = Names({mesh.address(name): name for name in mesh.fleet.nodes})
 
     def anywhere() -> list[tuple[str, int]]:
-        return [mesh.address(name) for name in chance.sample(mesh.names, len(mesh.names))]
+        return [mesh.address(name) for name in rng.sample(mesh.names, len(mesh.names))]
 
     stock = [
         StompPublisher(history, names, anywhere(), FANOUT, "fanout-1", rate),
@@ -159,7 +159,7 @@ def _workers(
     ]
 
     def consumer(queue: str, level: str, addresses: list[tuple[str, int]], *, stays: bool) -> StompConsumer:
-        own = random.Random(chance.random())
+        own = random.Random(rng.random())
         return StompConsumer(
             history,
             names,

@@ -45,8 +45,8 @@ def test_so_many_faults_burn_at_a_time_and_each_has_a_node_of_its_own() -> None:
     now: set[str] = set()
     together: list[int] = []
 
-    def harm(fire: Fire, chance: random.Random) -> Steps:
-        with fire.node(chance) as name:
+    def harm(fire: Fire, rng: random.Random) -> Steps:
+        with fire.node(rng) as name:
             assert name not in now
             now.add(name)
             together.append(len(now))
@@ -62,9 +62,9 @@ def test_so_many_faults_burn_at_a_time_and_each_has_a_node_of_its_own() -> None:
 def test_what_wants_a_node_that_others_have_is_left_out() -> None:
     begun = 0
 
-    def harm(fire: Fire, chance: random.Random) -> Steps:
+    def harm(fire: Fire, rng: random.Random) -> Steps:
         nonlocal begun
-        with fire.node(chance):
+        with fire.node(rng):
             begun += 1
             yield 1000.0
 
@@ -78,13 +78,13 @@ def test_a_fault_that_takes_a_disk_begins_alone_and_lets_others_join_in() -> Non
     seen_at_loss: list[list[str]] = []
     beside: list[bool] = []
 
-    def harm(fire: Fire, chance: random.Random) -> Steps:
+    def harm(fire: Fire, rng: random.Random) -> Steps:
         burning.append("harm")
         beside.append("loss" in burning)
         yield 5.0
         burning.remove("harm")
 
-    def loss(fire: Fire, chance: random.Random) -> Steps:
+    def loss(fire: Fire, rng: random.Random) -> Steps:
         seen_at_loss.append(list(burning))
         burning.append("loss")
         yield 2.0
@@ -103,7 +103,7 @@ def test_a_fault_that_takes_a_disk_begins_alone_and_lets_others_join_in() -> Non
 def test_a_node_that_ends_without_a_fault_that_may_end_it_is_noted_and_started_again() -> None:
     mesh = MeshTwin("a", "b")
 
-    def harm(fire: Fire, chance: random.Random) -> Steps:
+    def harm(fire: Fire, rng: random.Random) -> Steps:
         with fire.claim("b"):
             mesh.fleet.nodes["a"].exit_code = 1
             mesh.fleet.nodes["b"].exit_code = 1
@@ -130,7 +130,7 @@ def test_a_node_that_ends_of_a_shortage_a_moment_after_it_is_only_started_again(
     mesh = MeshTwin("a")
     mesh.fleet.nodes["a"].is_alive = True
 
-    def harm(fire: Fire, chance: random.Random) -> Steps:
+    def harm(fire: Fire, rng: random.Random) -> Steps:
         with fire.claim("a"):
             yield from fire.revive("a")
             mesh.fleet.nodes["a"].exit_code = 1

@@ -21,16 +21,16 @@ from qmq.broker.messages.destination import kind_of
 from qmq.broker.messages.message import Envelope
 from qmq.broker.messages.rules import QueueRules
 from qmq.dots import Dot, Origin, Vector, covers, merge
-from qmq.environment import Tls, World
+from qmq.environment import Environment, Tls
 from qmq.members import Listing, Membership, Standing
 from qmq.record_codec import Replay, encode_group
 from qmq.replication.journal.gaps import GiveUp
-from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.takeover_frames import Terms
 from qmq.storage.format.batch import BatchHead, batch_records, encode_batch, read_head
-from qmq.storage.format.record import Kind, Record, pack_envelope, pack_record, unpack_dots
-from qmq.storage.log.tail_cache import Recent
+from qmq.storage.format.record import Record, RecordKind, pack_envelope, pack_record, unpack_dots
+from qmq.storage.log.tail_cache import TailCache
 
 T = TypeVar("T")
 PIPE_BYTES = 64 << 10
@@ -231,7 +231,7 @@ class ListJournal:
         self.end = 0
         self.vector: Vector = {}
         self.base: Vector = {}
-        self.recent = Recent()
+        self.recent = TailCache()
 
     def append(self, data: bytes) -> None:
         head = read_head(data)
@@ -245,7 +245,7 @@ class ListJournal:
     def lose(self, index: int) -> None:
         """A batch is damaged, and no longer in memory either."""
         del self.batches[index]
-        self.recent = Recent()
+        self.recent = TailCache()
 
     def drop_before(self, index: int) -> None:
         for _, head, _ in self.batches[:index]:
@@ -290,9 +290,9 @@ class Node:
         self.journal = ListJournal() if journal is None else journal
         self._broker = Broker(self._origin, 1, rules_of=lambda name: AT_ONCE)
         self._replay = Replay(self._broker)
-        self._world = World(
+        self._environment = Environment(
             network=network.seen_from(name),
-            chance=random.Random(f"{name}{incarnation}"),
+            rng=random.Random(f"{name}{incarnation}"),
             now_us=lambda: 1_000_000,
             run_blocking=self._run_blocking,
             boot_seconds=trio.current_time,
@@ -330,7 +330,7 @@ class Node:
         settled: set[Dot] = set()
         for _, head, data in self.journal.batches:
             for record in batch_records(data):
-                if record.kind == Kind.SETTLE:
+                if record.kind == RecordKind.SETTLE:
                     settled.update(unpack_dots(record.body))
                 elif head.origin.node == self.name and record.destination.startswith("/queue/"):
                     owned[Dot(head.origin, record.sequence)] = record
@@ -360,8 +360,8 @@ class Node:
         return self._replay
 
     @property
-    def world(self) -> World:
-        return self._world
+    def environment(self) -> Environment:
+        return self._environment
 
     def submit(self, out: Outcome) -> None:
         self.broker.finish(out, 1_000_000)
@@ -388,7 +388,7 @@ class Node:
     async def commit_slot(self) -> None:
         await self.slots.wait()
 
-    async def all_told(self) -> None:
+    async def flushed(self) -> None:
         wanted = self._submitted
         while self._told < wanted:
             await self._grew.wait()
@@ -427,7 +427,7 @@ class Node:
         merge(self.journal.base, {origin: through})
         self.alarm("gap", f"{origin} {through}")
 
-    def repair_soon(self) -> None:
+    def schedule_repair(self) -> None:
         """Nobody here has stores, so nobody knows what is left of a gap."""
         while (todo := self.mesh.next_repair()) is not None:
             if isinstance(todo, GiveUp):
@@ -451,7 +451,7 @@ class Node:
     def refused_as_retired(self, peer: str) -> None:
         """Nobody leaves for good here."""
 
-    def standing_came(self, peer: str, standing: Standing) -> None:
+    def membership_received(self, peer: str, standing: Standing) -> None:
         self.membership.hear(peer, standing)
 
     def interest_heard(self) -> None:
@@ -460,10 +460,10 @@ class Node:
     takes_over = False
     terms_served: Mapping[str, int] = {}
 
-    def terms_came(self, peer: Origin, frame: Terms, way: Outbox, out: Outcome) -> None:
+    def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
         raise AssertionError("nobody was told that this node understands terms")
 
-    def greet(self, way: Outbox) -> None:
+    def greet(self, way: LinkOutbox) -> None:
         raise AssertionError("nobody was told that this node understands terms")
 
     def may_borrow(
@@ -477,10 +477,10 @@ class Node:
     def links_changed(self) -> None:
         """Nobody watches these nodes."""
 
-    def question_came(self, peer: Origin, number: int, question: bytes) -> None:
+    def request_received(self, peer: Origin, number: int, question: bytes) -> None:
         self.mesh.answer(peer, number, question[::-1])
 
-    def answer_came(self, peer: Origin, number: int, answer: bytes) -> None:
+    def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
         self.answers.append((peer.node, number, answer))
 
     def alarm(self, code: str, message: str) -> None:
@@ -582,7 +582,7 @@ async def until(condition: Callable[[], bool], seconds: float = 120.0, *, step: 
             await trio.sleep(step)
 
 
-def batch_of(origin: Origin, first: int, last: int, *, body: bytes = b"x", kind: int = Kind.PUBLISH) -> bytes:
+def batch_of(origin: Origin, first: int, last: int, *, body: bytes = b"x", kind: int = RecordKind.PUBLISH) -> bytes:
     """A journal batch of `origin`, as its own node would write it."""
     envelope = pack_envelope("/fanout/news", b"")
     records = [pack_record(sequence, 1, kind, 0, envelope, body) for sequence in range(first, last + 1)]

@@ -11,11 +11,11 @@ from typing import Any
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Envelope
 from qmq.dots import Origin
-from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.links.routes import Routes
 from qmq.replication.protocol.frames import TO_FOLLOWER, MeshFrame, Paths, Topics, decode, pack
 from qmq.replication.protocol.values import Sender
@@ -27,7 +27,7 @@ class Line:
     def __init__(self, first: "Spot", second: "Spot") -> None:
         self.ends = (first, second)
         self.frames: dict[Spot, deque[tuple[str, bytes]]] = {first: deque(), second: deque()}
-        self.outboxes = {end: Outbox(self._encoder(end), lambda: None) for end in self.ends}
+        self.outboxes = {end: LinkOutbox(self._encoder(end), lambda: None) for end in self.ends}
         self.senders = {end: Sender(end.origin.node) for end in self.ends}
         self.broken: set[Spot] = set()
         """Ends that know that the line is no more."""
@@ -91,7 +91,7 @@ class Spot:
 
     def publish(self, topic: str, count: int = 1) -> None:
         out = Outcome()
-        envelope = Envelope(topic, Kind.TOPIC, b"", False)
+        envelope = Envelope(topic, DestinationKind.TOPIC, b"", False)
         for _ in range(count):
             self.broker.send(envelope, b"x", 1, out)
         self.submit(out)
@@ -114,7 +114,7 @@ class Spots:
 
     def __init__(self, names: str, seed: object = 0) -> None:
         self.members = frozenset(names)
-        self.chance = random.Random(f"spots {seed}")
+        self.rng = random.Random(f"spots {seed}")
         self.nodes = {name: Spot(self, Origin(name, 1)) for name in names}
         self.all_lines: list[Line] = []
 
@@ -169,9 +169,9 @@ class Spots:
     def step(self) -> bool:
         """One outbox is emptied into its line, or one frame arrives; False when nothing is left to do."""
         ways = [(line, end) for line in self.all_lines for end in line.ends]
-        self.chance.shuffle(ways)
+        self.rng.shuffle(ways)
         for line, end in ways:
-            if self.chance.random() < 0.5 and line.outboxes[end].take():
+            if self.rng.random() < 0.5 and line.outboxes[end].take():
                 return True
             if line.frames[end]:
                 self._arrive(line, end)

@@ -14,7 +14,7 @@ import trio.testing
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.storage.format.batch import batch_records
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 
 from .rig import JOBS, ListJournal, Network, Node, peers_of, until
 
@@ -28,7 +28,7 @@ class Trial:
     """One seed: the nodes, their journals over their lives, and what was given to consumers."""
 
     def __init__(self, seed: int, nursery: trio.Nursery) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.network = Network()
         self.peers = peers_of("abc")
         self.nursery = nursery
@@ -44,7 +44,7 @@ class Trial:
         node = Node(self.network, name, self.peers, incarnation=self.lives[name], journal=self.journals[name])
         self.nodes[name] = node
         self.past.append(node)
-        node.subscribe(JOBS, credit=self.chance.choice([1, 3, 10]))
+        node.subscribe(JOBS, credit=self.rng.choice([1, 3, 10]))
         await self.nursery.start(node.run)
         self.nursery.start_soon(self.consume, node)
         self.nursery.start_soon(self.publish, node)
@@ -58,20 +58,20 @@ class Trial:
 
     async def publish(self, node: Node) -> None:
         while self.nodes.get(node.name) is node and not self.faults_end:
-            await trio.sleep(self.chance.expovariate(2.0))
+            await trio.sleep(self.rng.expovariate(2.0))
             if self.nodes.get(node.name) is node:
-                destination = self.chance.choice([JOBS, JOBS, NEWS])
-                node.send(destination, *[b"%d" % next(self.numbers) for _ in range(self.chance.randrange(1, 4))])
+                destination = self.rng.choice([JOBS, JOBS, NEWS])
+                node.send(destination, *[b"%d" % next(self.numbers) for _ in range(self.rng.randrange(1, 4))])
 
     async def consume(self, node: Node) -> None:
         """Ack, or sometimes refuse, whatever is in flight."""
         while self.nodes.get(node.name) is node:
-            await trio.sleep(self.chance.expovariate(8.0))
+            await trio.sleep(self.rng.expovariate(8.0))
             deliveries = list(node.broker.queues.deliveries.values())
             if deliveries and self.nodes.get(node.name) is node:
                 out = Outcome()
-                delivery = self.chance.choice(deliveries)
-                if self.chance.random() < 0.1 and not self.faults_end:
+                delivery = self.rng.choice(deliveries)
+                if self.rng.random() < 0.1 and not self.faults_end:
                     node.broker.refuse(delivery, out)
                     node.submit(out)
                 else:
@@ -79,11 +79,11 @@ class Trial:
 
     async def break_things(self) -> None:
         end = trio.current_time() + FAULT_SECONDS
-        chance = self.chance
+        rng = self.rng
         while trio.current_time() < end:
-            await trio.sleep(chance.uniform(0.2, 8.0))
-            one, other = chance.sample("abc", 2)
-            fault = chance.choice(["cut", "silence", "heal", "heal", "crash", "slow", "flicker"])
+            await trio.sleep(rng.uniform(0.2, 8.0))
+            one, other = rng.sample("abc", 2)
+            fault = rng.choice(["cut", "silence", "heal", "heal", "crash", "slow", "flicker"])
             if fault == "cut":
                 self.network.cut(one, other)
             elif fault == "silence":
@@ -95,11 +95,11 @@ class Trial:
                 self.network.cuts.discard(frozenset((one, other)))
             elif fault == "slow" and one in self.nodes:
                 held = self.nodes[one].committing = trio.Event()
-                await trio.sleep(chance.uniform(0.01, 3.0))
+                await trio.sleep(rng.uniform(0.01, 3.0))
                 held.set()
             elif fault == "crash" and one in self.nodes:
                 self.crash(one)
-                await trio.sleep(chance.uniform(0.0, 4.0))
+                await trio.sleep(rng.uniform(0.0, 4.0))
                 await self.start(one)
         self.network.heal()
         self.faults_end = True
@@ -146,5 +146,5 @@ def bodies_of(journal: ListJournal) -> list[bytes]:
         record.body
         for _, _, data in journal.batches
         for record in batch_records(data)
-        if record.kind == Kind.PUBLISH and record.destination == JOBS
+        if record.kind == RecordKind.PUBLISH and record.destination == JOBS
     ]

@@ -21,7 +21,7 @@ from qmq.config import (
 from qmq.server.node import Node
 from qmq.server.reload import Reloader
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StorageSettings as StoreSettings
+from qmq.storage.format.interfaces import StoreSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.rig import Client, eventually
 from tests.support.network import Fabric
@@ -112,24 +112,24 @@ class MeshRig:
         return node
 
     async def _live(
-        self, node: Node, world: SimulatedWorld, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, node: Node, environment: SimulatedWorld, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         scope, ended = self._ends[node.origin.node] = trio.CancelScope(), trio.Event()
         try:
             with scope:
                 await node.run(task_status)
         except Exception:
-            if not world.dead:
+            if not environment.dead:
                 raise  # what the unwinding of a dead process meets is nobody's business
         finally:
             ended.set()
 
     async def kill(self, name: str) -> None:
         """End this life at once, as `kill -9` does: what its disk had not synced may be lost."""
-        chance = random.Random(f"death of {name} {self._lives[name]}")
+        rng = random.Random(f"death of {name} {self._lives[name]}")
         self.fabric.kill(host_of(self.names.index(name)), False)
-        self._worlds[name].die(chance)
-        self.disks[name].crash(chance)
+        self._worlds[name].die(rng)
+        self.disks[name].crash(rng)
         scope, ended = self._ends[name]
         scope.cancel()
         await ended.wait()
@@ -190,7 +190,7 @@ class MeshRig:
         self._read[name] = peers
         self._lives[name] = self._lives.get(name, -1) + 1
         disk = self.disks.setdefault(name, MemoryDisk())
-        world = self._worlds[name] = SimulatedWorld(
+        environment = self._worlds[name] = SimulatedWorld(
             self.fabric.network(host),
             disk,
             random.Random(f"{name}{self._lives[name] or ''}"),
@@ -198,7 +198,7 @@ class MeshRig:
             0.002,
         )
         store = open_memory_store(disk, node=name, settings=self._stored)
-        return Node(settings, peers, store, world.world, trusts_clock=name in self.trusts_clock)
+        return Node(settings, peers, store, environment.environment, trusts_clock=name in self.trusts_clock)
 
     async def until_linked(self) -> None:
         """Every node has what the others had, and hands out messages."""

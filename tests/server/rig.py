@@ -12,7 +12,7 @@ from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings, U
 from qmq.environment import Pipe
 from qmq.server.node import Node
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StorageSettings as StoreSettings
+from qmq.storage.format.interfaces import StoreSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from qmq.wire.stomp import Connection, Frame, Role
 from tests.support.network import Fabric
@@ -53,13 +53,13 @@ class Rig:
     async def run(self) -> AsyncIterator["Rig"]:
         """Start the node; at the end stop it in order, if it still runs."""
         self.lives += 1
-        chance = random.Random(f"life {self.lives}")
-        world = SimulatedWorld(self.fabric.network(HOST), self.disk, chance, self.skew_us, 0.002).world
+        rng = random.Random(f"life {self.lives}")
+        environment = SimulatedWorld(self.fabric.network(HOST), self.disk, rng, self.skew_us, 0.002).environment
         store = open_memory_store(
             self.disk, node="a", settings=StoreSettings(segment_bytes_max=1 << 20, times_of=times_of)
         )
         async with trio.open_nursery() as nursery:
-            self.node = Node(self.settings, None, store, world, trusts_clock=self.trusts_clock)
+            self.node = Node(self.settings, None, store, environment, trusts_clock=self.trusts_clock)
             await nursery.start(self.node.run)
             yield self
             self.node.stop()

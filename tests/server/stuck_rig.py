@@ -32,8 +32,8 @@ class StuckRig(MeshRig):
 
     def stick(self, *names: str) -> None:
         for name in names:
-            world = self.nodes[name].world
-            world.run_blocking = self._stuck(world.run_blocking)
+            environment = self.nodes[name].environment
+            environment.run_blocking = self._stuck(environment.run_blocking)
 
     def _stuck(self, run_blocking: RunBlocking) -> Any:
         async def wait_and_run(call: Any) -> Any:

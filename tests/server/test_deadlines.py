@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import User
-from qmq.server.runtime.heartbeats import Beats
+from qmq.server.runtime.heartbeats import Heartbeats
 from tests.server.rig import Rig, eventually, send
 
 
@@ -17,7 +17,7 @@ async def test_a_client_that_waits_for_the_disk_is_not_taken_for_silent(
 ) -> None:
     async with Rig(limits={"commit_pending_bytes_max": 1}).run() as rig:
         node = rig.alive
-        run_blocking = node.world.run_blocking
+        run_blocking = node.environment.run_blocking
 
         async def slow(call: Callable[[], object]) -> object:
             await trio.sleep(5.0)
@@ -25,7 +25,7 @@ async def test_a_client_that_waits_for_the_disk_is_not_taken_for_silent(
 
         client = await rig.dial()
         await client.log_in(heart_beat="500,0")
-        monkeypatch.setattr(node.world, "run_blocking", slow)
+        monkeypatch.setattr(node.environment, "run_blocking", slow)
         await client.send(send("/queue/q", "1", "r1"))
         await trio.sleep(0.1)
         await client.send(send("/queue/q", "2", "r2"))
@@ -51,7 +51,7 @@ async def test_beats_that_came_while_the_whole_node_stood_still_count(autojump_c
 
         # As after SIGSTOP and SIGCONT: time has passed, and nobody has looked at the socket yet.
         autojump_clock.jump(60.0)
-        session._check_beats(trio.current_time())
+        session._check_heartbeats(trio.current_time())
 
         await client.send(send("/topic/t", "x", "r"))
         assert await client.receipt() == "r"
@@ -77,7 +77,7 @@ async def test_the_time_for_a_login_holds_while_its_password_check_waits(
 
         assert error.head.headers["error-code"] == "login-timeout"
         assert trio.current_time() - began < 2.0
-        await eventually(lambda: rig.alive.door.pending == 0)
+        await eventually(lambda: rig.alive.admission.pending == 0)
 
 
 async def test_connections_that_are_gone_leave_no_deadline_behind(autojump_clock: MockClock) -> None:
@@ -94,7 +94,7 @@ async def test_connections_that_are_gone_leave_no_deadline_behind(autojump_clock
 
 
 async def test_a_forgotten_deadline_is_not_asked_again(autojump_clock: MockClock) -> None:
-    beats = Beats()
+    beats = Heartbeats()
     asked: list[str] = []
 
     def check(name: str) -> Callable[[float], float | None]:

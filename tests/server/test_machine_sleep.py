@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.environment import World
-from qmq.server.main import real_world
+from qmq.environment import Environment
+from qmq.server.main import real_environment
 from qmq.server.runtime.clock import system_clock
 from qmq.server.runtime.worker import Worker
 from tests.server.mesh_rig import MeshRig
@@ -21,9 +21,9 @@ ASLEEP = 3600.0
 
 
 @pytest.fixture
-def real() -> Iterator[World]:
+def real() -> Iterator[Environment]:
     with Worker("tests") as commits:
-        yield real_world(commits)
+        yield real_environment(commits)
 
 
 def sleep_machine(patch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,9 @@ def sleep_machine(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no clock that counts its sleep")
-def test_a_real_nodes_boot_clock_counts_the_sleep_of_its_machine(real: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_nodes_boot_clock_counts_the_sleep_of_its_machine(
+    real: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
     awake = real.boot_seconds()
     after = time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -39,8 +39,8 @@ async def test_a_receipted_message_survives_a_crash_right_after_the_receipt(auto
             await writer.send(send("/queue/q", "job", "1"), send("/fanout/f", "news", "2"))
             assert [await writer.receipt(), await writer.receipt()] == ["1", "2"]
             raise RuntimeError("the process dies here")
-    rig.disk.crash(rig.fabric.chance)
-    rig.fabric = type(rig.fabric)(rig.fabric.chance)
+    rig.disk.crash(rig.fabric.rng)
+    rig.fabric = type(rig.fabric)(rig.fabric.rng)
 
     async with rig.run():
         reader = await rig.connect()
@@ -302,7 +302,7 @@ async def test_a_silent_connection_is_closed_after_the_login_time(autojump_clock
 
         assert error.head.headers["error-code"] == "login-timeout"
         assert 2.9 <= trio.current_time() - began < 5.0
-        await eventually(lambda: rig.alive.door.pending == 0)
+        await eventually(lambda: rig.alive.admission.pending == 0)
 
 
 async def test_users_log_in_with_their_passcode_and_nobody_else_does(autojump_clock: MockClock) -> None:
@@ -382,7 +382,7 @@ async def test_a_full_disk_refuses_new_messages_while_queues_drain(autojump_cloc
         await client.receipt()
         message = await client.next("MESSAGE")
         rig.disk.capacity_bytes = rig.disk.used_bytes() + 4096
-        await rig.alive.checkpoints.look_at_space()
+        await rig.alive.checkpoints.check_space()
 
         await client.send(send("/queue/q", "more", "refused"))
         error = await client.next("ERROR")
@@ -478,8 +478,8 @@ async def test_a_transaction_cut_by_a_crash_leaves_all_or_nothing(autojump_clock
                 await client.send("BEGIN\ntransaction:t\n\n", *frames, "COMMIT\ntransaction:t\nreceipt:c\n\n")
                 await client.send(send("/queue/other", "x"))
                 await client.until_closed()
-        rig.disk.crash(rig.fabric.chance)
-        rig.fabric = type(rig.fabric)(rig.fabric.chance)
+        rig.disk.crash(rig.fabric.rng)
+        rig.fabric = type(rig.fabric)(rig.fabric.rng)
 
         async with rig.run():
             queues = [name for name in rig.alive.broker.queues.by_name if name != "/queue/other"]

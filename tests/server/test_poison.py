@@ -171,7 +171,7 @@ async def test_letter_and_message_are_one_on_every_node_after_the_owner_is_kille
         message = await client.next("MESSAGE")
         await client.send(f"NACK\nid:{message.head.headers['ack']}\nrequeue:false\n\n")
         await eventually(lambda: depths(rig.nodes["a"]).get(DEAD, 0) == 1)
-        await rig.nodes["a"].all_told()
+        await rig.nodes["a"].flushed()
         await rig.kill("a")
         await rig.start("a")
         await rig.until_linked()
@@ -196,7 +196,7 @@ async def test_other_nodes_know_how_often_a_message_has_failed(autojump_clock: M
         have = rig.nodes["a"].received_vector
         await eventually(lambda: rig.nodes["b"].received_vector() == have() and not rig.nodes["a"].sessions)
 
-        await rig.nodes["b"].all_told()
+        await rig.nodes["b"].flushed()
         await rig.nodes["b"].checkpoints.checkpoint()
 
         rows = rig.nodes["b"].store.queues.page("a", JOBS, 4, None, 0, 9)

@@ -241,6 +241,6 @@ async def test_a_client_that_does_not_read_what_it_should_acknowledge_is_let_go(
         await sender.receipt()
         await trio.sleep(30)
 
-        assert not any(session.held_back for session in rig.alive.sessions.values())
+        assert not any(session.deferred for session in rig.alive.sessions.values())
         assert len(rig.alive.sessions) == 1
         assert depths(rig.alive)[JOBS] == 301

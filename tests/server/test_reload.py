@@ -339,7 +339,7 @@ def parts(node: Node) -> dict[str, object]:
         "retained": slots(broker.retained),
         "rules": {**slots(rules), "prefetch_default": rules.prefetch_default},
         "logins": node.logins._limits,
-        "door": node.door._limits,
+        "door": node.admission._limits,
     }
 
 

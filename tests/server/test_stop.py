@@ -54,7 +54,7 @@ async def test_nobody_logs_in_any_more_while_others_leave(autojump_clock: MockCl
     async with rig.run():
         await rig.connect()
         late = await rig.dial()
-        await eventually(lambda: rig.alive.door.pending == 1)
+        await eventually(lambda: rig.alive.admission.pending == 1)
         rig.alive.stop()
         await trio.sleep(0.5)
         await late.send("CONNECT\naccept-version:1.2\n\n")
@@ -113,7 +113,7 @@ async def amid_a_checkpoint(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await client.send(send("/queue/q", "short-lived", "r", ttl="5000"))
     await client.receipt()
     begun = slow_checkpoints(rig.alive, monkeypatch, seconds=20.0)
-    rig.alive.checkpoint_soon()
+    rig.alive.schedule_checkpoint()
     await begun.wait()
     await client.send(send("/queue/q", "kept", "r"))
     await client.receipt()
@@ -122,7 +122,7 @@ async def amid_a_checkpoint(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 def slow_checkpoints(node: Node, monkeypatch: pytest.MonkeyPatch, seconds: float) -> trio.Event:
     """Let each checkpoint take a while; set when one has begun."""
     begun = trio.Event()
-    run_blocking = node.world.run_blocking
+    run_blocking = node.environment.run_blocking
 
     async def slowly(call: Any) -> Any:
         if getattr(call, "func", None) == node.store.checkpoint:
@@ -130,7 +130,7 @@ def slow_checkpoints(node: Node, monkeypatch: pytest.MonkeyPatch, seconds: float
             await trio.sleep(seconds)
         return await run_blocking(call)
 
-    monkeypatch.setattr(node.world, "run_blocking", slowly)
+    monkeypatch.setattr(node.environment, "run_blocking", slowly)
     return begun
 
 

@@ -28,7 +28,7 @@ from qmq.server.node import Node
 from qmq.server.reload import Reloader
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StorageSettings as StoreSettings
+from qmq.storage.format.interfaces import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_memory_store
 from tests.simulation.pauses import HOST, Pauses
 from tests.simulation.plan import Plan
@@ -105,7 +105,7 @@ class Member:
         self.disk_is_told_to_fail = False
         self.is_stopping = False
         self._plan = plan
-        self._chance = random.Random()
+        self._rng = random.Random()
         """How this life ends; of each life its own."""
         self._peers = peers
         """The file as it is now."""
@@ -116,7 +116,7 @@ class Member:
         self._trace = trace
         self._disk_seconds = plan.disk_seconds
         self._skew_us = plan.skews_us[plan.nodes.index(name)]
-        self._world: SimulatedWorld | None = None
+        self._environment: SimulatedWorld | None = None
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._settings = NodeSettings(
@@ -139,7 +139,7 @@ class Member:
     @property
     def is_alive(self) -> bool:
         """Whether it is up, and not dead and only taking a moment to unwind: its disk belongs to its next life then."""
-        return self.up and self._world is not None and not self._world.dead
+        return self.up and self._environment is not None and not self._environment.dead
 
     def has_read(self, version: int) -> bool:
         return self._peers.version >= version
@@ -161,11 +161,11 @@ class Member:
         self.lives += 1
         self.gone.clear()
         plan = self._plan
-        self._chance = random.Random(f"deaths/{plan.seed}/{self.name}/{self.lives}")
+        self._rng = random.Random(f"deaths/{plan.seed}/{self.name}/{self.lives}")
         self._fabric.revive(self.host)
-        chance = random.Random(f"{plan.seed}/{self.name}/{self.lives}")
-        self._world = SimulatedWorld(
-            self._fabric.network(self.host), self.disk, chance, self._skew_us, self._disk_seconds
+        rng = random.Random(f"{plan.seed}/{self.name}/{self.lives}")
+        self._environment = SimulatedWorld(
+            self._fabric.network(self.host), self.disk, rng, self._skew_us, self._disk_seconds
         )
         self.store = open_memory_store(
             self.disk,
@@ -179,60 +179,60 @@ class Member:
             ),
         )
         self._told = self._peers
-        self.node = Node(self._settings_of_life(), self._peers, self.store, self._world.world)
+        self.node = Node(self._settings_of_life(), self._peers, self.store, self._environment.environment)
         self.up = True
         self.is_stopping = False
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self.born_at = trio.current_time()
         self._trace.note(f"{self.name} starts as {self.node.origin}")
-        nursery.start_soon(self._live, self.node, self._world)
+        nursery.start_soon(self._live, self.node, self._environment)
 
     def _settings_of_life(self) -> NodeSettings:
         plan = self._plan
         if plan.quiet or random.Random(f"changing/{plan.seed}").random() >= CHANGING_SHARE:
             return self._settings
-        chance = random.Random(f"after/{plan.seed}/{self.name}/{self.lives}")
-        after = chance.choice((MESH.takeover_after_seconds, AFTER_LONGER_SECONDS))
+        rng = random.Random(f"after/{plan.seed}/{self.name}/{self.lives}")
+        after = rng.choice((MESH.takeover_after_seconds, AFTER_LONGER_SECONDS))
         return self._settings.model_copy(update={"mesh": MESH.model_copy(update={"takeover_after_seconds": after})})
 
-    async def _live(self, node: Node, world: SimulatedWorld) -> None:
+    async def _live(self, node: Node, environment: SimulatedWorld) -> None:
         HOST.set(self.host)
         try:
             with self._scope:
                 await node.run()
         except Exception as error:
-            self._judge(error, world)
-        if not world.dead:
+            self._judge(error, environment)
+        if not environment.dead:
             self._trace.note(f"{self.name} has ended")
             self._fabric.kill(self.host, silently=False)
-            world.dead = True
+            environment.dead = True
             if self.disk_is_told_to_fail:
                 # The machine is repaired, and what the disk had not synced is gone.
-                self.disk.crash(self._chance)
+                self.disk.crash(self._rng)
                 self.disk_is_told_to_fail = False
         self.up = False
         self._ended.set()
 
-    def _judge(self, error: Exception, world: SimulatedWorld) -> None:
-        if world.dead:
+    def _judge(self, error: Exception, environment: SimulatedWorld) -> None:
+        if environment.dead:
             return  # what the unwinding of a dead process meets is nobody's business
         if not (self.disk_is_told_to_fail and _only_broken_log(error)):
             self.escaped.append(error)
 
     async def crash(self, *, silently: bool, wipe: bool = False) -> None:
         """End this life at once, as `kill -9` or a power cut does."""
-        if not self.up or self._world is None:
+        if not self.up or self._environment is None:
             return
         self._trace.note(f"{self.name} {'loses power' if silently else 'is killed'}{' and its disk' if wipe else ''}")
         self._fabric.kill(self.host, silently)
-        self._world.die(self._chance)
+        self._environment.die(self._rng)
         if wipe:
             self.disk.wipe()
             self.store = None
             self.damaged.clear()
         else:
-            self.disk.crash(self._chance)
+            self.disk.crash(self._rng)
         self.disk_is_told_to_fail = False
         self._scope.cancel()
         self._pauses.end(self.host)  # the dead unwind; nothing that they do is seen any more
@@ -246,10 +246,10 @@ class Member:
 
     async def be_caught_at_work(self) -> None:
         """Wait until this node uses its disk, and a moment longer; not for ever."""
-        if self.up and self._world is not None:
+        if self.up and self._environment is not None:
             with trio.move_on_after(WORK_SECONDS_MAX):
-                await self._world.disk_asked()
-                await trio.sleep(self._chance.random() * self._plan.disk_seconds)
+                await self._environment.disk_asked()
+                await trio.sleep(self._rng.random() * self._plan.disk_seconds)
 
     async def stop(self) -> None:
         """An orderly end."""
@@ -264,20 +264,20 @@ class Member:
         if self.is_alive:
             self._trace.note(f"{self.name}: the disk begins to fail")
             self.disk_is_told_to_fail = True
-            self.disk.fail_at(self._chance.randrange(6))
+            self.disk.fail_at(self._rng.randrange(6))
             await self._ended.wait()
 
     def step_clock(self, seconds: float) -> None:
         """Let the wall clock jump; it stays wrong."""
         self._skew_us += int(seconds * 1_000_000)
-        if self._world is not None:
-            self._world.skew_us = self._skew_us
+        if self._environment is not None:
+            self._environment.skew_us = self._skew_us
 
     def slow_disk(self, seconds: float | None) -> None:
         """From now on a disk call takes up to `seconds`; None: what the plan says."""
         self._disk_seconds = self._plan.disk_seconds if seconds is None else seconds
-        if self._world is not None:
-            self._world.disk_seconds = self._disk_seconds
+        if self._environment is not None:
+            self._environment.disk_seconds = self._disk_seconds
 
     def set_full_disk(self, full: bool, *, to_the_last_byte: bool = False) -> None:
         """A disk on which only the reserve is left, or of that only what its file holds, or one with room again."""

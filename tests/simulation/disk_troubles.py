@@ -41,7 +41,7 @@ from qmq.config import (
 from qmq.errors import StorageError
 from qmq.server.node import Node
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StorageSettings as StoreSettings
+from qmq.storage.format.interfaces import StoreSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.rig import HOST, PORT, Client, send, subscribe
 from tests.simulation.determinism import run_seeded
@@ -79,7 +79,7 @@ class Trouble(StrEnum):
     TAKEN = "not one byte"
 
 
-NO_ROOM = (Trouble.FULL, Trouble.TAKEN)
+NO_SPACE = (Trouble.FULL, Trouble.TAKEN)
 
 
 class TroubledDisk(MemoryDisk):
@@ -107,7 +107,7 @@ class TroubledDisk(MemoryDisk):
         if number == self._at:
             self._power()
             self.began.set()
-            if self._trouble in NO_ROOM:
+            if self._trouble in NO_SPACE:
                 left = RESERVE_BYTES if self._trouble is Trouble.FULL else self.reserved_bytes
                 self.capacity_bytes = self.used_bytes() + left
             else:
@@ -149,7 +149,7 @@ class Trial:
         self.calls = 0
         """Of the disk, in the life under load."""
         self._trouble = trouble
-        self._chance = random.Random(f"trouble/{seed}/{point}")
+        self._rng = random.Random(f"trouble/{seed}/{point}")
         self._told = Told()
         self._fabric = Fabric(random.Random(f"trouble/network/{seed}"))
         self._disk = TroubledDisk()
@@ -168,55 +168,57 @@ class Trial:
         """Load, trouble, recovery, perhaps another cut, and the comparison."""
         await self._live(self._load, self.point, self._trouble)
         self.calls = self._disk.made
-        if self.point is not None and self._chance.random() < 0.5:
-            await self._live(self._wait, self._chance.randrange(RECOVERY_CALLS), Trouble.POWER)
+        if self.point is not None and self._rng.random() < 0.5:
+            await self._live(self._wait, self._rng.randrange(RECOVERY_CALLS), Trouble.POWER)
         await self._live(self._compare, None, Trouble.POWER)
 
     async def _live(self, body: Body, at: int | None, trouble: Trouble) -> None:
         """The node runs until it has ended, or until its power goes; `body` stops it in order."""
         self._lives += 1
-        chance = random.Random(f"life/{self._seed}/{self._lives}")
+        rng = random.Random(f"life/{self._seed}/{self._lives}")
         self._fabric.revive(HOST)
-        world = SimulatedWorld(self._fabric.network(HOST), self._disk, chance, 0, 0.002)
+        environment = SimulatedWorld(self._fabric.network(HOST), self._disk, rng, 0, 0.002)
 
         def power() -> None:
             self._fabric.kill(HOST, False)
-            world.dead = True
+            environment.dead = True
 
         self._disk.arm(at, trouble, power)
         try:
-            node = Node(self._settings, None, open_memory_store(self._disk, node="a", settings=STORED), world.world)
+            node = Node(
+                self._settings, None, open_memory_store(self._disk, node="a", settings=STORED), environment.environment
+            )
         except (OSError, StorageError):
             # While the stores were opened, or while the new life was written down.
             if not self._disk.began.is_set():
                 raise
-            self._disk.crash(self._chance)
+            self._disk.crash(self._rng)
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run, node, world)
+            nursery.start_soon(self._run, node, environment)
             nursery.start_soon(self._guarded, body, node)
-            nursery.start_soon(self._watch, world, nursery.cancel_scope)
+            nursery.start_soon(self._watch, environment, nursery.cancel_scope)
             await node.ended.wait()
             nursery.cancel_scope.cancel()
-        if world.dead or self._disk.began.is_set():
+        if environment.dead or self._disk.began.is_set():
             self._fabric.kill(HOST, False)
-            world.die(self._chance)
-            self._disk.crash(self._chance)
+            environment.die(self._rng)
+            self._disk.crash(self._rng)
 
-    async def _run(self, node: Node, world: SimulatedWorld) -> None:
+    async def _run(self, node: Node, environment: SimulatedWorld) -> None:
         try:
             await node.run()
         except Exception:
             # What a node without power meets is nobody's business; one whose disk fails has to end.
-            if not world.dead and (self._trouble is not Trouble.FAILURE or not self._disk.began.is_set()):
+            if not environment.dead and (self._trouble is not Trouble.FAILURE or not self._disk.began.is_set()):
                 raise
         node.ended.set()
 
-    async def _watch(self, world: SimulatedWorld, scope: trio.CancelScope) -> None:
+    async def _watch(self, environment: SimulatedWorld, scope: trio.CancelScope) -> None:
         await self._disk.began.wait()
-        if world.dead:
+        if environment.dead:
             scope.cancel()
-        elif self._trouble in NO_ROOM:
+        elif self._trouble in NO_SPACE:
             await trio.sleep(FULL_SECONDS)
             self._disk.make_room()
 
@@ -240,7 +242,7 @@ class Trial:
                 await done.wait()
             await trio.sleep(QUIET_SECONDS)
             nursery.cancel_scope.cancel()
-        if self._trouble in NO_ROOM:
+        if self._trouble in NO_SPACE:
             await self._once_more()
         node.stop()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.dots import Dot, Origin
 from qmq.storage.format.batch import BATCH_MAGIC, BatchHead, batch_records, claimed_end, read_head
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 from qmq.storage.format.segment import scan
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Sent, id_of
@@ -136,7 +136,7 @@ def records_of(batch: bytes) -> Iterator[tuple[Dot, str]]:
     head = read_head(batch)
     assert head is not None
     for record in batch_records(batch):
-        yield Dot(head.origin, record.sequence), id_of(record.body) if record.kind == Kind.PUBLISH else ""
+        yield Dot(head.origin, record.sequence), id_of(record.body) if record.kind == RecordKind.PUBLISH else ""
 
 
 def destroyed(batches: Iterable[bytes], before: bytes, after: bytes) -> Held:
@@ -196,7 +196,7 @@ def published(logs: Iterable[Log]) -> dict[Dot, Published]:
                     continue
                 done.add((origin, head.first))
                 for record in batch_records(data):
-                    if record.kind == Kind.PUBLISH and record.destination != DEAD_LETTERS:
+                    if record.kind == RecordKind.PUBLISH and record.destination != DEAD_LETTERS:
                         dot = Dot(origin, record.sequence)
                         found[dot] = Published(id_of(record.body), record.destination, record.body)
     return found

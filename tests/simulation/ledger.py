@@ -162,17 +162,17 @@ class Ledger:
     expired: dict[str, float] = field(default_factory=dict)
     """Timed message → seconds after it was sent when its dead letter was read; of meshes of first lives."""
     turns: Turns = field(default_factory=Turns)
-    hands: dict[str, object] = field(default_factory=dict)
+    outstanding: dict[str, object] = field(default_factory=dict)
     """Message → the consumer, alive, that was given it and has not acknowledged it."""
     gaps: list[Gap] = field(default_factory=list)
     """What subscribers of fanouts were told to be missing."""
     wrongs: list[str] = field(default_factory=list)
 
-    def send(self, publisher: str, number: int, node: str, destination: str, chance: random.Random) -> Sent:
+    def send(self, publisher: str, number: int, node: str, destination: str, rng: random.Random) -> Sent:
         """A new message with a body that nothing else has; some hold NULs, some are larger than a segment."""
         message_id = f"{publisher}.{number}"
-        size = chance.choice((0, 10, 10, 100, 100, 700, 6000))
-        body = message_id.encode() + b"\0" + chance.randbytes(size)
+        size = rng.choice((0, 10, 10, 100, 100, 700, 6000))
+        body = message_id.encode() + b"\0" + rng.randbytes(size)
         message = Sent(message_id, publisher, number, destination, body, trio.current_time(), node)
         self.sent[message_id] = message
         return message
@@ -228,10 +228,10 @@ class Ledger:
 
     def take_in_hand(self, message_id: str, who: object) -> None:
         """A consumer is given a message that it is going to keep for a while."""
-        other = self.hands.get(message_id)
+        other = self.outstanding.get(message_id)
         if other is not None:
             self.wrongs.append(f"I24 two hands: {message_id} was given to {who} while {other} had it")
-        self.hands[message_id] = who
+        self.outstanding[message_id] = who
 
     def receipt_of_ack(self, message_id: str, node: str, *, for_good: bool = False) -> None:
         """A consumer hears from `node` that its ACK is recorded; `for_good`: at the level `quorum`, and not less."""

@@ -15,7 +15,7 @@ from tests.simulation.cluster import Member
 from tests.simulation.pauses import Pauses
 from tests.simulation.trace import Trace
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """A small part of a lease: who wrongly hands out does so for as long as a cut or a pause lasts."""
 
 
@@ -43,7 +43,7 @@ class Lookout:
     async def run(self) -> None:
         """Look for ever."""
         while True:
-            await trio.sleep(LOOK_SECONDS)
+            await trio.sleep(POLL_SECONDS)
             self.look()
 
     def look(self) -> None:
@@ -102,4 +102,4 @@ def handed_out_by(member: Member) -> list[str]:
     """The owners whose messages a node would give to a consumer that came now."""
     assert member.node is not None
     queues = member.node.broker.queues
-    return [] if queues.held else sorted(queues.handover.serves)
+    return [] if queues.held else sorted(queues.handoff.serves)

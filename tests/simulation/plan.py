@@ -239,22 +239,22 @@ class Plan:
 
 def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | None = None, size: int = 0) -> Plan:
     """The plan of `seed`: the same on every machine. `family` and `size` (of the mesh) replace what the seed draws."""
-    chance = random.Random(f"plan/{seed}")
-    drawn_size = chance.choice(SIZES)
-    seconds = chance.uniform(4, 6.5)
-    drawn = chance.choices(list(SHARES), list(SHARES.values()))[0]
+    rng = random.Random(f"plan/{seed}")
+    drawn_size = rng.choice(SIZES)
+    seconds = rng.uniform(4, 6.5)
+    drawn = rng.choices(list(SHARES), list(SHARES.values()))[0]
     family = family or drawn
     is_long = family in (Family.TAKEOVERS, Family.AWAY, Family.RESTARTS) or (
-        family is Family.ALL and chance.random() < LONG_SHARE
+        family is Family.ALL and rng.random() < LONG_SHARE
     )
-    changes = family is Family.CHANGES or (family is Family.ALL and chance.random() < CHANGE_SHARE)
+    changes = family is Family.CHANGES or (family is Family.ALL and rng.random() < CHANGE_SHARE)
     nodes = tuple(f"n{number}" for number in range(1, (size or drawn_size) + 1))
     if changes and len(nodes) == 3:
         nodes += ("n4",)  # of two nodes none can be retired
     newcomer = nodes[-1] if changes else ""
     if is_long:
         seconds += TAKEOVER_SECONDS
-    faults = _Draw(chance, family, nodes, newcomer, is_long).faults(seconds)
+    faults = _Draw(rng, family, nodes, newcomer, is_long).faults(seconds)
     plan = Plan(
         seed=seed,
         family=family,
@@ -264,22 +264,22 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
         seconds=seconds,
         faults=faults,
         kept=tuple(range(len(faults))),
-        latency_seconds=chance.choice((0.0002, 0.001, 0.005)),
-        disk_seconds=chance.choice((0.001, 0.005, 0.03)),
-        skews_us=tuple(chance.choice((0, 0, chance.randint(-3600, 3600) * 1_000_000)) for _ in nodes),
-        segment_bytes=chance.choice((4096, 16384, 1 << 20)),
-        checkpoint_bytes=chance.choice((3000, 12000, 1 << 20)),
+        latency_seconds=rng.choice((0.0002, 0.001, 0.005)),
+        disk_seconds=rng.choice((0.001, 0.005, 0.03)),
+        skews_us=tuple(rng.choice((0, 0, rng.randint(-3600, 3600) * 1_000_000)) for _ in nodes),
+        segment_bytes=rng.choice((4096, 16384, 1 << 20)),
+        checkpoint_bytes=rng.choice((3000, 12000, 1 << 20)),
         # A member whose disk is gone needs what the others dropped, and only retention may have done that.
-        journal_keep_bytes=1 << 30 if _loses_disks(faults) else chance.choice((8192, 1 << 30)),
+        journal_keep_bytes=1 << 30 if _loses_disks(faults) else rng.choice((8192, 1 << 30)),
         journal_bytes_max=1 << 40,
-        buffer_bytes=chance.choice((3000, 16384, 1 << 16)),
-        subscriber_buffer_bytes=chance.choice((2000, 4 << 20)),
-        commit_pending_bytes=chance.choice((2000, 16 << 20)),
-        publishers=chance.randint(1, 3),
-        followers=chance.randint(1, 3),
-        consumers=chance.randint(1, 3),
-        prefetch=chance.choice((1, 2, 5, 20)),
-        core=_draw_core(chance, nodes) if faults and not changes else (),
+        buffer_bytes=rng.choice((3000, 16384, 1 << 16)),
+        subscriber_buffer_bytes=rng.choice((2000, 4 << 20)),
+        commit_pending_bytes=rng.choice((2000, 16 << 20)),
+        publishers=rng.randint(1, 3),
+        followers=rng.randint(1, 3),
+        consumers=rng.randint(1, 3),
+        prefetch=rng.choice((1, 2, 5, 20)),
+        core=_draw_core(rng, nodes) if faults and not changes else (),
     )
     if family is Family.AWAY or (faults and random.Random(f"short/{seed}").random() < SHORT_SHARE):
         plan = replace(
@@ -292,46 +292,46 @@ def _loses_disks(faults: tuple[Fault, ...]) -> bool:
     return any(NEMESES[fault.name].loses_disk for fault in faults)
 
 
-def _draw_core(chance: random.Random, nodes: tuple[str, ...]) -> tuple[str, ...]:
+def _draw_core(rng: random.Random, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """Mostly none."""
-    if chance.random() > CORE_SHARE:
+    if rng.random() > CORE_SHARE:
         return ()
-    return tuple(sorted(chance.sample(nodes, len(nodes) // 2 + 1)))
+    return tuple(sorted(rng.sample(nodes, len(nodes) // 2 + 1)))
 
 
 class _Draw:
     """The script of one seed."""
 
     def __init__(
-        self, chance: random.Random, family: Family, nodes: tuple[str, ...], newcomer: str, is_long: bool
+        self, rng: random.Random, family: Family, nodes: tuple[str, ...], newcomer: str, is_long: bool
     ) -> None:
-        self._chance = chance
+        self._rng = rng
         self._nodes = nodes
         self._is_long = is_long
         self._weights = {name: weight for name, weight in family.value.items() if newcomer or name not in MEMBERSHIP}
         few = (len(nodes) - bool(newcomer) - 1) // 2
         self._mixed = family is Family.ALL
-        self._minority = chance.sample(nodes[: len(nodes) - bool(newcomer)], few) if self._mixed else list(nodes[:few])
+        self._minority = rng.sample(nodes[: len(nodes) - bool(newcomer)], few) if self._mixed else list(nodes[:few])
 
     def faults(self, seconds: float) -> tuple[Fault, ...]:
         """In the order of their times, all before `seconds`."""
         if not self._weights:
             return ()
-        chance = self._chance
+        rng = self._rng
         faults: list[Fault] = []
         at = FIRST_FAULT_SECONDS
-        pace = chance.choice(TAKEOVER_PACES if self._is_long else PACES)
+        pace = rng.choice(TAKEOVER_PACES if self._is_long else PACES)
         while True:
-            at += chance.uniform(0.1, 2 * pace)
+            at += rng.uniform(0.1, 2 * pace)
             if at >= seconds:
                 return tuple(faults)
             faults.append(self._fault(at))
 
     def _fault(self, at: float) -> Fault:
-        chance = self._chance
-        nemesis = NEMESES[chance.choices(list(self._weights), list(self._weights.values()))[0]]
-        node, other = chance.sample(self._nodes, 2)
+        rng = self._rng
+        nemesis = NEMESES[rng.choices(list(self._weights), list(self._weights.values()))[0]]
+        node, other = rng.sample(self._nodes, 2)
         if nemesis.minority or (self._mixed and nemesis.loses_disk):
-            node = chance.choice(self._minority)
-        lasts = chance.choice(TAKEOVER_LENGTHS if self._is_long else LENGTHS) * chance.uniform(0.5, 1.5)
+            node = rng.choice(self._minority)
+        lasts = rng.choice(TAKEOVER_LENGTHS if self._is_long else LENGTHS) * rng.uniform(0.5, 1.5)
         return Fault(at, nemesis.name, node, other if nemesis.takes_two else "", lasts)

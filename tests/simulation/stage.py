@@ -53,13 +53,13 @@ class Stage:
             if member.name != self.plan.newcomer:
                 self.start(member)
 
-    async def grow(self, chance: random.Random, seconds: float) -> None:
+    async def grow(self, rng: random.Random, seconds: float) -> None:
         """Let every node go by the file that names the newcomer, and start that; once."""
         if self.plan.newcomer:
             peers = peers_of(self.plan, is_grown=True)
-            for member in chance.sample(list(self.by_name.values()), len(self.by_name)):
+            for member in rng.sample(list(self.by_name.values()), len(self.by_name)):
                 await member.read(peers)
-                await trio.sleep(chance.random() * seconds / 2)
+                await trio.sleep(rng.random() * seconds / 2)
             self.start(self.by_name[self.plan.newcomer])
 
     def leave(self, member: Member) -> None:

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from qmq.dots import Dot, Origin
 from qmq.storage.format.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
-from qmq.storage.format.record import Kind, pack_envelope, pack_record
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from tests.simulation.checks import alarms, can_decide, fanouts, members, moves, queues, records, toil, topics, turns
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
@@ -20,7 +20,7 @@ FANOUT, QUEUE = "/fanout/a", "/queue/x"
 def batch(origin: Origin, first: int, *messages: Sent) -> tuple[BatchHead, bytes]:
     """One batch of PUBLISH records that begins at `first`."""
     records = [
-        pack_record(first + number, 1, Kind.PUBLISH, 0, pack_envelope(message.destination, b""), message.body)
+        pack_record(first + number, 1, RecordKind.PUBLISH, 0, pack_envelope(message.destination, b""), message.body)
         for number, message in enumerate(messages)
     ]
     data = encode_batch(origin, records, first, first + len(records) - 1, 1, 1)
@@ -34,8 +34,8 @@ def ledger_with(*destinations: str, receipted: bool = True) -> tuple[Ledger, lis
     ledger = Ledger()
 
     async def send() -> list[Sent]:
-        chance = random.Random(1)
-        return [ledger.send("p0", number, "n1", name, chance) for number, name in enumerate(destinations, 1)]
+        rng = random.Random(1)
+        return [ledger.send("p0", number, "n1", name, rng) for number, name in enumerate(destinations, 1)]
 
     sent = trio.run(send, clock=MockClock())
     for message in sent:
@@ -296,14 +296,14 @@ def test_a_second_delivery_after_the_receipt_of_its_ack_is_counted_by_the_level_
 
 
 def test_a_torn_transaction_is_found() -> None:
-    ledger, (one, two, alone) = ledger_with(FANOUT, QUEUE, QUEUE)
+    ledger, (one, two, isolated_mode) = ledger_with(FANOUT, QUEUE, QUEUE)
     one.transaction = two.transaction = 1
 
     def wrongs(*messages: Sent) -> int:
         logged = published([{N1: [batch(N1, 1, *messages)]}])
         return len(records.torn_transactions(logged, ledger, Excuses()))
 
-    assert (wrongs(one, two), wrongs(alone), wrongs(one, alone)) == (0, 0, 1)
+    assert (wrongs(one, two), wrongs(isolated_mode), wrongs(one, isolated_mode)) == (0, 0, 1)
 
 
 def test_a_topic_message_that_a_listener_missed_is_found_once_interest_has_spread() -> None:

@@ -250,7 +250,7 @@ def test_a_host_without_power_is_silent_until_it_is_back() -> None:
 
 
 def test_a_slow_line_brings_bytes_at_its_rate_in_pieces_and_what_stands_in_it_when_it_ends_comes_at_once() -> None:
-    arrivals: list[tuple[float, int]] = []
+    takeover_sync: list[tuple[float, int]] = []
 
     async def main() -> None:
         fabric = Fabric(random.Random(1))
@@ -263,12 +263,12 @@ def test_a_slow_line_brings_bytes_at_its_rate_in_pieces_and_what_stands_in_it_wh
         began = trio.current_time()
         for _ in range(3):
             data = await far.receive_some(1000)
-            arrivals.append((trio.current_time() - began, len(data)))
+            takeover_sync.append((trio.current_time() - began, len(data)))
         fabric.speed_up("a", "b")
         data = await far.receive_some(1000)
-        arrivals.append((trio.current_time() - began, len(data)))
+        takeover_sync.append((trio.current_time() - began, len(data)))
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
-    assert [size for _, size in arrivals] == [10, 10, 10, 70]
-    assert [round(at, 1) for at, _ in arrivals] == [0.1, 0.2, 0.3, 0.3]
+    assert [size for _, size in takeover_sync] == [10, 10, 10, 70]
+    assert [round(at, 1) for at, _ in takeover_sync] == [0.1, 0.2, 0.3, 0.3]

@@ -26,7 +26,7 @@ def test_the_clock_is_virtual_and_skewed() -> None:
     async def main(sim: SimulatedWorld, disk: MemoryDisk) -> None:
         await trio.sleep(1)
 
-        assert sim.world.now_us() == EPOCH_US + 5 + 1_000_000
+        assert sim.environment.now_us() == EPOCH_US + 5 + 1_000_000
 
     run(main)
 
@@ -34,10 +34,10 @@ def test_the_clock_is_virtual_and_skewed() -> None:
 def test_a_blocking_call_takes_time_and_hands_on_what_it_raises() -> None:
     async def main(sim: SimulatedWorld, disk: MemoryDisk) -> None:
         began = trio.current_time()
-        assert await sim.world.run_blocking(lambda: 7) == 7
+        assert await sim.environment.run_blocking(lambda: 7) == 7
         assert trio.current_time() > began
         with pytest.raises(KeyError):
-            await sim.world.run_blocking(lambda: {}["missing"])
+            await sim.environment.run_blocking(lambda: {}["missing"])
 
     run(main)
 
@@ -47,7 +47,7 @@ def test_a_cancelled_call_is_finished_first() -> None:
         done: list[int] = []
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(sim.world.run_blocking, lambda: done.append(1))
+                nursery.start_soon(sim.environment.run_blocking, lambda: done.append(1))
                 await trio.testing.wait_all_tasks_blocked()
                 scope.cancel()
 
@@ -73,14 +73,14 @@ def test_a_call_that_death_interrupts_gets_through_any_part_of_its_work() -> Non
             @nursery.start_soon
             async def ask() -> None:
                 with pytest.raises(WorldEndedError):
-                    await sim.world.run_blocking(work)
+                    await sim.environment.run_blocking(work)
 
             await trio.testing.wait_all_tasks_blocked()
-            sim.die(chance)
-        disk.crash(chance)
+            sim.die(rng)
+        disk.crash(rng)
         kept.add(disk.open("log/tail").size())
 
-    chance = random.Random(3)
+    rng = random.Random(3)
     for _ in range(60):
         run(main)
     assert kept == {0, 1, 2, 3}
@@ -91,7 +91,7 @@ def test_the_dead_do_nothing() -> None:
         sim.die(random.Random(1))
 
         with pytest.raises(WorldEndedError):
-            await sim.world.run_blocking(lambda: disk.create("log/late"))
+            await sim.environment.run_blocking(lambda: disk.create("log/late"))
 
         assert disk.contents() == {}
 

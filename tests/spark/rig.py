@@ -7,7 +7,7 @@ from typing import Any
 from qmq.dots import Dot, Origin, Vector
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.batch import REST, SPARSE, encode_batch, verify_batch
-from qmq.storage.format.record import Kind, pack_dots, pack_envelope, pack_record
+from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record
 from qmq.storage.format.segment import FANOUT, JOURNAL, encode_footer, encode_head, make_footer, segment_name
 
 A = Origin("a", 0xA1)
@@ -21,7 +21,7 @@ def record(
     destination: str = "/queue/jobs",
     *,
     headers: bytes = b"",
-    kind: int = Kind.PUBLISH,
+    kind: int = RecordKind.PUBLISH,
     flags: int = 0,
     at_us: int | None = None,
 ) -> bytes:
@@ -35,7 +35,7 @@ def messages(first: int, last: int, destination: str = "/queue/jobs") -> list[by
 
 
 def settle(sequence: int, *dots: Dot, queue: str = "/queue/jobs") -> bytes:
-    return record(sequence, pack_dots(dots), queue, kind=Kind.SETTLE)
+    return record(sequence, pack_dots(dots), queue, kind=RecordKind.SETTLE)
 
 
 def batch(origin: Origin, first: int, records: Sequence[bytes], last: int | None = None) -> bytes:

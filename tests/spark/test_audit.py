@@ -17,10 +17,10 @@ from qmq.spark.jobs.latency import Bounds, measure
 from qmq.spark.logs import DataDirectory, Log, Segment
 from qmq.spark.options import Options, read_options
 from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
-from qmq.storage.format.lost_record import Stretch, pack_gone
-from qmq.storage.format.record import Kind, pack_gap
+from qmq.storage.format.lost_record import LostRange, pack_lost
+from qmq.storage.format.record import RecordKind, pack_gap
 from qmq.storage.log.recovery import HOLES_SUFFIX
-from qmq.storage.repair.range_snapshot import nothing_left, rest_batch
+from qmq.storage.repair.range_snapshot import nothing_left, snapshot_batch
 from qmq.wire.stomp import Frame
 
 from .rig import START_US, A, B, Journal, batch, fanout, messages, node, record, rest, split
@@ -136,7 +136,7 @@ def test_what_is_planted_is_found(
 @pytest.mark.parametrize("sealed", [True, False])
 def test_what_retention_dropped_and_what_was_given_up_is_not_missing(tmp_path: Path, sealed: bool) -> None:
     journal = node(tmp_path, "b", base=4096)
-    note = record(1, pack_gap(A, 60), "", kind=Kind.GAP)
+    note = record(1, pack_gap(A, 60), "", kind=RecordKind.GAP)
     noted = encode_batch(B, [note], 1, 1, START_US, START_US, 4)
     journal.segment([*split(A, 31, 40, 5), noted, *split(A, 61, 70, 5)], {A: 30}, sealed=sealed)
 
@@ -145,7 +145,7 @@ def test_what_retention_dropped_and_what_was_given_up_is_not_missing(tmp_path: P
 
 def gave_up(path: Path) -> tuple[Path, bytes]:
     """Node b's journal with a note that it gave up a's 41 to 60, and the note; a second segment follows."""
-    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=RecordKind.GAP)], 1, 1, START_US, START_US, GAPS)
     journal = node(path, "b")
     segment = journal.segment([*split(A, 1, 40, 5), noted, *split(A, 61, 70, 5)])
     journal.segment(split(A, 71, 80, 5), {A: 70, B: 1})
@@ -304,7 +304,7 @@ def unreadable_in_the_midst(tmp_path: Path) -> tuple[Journal, list[int]]:
 def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Path) -> None:
     """Records 11 to 20 stood there, and a GAP record gives them up."""
     journal, starts = unreadable_in_the_midst(tmp_path)
-    gap = encode_batch(B, [record(1, pack_gap(A, 20), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    gap = encode_batch(B, [record(1, pack_gap(A, 20), "", kind=RecordKind.GAP)], 1, 1, START_US, START_US, GAPS)
     journal.segment([gap, batch(A, 21, messages(21, 30))], {A: 10})
 
     seen = audit([DataDirectory(tmp_path / "b")])
@@ -319,8 +319,8 @@ def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Pa
 def test_a_stretch_that_the_mesh_has_closed_is_told_and_no_finding(tmp_path: Path, sealed: bool) -> None:
     """Records 11 to 20 stood where nothing can be read; nobody has them, and what stood behind them is back."""
     journal, starts = unreadable_in_the_midst(tmp_path)
-    gone = batch(B, 1, [record(1), record(2, pack_gone(Stretch(A, 11, 20)), "", kind=Kind.GONE)])
-    closed = [gone, rest_batch(A, 10, nothing_left(20)), batch(A, 21, messages(21, 30))]
+    gone = batch(B, 1, [record(1), record(2, pack_lost(LostRange(A, 11, 20)), "", kind=RecordKind.GONE)])
+    closed = [gone, snapshot_batch(A, 10, nothing_left(20)), batch(A, 21, messages(21, 30))]
     journal.segment(closed, {A: 10}, sealed=sealed)
     directory = DataDirectory(tmp_path / "b")
 
@@ -440,9 +440,9 @@ def test_latency_is_not_told_where_own_records_are_too_far_apart_or_nothing_went
     both_ways(tmp_path / "alone", took=0.0004, ahead=0, apart=0.006)
 
     rare = [DataDirectory(tmp_path / "rare" / name) for name in "ab"]
-    alone = [DataDirectory(tmp_path / "alone" / "a")]
+    isolated_mode = [DataDirectory(tmp_path / "alone" / "a")]
 
-    assert measure(rare) == measure(alone) == ([], [])
+    assert measure(rare) == measure(isolated_mode) == ([], [])
 
 
 def test_a_cut_and_how_long_it_took_to_converge_are_told(tmp_path: Path) -> None:
@@ -466,7 +466,7 @@ def test_what_stands_for_a_stretch_that_is_nowhere_is_no_cut(tmp_path: Path) -> 
     """It has no time, as if it had been on its way since 1970."""
     data = [(time / 10, timed(A, time + 1, time / 10)) for time in range(100)]
     data += [(number / 10 + 0.02, timed(B, number, number / 10)) for number in range(1, 50)]
-    data.append((5.02, rest_batch(B, 49, nothing_left(50))))
+    data.append((5.02, snapshot_batch(B, 49, nothing_left(50))))
     node(tmp_path, "a").segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
 
     assert measure([DataDirectory(tmp_path / "a")]) == ([], [])
@@ -538,7 +538,7 @@ def test_only_segments_of_the_chosen_time_are_audited(tmp_path: Path) -> None:
 
 
 def test_what_a_segment_that_is_left_out_has_or_gives_up_is_not_missing_in_a_chosen_one(tmp_path: Path) -> None:
-    note = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    note = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=RecordKind.GAP)], 1, 1, START_US, START_US, GAPS)
     journal = node(tmp_path, "a")
     journal.segment([*split(A, 1, 10, 5, MAILS), *split(A, 21, 30, 5, MAILS)])
     journal.segment(split(A, 11, 20, 5, JOBS), {A: 30})

@@ -7,7 +7,7 @@ import pytest
 from qmq.errors import CorruptLog
 from qmq.spark.columns import Columns, Piece
 from qmq.storage.format.batch import batch_records
-from qmq.storage.format.record import Kind, pack_envelope, pack_record, with_priority
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, with_priority
 
 from .rig import A, batch, messages, record
 
@@ -17,18 +17,16 @@ ALL = 1 << 62
 def test_every_field_of_records_of_all_lengths_is_as_the_other_decoder_has_it() -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     lengths = [0, 1, 11, 12, 13, 31, 32, 255, 256, 65535, 65536, 70_000]
     records = []
     for sequence in range(1, 400):
-        name = "/queue/" + "é" * chance.choice([0, 1, 3, 11, 12, 13, 20, 120, 300])
-        headers = chance.randbytes(chance.choice(lengths[:9]))
-        body = chance.randbytes(chance.choice(lengths))
-        kind = chance.choice([*Kind, 77, 255])
-        flags = with_priority(chance.randrange(1 << 16), chance.randrange(10))
-        records.append(
-            pack_record(sequence, chance.randrange(1 << 52), kind, flags, pack_envelope(name, headers), body)
-        )
+        name = "/queue/" + "é" * rng.choice([0, 1, 3, 11, 12, 13, 20, 120, 300])
+        headers = rng.randbytes(rng.choice(lengths[:9]))
+        body = rng.randbytes(rng.choice(lengths))
+        kind = rng.choice([*RecordKind, 77, 255])
+        flags = with_priority(rng.randrange(1 << 16), rng.randrange(10))
+        records.append(pack_record(sequence, rng.randrange(1 << 52), kind, flags, pack_envelope(name, headers), body))
     data = b"in front" + batch(A, 1, records)
 
     found = Columns(data, [Piece(8, 0, ALL)])

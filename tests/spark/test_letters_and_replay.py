@@ -19,7 +19,7 @@ from qmq.spark.jobs.replay import choose, choose_listed, plan, send
 from qmq.spark.jobs.tables import LOCK, OWN_COLUMNS, TableError, read_table, tables
 from qmq.spark.options import read_options
 from qmq.storage.format.failure_records import pack_dead
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 
 from .rig import START_US, A, batch, messages, node, record
 from .stub import Stub
@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> dict[str, str]:
     reason = b"dead-letter-reason:%s\ndead-letter-from:/queue/orders\ndead-letter-deliveries:%d\nshop:x\n"
     one = pack_dead("/queue/orders", Dot(A, 2), b'{"order": 2, "shop": "x"}')
     letters = [
-        record(5, one, "/queue/dead-letters", headers=reason % (b"rejected", 1), kind=Kind.DEAD),
+        record(5, one, "/queue/dead-letters", headers=reason % (b"rejected", 1), kind=RecordKind.DEAD),
         record(6, b'{"order": 3}', "/queue/dead-letters", headers=reason % (b"delivery-limit", 20)),
     ]
     node(tmp_path, "a").segment([batch(A, 1, [*orders, *letters])])

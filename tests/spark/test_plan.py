@@ -14,9 +14,9 @@ from qmq.spark.plan import DataLoss
 from qmq.spark.tables import time_of
 from qmq.storage.format import segment
 from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
-from qmq.storage.format.record import Kind, pack_gap
+from qmq.storage.format.record import RecordKind, pack_gap
 from qmq.storage.log.recovery import HOLES_SUFFIX
-from qmq.storage.repair.range_snapshot import Rest, nothing_left, rest_batch
+from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, snapshot_batch
 
 from ..storage.rig import LIKE_AN_INDEX
 from .rig import START_US, A, B, Journal, batch, fanout, messages, node, record, rest, rows, settle, split
@@ -355,7 +355,7 @@ def test_a_stream_from_the_earliest_begins_behind_what_a_node_gave_up(tmp_path: 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_stream_from_the_earliest_begins_behind_what_is_missing_for_a_reason(tmp_path: Path, sealed: bool) -> None:
     """Node b was away for too long twice: it gave up a's 41 to 60, and got a rest of 71 to 80."""
-    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=RecordKind.GAP)], 1, 1, START_US, START_US, GAPS)
     left = rest(A, 71, 80, [record(77), record(80)])
     after = split(A, 81, 90, 5)
     journal = node(tmp_path, "b")
@@ -373,7 +373,7 @@ def test_a_stream_from_the_earliest_begins_behind_an_end_that_is_missing_for_a_r
     tmp_path: Path, gave_up: bool
 ) -> None:
     """The life of node a that ended at 60: node b was away for the end of it."""
-    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=RecordKind.GAP)], 1, 1, START_US, START_US, GAPS)
     left = rest(A, 41, 60, [record(47), record(60)])
     journal = node(tmp_path, "b")
     journal.segment([*split(A, 1, 40, 5), *([noted] if gave_up else [left, batch(B, 1, messages(1, 1))])])
@@ -390,7 +390,7 @@ def test_a_stream_from_the_earliest_begins_behind_an_end_that_is_missing_for_a_r
 def test_a_stream_that_goes_on_over_damage_does_so_where_a_node_noted_what_it_gave_up(
     tmp_path: Path, place: int
 ) -> None:
-    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=Kind.GAP)], 1, 1, START_US, START_US, GAPS)
+    noted = encode_batch(B, [record(1, pack_gap(A, 60), "", kind=RecordKind.GAP)], 1, 1, START_US, START_US, GAPS)
     path = node(tmp_path, "b").segment([*split(A, 1, 40, 5), noted, *split(A, 61, 70, 5)])
     damage(path, path.read_bytes().index(noted) + place % len(noted))
     options = asked(tmp_path, failOnDataLoss="false")
@@ -446,7 +446,7 @@ def test_a_stretch_of_which_a_node_got_a_rest_comes_from_one_that_has_all_of_it(
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_rest_that_lacks_only_its_last_record_is_read_where_all_of_it_is(tmp_path: Path, sealed: bool) -> None:
     """A mark stands in the place of that one, so it has as many records as sequences."""
-    left = rest_batch(A, 0, Rest(5, 0, 0, messages(1, 4)))
+    left = snapshot_batch(A, 0, RangeSnapshot(5, 0, 0, messages(1, 4)))
     node(tmp_path, "a").segment([left, *split(A, 6, 10, 5)], sealed=sealed)
     node(tmp_path, "b").segment(split(A, 1, 10, 10))
 
@@ -456,7 +456,7 @@ def test_a_rest_that_lacks_only_its_last_record_is_read_where_all_of_it_is(tmp_p
 
 @pytest.mark.parametrize("place", range(4, 260, 24))
 def test_a_rest_that_is_damaged_is_an_error_that_names_the_file(tmp_path: Path, place: int) -> None:
-    left = rest_batch(A, 0, Rest(3, 0, 0, messages(1, 2)))
+    left = snapshot_batch(A, 0, RangeSnapshot(3, 0, 0, messages(1, 2)))
     path = node(tmp_path, "a").segment([left, *split(A, 4, 10, 5)])
     damage(path, path.read_bytes().index(BATCH_MAGIC) + place)
 
@@ -491,7 +491,7 @@ def damage_second_batch(path: Path) -> tuple[int, int]:
     return start, data.index(BATCH_MAGIC, start + 1)
 
 
-def put_aside(root: Path, start: int, end: int, *, is_head: bool = False) -> None:
+def quarantine(root: Path, start: int, end: int, *, is_head: bool = False) -> None:
     """Node a has noted that a's 11 to 20, or the head of a segment, cannot be read there."""
     (root / "a" / "quarantine").mkdir()
     noted = msgpack.packb([[start, end, None, 0, 0] if is_head else [start, end, list(A), 11, 20]])
@@ -511,7 +511,7 @@ def test_what_a_node_puts_aside_while_a_stream_reads_it_is_no_damage(tmp_path: P
         with pytest.raises(DataLoss, match="not put it aside"):
             files.plan({}, {A: 10}, strict=False)
 
-    put_aside(tmp_path, start, end)
+    quarantine(tmp_path, start, end)
     files.available()
     with pytest.raises(DataLoss, match=f"{A} from 11 to 20"):
         files.plan({}, {A: 30}, strict=True)
@@ -533,7 +533,7 @@ def test_a_segment_whose_head_the_node_has_put_aside_is_read(tmp_path: Path, sea
     path = sorted((tmp_path / "a" / "journal").iterdir())[number]
     base = int(path.stem, 16)
     damage(path, 9)
-    put_aside(tmp_path, base, base + path.read_bytes().index(BATCH_MAGIC), is_head=True)
+    quarantine(tmp_path, base, base + path.read_bytes().index(BATCH_MAGIC), is_head=True)
     directory = DataDirectory(tmp_path / "a")
 
     assert read(asked(tmp_path)) == list(range(11, 41))
@@ -683,7 +683,7 @@ def test_a_fanout_log_of_which_nothing_can_be_read_is_an_error_for_whom_it_may_c
 def test_what_stands_for_a_stretch_that_is_nowhere_has_no_time(tmp_path: Path) -> None:
     """And none of 1970, where segments and ranges are told."""
     node(tmp_path, "a").segment(
-        [*split(A, 1, 5, 5), rest_batch(A, 5, nothing_left(9)), rest_batch(B, 0, nothing_left(1))]
+        [*split(A, 1, 5, 5), snapshot_batch(A, 5, nothing_left(9)), snapshot_batch(B, 0, nothing_left(1))]
     )
     files = Files(asked(tmp_path))
     first, last = time_of(START_US + 1000), time_of(START_US + 5000)
@@ -717,14 +717,18 @@ def test_a_batch_of_a_fanout_log_that_is_wanted_in_part_is_read_once(tmp_path: P
 @pytest.mark.parametrize("lost", [5, 6])
 def test_a_reader_of_everything_is_told_what_is_gone(tmp_path: Path, lost: int) -> None:
     """Records 5 to `lost` are nowhere."""
-    node(tmp_path, "a").segment([*split(A, 1, 4, 1), rest_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)])
+    node(tmp_path, "a").segment(
+        [*split(A, 1, 4, 1), snapshot_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)]
+    )
     with pytest.raises(DataLoss):
         Files(asked(tmp_path)).plan({A: 2}, {A: 9}, strict=True)
 
 
 @pytest.mark.parametrize("lost", [5, 6])
 def test_what_another_directory_has_is_read_there(tmp_path: Path, lost: int) -> None:
-    node(tmp_path, "a").segment([*split(A, 1, 4, 1), rest_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)])
+    node(tmp_path, "a").segment(
+        [*split(A, 1, 4, 1), snapshot_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)]
+    )
     node(tmp_path, "b").segment(split(A, 1, 9, 1))
     parts = Files(asked(tmp_path)).plan({A: 2}, {A: 9}, strict=True)
     assert "b" in {extent.node for part in parts for extent in part.extents}
@@ -732,5 +736,7 @@ def test_what_another_directory_has_is_read_there(tmp_path: Path, lost: int) -> 
 
 @pytest.mark.parametrize("lost", [5, 6])
 def test_the_base_of_a_stream_lies_behind_it(tmp_path: Path, lost: int) -> None:
-    node(tmp_path, "a").segment([*split(A, 1, 4, 1), rest_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)])
+    node(tmp_path, "a").segment(
+        [*split(A, 1, 4, 1), snapshot_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)]
+    )
     assert Files(asked(tmp_path)).base() == {A: lost}

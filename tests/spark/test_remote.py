@@ -13,7 +13,7 @@ from qmq.spark.plan import DataLoss
 from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import Servers
 from qmq.storage.format.batch import read_head
-from qmq.storage.repair.range_snapshot import Rest, nothing_left, rest_batch
+from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, snapshot_batch
 from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame
 
 from .rig import A, B, batch, messages, record, rest, rows, split
@@ -180,7 +180,7 @@ def test_who_reads_all_there_is_is_not_told_what_was_given_up_or_is_a_rest() -> 
 
 def test_who_reads_all_there_is_is_not_told_of_rests_that_no_picture_tells() -> None:
     """They have as many records as sequences: one where nothing is left of 6, one where only 10 is not."""
-    marked = [rest_batch(A, 5, nothing_left(6)), rest_batch(A, 6, Rest(10, 0, 0, messages(7, 9)))]
+    marked = [snapshot_batch(A, 5, nothing_left(6)), snapshot_batch(A, 6, RangeSnapshot(10, 0, 0, messages(7, 9)))]
     options = asked(JournalNode([*split(A, 1, 5, 5), *marked, *split(A, 11, 15, 5)]))
     servers = Servers(options)
     parts = servers.plan({}, {A: 15}, strict=False)

@@ -16,7 +16,7 @@ from qmq.spark.jobs.report import number, report, seconds
 from qmq.spark.jobs.stats import Statistics, Total, follow, read_records, stats
 from qmq.spark.jobs.windows import Window
 from qmq.storage.format.failure_records import pack_attempts, pack_dead
-from qmq.storage.format.record import Kind, pack_dots
+from qmq.storage.format.record import RecordKind, pack_dots
 
 from .rig import START_US, A, B, batch, node, record
 
@@ -30,12 +30,12 @@ def at(minute: float) -> int:
 def test_what_went_through_and_what_waits_is_counted(spark: Any, tmp_path: Path) -> None:
     """Six jobs: two acked after 6 s on another node, one dead after three failures, three waiting since minute 2."""
     jobs = [record(n, b"x" * n, at_us=at(0 if n < 4 else 2)) for n in range(1, 7)]
-    failed = record(7, pack_attempts([(Dot(A, 3), 3)]), at_us=at(2), kind=Kind.ATTEMPTS)
+    failed = record(7, pack_attempts([(Dot(A, 3), 3)]), at_us=at(2), kind=RecordKind.ATTEMPTS)
     headers = b"dead-letter-reason:delivery-limit\ndead-letter-from:/queue/jobs\n"
     letter = pack_dead("/queue/jobs", Dot(A, 3), b"poison")
-    dead = record(8, letter, "/queue/dead-letters", headers=headers, at_us=at(2.5), kind=Kind.DEAD)
+    dead = record(8, letter, "/queue/dead-letters", headers=headers, at_us=at(2.5), kind=RecordKind.DEAD)
     topic = record(9, b"late", "/fanout/news", at_us=at(4))
-    done = record(1, pack_dots([Dot(A, 1), Dot(A, 2)]), at_us=at(0.1), kind=Kind.SETTLE)
+    done = record(1, pack_dots([Dot(A, 1), Dot(A, 2)]), at_us=at(0.1), kind=RecordKind.SETTLE)
     for name in "ab":
         node(tmp_path, name).segment([batch(A, 1, [*jobs, failed, dead, topic]), batch(B, 1, [done])])
 
@@ -62,13 +62,15 @@ def test_each_window_says_what_was_done_in_it_and_what_waited_at_its_end(spark: 
     one of long ago, which is not in the log any more. 4: one more comes."""
     jobs = [record(n, b"x" * n, at_us=at(0.25 * n)) for n in (1, 2, 3)]
     done = [
-        record(1, pack_dots([Dot(A, 1)]), at_us=at(0.75), kind=Kind.SETTLE),
-        record(2, pack_dots([Dot(A, 2), Dot(Origin("c", 0xC1), 9)]), at_us=at(3.5), kind=Kind.SETTLE),
+        record(1, pack_dots([Dot(A, 1)]), at_us=at(0.75), kind=RecordKind.SETTLE),
+        record(2, pack_dots([Dot(A, 2), Dot(Origin("c", 0xC1), 9)]), at_us=at(3.5), kind=RecordKind.SETTLE),
     ]
-    failed = [record(4 + n, pack_attempts([(Dot(A, 3), 1 + n)]), at_us=at(2.5), kind=Kind.ATTEMPTS) for n in (0, 1)]
+    failed = [
+        record(4 + n, pack_attempts([(Dot(A, 3), 1 + n)]), at_us=at(2.5), kind=RecordKind.ATTEMPTS) for n in (0, 1)
+    ]
     headers = b"dead-letter-reason:delivery-limit\ndead-letter-from:/queue/jobs\n"
     letter = pack_dead("/queue/jobs", Dot(A, 3), b"poison")
-    dead = record(6, letter, "/queue/dead-letters", headers=headers, at_us=at(3.25), kind=Kind.DEAD)
+    dead = record(6, letter, "/queue/dead-letters", headers=headers, at_us=at(3.25), kind=RecordKind.DEAD)
     late = record(7, b"x" * 7, at_us=at(4.5))
     node(tmp_path, "a").segment([batch(A, 1, [*jobs, *failed, dead, late]), batch(B, 1, done)])
 
@@ -101,7 +103,7 @@ def test_windows_that_are_shown_are_right_although_there_are_too_many(
     mails = [record(n, b"x", "/queue/mails", at_us=at(0.9)) for n in range(5, 15)]
     more = [record(15, b"x", at_us=at(1.5)), *(record(n, b"x", "/queue/mails", at_us=at(1.5)) for n in range(16, 30))]
     done = [
-        record(number, pack_dots([Dot(A, of)]), at_us=at(minute), kind=Kind.SETTLE)
+        record(number, pack_dots([Dot(A, of)]), at_us=at(minute), kind=RecordKind.SETTLE)
         for number, (of, minute) in enumerate([(2, 1.5), (15, 1.9), (3, 2.5), (4, 3.5), (1, 5.5)], 1)
     ]
     node(tmp_path, "a").segment([batch(A, 1, [*jobs, *mails, *more]), batch(B, 1, done)])
@@ -125,10 +127,10 @@ def test_of_a_message_that_came_before_what_is_read_only_failures_that_are_read_
     """It failed for the fourth time, and the fifth; the other came and failed three times, in one record."""
     old = Dot(Origin("c", 0xC1), 7)
     noted = [
-        record(2, pack_attempts([(old, 4), (Dot(A, 1), 3)]), at_us=at(1), kind=Kind.ATTEMPTS),
-        record(3, pack_attempts([(old, 5)]), at_us=at(2), kind=Kind.ATTEMPTS),
+        record(2, pack_attempts([(old, 4), (Dot(A, 1), 3)]), at_us=at(1), kind=RecordKind.ATTEMPTS),
+        record(3, pack_attempts([(old, 5)]), at_us=at(2), kind=RecordKind.ATTEMPTS),
     ]
-    mentioned = record(1, pack_attempts([(old, 5), (Dot(A, 1), 3)]), at_us=at(3), kind=Kind.ATTEMPTS)
+    mentioned = record(1, pack_attempts([(old, 5), (Dot(A, 1), 3)]), at_us=at(3), kind=RecordKind.ATTEMPTS)
     node(tmp_path, "a").segment([batch(A, 1, [record(1, b"x", at_us=at(0)), *noted]), batch(B, 1, [mentioned])])
 
     found = stats(read_records(spark, {"path": f"{tmp_path}/a"}))
@@ -139,11 +141,11 @@ def test_of_a_message_that_came_before_what_is_read_only_failures_that_are_read_
 
 def test_a_stream_appends_each_window_once_it_has_ended(spark: Any, tmp_path: Path) -> None:
     jobs = [record(n, b"x" * n, at_us=at(0)) for n in (1, 2, 3)]
-    failed = record(4, pack_attempts([(Dot(A, 3), 1)]), at_us=at(0.5), kind=Kind.ATTEMPTS)
+    failed = record(4, pack_attempts([(Dot(A, 3), 1)]), at_us=at(0.5), kind=RecordKind.ATTEMPTS)
     headers = b"dead-letter-reason:delivery-limit\ndead-letter-from:/queue/jobs\n"
     letter = pack_dead("/queue/jobs", Dot(A, 3), b"poison")
-    dead = record(5, letter, "/queue/dead-letters", headers=headers, at_us=at(0.5), kind=Kind.DEAD)
-    done = record(1, pack_dots([Dot(A, 1), Dot(A, 2)]), at_us=at(0.5), kind=Kind.SETTLE)
+    dead = record(5, letter, "/queue/dead-letters", headers=headers, at_us=at(0.5), kind=RecordKind.DEAD)
+    done = record(1, pack_dots([Dot(A, 1), Dot(A, 2)]), at_us=at(0.5), kind=RecordKind.SETTLE)
     log = node(tmp_path, "a")
     log.segment([batch(A, 1, [*jobs, failed, dead]), batch(B, 1, [done])])
     out, given = str(tmp_path / "out"), {"path": f"{tmp_path}/a", "subscribe": "/queue/jobs"}
@@ -190,7 +192,7 @@ def test_rates_are_those_of_the_windows_and_times_are_utc(spark: Any, tmp_path: 
 
 def test_two_lives_of_a_node_are_one_node(spark: Any, tmp_path: Path) -> None:
     jobs = [record(n, b"x", at_us=at(0)) for n in (1, 2)]
-    done = [record(1, pack_dots([Dot(A, n)]), at_us=at(n), kind=Kind.SETTLE) for n in (1, 2)]
+    done = [record(1, pack_dots([Dot(A, n)]), at_us=at(n), kind=RecordKind.SETTLE) for n in (1, 2)]
     again = Origin("b", 0xB2)
     node(tmp_path, "a").segment([batch(A, 1, jobs), batch(B, 1, done[:1]), batch(again, 1, done[1:])])
 
@@ -206,7 +208,7 @@ def test_dead_letters_in_another_queue_are_known_to_their_own(
     """The record of a dead letter settles its message, and stands under the queue that the letter is in."""
     headers = b"dead-letter-reason:delivery-limit\ndead-letter-from:/queue/jobs\n"
     letter = pack_dead("/queue/jobs", Dot(A, 1), b"poison")
-    dead = record(2, letter, "/queue/dead-letters", headers=headers, at_us=at(1), kind=Kind.DEAD)
+    dead = record(2, letter, "/queue/dead-letters", headers=headers, at_us=at(1), kind=RecordKind.DEAD)
     node(tmp_path, "a").segment([batch(A, 1, [record(1, b"x", at_us=at(0)), dead])])
 
     found = stats(read_records(spark, {"path": f"{tmp_path}/a", **chosen}))
@@ -265,10 +267,10 @@ def test_of_more_destinations_the_busiest_have_their_letters_and_failures(
             records.append(record(sequence, b"x", name, at_us=at(0)))
         sequence += 2
         attempts = pack_attempts([(Dot(A, first), 1)])
-        records.append(record(sequence - 1, attempts, name, at_us=at(0), kind=Kind.ATTEMPTS))
+        records.append(record(sequence - 1, attempts, name, at_us=at(0), kind=RecordKind.ATTEMPTS))
         headers = f"dead-letter-reason:delivery-limit\ndead-letter-from:{name}\n".encode()
         letter = pack_dead(name, Dot(A, first), b"poison")
-        records.append(record(sequence, letter, "/queue/dead", headers=headers, at_us=at(0), kind=Kind.DEAD))
+        records.append(record(sequence, letter, "/queue/dead", headers=headers, at_us=at(0), kind=RecordKind.DEAD))
     node(tmp_path, "a").segment([batch(A, 1, records)])
 
     found = stats(read_records(spark, {"path": f"{tmp_path}/a", "subscribePattern": "/queue/q.*"}))

@@ -13,8 +13,8 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import batch_records, encode_batch, read_head
 from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
-from qmq.storage.format.interfaces import StorageSettings
-from qmq.storage.format.record import Kind, pack_dots, pack_envelope, pack_record, unpack_dots
+from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record, unpack_dots
 from qmq.storage.format.segment import FOOTER_MAGIC, Footer, encode_footer
 from qmq.storage.queues.choice import stored_rows
 from qmq.storage.store import Store, open_memory_store
@@ -24,7 +24,7 @@ B = Origin("b", 0xB1)
 C = Origin("c", 0xC1)
 NOW = 1_700_000_000_000_000
 TRAILER_BYTES = 24
-SMALL = StorageSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0)
+SMALL = StoreSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0)
 
 
 class Writer:
@@ -36,17 +36,17 @@ class Writer:
         self._open: list[bytes] = []
 
     def publish(self, destination: str, body: bytes, flags: int = 0, headers: bytes = b"k:v\n") -> Dot:
-        return self._add(Kind.PUBLISH, destination, headers, body, flags)
+        return self._add(RecordKind.PUBLISH, destination, headers, body, flags)
 
     def settle(self, queue: str, dots: Iterable[Dot]) -> Dot:
-        return self._add(Kind.SETTLE, queue, b"", pack_dots(dots), 0)
+        return self._add(RecordKind.SETTLE, queue, b"", pack_dots(dots), 0)
 
     def attempts(self, queue: str, counts: Mapping[Dot, int]) -> Dot:
-        return self._add(Kind.ATTEMPTS, queue, b"", pack_attempts(counts.items()), 0)
+        return self._add(RecordKind.ATTEMPTS, queue, b"", pack_attempts(counts.items()), 0)
 
     def dead(self, queue: str, dot: Dot, letter: bytes, target: str = "/queue/dead-letters") -> Dot:
         """`dot` of `queue` is done with, and `letter` accepted in `target`."""
-        return self._add(Kind.DEAD, target, b"why:x\n", pack_dead(queue, dot, letter), 0)
+        return self._add(RecordKind.DEAD, target, b"why:x\n", pack_dead(queue, dot, letter), 0)
 
     def record(self, kind: int, body: bytes) -> Dot:
         return self._add(kind, "", b"", body, 0)
@@ -88,18 +88,18 @@ class Expected:
 
     def _take(self, dot: Dot, kind: int, destination: str, body: bytes) -> None:
         self.vector[dot.origin] = dot.sequence
-        if kind == Kind.SETTLE:
+        if kind == RecordKind.SETTLE:
             for settled in unpack_dots(body):
                 self._settle(settled)
-        elif kind == Kind.DEAD:
+        elif kind == RecordKind.DEAD:
             _, settled, body = unpack_dead(body)
             self._settle(settled)
-            kind = Kind.PUBLISH
-        elif kind == Kind.ATTEMPTS:
+            kind = RecordKind.PUBLISH
+        elif kind == RecordKind.ATTEMPTS:
             for failed, count in unpack_attempts(body).items():
                 if failed in self.live:
                     self.attempts[failed] = max(count, self.attempts.get(failed, 0))
-        if kind != Kind.PUBLISH:
+        if kind != RecordKind.PUBLISH:
             return
         if destination.startswith("/queue/"):
             if dot in self.tombstones:
@@ -147,7 +147,7 @@ def no_descriptor_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def open_small(disk: MemoryDisk, settings: StorageSettings = SMALL) -> Store:
+def open_small(disk: MemoryDisk, settings: StoreSettings = SMALL) -> Store:
     return open_memory_store(disk, node="a", settings=settings)
 
 

@@ -8,8 +8,8 @@ from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.storage.checkpoint import COMMIT_BYTES
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import GAPS, encode_batch
-from qmq.storage.format.interfaces import StorageSettings
-from qmq.storage.format.record import Kind, pack_envelope, pack_gap, pack_record, with_priority
+from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, with_priority
 from qmq.storage.store import open_store
 
 from .rig import (
@@ -87,7 +87,7 @@ def test_giving_up_records_frees_their_tombstones() -> None:
     store.checkpoint(store.journal.end, NOW, {})
     assert store.queues.tombstones() == {Dot(C, 3), Dot(C, 30)}
 
-    a.record(Kind.GAP, pack_gap(C, 10))
+    a.record(RecordKind.GAP, pack_gap(C, 10))
     store.journal.append([a.batch(GAPS)])
     store.checkpoint(store.journal.end, NOW, {})
 
@@ -159,7 +159,7 @@ def test_segments_stay_until_every_member_has_them() -> None:
 
 
 def test_enough_journal_is_kept_for_those_who_come_back() -> None:
-    settings = StorageSettings(segment_bytes_max=1500, journal_keep_bytes=4000, reserve_bytes=0)
+    settings = StoreSettings(segment_bytes_max=1500, journal_keep_bytes=4000, reserve_bytes=0)
     store = open_small(MemoryDisk(), settings)
     a = Writer(A)
     for _ in range(30):
@@ -173,11 +173,11 @@ def test_enough_journal_is_kept_for_those_who_come_back() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        StorageSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0, journal_bytes_max=4000),
-        StorageSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0, journal_age_seconds_max=60),
+        StoreSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0, journal_bytes_max=4000),
+        StoreSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0, journal_age_seconds_max=60),
     ],
 )
-def test_bounds_of_bytes_and_age_hold_whatever_members_lack(settings: StorageSettings) -> None:
+def test_bounds_of_bytes_and_age_hold_whatever_members_lack(settings: StoreSettings) -> None:
     store = open_small(MemoryDisk(), settings)
     a = Writer(A)
     for _ in range(30):
@@ -190,15 +190,13 @@ def test_bounds_of_bytes_and_age_hold_whatever_members_lack(settings: StorageSet
 
 
 def test_old_records_of_a_peer_do_not_make_our_own_segments_old() -> None:
-    settings = StorageSettings(
-        segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0, journal_age_seconds_max=60
-    )
+    settings = StoreSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0, journal_age_seconds_max=60)
     store = open_small(MemoryDisk(), settings)
     own = Writer(A).published("/queue/q", b"x" * 1200)
     store.journal.append([own])
     for sequence in range(1, 7):
         # What a peer had kept for long, or whose clock is far behind, comes last.
-        record = pack_record(sequence, sequence, Kind.PUBLISH, 0, pack_envelope("/queue/q", b""), b"y" * 600)
+        record = pack_record(sequence, sequence, RecordKind.PUBLISH, 0, pack_envelope("/queue/q", b""), b"y" * 600)
         store.journal.append([encode_batch(B, [record], sequence, sequence, sequence, sequence)])
 
     store.checkpoint(store.journal.end, NOW, {"b": {}})
@@ -275,7 +273,7 @@ def test_a_journal_damaged_under_a_running_node_is_never_carried_into_the_stores
 
 def test_unsynced_records_are_synced_before_a_store_takes_them() -> None:
     disk = MemoryDisk()
-    store = open_small(disk, StorageSettings(sync="never", reserve_bytes=0))
+    store = open_small(disk, StoreSettings(sync="never", reserve_bytes=0))
     store.journal.append([Writer(A).published("/queue/q", b"x")])
 
     store.checkpoint(store.journal.end, NOW, {})
@@ -312,7 +310,7 @@ def test_dropped_segments_give_their_space_back(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_goes_on_without_a_file_descriptor_left(tmp_path: Path) -> None:
-    store = open_store(tmp_path, node="a", settings=StorageSettings(reserve_bytes=0))
+    store = open_store(tmp_path, node="a", settings=StoreSettings(reserve_bytes=0))
     a = Writer(A)
     dots = [a.publish("/queue/q", b"x" * 500) for _ in range(1000)]
     store.journal.append([a.batch()])

@@ -64,8 +64,8 @@ class History:
             self.acknowledged[head.origin] = head.last
 
     def step(self) -> None:
-        chance = self.random.randint(0, 9)
-        if chance < 7:
+        rng = self.random.randint(0, 9)
+        if rng < 7:
             self.append([self.some_batch(writer) for writer in self.writers if self.random.randint(0, 1)])
         else:
             members = {"b": self.store.journal.vector()} if self.random.randint(0, 1) else {"b": {}}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from qmq.storage.format import batch, segment
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "storage-format.md").read_text("utf-8")
 TYPES = {"H": "u16", "I": "u32", "Q": "u64", "4s": "4s", "32s": "32s"}
@@ -31,7 +31,7 @@ def test_the_page_shows_every_field_where_the_code_puts_it(
 
 
 def test_the_page_names_every_kind_and_every_magic() -> None:
-    for kind in Kind:
+    for kind in RecordKind:
         assert f"| {int(kind)} | {kind.name} |" in PAGE
     for magic in (batch.BATCH_MAGIC, segment.SEGMENT_MAGIC, segment.FOOTER_MAGIC):
         assert f"`{magic.hex(' ')}`" in PAGE

@@ -54,11 +54,14 @@ def flip(path: Path, place: int) -> None:
 
 def is_accounted_for(store: Store, rows: dict[Dot, bytes]) -> bool:
     """Each of `rows` is there as it was, or may be missing."""
-    found, lacks = all_rows(store), store.lacks()
+    found, missing_ranges = all_rows(store), store.missing_ranges()
     return all(
         found[dot] == body
         if dot in found
-        else any(dot.origin == lack.origin and lack.after < dot.sequence <= lack.through for lack in lacks)
+        else any(
+            dot.origin == missing.origin and missing.after < dot.sequence <= missing.through
+            for missing in missing_ranges
+        )
         for dot, body in rows.items()
     )
 
@@ -157,7 +160,7 @@ def test_what_an_older_store_holds_stays_until_somebody_says_that_it_is_done(tmp
     # 2 and 3 are settled, but the journal says that no more. A message too often, rather than one too few.
     found = all_rows(store)
     assert [found[Dot(A, n)] for n in (1, 2, 3)] == [b"1", b"2", b"3"]
-    assert {lack.origin for lack in store.lacks()} >= {A, B}
+    assert {missing.origin for missing in store.missing_ranges()} >= {A, B}
     assert UNCHECKED in store.catalog.facts()
     store.close()
 

@@ -10,7 +10,7 @@ from qmq.errors import DiskFull, StorageError
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format import segment
-from qmq.storage.format.interfaces import File, Lack, QueueHead, QueueStore, StorageSettings
+from qmq.storage.format.interfaces import File, MissingRange, QueueHead, QueueStore, StoreSettings
 from qmq.storage.format.record import TIMED, with_priority
 from qmq.storage.queues.memory_stores import MemoryQueueStore
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
@@ -19,7 +19,7 @@ from qmq.storage.store import Store, open_store
 from .rig import NOW, SMALL, A, B, C, Writer, all_rows, fanout_all, journal_batches, open_small, own_messages
 
 MIB = 1024 * 1024
-ROOMY = StorageSettings(reserve_bytes=0)
+ROOMY = StoreSettings(reserve_bytes=0)
 
 
 def test_opening_carries_the_journal_into_the_stores_and_hands_nothing_over() -> None:
@@ -251,7 +251,7 @@ def test_a_queue_store_that_lacks_what_the_journal_has_dropped_says_what_may_be_
 
     store = open_small(disk)
 
-    assert store.lacks() == [Lack(A, 0, dropped)]
+    assert store.missing_ranges() == [MissingRange(A, 0, dropped)]
     assert len(own_messages(store)) == 12 - dropped
     assert UNCHECKED in store.catalog.facts()
 
@@ -263,7 +263,7 @@ def test_only_headers_of_records_that_say_so_are_asked_for_times() -> None:
         asked.append((headers, timestamp_us))
         return timestamp_us + 5, timestamp_us + 9
 
-    settings = StorageSettings(reserve_bytes=0, times_of=times_of)
+    settings = StoreSettings(reserve_bytes=0, times_of=times_of)
     store = open_small(MemoryDisk(), settings)
     a = Writer(A)
     a.publish("/queue/q", b"plain")

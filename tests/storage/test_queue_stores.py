@@ -514,8 +514,10 @@ def test_a_failed_transaction_leaves_nothing_behind(open_queues: OpenQueues, mon
     with monkeypatch.context() as patch:
         # The database refuses a row without one.
         sums = {row(OTHER, 1): checksum_of(1, row(OTHER, 1)), broken: None}
-        patch.setattr("qmq.storage.queues.postgres_store.checksum_of", lambda lane, row: sums[row])
-        patch.setattr("qmq.storage.queues.sqlite_store.row_values", lambda *lane: [*row_values(*lane)[:-1], None])
+        patch.setattr("qmq.storage.queues.postgres_store.checksum_of", lambda partition, row: sums[row])
+        patch.setattr(
+            "qmq.storage.queues.sqlite_store.row_values", lambda *partition: [*row_values(*partition)[:-1], None]
+        )
 
         with pytest.raises(LogBroken):
             store.apply([row(OTHER, 1), broken], {Q: [Dot(HUGE, 1)]}, [], [], 2)

@@ -12,8 +12,8 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import Malformed
-from qmq.storage.format.interfaces import Lack, QueueRow, QueueStore
-from qmq.storage.format.row_checksum import checksum_of, lane_checksum
+from qmq.storage.format.interfaces import MissingRange, QueueRow, QueueStore
+from qmq.storage.format.row_checksum import checksum_of, partition_checksum
 from qmq.storage.queues.choice import open_queue_store, stored_rows
 from qmq.storage.queues.postgres_store import PostgresQueueStore
 from qmq.storage.queues.rescue import NOWHERE
@@ -62,11 +62,11 @@ def answers(store: QueueStore) -> Iterator[QueueRow]:
         for queue in (JOBS, "/queue/other"):
             yield from store.due(node, queue, 0, NOW, 1000)
     for origin in (A, B):
-        yield from store.standing_rows(origin, 0, 1000, 1 << 30)
+        yield from store.unsettled_rows(origin, 0, 1000, 1 << 30)
 
 
-def covered(dot: Dot, lacks: list[Lack]) -> bool:
-    return any(lack.origin == dot.origin and lack.after < dot.sequence <= lack.through for lack in lacks)
+def covered(dot: Dot, missing_ranges: list[MissingRange]) -> bool:
+    return any(lack.origin == dot.origin and lack.after < dot.sequence <= lack.through for lack in missing_ranges)
 
 
 def flip(path: Path, place: int, bit: int) -> None:
@@ -84,25 +84,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_a_flipped_bit_anywhere_in_the_file_changes_no_answer_and_hides_no_row(
     tmp_path: Path, made: bytes, seed: int
 ) -> None:
-    chance = random.Random(f"rot {seed}")
+    rng = random.Random(f"rot {seed}")
     used = [place for place in range(len(made)) if made[place]]
     for number in range(60):
         directory = tmp_path / str(number)
         directory.mkdir()
         path = directory / "queues.sqlite"
         path.write_bytes(made)
-        place, bit = chance.choice(used), chance.randrange(8)
+        place, bit = rng.choice(used), rng.randrange(8)
         flip(path, place, bit)
 
         store = open_queue_store(directory, "sqlite", "a")
         found = set(answers(store))
-        lacks = store.lacks()
+        missing_ranges = store.missing_ranges()
 
         where = f"bit {bit} of byte {place}"
         assert found <= sound_rows(), where
         if store.position() != NOWHERE:
             missing = {one.dot for one in sound_rows() - found}
-            assert all(covered(dot, lacks) for dot in missing), where
+            assert all(covered(dot, missing_ranges) for dot in missing), where
             assert store.position() == 78, where
             assert store.tombstones() == {Dot(B, 99)}, where
             assert bool(missing) <= bool(store.damage.told), where
@@ -121,8 +121,8 @@ def test_a_row_that_has_changed_in_one_column_is_left_out_and_named(tmp_path: Pa
     with sqlite3.connect(path) as database:
         value = f"{column} || 'x'" if column in ("headers", "body") else f"{column} + 1024"
         cast = f"CAST({value} AS BLOB)" if column in ("headers", "body") else value
-        lane = "(SELECT id FROM lanes WHERE queue = '/queue/jobs' AND delayed = 0 AND origin = 1)"
-        database.execute(f"UPDATE messages SET {column} = {cast} WHERE lane = {lane} AND sequence = 59")
+        partition = "(SELECT id FROM lanes WHERE queue = '/queue/jobs' AND delayed = 0 AND origin = 1)"
+        database.execute(f"UPDATE messages SET {column} = {cast} WHERE lane = {partition} AND sequence = 59")
     database.close()
 
     store = open_queue_store(tmp_path, "sqlite", "a")
@@ -132,7 +132,7 @@ def test_a_row_that_has_changed_in_one_column_is_left_out_and_named(tmp_path: Pa
     if column == "sequence":
         assert "is not in its place" in store.damage.told[0]
     else:
-        assert store.lacks() == [Lack(A, 58, 59, 59, JOBS)]
+        assert store.missing_ranges() == [MissingRange(A, 58, 59, 59, JOBS)]
     assert len(store.page("a", JOBS, 4, None, 0, 50)) == 50
     store.close()
 
@@ -160,7 +160,7 @@ def test_a_number_that_has_become_another_kind_of_value_is_one_damaged_row(
 
     assert {one.dot for one in sound_rows() - set(answers(store))} == {Dot(A, 20)}
     assert (store.position() == NOWHERE) is checked  # SQLite's own check of the file refuses it.
-    assert checked or store.lacks() == [Lack(A, 19, 20, 20, JOBS)]
+    assert checked or store.missing_ranges() == [MissingRange(A, 19, 20, 20, JOBS)]
     store.close()
 
 
@@ -171,11 +171,11 @@ def test_a_damaged_row_gives_way_to_the_sound_one(tmp_path: Path) -> None:
     database.close()
     store = SqliteQueueStore(path)
     assert {one.dot for one in sound_rows() - set(answers(store))} == {Dot(A, 20)}
-    (lack,) = store.lacks()
+    (lack,) = store.missing_ranges()
 
-    store.mend(lack, [row(A, 20)], None)
+    store.repair(lack, [row(A, 20)], None)
 
-    assert store.lacks() == []
+    assert store.missing_ranges() == []
     assert set(answers(store)) == sound_rows()
     assert store.check() is None
     store.close()
@@ -189,14 +189,14 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
     database.close()
     store = SqliteQueueStore(path)
     list(answers(store))
-    (lack,) = store.lacks()
+    (lack,) = store.missing_ranges()
     if searched:  # the journal has not got it: somebody else is asked
-        store.mend(lack, [], lack)
+        store.repair(lack, [], lack)
 
     store.apply([], {JOBS: [Dot(A, 20)]}, [], [], 78)
-    store.mend(lack, [row(A, 20)], None)
+    store.repair(lack, [row(A, 20)], None)
 
-    assert store.lacks() == []
+    assert store.missing_ranges() == []
     assert {one.dot for one in sound_rows() - set(answers(store))} == {Dot(A, 20)}
     assert store.check() is None
     store.close()
@@ -205,16 +205,16 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
 def test_what_is_left_of_a_lack_is_remembered(tmp_path: Path) -> None:
     path = filled(tmp_path)
     store = SqliteQueueStore(path)
-    store.lack([Lack(B, 0, 1000)], 78)
+    store.lack([MissingRange(B, 0, 1000)], 78)
 
-    store.mend(Lack(B, 0, 1000), [row(B, 300)], Lack(B, 400, 1000))
+    store.repair(MissingRange(B, 0, 1000), [row(B, 300)], MissingRange(B, 400, 1000))
     store.close()
 
     store = SqliteQueueStore(path)
-    assert store.lacks() == [Lack(B, 400, 1000)]
+    assert store.missing_ranges() == [MissingRange(B, 400, 1000)]
     assert set(answers(store)) == sound_rows() | {row(B, 300)}
-    store.mend(Lack(B, 400, 1000), [], None)
-    assert store.lacks() == []
+    store.repair(MissingRange(B, 400, 1000), [], None)
+    assert store.missing_ranges() == []
     store.close()
 
 
@@ -277,11 +277,13 @@ def test_a_mark_on_a_file_that_is_sound_goes(tmp_path: Path) -> None:
 def test_the_checksum_is_the_crc_that_the_format_page_describes() -> None:
     one = row(B, 3)._replace(attempts=2)
 
-    lane = zlib.crc32(b"b" + JOBS.encode(), zlib.crc32(bytes(7) + b"\x07" + b"\xff" * 7 + b"\xfc" + b"\0" + b"\0\x01"))
+    partition = zlib.crc32(
+        b"b" + JOBS.encode(), zlib.crc32(bytes(7) + b"\x07" + b"\xff" * 7 + b"\xfc" + b"\0" + b"\0\x01")
+    )
     numbers = b"".join(number.to_bytes(size, "big") for number, size in ((3, 8), (1003, 8), (FLAGS, 4), (0, 8), (0, 8)))
-    crc = zlib.crc32(one.body, zlib.crc32(one.headers, zlib.crc32(numbers + b"\0\0\0\x04", lane)))
+    crc = zlib.crc32(one.body, zlib.crc32(one.headers, zlib.crc32(numbers + b"\0\0\0\x04", partition)))
 
-    assert checksum_of(lane_checksum(JOBS, -4, False, B), one) == crc | 2 << 32
+    assert checksum_of(partition_checksum(JOBS, -4, False, B), one) == crc | 2 << 32
 
 
 def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
@@ -300,7 +302,7 @@ def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
     assert {one.dot for one in sound_rows() - found} == {Dot(A, 20), Dot(A, 3)}
     assert found < sound_rows()
     assert len(store.damage.told) == 2
-    for lack in store.lacks():
-        store.mend(lack, [one for one in sound_rows() if covered(one.dot, [lack])], None)
-    assert (set(answers(store)), store.lacks()) == (sound_rows(), [])
+    for lack in store.missing_ranges():
+        store.repair(lack, [one for one in sound_rows() if covered(one.dot, [lack])], None)
+    assert (set(answers(store)), store.missing_ranges()) == (sound_rows(), [])
     store.close()

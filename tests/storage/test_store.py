@@ -7,8 +7,8 @@ from qmq.dots import Origin
 from qmq.errors import DirectoryInUse, StorageError
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import batch_records, encode_batch
-from qmq.storage.format.interfaces import StorageSettings
-from qmq.storage.format.record import Kind, pack_envelope, pack_record, unpack_start
+from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, unpack_start
 from qmq.storage.store import FORMAT_VERSION, open_memory_store, open_store
 
 from .rig import NOW, SMALL, Writer, all_rows, fanout_all, journal_batches, open_small, own_messages
@@ -25,14 +25,14 @@ def test_a_run_begins_with_a_durable_start_record() -> None:
     again = open_small(disk)
     assert again.recovered.vector == {origin: 1}
     (record,) = batch_records(journal_batches(again)[0])
-    assert (record.kind, record.sequence, record.timestamp_us) == (Kind.START, 1, NOW)
+    assert (record.kind, record.sequence, record.timestamp_us) == (RecordKind.START, 1, NOW)
     assert unpack_start(record.body) == {"format": FORMAT_VERSION, "software": "qmq", "uuid": "a-0"}
     assert again.catalog.incarnations() == {origin: NOW}
 
 
 def test_a_run_begins_durably_also_when_appends_are_not_synced() -> None:
     disk = MemoryDisk()
-    store = open_small(disk, StorageSettings(sync="never"))
+    store = open_small(disk, StoreSettings(sync="never"))
 
     origin = store.begin_incarnation(77, NOW)
     disk.crash(Random(1))
@@ -84,7 +84,7 @@ def _later(origin: Origin, rank: int) -> bytes:
     """A batch whose timestamps grow with `rank`, as a clock would make them."""
     when = NOW + rank * 1000
     envelope = pack_envelope("/queue/q", b"")
-    records = [pack_record(n, when + n, Kind.PUBLISH, 0, envelope, b"x") for n in (2, 3)]
+    records = [pack_record(n, when + n, RecordKind.PUBLISH, 0, envelope, b"x") for n in (2, 3)]
     return encode_batch(origin, records, 2, 3, when + 2, when + 3)
 
 
@@ -148,7 +148,7 @@ def test_statistics_say_where_everything_stands() -> None:
 
 def test_closing_makes_everything_durable() -> None:
     disk = MemoryDisk()
-    store = open_small(disk, StorageSettings(sync="never", reserve_bytes=0))
+    store = open_small(disk, StoreSettings(sync="never", reserve_bytes=0))
     writer = Writer(Origin("b", 1))
     store.journal.append([writer.published("/queue/q", b"x")])
 

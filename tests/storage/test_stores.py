@@ -13,7 +13,7 @@ from qmq.errors import FutureVersion, LogBroken
 from qmq.storage.catalog.catalog import TABLES, SqliteCatalog
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.disk.sqlite import open_database, open_migrated
-from qmq.storage.format.interfaces import Catalog, CheckpointState, FanoutExtent, Identity
+from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, FanoutExtent
 from qmq.storage.queues.memory_stores import MemoryCatalog
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 
@@ -42,7 +42,7 @@ def test_a_new_catalog_knows_nothing(open_catalog: OpenCatalog) -> None:
 def test_the_catalog_keeps_its_facts_over_a_restart(open_catalog: OpenCatalog) -> None:
     catalog = open_catalog()
     extent = FanoutExtent("f-1", 0, 500, 3, 10, 20)
-    catalog.set_identity(Identity("a", "u", 1))
+    catalog.set_identity(DirectoryIdentity("a", "u", 1))
     catalog.commit_checkpoint(CheckpointState(70, {HUGE: 2**63 + 1}), {"/fanout/f": extent, "/fanout/g": extent})
     catalog.commit_checkpoint(CheckpointState(99, {HUGE: 2**63 + 4}), {"/fanout/f": extent._replace(end=900)})
     catalog.set_base(CheckpointState(64, {OTHER: 1}))
@@ -54,7 +54,7 @@ def test_the_catalog_keeps_its_facts_over_a_restart(open_catalog: OpenCatalog) -
 
     catalog = open_catalog()
 
-    assert catalog.identity() == Identity("a", "u", 1)
+    assert catalog.identity() == DirectoryIdentity("a", "u", 1)
     assert catalog.checkpoint() == CheckpointState(99, {HUGE: 2**63 + 4})
     assert catalog.fanouts() == {"/fanout/f": extent._replace(end=900), "/fanout/g": extent}
     assert catalog.base() == CheckpointState(64, {OTHER: 1})
@@ -115,7 +115,7 @@ def test_a_file_that_is_no_database_is_a_storage_error(
 def test_a_table_whose_name_became_upper_case_keeps_its_rows(table: str, tmp_path: Path) -> None:
     path = tmp_path / "catalog.sqlite"
     catalog = SqliteCatalog(path)
-    catalog.set_identity(Identity("a", "u", 1))
+    catalog.set_identity(DirectoryIdentity("a", "u", 1))
     catalog.set_base(CheckpointState(64, {OTHER: 1}))
     catalog.set_facts({"learner": "began empty"})
     catalog.close()
@@ -125,7 +125,7 @@ def test_a_table_whose_name_became_upper_case_keeps_its_rows(table: str, tmp_pat
 
     catalog = SqliteCatalog(path)
 
-    assert (catalog.identity(), catalog.base()) == (Identity("a", "u", 1), CheckpointState(64, {OTHER: 1}))
+    assert (catalog.identity(), catalog.base()) == (DirectoryIdentity("a", "u", 1), CheckpointState(64, {OTHER: 1}))
     assert catalog.facts() == {"learner": "began empty"}
     catalog.close()
 
@@ -146,17 +146,17 @@ def test_a_flipped_bit_in_the_catalog_is_never_believed(tmp_path: Path) -> None:
     """It begins as it was, or not at all."""
     path = tmp_path / "catalog.sqlite"
     catalog = SqliteCatalog(path)
-    catalog.set_identity(Identity("a", "u", 1))
+    catalog.set_identity(DirectoryIdentity("a", "u", 1))
     catalog.commit_checkpoint(CheckpointState(70, {HUGE: 1234}), {}, given_up={OTHER: 5})
     catalog.set_facts({"learner": "began empty"})
     catalog.close()
     sound = path.read_bytes()
     used = [place for place in range(len(sound)) if sound[place]]
-    chance = Random("rot")
+    rng = Random("rot")
     refused = 0
     for _ in range(150):
         data = bytearray(sound)
-        data[chance.choice(used)] ^= 1 << chance.randrange(8)
+        data[rng.choice(used)] ^= 1 << rng.randrange(8)
         path.write_bytes(data)
 
         try:
@@ -164,7 +164,7 @@ def test_a_flipped_bit_in_the_catalog_is_never_believed(tmp_path: Path) -> None:
         except (LogBroken, FutureVersion):
             refused += 1
             continue
-        assert catalog.identity() == Identity("a", "u", 1)
+        assert catalog.identity() == DirectoryIdentity("a", "u", 1)
         assert catalog.checkpoint() == CheckpointState(70, {HUGE: 1234})
         assert (catalog.given_up(), catalog.facts()) == ({OTHER: 5}, {"learner": "began empty"})
         catalog.close()

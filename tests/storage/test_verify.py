@@ -3,13 +3,13 @@ from pathlib import Path
 import pytest
 
 from qmq.storage.format.batch import read_head
-from qmq.storage.format.interfaces import StorageSettings
+from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.store import Store, open_store
 from qmq.storage.verify import PREVIEW_BYTES, dump, verify
 
 from .rig import LIKE_AN_INDEX, NOW, A, B, Writer
 
-SETTINGS = StorageSettings(segment_bytes_max=1500, reserve_bytes=0)
+SETTINGS = StoreSettings(segment_bytes_max=1500, reserve_bytes=0)
 
 
 @pytest.fixture

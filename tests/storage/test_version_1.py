@@ -8,8 +8,8 @@ from pathlib import Path
 from qmq.dots import Dot
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import encode_batch, verify_batch
-from qmq.storage.format.interfaces import StorageSettings
-from qmq.storage.format.record import Kind, pack_dots, pack_envelope, pack_record
+from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record
 from qmq.storage.format.segment import read_footer, segment_base
 from qmq.storage.store import open_memory_store
 from qmq.storage.verify import dump, verify
@@ -17,7 +17,7 @@ from qmq.storage.verify import dump, verify
 from .rig import A, B, journal_batches, own_messages
 
 FILES = Path(__file__).parent / "version_1"
-SETTINGS = StorageSettings(reserve_bytes=0)
+SETTINGS = StoreSettings(reserve_bytes=0)
 
 # One batch of origin a:00000000000000a1, sequences 7–8: a message and the settle of another origin's message.
 BATCH = bytes.fromhex(
@@ -30,9 +30,16 @@ BATCH = bytes.fromhex(
 
 
 def packed() -> bytes:
-    message = pack_record(7, 1_700_000_000_000_007, Kind.PUBLISH, 5, pack_envelope("/queue/jobs", b"k:v\n"), b"hello")
+    message = pack_record(
+        7, 1_700_000_000_000_007, RecordKind.PUBLISH, 5, pack_envelope("/queue/jobs", b"k:v\n"), b"hello"
+    )
     settle = pack_record(
-        8, 1_700_000_000_000_008, Kind.SETTLE, 0, pack_envelope("/queue/jobs", b""), pack_dots([Dot(B, 3), Dot(B, 4)])
+        8,
+        1_700_000_000_000_008,
+        RecordKind.SETTLE,
+        0,
+        pack_envelope("/queue/jobs", b""),
+        pack_dots([Dot(B, 3), Dot(B, 4)]),
     )
     return encode_batch(A, [message, settle], 7, 8, 1_700_000_000_000_007, 1_700_000_000_000_008)
 

@@ -10,7 +10,7 @@ def depths(node: Node) -> Counter[str]:
     """Queue → messages that the node serves and nobody has settled, in memory or only in its queue store."""
     queues = node.broker.queues
     found: Counter[str] = Counter()
-    for owner in queues.handover.serves:
+    for owner in queues.handoff.serves:
         for row in stored_rows(node.store.queues, owner):
             known = row.dot.sequence in queues.owned.get(row.dot.origin, {})
             if not known and not queues.paging.gone.has(row.queue, row.dot):

@@ -28,7 +28,7 @@ class DiskImage:
         disk.tables = self._tables
 
 
-def spoil(disk: MemoryDisk, directory: str, chance: random.Random) -> str:
+def spoil(disk: MemoryDisk, directory: str, rng: random.Random) -> str:
     """Damage one file below `directory` of a disk whose node is down: a bad sector, a lost end, a write gone astray.
 
     Returns its path, or "" when there is none. Files with more bytes are hit more often, as
@@ -37,17 +37,17 @@ def spoil(disk: MemoryDisk, directory: str, chance: random.Random) -> str:
     files = {path: data for path, data in sorted(disk.contents().items()) if data and path.startswith(directory + "/")}
     if not files:
         return ""
-    path = chance.choices(list(files), [len(data) for data in files.values()])[0]
+    path = rng.choices(list(files), [len(data) for data in files.values()])[0]
     data = bytearray(files[path])
-    match chance.choice(("flip", "flip", "cut", "stray")):
+    match rng.choice(("flip", "flip", "cut", "stray")):
         case "flip":
-            for _ in range(chance.randint(1, ROTTEN_BITS_MAX)):
-                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            for _ in range(rng.randint(1, ROTTEN_BITS_MAX)):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         case "cut":
-            del data[chance.randrange(len(data)) :]
+            del data[rng.randrange(len(data)) :]
         case "stray":
             size = min(512, max(1, len(data) // 4))
-            here, there = (chance.randrange(len(data) - size + 1) for _ in range(2))
+            here, there = (rng.randrange(len(data) - size + 1) for _ in range(2))
             data[here : here + size] = data[there : there + size]
     disk.put(path, bytes(data))
     return path

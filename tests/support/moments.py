@@ -41,9 +41,9 @@ class Moments:
         clock.moments = self  # type: ignore[attr-defined]
         return clock
 
-    def add(self, due: float, parking: "Parking") -> None:
-        """Wake who is in `parking` at `due`."""
-        heappush(self._timers, (due, next(self._numbers), parking))
+    def add(self, due: float, ordered_buffer: "Parking") -> None:
+        """Wake who is in `ordered_buffer` at `due`."""
+        heappush(self._timers, (due, next(self._numbers), ordered_buffer))
 
     def _current_time(self) -> float:
         self._asked += 1

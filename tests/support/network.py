@@ -182,10 +182,10 @@ class FabricListener:
 
 
 class Fabric:
-    """Every connection, and what is wrong between hosts. `chance` decides latency, chunks and how dialling fails."""
+    """Every connection, and what is wrong between hosts. `rng` decides latency, chunks and how dialling fails."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.latency_seconds = 0.0005
         """Of a message, at least; up to three times that much is added, and now and then thirty times."""
         self.buffer_bytes = 64 << 10
@@ -218,7 +218,7 @@ class Fabric:
         for near, far in list(self._pipes.values()):
             for channel in (near.outgoing, far.outgoing):
                 if (channel.source, channel.target) == (source, target) and channel.items:
-                    if self.chance.random() < 0.5:
+                    if self.rng.random() < 0.5:
                         self._reset(near, far)
                         break
                     channel.reader.wake()
@@ -314,15 +314,15 @@ class Fabric:
 
     def arrival(self, channel: Channel) -> float:
         """When what is sent now arrives."""
-        seconds = self.latency_seconds * (1 + 3 * self.chance.random())
-        if self.chance.random() < 0.02:
+        seconds = self.latency_seconds * (1 + 3 * self.rng.random())
+        if self.rng.random() < 0.02:
             seconds += self.latency_seconds * 30
         return trio.current_time() + seconds
 
     def chunk(self, most: int) -> int:
         """How much of `most` one call handles: nearly always all of it."""
-        if most > 1 and self.chance.random() < self.odd_chunks:
-            return self.chance.randint(1, most)
+        if most > 1 and self.rng.random() < self.odd_chunks:
+            return self.rng.randint(1, most)
         return most
 
     def forget_if_closed(self, number: int) -> None:
@@ -349,7 +349,7 @@ class Fabric:
         if host in self._dead:
             await trio.sleep_forever()
         if self.blocked(there) or self.blocked(back) or target in self._dead:
-            if self.chance.random() < 0.5:
+            if self.rng.random() < 0.5:
                 raise OSError(f"{target} is unreachable")
             await trio.sleep(CONNECT_SECONDS)
             raise TimeoutError(f"{target} does not answer")

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import trio
 
-from qmq.environment import Network, World
+from qmq.environment import Environment, Network
 from qmq.errors import StorageError
 from qmq.server.runtime.clock import SteadyClock
 from qmq.storage.disk.memory import MemoryDisk
@@ -39,12 +39,12 @@ class SimulatedWorld:
     """
 
     def __init__(
-        self, network: Network, disk: MemoryDisk, chance: random.Random, skew_us: int, disk_seconds: float
+        self, network: Network, disk: MemoryDisk, rng: random.Random, skew_us: int, disk_seconds: float
     ) -> None:
         self._disk = disk
         self.skew_us = skew_us
         # Apart from the node's own chance, so that what the node draws does not depend on how often it used the disk.
-        self._times = random.Random(chance.getrandbits(64))
+        self._times = random.Random(rng.getrandbits(64))
         self.disk_seconds = disk_seconds
         self.is_disk_time_drawn = True
         self.slept_seconds = 0.0
@@ -53,9 +53,9 @@ class SimulatedWorld:
         self._calls = 0
         self._asked = trio.Event()
         self.dead = False
-        self.world = World(
+        self.environment = Environment(
             network=network,
-            chance=chance,
+            rng=rng,
             now_us=SteadyClock(self.wall_us, _passed_us),
             run_blocking=self.run_blocking,
             boot_seconds=lambda: trio.current_time() + self.slept_seconds,
@@ -93,12 +93,12 @@ class SimulatedWorld:
         self._asked = trio.Event()
         await self._asked.wait()
 
-    def die(self, chance: random.Random) -> None:
+    def die(self, rng: random.Random) -> None:
         """The node ends in this instant. Calls that were asked for may get through a part of what they do."""
         self.dead = True
         for call in self._pending.values():
             # An append is two operations, a checkpoint many: both must be met in their midst.
-            self._disk.fail_at(chance.randrange(chance.choice((1, 2, 3, DISK_OPERATIONS_MAX))))
+            self._disk.fail_at(rng.randrange(rng.choice((1, 2, 3, DISK_OPERATIONS_MAX))))
             with suppress(StorageError, OSError):
                 call()
             self._disk.heal()

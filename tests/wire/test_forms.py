@@ -44,11 +44,11 @@ def test_a_send_among_others_like_it_means_the_same_as_alone(
     found = values(together.receive(b"".join(frames)))
 
     for index, frame in enumerate(frames):
-        alone = logged_in(version, limits)
-        expected = values(alone.receive(frame))
+        isolated_mode = logged_in(version, limits)
+        expected = values(isolated_mode.receive(frame))
         assert found[index : index + 1] == expected
         if not expected:
-            assert (code(together), together.error_receipt) == (code(alone), alone.error_receipt)
+            assert (code(together), together.error_receipt) == (code(isolated_mode), isolated_mode.error_receipt)
             break
 
 

@@ -120,7 +120,7 @@ def test_frame_among_others_means_the_same_as_alone(stream: tuple[Version, bytes
 
     together = values(Connection(Role.SERVER, caches=caches).receive(data))
 
-    alone: list[Value] = []
+    isolated_mode: list[Value] = []
     start = 0
     for end in range(1, len(data) + 1):
         # A frame alone is the shortest piece that a fresh connection finds one frame in.
@@ -129,9 +129,9 @@ def test_frame_among_others_means_the_same_as_alone(stream: tuple[Version, bytes
         login = b"" if start == 0 else LOGINS[version]
         frames = Connection(Role.SERVER).receive(login + data[start:end])
         if len(frames) == (1 if start == 0 else 2):
-            alone.append(value(frames[-1]))
+            isolated_mode.append(value(frames[-1]))
             start = end
-    assert together == alone
+    assert together == isolated_mode
 
 
 MUTATIONS = st.lists(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qmq.broker.consumers.subscription import Subscription
 
 
-class Window:
+class ConnectionPrefetch:
     """`most` messages, of which `held` are out. `subscriptions` are all that share it; for `turn` one place is kept."""
 
     __slots__ = ("_round", "held", "most", "subscriptions", "turn")
@@ -50,6 +50,6 @@ class Window:
         return None
 
     def leave(self, subscription: "Subscription") -> None:
-        """It ends. A place that is kept for it is free when `Queues._mind_turns` has seen that."""
+        """It ends. A place that is kept for it is free when `Queues._check_turns` has seen that."""
         self.subscriptions.pop(subscription, None)
         self._round.pop(subscription, None)

@@ -16,7 +16,7 @@ PREFIXES_MAX = 64
 """Of one session: who has more such topics than this hears little of each."""
 
 
-class Listener:
+class LightSubscriptions:
     """What session `session` hears by name: `topics` by the client's id, `ids` by topic.
 
     `prefixes` is the gateway's, as is that of a Subscription, but remembers at most PREFIXES_MAX topics.
@@ -53,5 +53,5 @@ class Listener:
         self.topics, self.ids, self.prefixes = {}, {}, {}
 
 
-Hearer = Subscription | Listener
+Subscriber = Subscription | LightSubscriptions
 """Who is told the messages of a topic."""

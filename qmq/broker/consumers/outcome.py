@@ -8,7 +8,7 @@ they are made, because runs are what makes encoding and sending cheap.
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qmq.broker.consumers.light_subscriptions import Hearer
+from qmq.broker.consumers.light_subscriptions import Subscriber
 from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message, OwnRecord
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from qmq.broker.queues.queue import Queue
 
 
-TOIL_MAX: Final = 100_000
+COST_MAX: Final = 100_000
 """What selecting for topics and fanouts may cost that one Outcome sets off (`Selector.cost`), some 20 ms: then others
 have their turn."""
 
 
-TURN_TOIL: Final = 10_000
+TURN_COST: Final = 10_000
 """What selecting may cost in one turn of the event loop, some 2 ms; the last selector asked may exceed it, by 1,012."""
 
-FOLLOW_TOIL_MAX: Final = 2 * TURN_TOIL
+FOLLOW_COST_MAX: Final = 2 * TURN_COST
 """What selecting for live followers of fanouts may cost in one group of commits; beyond it they read the log."""
 
 LETTERS_BYTES_MAX: Final = 18 << 20
@@ -52,7 +52,7 @@ class TopicRun:
 
     __slots__ = ("messages", "retained", "subscriptions")
 
-    def __init__(self, subscriptions: tuple[Hearer, ...], messages: list[Message], retained: bool = False) -> None:
+    def __init__(self, subscriptions: tuple[Subscriber, ...], messages: list[Message], retained: bool = False) -> None:
         self.subscriptions = subscriptions
         self.messages = messages
         self.retained = retained
@@ -105,7 +105,7 @@ class Outcome:
         "peer_settled_now",
         "peer_topics",
         "peer_waiting",
-        "recalls",
+        "retained_delivery",
         "receipts",
         "record_bytes",
         "records",
@@ -113,7 +113,7 @@ class Outcome:
         "sequence",
         "session",
         "settles",
-        "toil",
+        "selector_cost",
         "topic_runs",
     )
 
@@ -137,7 +137,7 @@ class Outcome:
         # With a transaction, which must be one batch: how many more bytes of dead letters it may set off.
         self.letters_left: int | None = None
         # What the selectors of those who are told topics and fanouts may cost, and what reading them has cost.
-        self.toil = 0
+        self.selector_cost = 0
         # What readers of fanouts miss, besides what is told here: origin, after, through. Told behind the fanout runs.
         self.gone: list[tuple[Origin, int, int]] = []
         self.topic_runs: list[TopicRun] = []
@@ -164,7 +164,7 @@ class Outcome:
         # Fanout subscriptions that begin: the server reads their past and then lets them follow live.
         self.joined: list[Subscription] = []
         # Topic subscriptions that begin while there are retained values, and the last change before them.
-        self.recalls: list[tuple[Subscription, int]] = []
+        self.retained_delivery: list[tuple[Subscription, int]] = []
         # Queue subscriptions that only look: the server reads to them what there is.
         self.browsers: list[Subscription] = []
         self.peer_topics: dict[str, list[Message]] = {}
@@ -219,7 +219,7 @@ class Outcome:
             self.owners = set()
         self.owners.update([one.message.origin.node for one in deliveries if one.message.sequence > 0])
 
-    def publish_topic(self, subscriptions: tuple[Hearer, ...], message: Message) -> None:
+    def publish_topic(self, subscriptions: tuple[Subscriber, ...], message: Message) -> None:
         """Tell `message` to `subscriptions`; merges with the run before it when they are the same tuple."""
         runs = self.topic_runs
         if runs and runs[-1].subscriptions is subscriptions and not runs[-1].retained:
@@ -227,7 +227,7 @@ class Outcome:
         else:
             runs.append(TopicRun(subscriptions, [message]))
 
-    def publish_topic_run(self, subscriptions: tuple[Hearer, ...], messages: list[Message]) -> None:
+    def publish_topic_run(self, subscriptions: tuple[Subscriber, ...], messages: list[Message]) -> None:
         """As `publish_topic`, for all of these; keeps the list."""
         runs = self.topic_runs
         if runs and runs[-1].subscriptions is subscriptions and not runs[-1].retained:
@@ -235,7 +235,7 @@ class Outcome:
         else:
             runs.append(TopicRun(subscriptions, messages))
 
-    def publish_value(self, subscriptions: tuple[Hearer, ...], message: Message) -> None:
+    def publish_value(self, subscriptions: tuple[Subscriber, ...], message: Message) -> None:
         """Tell the last value of a topic to subscribers that did not hear it when it was set."""
         self.topic_runs.append(TopicRun(subscriptions, [message], retained=True))
 

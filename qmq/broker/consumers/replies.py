@@ -11,9 +11,9 @@ session's outbox. When the subscription ends, its address ends with it; a new on
 """
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.session import Session
+from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Origin, parse_origin
 from qmq.errors import Refused
@@ -59,7 +59,7 @@ class Replies:
         """The session's temporary queue of that name."""
         return self._by_name.get((session_id, name))
 
-    def subscribe(self, session: Session, subscription: Subscription, *, is_implicit: bool = False) -> ReplyQueue:
+    def subscribe(self, session: ClientState, subscription: Subscription, *, is_implicit: bool = False) -> ReplyQueue:
         """Make the temporary queue `subscription.destination`, or take over the one that a `reply-to` made.
 
         Raises Refused, with nothing changed: it has a SUBSCRIBE already, the id is in use, or there are too many.
@@ -126,7 +126,7 @@ class Replies:
             self.dropped += 1
             return
         # The session sees the name that it gave, as with every other subscription.
-        envelope = Envelope(queue.name, Kind.TEMP, message.envelope.headers, False)
+        envelope = Envelope(queue.name, DestinationKind.TEMP, message.envelope.headers, False)
         told = Message(envelope, message.body, message.origin, message.sequence, message.timestamp_us)
         out.publish_topic(queue.subscriptions, told)
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from qmq.broker.consumers.light_subscriptions import Listener
+from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope
@@ -15,7 +15,7 @@ HELD_OVERHEAD_BYTES = 128
 """Of one frame, beside what it carries."""
 
 
-class Held:
+class HeldFrame:
     """One frame inside a transaction: a SEND (`envelope`, `body`), or an ACK or NACK (`delivery`, `is_ack`, `why`).
 
     `receipt` is told when the transaction is recorded, as `level` or a stronger one of its other frames asks.
@@ -55,7 +55,7 @@ class Held:
         return size if self.receipt is None else size + len(self.receipt)
 
 
-class Session:
+class ClientState:
     """One client. `subscriptions` by the client's id, `transactions` by its name; `key` is random (`replies`).
 
     `listener` has those of its subscriptions that need no object of their own; None while there are none.
@@ -78,10 +78,10 @@ class Session:
         self.id = id
         self.key = key
         self.subscriptions: dict[str, Subscription] = {}
-        self.listener: Listener | None = None
+        self.listener: LightSubscriptions | None = None
         self.held_bytes = 0
         self.asked_bytes = 0
-        self.transactions: dict[str, list[Held]] = {}
+        self.transactions: dict[str, list[HeldFrame]] = {}
         self._late: dict[int | str, tuple[int, Subscription]] = {}
         self._late_order: deque[int | str] | None = None
 

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qmq.broker.consumers.buffer import Buffer
-from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import PLAIN
 from qmq.broker.messages.destination import is_pattern
 from qmq.broker.messages.message import Message
@@ -138,7 +138,7 @@ class Subscription:
         self.exclusive = False
         self.since_us = 0
         self.lent_as = PLAIN
-        self.window: Window | None = None
+        self.window: ConnectionPrefetch | None = None
         self.durable: Attachment | None = None
         self.start: str | Vector | StartAt | JournalSpan = "first"
         # The last sequence that this node had given when a fanout subscription began; for `next`.

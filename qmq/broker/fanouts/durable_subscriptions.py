@@ -24,7 +24,7 @@ from qmq.broker.messages.message import Envelope, Message, Moved
 from qmq.cursors import DELETIONS_MAX, Cursor, Holder, Move, Name, Range, add_range, surplus_deletions
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import Refused
-from qmq.lost_ranges import Gone
+from qmq.lost_ranges import LostRanges
 
 FIRST_TAG = 1 << 56
 """Tags of queue deliveries count from 1 and never come so far."""
@@ -47,7 +47,7 @@ class Handed(Delivery):
 
 
 class Attachment:
-    """One live subscription of a name. Made by `Durables.attach`."""
+    """One live subscription of a name. Made by `DurableSubscriptions.attach`."""
 
     __slots__ = (
         "_before",
@@ -141,7 +141,7 @@ class Attachment:
         return Move(self.name, self.cursor.created_us, self.cursor.deleted_us, done=done)
 
 
-class Durables:
+class DurableSubscriptions:
     """All durable subscriptions that this node knows of. `deliveries` is shared with the queues: tag → delivery."""
 
     def __init__(self, origin: Origin, deliveries: dict[int, Delivery], durables_max: int = 1000) -> None:
@@ -153,7 +153,7 @@ class Durables:
         """Cannot go on because of what another node did, and why."""
         self.given_up: Vector = {}
         """Per origin, up to where this node will never get records that it lacks."""
-        self.gone = Gone()
+        self.gone = LostRanges()
         """That, and what is nowhere any more: what readers are told."""
         self._origin = origin
         self._deliveries = deliveries
@@ -268,7 +268,7 @@ class Durables:
         elif cursor.holder is not None and cursor.holder > attachment.holder:
             self.ended.append((attachment.subscription, taken_over(move.name, f"node {cursor.holder[1].node}")))
 
-    def restore(self, cursors: dict[Name, Cursor], given_up: Vector, gone: Gone) -> None:
+    def restore(self, cursors: dict[Name, Cursor], given_up: Vector, gone: LostRanges) -> None:
         """What the stores know at a start."""
         self.by_name.update(cursors)
         self._forget_deletions()

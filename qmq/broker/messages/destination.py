@@ -14,7 +14,7 @@ DESTINATION_BYTES_MAX = 1024
 one, earlier or elsewhere, must still be understood."""
 
 
-class Kind(IntEnum):
+class DestinationKind(IntEnum):
     """What a destination does with a message."""
 
     TOPIC = 1
@@ -30,13 +30,13 @@ class Kind(IntEnum):
 
 
 PREFIXES = {
-    "/topic/": Kind.TOPIC,
-    "/queue/": Kind.QUEUE,
-    "/fanout/": Kind.FANOUT,
-    "/control/": Kind.CONTROL,
-    "/temp-queue/": Kind.TEMP,
-    "/reply-queue/": Kind.REPLY,
-    "/system/": Kind.SYSTEM,
+    "/topic/": DestinationKind.TOPIC,
+    "/queue/": DestinationKind.QUEUE,
+    "/fanout/": DestinationKind.FANOUT,
+    "/control/": DestinationKind.CONTROL,
+    "/temp-queue/": DestinationKind.TEMP,
+    "/reply-queue/": DestinationKind.REPLY,
+    "/system/": DestinationKind.SYSTEM,
 }
 
 JOURNAL = "/system/journal"
@@ -49,14 +49,14 @@ GUESSED_MAX = 100
 KINDS_TEXT = ", ".join(f"{prefix}NAME" for prefix in PREFIXES)
 
 
-def kind_of(destination: str, bytes_max: int = DESTINATION_BYTES_MAX) -> Kind:
+def kind_of(destination: str, bytes_max: int = DESTINATION_BYTES_MAX) -> DestinationKind:
     """The kind of `destination`. Raises Refused when the name is too long or names no kind."""
     end = destination.find("/", 1) + 1
     kind = PREFIXES.get(destination[:end]) if end > 1 else None
     if kind is None or len(destination) == end:
         raise Refused("bad-destination", f"A destination is one of {KINDS_TEXT}.{_guess(destination)}")
     # A node made the reply address, and its length is nothing that a client could change.
-    if kind is Kind.REPLY:
+    if kind is DestinationKind.REPLY:
         bytes_max = DESTINATION_BYTES_MAX
     if len(destination.encode()) > bytes_max:
         raise Refused("destination-too-long", f"A destination has at most {bytes_max} bytes.")

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 
-class State(StrEnum):
+class MessageState(StrEnum):
     """Where a message is."""
 
     STORED = "stored"
@@ -42,48 +42,48 @@ class Back(IntEnum):
     """Its consumer left in order (DISCONNECT, UNSUBSCRIBE): perhaps seen, and no failure."""
 
 
-COMES_BACK: Final[dict[Back, tuple[State, State]]] = {
-    Back.UNSEEN: (State.READY, State.READY),
-    Back.RELEASED: (State.READY, State.DEAD),
-    Back.TIMED_OUT: (State.READY, State.DEAD),
-    Back.FAILED: (State.DELAYED, State.DEAD),
-    Back.REJECTED: (State.DEAD, State.DEAD),
-    Back.LEFT: (State.READY, State.READY),
+COMES_BACK: Final[dict[Back, tuple[MessageState, MessageState]]] = {
+    Back.UNSEEN: (MessageState.READY, MessageState.READY),
+    Back.RELEASED: (MessageState.READY, MessageState.DEAD),
+    Back.TIMED_OUT: (MessageState.READY, MessageState.DEAD),
+    Back.FAILED: (MessageState.DELAYED, MessageState.DEAD),
+    Back.REJECTED: (MessageState.DEAD, MessageState.DEAD),
+    Back.LEFT: (MessageState.READY, MessageState.READY),
 }
 """What becomes of a message that came back: below the limit of deliveries, and at it."""
 
-TRANSITIONS: Final[tuple[tuple[State, str, State], ...]] = (
-    (State.READY, "checkpoint, no consumer", State.STORED),
-    (State.STORED, "a consumer has room", State.READY),
-    (State.DELAYED, "due", State.READY),
-    (State.DELAYED, "checkpoint", State.STORED),
-    (State.READY, "consumer here", State.IN_FLIGHT),
-    (State.READY, "consumer on a peer", State.LENT),
-    (State.IN_FLIGHT, "ACK", State.SETTLED),
-    (State.LENT, "settled there", State.SETTLED),
-    (State.READY, "expired, or dropped by overflow", State.SETTLED),
-    (State.READY, "the same, where the policy names a dead letter queue", State.DEAD),
+TRANSITIONS: Final[tuple[tuple[MessageState, str, MessageState], ...]] = (
+    (MessageState.READY, "checkpoint, no consumer", MessageState.STORED),
+    (MessageState.STORED, "a consumer has room", MessageState.READY),
+    (MessageState.DELAYED, "due", MessageState.READY),
+    (MessageState.DELAYED, "checkpoint", MessageState.STORED),
+    (MessageState.READY, "consumer here", MessageState.IN_FLIGHT),
+    (MessageState.READY, "consumer on a peer", MessageState.LENT),
+    (MessageState.IN_FLIGHT, "ACK", MessageState.SETTLED),
+    (MessageState.LENT, "settled there", MessageState.SETTLED),
+    (MessageState.READY, "expired, or dropped by overflow", MessageState.SETTLED),
+    (MessageState.READY, "the same, where the policy names a dead letter queue", MessageState.DEAD),
 )
 """Everything else that can happen to a message."""
 
 
 def diagram() -> str:
     """The table as a Mermaid state diagram."""
-    names = {state: state.name.lower() for state in State}
+    names = {state: state.name.lower() for state in MessageState}
     lines = ["stateDiagram-v2"]
-    lines += [f'    state "{state.value}" as {names[state]}' for state in State if state.value != names[state]]
+    lines += [f'    state "{state.value}" as {names[state]}' for state in MessageState if state.value != names[state]]
     lines += [
-        f"    [*] --> {names[State.READY]}: SEND",
-        f"    [*] --> {names[State.DELAYED]}: SEND with a delay",
+        f"    [*] --> {names[MessageState.READY]}: SEND",
+        f"    [*] --> {names[MessageState.DELAYED]}: SEND with a delay",
     ]
     lines += [f"    {names[here]} --> {names[there]}: {event}" for here, event, there in TRANSITIONS]
     for back, (below, at_limit) in COMES_BACK.items():
         event = back.name.lower().replace("_", " ")
-        for here in (State.LENT,) if back is Back.UNSEEN else (State.IN_FLIGHT, State.LENT):
+        for here in (MessageState.LENT,) if back is Back.UNSEEN else (MessageState.IN_FLIGHT, MessageState.LENT):
             lines.append(f"    {names[here]} --> {names[below]}: {event}")
             if at_limit is not below:
                 lines.append(f"    {names[here]} --> {names[at_limit]}: {event}, delivery limit reached")
-    lines += [f"    {names[State.SETTLED]} --> [*]", f"    {names[State.DEAD]} --> [*]"]
+    lines += [f"    {names[MessageState.SETTLED]} --> [*]", f"    {names[MessageState.DEAD]} --> [*]"]
     return "\n".join(lines)
 
 

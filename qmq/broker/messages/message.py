@@ -14,12 +14,12 @@ from enum import IntEnum
 from typing import Final
 
 from qmq.broker.messages.dedup import dedup_key
-from qmq.broker.messages.destination import Kind
-from qmq.broker.messages.send_options import Terms, terms_of
+from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.send_options import SendOptions, terms_of
 from qmq.cursors import Move
 from qmq.dots import Dot, Origin
 
-KEPT_KINDS = (Kind.QUEUE, Kind.FANOUT)
+KEPT_KINDS = (DestinationKind.QUEUE, DestinationKind.FANOUT)
 """Whose messages are known by their dedup ids."""
 
 
@@ -68,12 +68,12 @@ class Envelope:
         "wire_origin",
     )
 
-    def __init__(self, destination: str, kind: Kind, headers: bytes, durable: bool) -> None:
+    def __init__(self, destination: str, kind: DestinationKind, headers: bytes, durable: bool) -> None:
         self.destination = destination
         self.kind = kind
         self.headers = headers
         self.durable = durable
-        self.terms: Terms | None = terms_of(headers) if kind is Kind.QUEUE and headers else None
+        self.terms: SendOptions | None = terms_of(headers) if kind is DestinationKind.QUEUE and headers else None
         self.key = dedup_key(destination, headers) if headers and kind in KEPT_KINDS else None
         self.retain = Retain.NO
         # Filled in when a selector first looks: see qmq.broker.selectors.properties.
@@ -176,7 +176,7 @@ class Attempts:
         self.timestamp_us = timestamp_us
 
 
-class Burial:
+class DeadLetter:
     """A record of this node: `letter` is accepted, and the message `dot` of `queue`, which it is of, is settled."""
 
     __slots__ = ("dot", "letter", "queue", "sequence", "timestamp_us")
@@ -224,5 +224,5 @@ class Moved:
         self.timestamp_us = timestamp_us
 
 
-OwnRecord = Message | Settle | Burial | Attempts | Gap | Moved | Fact
+OwnRecord = Message | Settle | DeadLetter | Attempts | Gap | Moved | Fact
 """What this node's journal says by itself."""

@@ -26,7 +26,7 @@ _ASKED = re.compile(
 )
 
 
-class Terms:
+class SendOptions:
     """What one header block asks for. Zero means not asked, but for `priority`."""
 
     __slots__ = ("ack_timeout_us", "delay_us", "expires_us", "group", "priority", "ttl_us")
@@ -56,7 +56,7 @@ class Terms:
         return relative or self.expires_us
 
 
-def terms_of(headers: bytes) -> Terms | None:
+def terms_of(headers: bytes) -> SendOptions | None:
     """The terms in a block of STOMP 1.2 header lines; None when it has none."""
     found = _ASKED.findall(headers)
     return _read(found, is_strict=False) if found else None
@@ -86,8 +86,8 @@ def read_seconds(text: str, name: str) -> int:
     raise Refused("bad-header", f"The header {name} is a number of seconds, such as 30 or 0.5; 0 for none.")
 
 
-def _read(found: list[tuple[bytes, bytes]], is_strict: bool) -> Terms:
-    terms = Terms()
+def _read(found: list[tuple[bytes, bytes]], is_strict: bool) -> SendOptions:
+    terms = SendOptions()
     seen: set[bytes] = set()
     for name, value in found:
         if name in seen:
@@ -101,7 +101,7 @@ def _read(found: list[tuple[bytes, bytes]], is_strict: bool) -> Terms:
     return terms
 
 
-def _take(terms: Terms, name: str, text: str) -> None:
+def _take(terms: SendOptions, name: str, text: str) -> None:
     if name == "priority":
         if len(text) != 1 or not "0" <= text <= "9":
             raise Refused("bad-priority", f"The header priority is a whole number from 0 to {PRIORITY_MAX}.")

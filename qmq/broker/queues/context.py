@@ -11,11 +11,11 @@ from qmq.broker.messages.peer_clocks import PeerClocks
 from qmq.dots import Dot
 
 if TYPE_CHECKING:
-    from qmq.broker.queues.paging.pager import Paging
+    from qmq.broker.queues.paging.pager import Pager
     from qmq.broker.queues.queue import Queue
 
 
-class Shared:
+class QueueContext:
     """`expire` is called with a message that its queue has just taken out of line because its time has passed."""
 
     __slots__ = (
@@ -30,7 +30,7 @@ class Shared:
         "memory_bytes",
         "node",
         "paging",
-        "stirred",
+        "awake",
         "tag",
         "turns",
         "waiting_elsewhere",
@@ -51,12 +51,12 @@ class Shared:
         """Whether another node may serve what is here by now: then nothing of it is given up."""
         self.has_stored = False
         """Whether the queue store may hold messages of this node that are not in memory."""
-        self.paging: Paging | None = None
+        self.paging: Pager | None = None
         self.memory_bytes = 0
         """What own messages that live in memory only take, near enough for a bound."""
         self.lent: dict[str, dict[Dot, Message]] = {}
         """peer → what it has from us: neither settled nor returned nor given up."""
-        self.stirred: dict[Queue, None] = {}
+        self.awake: dict[Queue, None] = {}
         """Queues in which it may be somebody else's turn; looked at when the decision under way is finished."""
         self.waiting_elsewhere: dict[str, set[str]] = {}
         """Queue → owners that have said that messages wait there for plain consumers of this node."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Dot
 
@@ -65,7 +65,7 @@ class DeadLetters:
             line = b"\n%b:" % name.encode()
             if line not in headers:
                 headers += b"%b%b\n" % (line[1:], value.encode())
-        letter = Envelope(target, Kind.QUEUE, headers, envelope.durable)
+        letter = Envelope(target, DestinationKind.QUEUE, headers, envelope.durable)
         dot = message.dot if message.sequence > 0 else None
         return self._publish(letter, message.body, out, envelope.destination, dot)
 

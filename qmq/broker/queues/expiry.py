@@ -52,7 +52,7 @@ def mature(queue: "Queue", message: Message) -> None:
     terms = message.envelope.terms
     queue.placed += 1
     message.place = queue.placed
-    queue.lane(PRIORITY_DEFAULT if terms is None else terms.priority).ready_of_its_own().append(message)
+    queue.level(PRIORITY_DEFAULT if terms is None else terms.priority).ready_of_its_own().append(message)
     if terms is not None:
         queue.will_expire(queue.shared.clocks.expiry(message))
 

@@ -27,7 +27,7 @@ class Postponed:
     def must_wait(self, queue: "Queue", message: Message) -> bool:
         """Whether another node may serve `message` by now."""
         queues = self._queues
-        return queues.held and message.sequence > 0 and not queues.alone.may_take(queue, message)
+        return queues.held and message.sequence > 0 and not queues.isolated_mode.may_take(queue, message)
 
     def end(self, out: Outcome) -> None:
         """The node may serve again."""

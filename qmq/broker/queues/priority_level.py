@@ -21,7 +21,7 @@ from qmq.dots import Dot, Vector
 NOTHING_READY: Final[deque[Message]] = deque(maxlen=0)
 
 
-class Lane:
+class PriorityLevel:
     """`after`: rows of the store beyond this dot are not in memory; None: all of them."""
 
     __slots__ = ("after", "behind", "fresh", "priority", "ready")

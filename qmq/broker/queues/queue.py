@@ -2,7 +2,7 @@
 
 A message never moves: it belongs to the node that accepted it, and peers with consumers only borrow it (6.4 of the
 design: credit). Local consumers come first, round-robin among those with credit; then peers, round-robin among those
-whose credit has room. What may happen to a message is the table in `life`; where messages wait is in `lane`, what
+whose credit has room. What may happen to a message is the table in `life`; where messages wait is in `level`, what
 time does to them in `aging`, and what is only in the store in `backlog`.
 
 A message borrowed from a peer never waits here: it goes to a local consumer at once or back to its owner.
@@ -21,9 +21,9 @@ from qmq.broker.consumers.subscription import NOTHING_IN_FLIGHT, Ack, Delivery, 
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
-from qmq.broker.queues.context import Shared
-from qmq.broker.queues.priority_level import Lane
-from qmq.broker.queues.selective.dispatcher import Picking
+from qmq.broker.queues.context import QueueContext
+from qmq.broker.queues.priority_level import PriorityLevel
+from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 
 LOW_WATER = 250
 """A lane with more in the store is filled up when it has fewer than this ready."""
@@ -38,7 +38,7 @@ class Queue:
     """Messages in order, consumers in line. Pure; every method adds what follows to an Outcome."""
 
     __slots__ = (
-        "asking",
+        "peer_rpc",
         "borrowers",
         "check_us",
         "delayed",
@@ -49,11 +49,11 @@ class Queue:
         "in_line",
         "is_counted",
         "is_loading",
-        "lanes",
+        "levels",
         "loaded_until_us",
         "name",
         "peers_in_line",
-        "picking",
+        "selective",
         "placed",
         "plain",
         "rules",
@@ -65,13 +65,13 @@ class Queue:
         "wants_lowest",
     )
 
-    def __init__(self, name: str, rules: QueueRules, shared: Shared) -> None:
+    def __init__(self, name: str, rules: QueueRules, shared: QueueContext) -> None:
         self.name = name
         self.rules = rules
         self.shared = shared
-        self.lanes: tuple[Lane, ...] = ()
+        self.levels: tuple[PriorityLevel, ...] = ()
         """One per priority that was seen, the highest first."""
-        self.plain: Lane | None = None
+        self.plain: PriorityLevel | None = None
         """The lane of the default priority."""
         self.placed = 0
         self.held = 0
@@ -101,9 +101,9 @@ class Queue:
         self.in_line: list[Subscription] | None = None
         self.borrowers: dict[str, Borrower] | None = None
         self.peers_in_line: deque[Borrower] | None = None
-        self.asking: dict[Borrower, bool] | None = None
+        self.peer_rpc: dict[Borrower, bool] | None = None
         """Peers that want to hear whether messages wait for them here; True: they had room when they asked."""
-        self.picking: Picking | None = Picking(self) if rules.exclusive else None
+        self.selective: SelectiveDispatcher | None = SelectiveDispatcher(self) if rules.exclusive else None
         """Set when not everybody may have every message."""
 
     @property
@@ -118,7 +118,7 @@ class Queue:
     @property
     def ready(self) -> list[Message]:
         """What could be delivered now without asking the store, in order."""
-        return [message for lane in self.lanes for message in lane.ready if not message.settled]
+        return [message for level in self.levels for message in level.ready if not message.settled]
 
     @property
     def is_bounded(self) -> bool:
@@ -133,12 +133,12 @@ class Queue:
 
     def oldest(self) -> Message | None:
         """Take the message out that has waited longest among those of the lowest priority; None when none is here."""
-        for lane in reversed(self.lanes):
-            while lane.ready:
-                message = lane.ready.popleft()
+        for level in reversed(self.levels):
+            while level.ready:
+                message = level.ready.popleft()
                 if not message.settled:
                     return message
-            if lane.behind:
+            if level.behind:
                 return None
         return None
 
@@ -154,17 +154,19 @@ class Queue:
 
     # Messages come in
 
-    def lane(self, priority: int) -> Lane:
+    def level(self, priority: int) -> PriorityLevel:
         """The lane of `priority`, made on first use."""
-        for lane in self.lanes:
-            if lane.priority == priority:
-                return lane
-        lane = Lane(priority, behind=not self.is_counted)
+        for level in self.levels:
+            if level.priority == priority:
+                return level
+        level = PriorityLevel(priority, behind=not self.is_counted)
         if priority == PRIORITY_DEFAULT:
-            self.plain = lane
+            self.plain = level
         # Nearly all of a million queues have one.
-        self.lanes = tuple(sorted((*self.lanes, lane), key=lambda lane: -lane.priority)) if self.lanes else (lane,)
-        return lane
+        self.levels = (
+            tuple(sorted((*self.levels, level), key=lambda level: -level.priority)) if self.levels else (level,)
+        )
+        return level
 
     def push(self, message: Message, now_us: int) -> None:
         """Take a new message of this node at the tail, or among the delayed ones."""
@@ -176,7 +178,7 @@ class Queue:
         message.place = self.placed
         terms = message.envelope.terms
         if terms is None:
-            plain = self.plain or self.lane(PRIORITY_DEFAULT)
+            plain = self.plain or self.level(PRIORITY_DEFAULT)
             if plain.behind:
                 plain.append(message)
             else:
@@ -190,7 +192,7 @@ class Queue:
                 self.delay(message, due_us)
                 return
             self.will_expire(self.shared.clocks.expiry(message))
-        self.lane(terms.priority).append(message)
+        self.level(terms.priority).append(message)
 
     def push_run(self, messages: list[Message]) -> None:
         """As `push`, for messages that ask for nothing, all durable or none."""
@@ -205,12 +207,12 @@ class Queue:
         self.held_bytes += body_bytes
         if messages[0].sequence < 0:
             self.shared.memory_bytes += body_bytes + len(messages) * MESSAGE_BYTES
-        lane = self.plain or self.lane(PRIORITY_DEFAULT)
-        if lane.behind:
+        level = self.plain or self.level(PRIORITY_DEFAULT)
+        if level.behind:
             for message in messages:
-                lane.append(message)
+                level.append(message)
         else:
-            lane.ready.extend(messages)
+            level.ready.extend(messages)
 
     def will_expire(self, expires_us: int) -> None:
         """Look for expired messages by then; 0: it never expires."""
@@ -237,8 +239,8 @@ class Queue:
     def gone(self, message: Message) -> None:
         """Forget a settled message of this node; where it still stands in line it is skipped later."""
         message.settled = True
-        if self.picking is not None:
-            self.picking.not_lent(message)
+        if self.selective is not None:
+            self.selective.not_lent(message)
         self.held -= 1
         self.held_bytes -= len(message.body)
         if message.sequence < 0:
@@ -249,26 +251,26 @@ class Queue:
         for message in reversed(messages):
             terms = message.envelope.terms
             priority = PRIORITY_DEFAULT if terms is None else terms.priority
-            self.lane(priority).push_back(message)
+            self.level(priority).push_back(message)
             if terms is not None and terms.is_timed:
                 self.will_expire(self.shared.clocks.expiry(message))
-            if self.picking is not None:
-                self.picking.back_in_line(message, priority)
+            if self.selective is not None:
+                self.selective.back_in_line(message, priority)
 
     def take_out(self, message: Message) -> bool:
         """Take a message out of line; False when it stands in none."""
-        for lane in self.lanes:
-            for line in (lane.ready, lane.fresh or []):
+        for level in self.levels:
+            for line in (level.ready, level.fresh or []):
                 if message in line:
                     line.remove(message)
                     return True
         return False
 
-    def pick(self) -> Picking:
+    def pick(self) -> SelectiveDispatcher:
         """From now on not everybody may have every message."""
-        if self.picking is None:
-            self.picking = Picking(self)
-        return self.picking
+        if self.selective is None:
+            self.selective = SelectiveDispatcher(self)
+        return self.selective
 
     # Who is in line
 
@@ -288,23 +290,23 @@ class Queue:
 
     def admit(self, borrower: Borrower) -> None:
         """A peer may borrow from this queue."""
-        picking = self.pick() if borrower.lent_as else self.picking
+        selective = self.pick() if borrower.lent_as else self.selective
         if self.borrowers is None:
             self.borrowers = {}
         is_new = borrower.key not in self.borrowers
         self.borrowers[borrower.key] = borrower
-        if picking is not None and is_new:
-            picking.admitted(borrower)
+        if selective is not None and is_new:
+            selective.admitted(borrower)
 
     def dismiss(self, borrower: Borrower) -> None:
         """A peer may not borrow any more."""
         if self.borrowers is not None and self.borrowers.pop(borrower.key, None) is not None:
             if not self.borrowers:
                 self.borrowers = None
-            if self.asking is not None:
-                self.asking.pop(borrower, None)
-            if self.picking is not None:
-                self.picking.dismissed(borrower)
+            if self.peer_rpc is not None:
+                self.peer_rpc.pop(borrower, None)
+            if self.selective is not None:
+                self.selective.dismissed(borrower)
 
     def line_up_peer(self, borrower: Borrower) -> None:
         """Put a peer with room in line, once; take one without room out."""
@@ -389,26 +391,26 @@ class Queue:
     def dispatch(self, out: Outcome) -> None:
         """Give ready messages away, the highest priority first, until nobody has room or none is left."""
         self._dispatch(out)
-        if self.asking is not None and not self.is_loading:
-            self._answer(self.asking, out)
+        if self.peer_rpc is not None and not self.is_loading:
+            self._answer(self.peer_rpc, out)
 
-    def _answer(self, asking: "dict[Borrower, bool]", out: Outcome) -> None:
+    def _answer(self, peer_rpc: "dict[Borrower, bool]", out: Outcome) -> None:
         """Let peers hear what they have asked for: that something waits, when they have no room; that nothing does,
         when they have some. Where they had room, a message that is lent answers as well."""
-        is_waiting = not self.is_counted or any(lane.ready or lane.behind for lane in self.lanes)
-        for borrower, had_room in list(asking.items()):
+        is_waiting = not self.is_counted or any(level.ready or level.behind for level in self.levels)
+        for borrower, had_room in list(peer_rpc.items()):
             has_room = borrower.limit > borrower.sent
-            if not had_room and (has_room or not is_waiting or self.picking is not None):
+            if not had_room and (has_room or not is_waiting or self.selective is not None):
                 continue
-            del asking[borrower]
+            del peer_rpc[borrower]
             if has_room or not had_room:
                 out.peer_waiting.setdefault(borrower.peer, {})[self.name] = not had_room
-        if not asking:
-            self.asking = None
+        if not peer_rpc:
+            self.peer_rpc = None
 
     def _dispatch(self, out: Outcome) -> None:
-        if self.picking is not None:
-            self.picking.dispatch(out)
+        if self.selective is not None:
+            self.selective.dispatch(out)
             return
         if not self.in_line and not self.peers_in_line:
             return
@@ -417,12 +419,12 @@ class Queue:
             return
         if 0 < self.stored_due_us <= out.now_us:
             self.load(out)  # Became due while nobody wanted it.
-        for lane in self.lanes:
-            if lane.ready and not self._empty(lane, out):
-                if lane.behind and self._is_low(len(lane.ready)):
+        for level in self.levels:
+            if level.ready and not self._empty(level, out):
+                if level.behind and self._is_low(len(level.ready)):
                     self.load(out)
                 return
-            if lane.behind:
+            if level.behind:
                 # Nothing of a lower priority may overtake what the store still has of this one.
                 self.load(out)
                 return
@@ -431,9 +433,9 @@ class Queue:
         """Whether a lane with so many ready is to be filled up."""
         return ready < LOW_WATER and ready * self.held_bytes < LOW_WATER_BYTES * self.held
 
-    def _empty(self, lane: Lane, out: Outcome) -> bool:
-        """Give away what `lane` has ready; False when somebody's room ended before."""
-        ready = lane.ready
+    def _empty(self, level: PriorityLevel, out: Outcome) -> bool:
+        """Give away what `level` has ready; False when somebody's room ended before."""
+        ready = level.ready
         while ready:
             if self.in_line is not None and len(self.in_line) == 1 and len(ready) > 1:
                 self._hand_out_run(self.in_line[0], ready, out)
@@ -474,8 +476,8 @@ class Queue:
 
     def waiting(self) -> list[Message]:
         """Everything that is in memory and with nobody, in no particular order."""
-        found = [message for lane in self.lanes for message in lane.ready]
-        found += [message for lane in self.lanes for message in lane.fresh or ()]
+        found = [message for level in self.levels for message in level.ready]
+        found += [message for level in self.levels for message in level.fresh or ()]
         return found + [entry[2] for entry in self.delayed or ()]
 
     def load(self, out: Outcome) -> None:

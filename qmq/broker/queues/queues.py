@@ -12,14 +12,14 @@ must leave them so that the other three hold.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
-from qmq.broker.messages.lifecycle import COMES_BACK, Back, State
+from qmq.broker.messages.lifecycle import COMES_BACK, Back, MessageState
 from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Envelope, Message
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.queues import expiry
-from qmq.broker.queues.context import Shared
+from qmq.broker.queues.context import QueueContext
 from qmq.broker.queues.dead_letters import (
     DELIVERY_LIMIT,
     EXPIRED,
@@ -29,10 +29,10 @@ from qmq.broker.queues.dead_letters import (
     Publish,
     letter_bytes_of,
 )
-from qmq.broker.queues.lending.handoff import Handover
-from qmq.broker.queues.lending.isolated_mode import Alone
+from qmq.broker.queues.lending.handoff import Handoff
+from qmq.broker.queues.lending.isolated_mode import IsolatedMode
 from qmq.broker.queues.paging import backlog
-from qmq.broker.queues.paging.pager import Paging
+from qmq.broker.queues.paging.pager import Pager
 from qmq.broker.queues.paging.stored_names import StoredNames
 from qmq.broker.queues.postponed import Postponed
 from qmq.broker.queues.queue import MESSAGE_BYTES, Queue
@@ -62,16 +62,16 @@ class Queues:
         self.by_name: dict[str, Queue] = {}
         self.stored_names = StoredNames(0)
         """Queues that are only in the store."""
-        self.shared = Shared(origin.node, self._expired)
+        self.shared = QueueContext(origin.node, self._expired)
         self.shared.is_fenced = self._is_fenced
         self.deliveries = self.shared.deliveries
         self.deadlines = self.shared.deadlines
         self.owned: dict[Origin, dict[int, Message]] = {}
-        self.paging = self.shared.paging = Paging(origin, self)
+        self.paging = self.shared.paging = Pager(origin, self)
         self.lent = self.shared.lent
         self.settled_early: set[Dot] = set()
-        self.handover = Handover(self, origin.node)
-        self.alone = Alone(self)
+        self.handoff = Handoff(self, origin.node)
+        self.isolated_mode = IsolatedMode(self)
         self.postponed = Postponed(self)
         self.serves_own = True
         """Whether this node hands out what it accepts, and not another that has taken over."""
@@ -129,20 +129,20 @@ class Queues:
         """Hand out what is ready, unless the node holds its messages back after a restart."""
         if not self.held:
             queue.dispatch(out)
-        elif self.alone.waiting:
-            self.alone.go_on(queue, out)
+        elif self.isolated_mode.waiting:
+            self.isolated_mode.go_on(queue, out)
 
     def settle_turns(self, out: Outcome) -> None:
         """It may be somebody else's turn: after a consumer came or went, or what was lent is settled or back."""
         if self.shared.turns:
-            self._mind_turns(out)
-        while self.shared.stirred:
-            stirred, self.shared.stirred = self.shared.stirred, {}
-            for queue in stirred:
-                if self.by_name.get(queue.name) is queue and queue.picking is not None:
+            self._check_turns(out)
+        while self.shared.awake:
+            awake, self.shared.awake = self.shared.awake, {}
+            for queue in awake:
+                if self.by_name.get(queue.name) is queue and queue.selective is not None:
                     self.touched[queue.name] = None
-                    if not queue.picking.is_needed:
-                        queue.picking = None
+                    if not queue.selective.is_needed:
+                        queue.selective = None
                     self.dispatch(queue, out)
                     self.forget_if_idle(queue)
 
@@ -159,8 +159,8 @@ class Queues:
         """Take in a message that this node serves, or has accepted: that goes to its server by the journal."""
         if message.envelope.durable:
             if not self.serves_own and message.origin.node == self.node:
-                if self.node in self.handover.gathering:
-                    self.handover.gathering[self.node].messages.append(message)
+                if self.node in self.handoff.gathering:
+                    self.handoff.gathering[self.node].messages.append(message)
                 return
             by_sequence = self.owned.get(message.origin)
             if by_sequence is None:
@@ -168,9 +168,9 @@ class Queues:
             by_sequence[message.sequence] = message
         name = message.envelope.destination
         queue = self.by_name.get(name) or self.get(name)
-        if self.held and self.alone.may_take(queue, message):
+        if self.held and self.isolated_mode.may_take(queue, message):
             queue.count_in(message)
-            self.alone.take(queue, message, out)
+            self.isolated_mode.take(queue, message, out)
             return
         queue.push(message, out.now_us)
         if not self.held:
@@ -203,14 +203,14 @@ class Queues:
         dot = message.dot
         if dot in self.settled_early:
             self.settled_early.discard(dot)
-        elif not (self.handover.elsewhere and self.lend_elsewhere(message)):
+        elif not (self.handoff.elsewhere and self.lend_elsewhere(message)):
             # Its owner may have handed it out before it was silent.
             message.attempts = message.attempts or MAYBE_SEEN
             self.push(message, out)
 
     def lend_elsewhere(self, message: Message) -> bool:
         """Count a message as lent to the peer whose consumers have it since before it was served here, if any has."""
-        peer = self.handover.elsewhere.pop(message.dot, None)
+        peer = self.handoff.elsewhere.pop(message.dot, None)
         if peer is None:
             return False
         message.attempts = message.attempts or MAYBE_SEEN
@@ -224,8 +224,8 @@ class Queues:
         """A message that stands in no line is with consumers of `peer`."""
         self.lent.setdefault(peer, {})[message.dot] = message
         queue = self.get(message.envelope.destination)
-        if queue.picking is not None:
-            queue.picking.hands.lend(message, peer)
+        if queue.selective is not None:
+            queue.selective.outstanding.lend(message, peer)
 
     def restore(self, message: Message) -> None:
         """Take in an owned message that only the journal has, at start; nothing is handed out yet."""
@@ -267,12 +267,12 @@ class Queues:
         """Put a consumer in line and give it what is ready."""
         queue = self.get(subscription.destination)
         is_picky = subscription.exclusive or subscription.selector is not None or subscription.window is not None
-        picking = queue.pick() if is_picky or queue.rules.exclusive else queue.picking
-        if picking is not None:
-            picking.join(subscription, out.now_us)
+        selective = queue.pick() if is_picky or queue.rules.exclusive else queue.selective
+        if selective is not None:
+            selective.join(subscription, out.now_us)
         queue.subscriptions.append(subscription)
-        if picking is not None:
-            picking.joined()
+        if selective is not None:
+            selective.joined()
         queue.free += subscription.credit
         if not subscription.ack_timeout_us:
             subscription.ack_timeout_us = queue.rules.ack_timeout_us
@@ -289,8 +289,8 @@ class Queues:
         queue.leave_line(subscription)
         queue.free -= subscription.credit
         subscription.credit = 0
-        if queue.picking is not None:
-            queue.picking.leave(subscription, out)
+        if queue.selective is not None:
+            queue.selective.leave(subscription, out)
         if subscription.window is not None:
             subscription.window.leave(subscription)
         self.touched[queue.name] = None
@@ -324,8 +324,8 @@ class Queues:
         in_flight = subscription.in_flight
         own = queue.name
         queue.free += len(deliveries)
-        if queue.picking is not None:
-            queue.picking.finished(deliveries)
+        if queue.selective is not None:
+            queue.selective.finished(deliveries)
         message_ids = subscription.message_ids
         begun, origin, gone = self.paging.begun, self.paging.origin, self.paging.gone
         all_deliveries, owned = self.deliveries, self.owned
@@ -361,10 +361,10 @@ class Queues:
         elif not subscription.waiting:
             queue.line_up(subscription)
         self.touched[own] = None
-        if (queue.lanes or queue.picking is not None) and not self.held:
+        if (queue.levels or queue.selective is not None) and not self.held:
             queue.dispatch(out)
-        elif self.alone.waiting:
-            self.alone.go_on(queue, out)
+        elif self.isolated_mode.waiting:
+            self.isolated_mode.go_on(queue, out)
         if not queue.held and not queue.subscriptions:
             self.forget_if_idle(queue)
 
@@ -382,7 +382,7 @@ class Queues:
                 window.wait(subscription)
         self._go_round(window, out)
 
-    def _go_round(self, window: Window, out: Outcome) -> None:
+    def _go_round(self, window: ConnectionPrefetch, out: Outcome) -> None:
         """There may be room: the next of the client's subscriptions has its turn, and so on."""
         while window.room > 0:
             following = window.next()
@@ -414,7 +414,7 @@ class Queues:
             if not subscription.closed:
                 self.get(subscription.destination).line_up(subscription)
 
-    def _mind_turns(self, out: Outcome) -> None:
+    def _check_turns(self, out: Outcome) -> None:
         """Keep no place for what does not come any more; others may have it."""
         for subscription in list(self.shared.turns):
             window = subscription.window
@@ -429,8 +429,8 @@ class Queues:
         message.settled = True
         dot = message.dot
         owner = message.owner or ""
-        if dot.origin.node in self.handover.gathering:
-            self.handover.gathering[dot.origin.node].settles.append((message.envelope.destination, dot, None))
+        if dot.origin.node in self.handoff.gathering:
+            self.handoff.gathering[dot.origin.node].settles.append((message.envelope.destination, dot, None))
         if message.envelope.durable:
             out.settles.setdefault(message.envelope.destination, []).append(dot)
             out.borrowed_settled[dot] = owner
@@ -445,12 +445,12 @@ class Queues:
         stands in line or in flight it is only marked, and skipped later. `have` is the sequence up to which the
         dot's origin is known here; `record` the settle record, None when only its node's word has come yet.
         """
-        handover = self.handover
-        if handover.elsewhere:
-            handover.elsewhere.pop(dot, None)
-        if dot.origin.node not in handover.serves:
-            if dot.origin.node in handover.gathering:
-                handover.gathering[dot.origin.node].settles.append((queue_name, dot, record))
+        handoff = self.handoff
+        if handoff.elsewhere:
+            handoff.elsewhere.pop(dot, None)
+        if dot.origin.node not in handoff.serves:
+            if dot.origin.node in handoff.gathering:
+                handoff.gathering[dot.origin.node].settles.append((queue_name, dot, record))
             return
         message = self.owned.get(dot.origin, {}).pop(dot.sequence, None)
         if message is None:
@@ -481,8 +481,8 @@ class Queues:
         queue = self.get(subscription.destination)
         back: list[Return] = []
         queue.free += len(deliveries)
-        if queue.picking is not None:
-            queue.picking.finished(deliveries)
+        if queue.selective is not None:
+            queue.selective.finished(deliveries)
         asks = subscription.asks
         for delivery in deliveries:
             del subscription.in_flight[delivery.tag]
@@ -522,14 +522,14 @@ class Queues:
         for returned in returns:
             message, why, asks = returned
             state, target = self._fate(queue, message.attempts, why, asks)
-            if state is State.DEAD and self.postponed.must_wait(queue, message):
+            if state is MessageState.DEAD and self.postponed.must_wait(queue, message):
                 self.postponed.waiting.append(returned)
-                state = State.READY
-            if state is not State.DEAD and why is not Back.UNSEEN and why is not Back.LEFT:
+                state = MessageState.READY
+            if state is not MessageState.DEAD and why is not Back.UNSEEN and why is not Back.LEFT:
                 self._note_attempts(message, out)
-            if state is State.READY:
+            if state is MessageState.READY:
                 again.append(message)
-            elif state is State.DELAYED:
+            elif state is MessageState.DELAYED:
                 wait_us = (
                     rules.back_off(message.attempts)
                     if asks is None or asks.redelivery_us is None
@@ -541,23 +541,23 @@ class Queues:
                     again.append(message)
             else:
                 reason = REJECTED if why is Back.REJECTED else DELIVERY_LIMIT
-                self._bury(queue, message, reason, target, out)
-        if again and self.alone.after is not None:
-            again = self.alone.give_back(queue, again)
+                self._dead_letter(queue, message, reason, target, out)
+        if again and self.isolated_mode.after is not None:
+            again = self.isolated_mode.give_back(queue, again)
         queue.push_back(again)
 
-    def _fate(self, queue: Queue, attempts: int, why: Back, asks: Asks | None) -> tuple[State, str]:
+    def _fate(self, queue: Queue, attempts: int, why: Back, asks: Asks | None) -> tuple[MessageState, str]:
         """What becomes of a message that has come back so often, and where its letter goes, if there is one."""
         rules = queue.rules
         limit = rules.delivery_limit if asks is None or asks.delivery_limit is None else asks.delivery_limit
         target = rules.dead_letter if asks is None or asks.dead_letter is None else asks.dead_letter
         below, at_limit = COMES_BACK[why]
         state = at_limit if limit and attempts >= limit else below
-        if state is State.DEAD and target == queue.name:
+        if state is MessageState.DEAD and target == queue.name:
             # It is among the dead letters already: there it stays until somebody takes it.
-            state = State.DELAYED
-        if state is State.DEAD and target and self._is_disk_full():
-            state = State.DELAYED
+            state = MessageState.DELAYED
+        if state is MessageState.DEAD and target and self._is_disk_full():
+            state = MessageState.DELAYED
         return state, target
 
     def letter_bytes(self, delivery: Delivery, why: Back) -> int:
@@ -568,7 +568,7 @@ class Queues:
         subscription = delivery.subscription
         queue = self.get(subscription.destination)
         state, target = self._fate(queue, max(message.attempts, 0) + 1, why, subscription.asks)
-        return letter_bytes_of(message) if state is State.DEAD and target else 0
+        return letter_bytes_of(message) if state is MessageState.DEAD and target else 0
 
     def _note_attempts(self, message: Message, out: Outcome) -> None:
         """A message has come back: recorded, so that neither a crash nor another node makes it young again.
@@ -586,10 +586,10 @@ class Queues:
             message = self.owned.get(dot.origin, {}).get(dot.sequence)
             if message is not None:
                 message.attempts = max(message.attempts, count)
-            elif node in self.handover.gathering or (self.shared.has_stored and node in self.handover.serves):
+            elif node in self.handoff.gathering or (self.shared.has_stored and node in self.handoff.serves):
                 self.paging.failed_unseen(dot, count)
 
-    def _bury(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
+    def _dead_letter(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
         """An own message that no consumer has is done with; with a `target`, a letter tells of it there."""
         queue.gone(message)
         if not message.envelope.durable:
@@ -613,7 +613,7 @@ class Queues:
     def _drop(self, queue: Queue, message: Message, reason: str, out: Outcome) -> None:
         rules = queue.rules
         target = rules.dead_letter if rules.keeps_dropped and rules.dead_letter != queue.name else ""
-        self._bury(queue, message, reason, target, out)
+        self._dead_letter(queue, message, reason, target, out)
 
     def expire_stored(self, messages: list[Message], out: Outcome) -> None:
         """The time of these messages of the store has passed; those in memory see to it themselves."""

@@ -5,9 +5,9 @@ False in an AND and against True in an OR (SQL-92; JMS 2.0, section 3.8.1.2). A 
 True. Chains of AND and OR are lists, so their length costs no depth.
 """
 
-from qmq.broker.selectors.like import Pattern
+from qmq.broker.selectors.like import LikePattern
 from qmq.broker.selectors.numbers import Number
-from qmq.broker.selectors.values import Row, Value
+from qmq.broker.selectors.values import Row, SelectorValue
 
 
 class Condition:
@@ -36,7 +36,7 @@ class HeaderIsTrue(Condition):
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: SelectorValue) -> None:
         self.value = value
 
     def test(self, row: Row) -> bool | None:
@@ -112,7 +112,7 @@ class SameTruth(Condition):
 class SameText(Condition):
     __slots__ = ("left", "right")
 
-    def __init__(self, left: Value, right: Value) -> None:
+    def __init__(self, left: SelectorValue, right: SelectorValue) -> None:
         self.left = left
         self.right = right
 
@@ -127,7 +127,7 @@ class CompareNumbers(Condition):
 
     __slots__ = ("left", "operator", "right")
 
-    def __init__(self, left: Value, operator: str, right: Value) -> None:
+    def __init__(self, left: SelectorValue, operator: str, right: SelectorValue) -> None:
         self.left = left
         self.operator = operator
         self.right = right
@@ -154,7 +154,7 @@ class CompareNumbers(Condition):
 class OneOfTexts(Condition):
     __slots__ = ("choices", "value")
 
-    def __init__(self, value: Value, choices: frozenset[str]) -> None:
+    def __init__(self, value: SelectorValue, choices: frozenset[str]) -> None:
         self.value = value
         self.choices = choices
 
@@ -166,7 +166,7 @@ class OneOfTexts(Condition):
 class OneOfNumbers(Condition):
     __slots__ = ("choices", "value")
 
-    def __init__(self, value: Value, choices: frozenset[Number]) -> None:
+    def __init__(self, value: SelectorValue, choices: frozenset[Number]) -> None:
         self.value = value
         self.choices = choices
 
@@ -178,7 +178,7 @@ class OneOfNumbers(Condition):
 class Like(Condition):
     __slots__ = ("pattern", "value")
 
-    def __init__(self, value: Value, pattern: Pattern) -> None:
+    def __init__(self, value: SelectorValue, pattern: LikePattern) -> None:
         self.value = value
         self.pattern = pattern
 
@@ -192,7 +192,7 @@ class IsNull(Condition):
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: SelectorValue) -> None:
         self.value = value
 
     def test(self, row: Row) -> bool | None:

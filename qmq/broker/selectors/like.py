@@ -20,7 +20,7 @@ class Steps:
         self.left = left
 
 
-class Piece:
+class LikePiece:
     """What stands between two `%`: `runs` of literal characters with their offsets, and `length` in characters."""
 
     __slots__ = ("length", "runs")
@@ -66,7 +66,7 @@ class Piece:
         return -1
 
 
-class Pattern:
+class LikePattern:
     """`first` must begin the value, `last` must end it, and `middle` occurs between, in order.
 
     Without any `%` there is no `last`, and `first` is the whole.
@@ -74,7 +74,7 @@ class Pattern:
 
     __slots__ = ("first", "last", "middle", "steps_max")
 
-    def __init__(self, pieces: list[Piece]) -> None:
+    def __init__(self, pieces: list[LikePiece]) -> None:
         self.first = pieces[0]
         self.last = pieces[-1] if len(pieces) > 1 else None
         self.middle = [piece for piece in pieces[1:-1] if piece.length]
@@ -88,7 +88,7 @@ class Pattern:
         found = self._matches(value, first, last, steps)
         return found if steps.left > 0 else None
 
-    def _matches(self, value: str, first: Piece, last: Piece | None, steps: Steps) -> bool:
+    def _matches(self, value: str, first: LikePiece, last: LikePiece | None, steps: Steps) -> bool:
         if last is None:
             return len(value) == first.length and first.stands_at(value, 0, steps)
         end = len(value) - last.length
@@ -102,9 +102,9 @@ class Pattern:
         return True
 
 
-def pattern_of(text: str, escape: str) -> Pattern | None:
+def pattern_of(text: str, escape: str) -> LikePattern | None:
     """Read a pattern; `escape` is one character or "". None when it escapes anything but `%`, `_` or itself."""
-    pieces: list[Piece] = []
+    pieces: list[LikePiece] = []
     characters: list[str] = []
     at = 0
     while at < len(text):
@@ -115,12 +115,12 @@ def pattern_of(text: str, escape: str) -> Pattern | None:
                 return None
             characters.append(text[at])
         elif character == "%":
-            pieces.append(Piece(characters))
+            pieces.append(LikePiece(characters))
             characters = []
         elif character == "_":
             characters.append("")
         else:
             characters.append(character)
         at += 1
-    pieces.append(Piece(characters))
-    return Pattern(pieces)
+    pieces.append(LikePiece(characters))
+    return LikePattern(pieces)

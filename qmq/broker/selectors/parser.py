@@ -28,11 +28,11 @@ from qmq.broker.selectors.values import (
     Calculation,
     DeliveryMode,
     Header,
-    Kind,
     Negative,
     NumberLiteral,
+    SelectorValue,
     TextLiteral,
-    Value,
+    ValueKind,
 )
 from qmq.errors import Refused
 
@@ -126,7 +126,7 @@ class Parser:
 
     # Expressions
 
-    def _expression(self, level: int) -> Value | Condition:
+    def _expression(self, level: int) -> SelectorValue | Condition:
         """What comes next, with every operator that binds at least as tightly as `level`."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
@@ -154,7 +154,7 @@ class Parser:
         self._depth -= 1
         return left
 
-    def _operand(self, level: int) -> Value | Condition:
+    def _operand(self, level: int) -> SelectorValue | Condition:
         """A header, a literal, something in brackets, or a NOT or sign with what it belongs to."""
         self._count_part()
         token = self._token
@@ -185,7 +185,7 @@ class Parser:
             return inner
         return Fixed(kind == "TRUE")
 
-    def _chain(self, first: Value | Condition, column: int, keyword: str, level: int) -> list[Condition]:
+    def _chain(self, first: SelectorValue | Condition, column: int, keyword: str, level: int) -> list[Condition]:
         conditions = [_condition(first, column)]
         while self._accept(keyword):
             self._count_part()
@@ -193,9 +193,11 @@ class Parser:
             conditions.append(_condition(self._expression(level), column))
         return conditions
 
-    def _calculation(self, first: Value | Condition, column: int, one: str, other: str, level: int) -> Value:
+    def _calculation(
+        self, first: SelectorValue | Condition, column: int, one: str, other: str, level: int
+    ) -> SelectorValue:
         value = _numeric(first, column)
-        rest: list[tuple[str, Value]] = []
+        rest: list[tuple[str, SelectorValue]] = []
         while self._token.kind == one or self._token.kind == other:
             self._count_part()
             operator = self._advance().kind
@@ -205,7 +207,7 @@ class Parser:
 
     # Comparisons
 
-    def _comparison(self, left: Value | Condition, column: int) -> Condition:
+    def _comparison(self, left: SelectorValue | Condition, column: int) -> Condition:
         self._count_part()
         operator = self._advance()
         kind = operator.kind
@@ -232,11 +234,11 @@ class Parser:
         right = self._expression(SUM_LEVEL)
         return _compared(left, column, operator, right, right_column)
 
-    def _number_expression(self) -> Value:
+    def _number_expression(self) -> SelectorValue:
         column = self._token.column
         return _numeric(self._expression(SUM_LEVEL), column)
 
-    def _one_of(self, value: Value) -> Condition:
+    def _one_of(self, value: SelectorValue) -> Condition:
         """The list of IN: all of one kind, because a header is read as either."""
         self._expect("(", "(")
         texts: list[str] = []
@@ -258,7 +260,7 @@ class Parser:
         self._expect(")", ", or )")
         return OneOfTexts(value, frozenset(texts)) if texts else OneOfNumbers(value, frozenset(numbers))
 
-    def _like(self, value: Value) -> Condition:
+    def _like(self, value: SelectorValue) -> Condition:
         token = self._expect(TEXT, "a pattern in quotes")
         escape = ""
         if self._accept("ESCAPE"):
@@ -273,7 +275,7 @@ class Parser:
         return Like(value, pattern)
 
 
-def _header(token: Token) -> Value:
+def _header(token: Token) -> SelectorValue:
     """A name that is not quoted: JMS has reserved some of them (JMS 2.0, section 3.8.1.1)."""
     name = token.text
     if (
@@ -292,33 +294,37 @@ def _header(token: Token) -> Value:
     return Header(header)
 
 
-def _words(operand: Value | Condition) -> str:
+def _words(operand: SelectorValue | Condition) -> str:
     return "a condition" if isinstance(operand, Condition) else KIND_WORDS[operand.kind]
 
 
-def _condition(operand: Value | Condition, column: int) -> Condition:
+def _condition(operand: SelectorValue | Condition, column: int) -> Condition:
     """A header may stand where a condition is needed."""
     if isinstance(operand, Condition):
         return operand
-    if operand.kind != Kind.HEADER:
+    if operand.kind != ValueKind.HEADER:
         raise wrong(column, "a condition", f"only {_words(operand)}")
     return HeaderIsTrue(operand)
 
 
-def _numeric(operand: Value | Condition, column: int) -> Value:
-    if isinstance(operand, Condition) or operand.kind == Kind.TEXT:
+def _numeric(operand: SelectorValue | Condition, column: int) -> SelectorValue:
+    if isinstance(operand, Condition) or operand.kind == ValueKind.TEXT:
         raise wrong(column, "a number or a header", _words(operand))
     return operand
 
 
-def _header_only(operand: Value | Condition, column: int, keyword: str) -> Value:
-    if isinstance(operand, Condition) or operand.kind != Kind.HEADER:
+def _header_only(operand: SelectorValue | Condition, column: int, keyword: str) -> SelectorValue:
+    if isinstance(operand, Condition) or operand.kind != ValueKind.HEADER:
         raise wrong(column, f"a header before {keyword}", _words(operand))
     return operand
 
 
 def _compared(
-    left: Value | Condition, left_column: int, operator: Token, right: Value | Condition, right_column: int
+    left: SelectorValue | Condition,
+    left_column: int,
+    operator: Token,
+    right: SelectorValue | Condition,
+    right_column: int,
 ) -> Condition:
     """= and <> compare truths, texts or numbers, the others numbers only (JMS 2.0, section 3.8.1.2)."""
     kind = operator.kind
@@ -327,7 +333,7 @@ def _compared(
     same: Condition
     if isinstance(left, Condition) or isinstance(right, Condition):
         same = SameTruth(_condition(left, left_column), _condition(right, right_column))
-    elif left.kind == Kind.NUMBER or right.kind == Kind.NUMBER:
+    elif left.kind == ValueKind.NUMBER or right.kind == ValueKind.NUMBER:
         same = CompareNumbers(_numeric(left, left_column), "=", _numeric(right, right_column))
     else:
         same = SameText(left, right)

@@ -26,29 +26,29 @@ def selects(selector: Selector, envelope: Envelope) -> bool:
 
 
 def select_within(
-    selector: Selector, messages: list[Message], at: int, toil_max: int, wanted: list[Message]
+    selector: Selector, messages: list[Message], at: int, cost_max: int, wanted: list[Message]
 ) -> tuple[int, int]:
-    """Add those of `messages` from index `at` on that `selector` wants to `wanted`, until asking has cost `toil_max`.
+    """Add those of `messages` from index `at` on that `selector` wants to `wanted`, until asking has cost `cost_max`.
 
     Returns the index of the first that was not asked about, and what it has cost; an answer that is remembered costs 1.
     """
-    toil = 0
+    selector_cost = 0
     envelope: Envelope | None = None
     answer = False
     count = len(messages)
     while at < count:
         message = messages[at]
         if message.envelope is not envelope:
-            if toil >= toil_max:
+            if selector_cost >= cost_max:
                 break
             envelope = message.envelope
             answers = envelope.answers
-            toil += 1 if answers is not None and selector.text in answers else selector.cost
+            selector_cost += 1 if answers is not None and selector.text in answers else selector.cost
             answer = selects(selector, envelope)
         if answer:
             wanted.append(message)
         at += 1
-    return at, toil
+    return at, selector_cost
 
 
 def selected(selector: Selector, messages: list[Message]) -> list[Message]:

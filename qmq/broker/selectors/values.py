@@ -12,7 +12,7 @@ from qmq.broker.selectors.like import Steps
 from qmq.broker.selectors.numbers import Number, calculated, in_range, number_of
 
 
-class Kind(IntEnum):
+class ValueKind(IntEnum):
     """What is known of a value before there is a message."""
 
     HEADER = 0
@@ -20,7 +20,7 @@ class Kind(IntEnum):
     NUMBER = 2
 
 
-KIND_WORDS = {Kind.HEADER: "a header", Kind.TEXT: "text", Kind.NUMBER: "a number"}
+KIND_WORDS = {ValueKind.HEADER: "a header", ValueKind.TEXT: "text", ValueKind.NUMBER: "a number"}
 
 
 class Row:
@@ -33,12 +33,12 @@ class Row:
         self.steps = Steps()
 
 
-class Value:
+class SelectorValue:
     """Something that has a text or a number for each message."""
 
     __slots__ = ("kind",)
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ValueKind) -> None:
         self.kind = kind
 
     def text(self, row: Row) -> str | None:
@@ -49,13 +49,13 @@ class Value:
         return None if text is None else number_of(text)
 
 
-class Header(Value):
+class Header(SelectorValue):
     """The header with this name, or `default` where a message has none."""
 
     __slots__ = ("default", "name")
 
     def __init__(self, name: str, default: str | None = None) -> None:
-        super().__init__(Kind.HEADER)
+        super().__init__(ValueKind.HEADER)
         self.name = name
         self.default = default
 
@@ -63,13 +63,13 @@ class Header(Value):
         return row.properties.get(self.name, self.default)
 
 
-class DeliveryMode(Value):
+class DeliveryMode(SelectorValue):
     """JMSDeliveryMode, in the words of JMS, from the header `persistent`."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(Kind.HEADER)
+        super().__init__(ValueKind.HEADER)
 
     def text(self, row: Row) -> str | None:
         persistent = row.properties.get("persistent")
@@ -78,33 +78,33 @@ class DeliveryMode(Value):
         return "PERSISTENT" if persistent == "true" else "NON_PERSISTENT"
 
 
-class TextLiteral(Value):
+class TextLiteral(SelectorValue):
     __slots__ = ("value",)
 
     def __init__(self, value: str) -> None:
-        super().__init__(Kind.TEXT)
+        super().__init__(ValueKind.TEXT)
         self.value = value
 
     def text(self, row: Row) -> str | None:
         return self.value
 
 
-class NumberLiteral(Value):
+class NumberLiteral(SelectorValue):
     __slots__ = ("value",)
 
     def __init__(self, value: Number) -> None:
-        super().__init__(Kind.NUMBER)
+        super().__init__(ValueKind.NUMBER)
         self.value = value
 
     def number(self, row: Row) -> Number | None:
         return self.value
 
 
-class Negative(Value):
+class Negative(SelectorValue):
     __slots__ = ("operand",)
 
-    def __init__(self, operand: Value) -> None:
-        super().__init__(Kind.NUMBER)
+    def __init__(self, operand: SelectorValue) -> None:
+        super().__init__(ValueKind.NUMBER)
         self.operand = operand
 
     def number(self, row: Row) -> Number | None:
@@ -112,13 +112,13 @@ class Negative(Value):
         return None if number is None else in_range(-number)
 
 
-class Calculation(Value):
+class Calculation(SelectorValue):
     """Sums or products from left to right: a chain, because a tree of it would be as deep as the chain is long."""
 
     __slots__ = ("first", "rest")
 
-    def __init__(self, first: Value, rest: list[tuple[str, Value]]) -> None:
-        super().__init__(Kind.NUMBER)
+    def __init__(self, first: SelectorValue, rest: list[tuple[str, SelectorValue]]) -> None:
+        super().__init__(ValueKind.NUMBER)
         self.first = first
         self.rest = rest
 

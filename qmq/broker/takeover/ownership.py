@@ -87,7 +87,7 @@ NEVER: Final = float("-inf")
 INFINITE: Final = float("inf")
 
 
-class Heard:
+class PeerReport:
     """What one peer has told: its claims (owner → term, when heard), and its last echo."""
 
     __slots__ = ("after", "at", "claims", "echo_after", "echo_us", "promises", "well_at")
@@ -138,7 +138,7 @@ class Ownership:
         self.claims: dict[str, Claim] = {}
         self.has_own = True
         """Whether the own messages are here, or on their way since a vote. If not, only another vote brings them."""
-        self.peers: dict[str, Heard] = {name: Heard() for name in self.members if name != node}
+        self.peers: dict[str, PeerReport] = {name: PeerReport() for name in self.members if name != node}
         self.obeys: set[str] = set(self.members)
         """Owners that hand out messages only with a lease; another is never taken over."""
         self.unaware: set[str] = set()
@@ -151,7 +151,7 @@ class Ownership:
     def enrol(self, members: Iterable[str]) -> None:
         """These are the members from now on."""
         self.members = sorted(members)
-        self.peers = {name: self.peers.get(name) or Heard() for name in self.members if name != self.node}
+        self.peers = {name: self.peers.get(name) or PeerReport() for name in self.members if name != self.node}
 
     def _is_more_than_half(self, nodes: Collection[str]) -> bool:
         return 2 * len(nodes) > len(self.members)
@@ -242,7 +242,7 @@ class Ownership:
                 bears[name] = self._echo_until(name, heard, claim.stamp_us, now)
         return self._borne(bears)
 
-    def _echo_until(self, name: str, heard: Heard, after_us: int, now: float) -> float:
+    def _echo_until(self, name: str, heard: PeerReport, after_us: int, now: float) -> float:
         """Until when the last echo of a peer counts, if it is of a beat after `after_us`."""
         if name in self.unaware:
             return now + self.after * LEASE
@@ -387,7 +387,7 @@ class Ownership:
         self.claims[bid.owner] = Claim(bid.term, self._stamp_us, now)
 
 
-class Place(StrEnum):
+class OwnerState(StrEnum):
     """Where the messages of one owner stand, as one node sees it."""
 
     OTHERS = "another serves"
@@ -402,17 +402,17 @@ class Place(StrEnum):
     """It would, but has no lease."""
 
 
-TRANSITIONS: Final[tuple[tuple[Place, str, Place], ...]] = (
-    (Place.OTHERS, "silent for takeover_after_seconds, and this node's turn", Place.BIDDING),
-    (Place.OTHERS, "own messages, and released or silent", Place.BIDDING),
-    (Place.BIDDING, "votes of a majority", Place.ARRIVING),
-    (Place.BIDDING, "too few votes in time", Place.OTHERS),
-    (Place.ARRIVING, "all is here, lease", Place.SERVING),
-    (Place.ARRIVING, "a later term, or too late", Place.OTHERS),
-    (Place.SERVING, "no majority echoes, or away", Place.WAITING),
-    (Place.WAITING, "lease", Place.SERVING),
-    (Place.SERVING, "a later term, or the owner asks", Place.OTHERS),
-    (Place.WAITING, "a later term, or not its own", Place.OTHERS),
+TRANSITIONS: Final[tuple[tuple[OwnerState, str, OwnerState], ...]] = (
+    (OwnerState.OTHERS, "silent for takeover_after_seconds, and this node's turn", OwnerState.BIDDING),
+    (OwnerState.OTHERS, "own messages, and released or silent", OwnerState.BIDDING),
+    (OwnerState.BIDDING, "votes of a majority", OwnerState.ARRIVING),
+    (OwnerState.BIDDING, "too few votes in time", OwnerState.OTHERS),
+    (OwnerState.ARRIVING, "all is here, lease", OwnerState.SERVING),
+    (OwnerState.ARRIVING, "a later term, or too late", OwnerState.OTHERS),
+    (OwnerState.SERVING, "no majority echoes, or away", OwnerState.WAITING),
+    (OwnerState.WAITING, "lease", OwnerState.SERVING),
+    (OwnerState.SERVING, "a later term, or the owner asks", OwnerState.OTHERS),
+    (OwnerState.WAITING, "a later term, or not its own", OwnerState.OTHERS),
 )
 """What can happen; `server.membership.takeover` makes it so."""
 
@@ -421,11 +421,13 @@ def diagram() -> str:
     """The table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2"]
     lines += [
-        f'    state "{place.value}" as {place.name.lower()}' for place in Place if place.value != place.name.lower()
+        f'    state "{place.value}" as {place.name.lower()}'
+        for place in OwnerState
+        if place.value != place.name.lower()
     ]
     lines += [
-        f"    [*] --> {Place.WAITING.name.lower()}: its own, at a start",
-        f"    [*] --> {Place.OTHERS.name.lower()}",
+        f"    [*] --> {OwnerState.WAITING.name.lower()}: its own, at a start",
+        f"    [*] --> {OwnerState.OTHERS.name.lower()}",
     ]
     lines += [f"    {here.name.lower()} --> {there.name.lower()}: {event}" for here, event, there in TRANSITIONS]
     return "\n".join(lines)

@@ -15,10 +15,10 @@ again what reached it live meanwhile. Pure.
 
 from bisect import bisect_left, bisect_right, insort
 
-from qmq.broker.messages.destination import Kind, is_pattern
+from qmq.broker.messages.destination import DestinationKind, is_pattern
 from qmq.broker.messages.message import Envelope, Message, Retain
 from qmq.broker.topics.patterns import Pattern
-from qmq.broker.topics.retained_sync import Spread
+from qmq.broker.topics.retained_sync import RetainedSync
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 
@@ -37,7 +37,7 @@ SCAN_VISITS_MAX = 5_000
 STAMP_MAX = (1 << 63) - 1
 
 
-class Value:
+class RetainedValue:
     """What is kept of one topic: its last message, or the mark that it was removed; and when that happened here."""
 
     __slots__ = ("change", "message")
@@ -51,18 +51,18 @@ class Value:
         return self.message.envelope.retain is Retain.REMOVE
 
 
-class Retained:
+class RetainedValues:
     """The values of one node. `bytes` counts names, headers and bodies of values, not of marks."""
 
     def __init__(self, topics_max: int, bytes_max: int) -> None:
         self.topics_max = topics_max
         self.bytes_max = bytes_max
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, RetainedValue] = {}
         self.names: list[str] = []
         """All names in `values`, sorted."""
         self.bytes = 0
         self.change = 0
-        self.spreads: dict[str, Spread] = {}
+        self.spreads: dict[str, RetainedSync] = {}
         """What each connected peer has not been told yet."""
         self.left_out = 0
         """Values of peers that found no room here."""
@@ -201,7 +201,7 @@ class Retained:
             # A message of its own: the one that is told now will carry its encoding, which must not stay.
             kept = Message(envelope, message.body, message.origin, message.sequence, message.timestamp_us)
             self._removed.pop(name, None)
-        self.values[name] = Value(kept, self.change)
+        self.values[name] = RetainedValue(kept, self.change)
         self.bytes += self._size_of(name)
         if len(self._removed) > REMOVED_MAX:
             self._forget(next(iter(self._removed)))
@@ -228,7 +228,7 @@ def _version(message: Message) -> tuple[int, Origin, int]:
 
 
 def _mark(name: str, origin: Origin, sequence: int, timestamp_us: int) -> Message:
-    envelope = Envelope(name, Kind.TOPIC, b"", False)
+    envelope = Envelope(name, DestinationKind.TOPIC, b"", False)
     envelope.retain = Retain.REMOVE
     return Message(envelope, b"", origin, sequence, timestamp_us)
 

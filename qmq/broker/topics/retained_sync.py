@@ -18,7 +18,7 @@ from qmq.broker.messages.message import Message
 from qmq.dots import Origin
 
 if TYPE_CHECKING:
-    from qmq.broker.topics.retained import Retained
+    from qmq.broker.topics.retained import RetainedValues
 
 SCAN_MAX = 4096
 """Names looked at for one turn of the link."""
@@ -28,12 +28,12 @@ VALUE_BYTES_MAX = 15 << 20
 a topic message of that size does."""
 
 
-class Spread:
+class RetainedSync:
     """One peer. Nothing is told before `follows` was called once."""
 
     __slots__ = ("_changed", "_direct", "_only", "_position", "_retained", "_sent", "_wake")
 
-    def __init__(self, retained: "Retained", wake: Callable[[], None]) -> None:
+    def __init__(self, retained: "RetainedValues", wake: Callable[[], None]) -> None:
         self._retained = retained
         self._wake = wake
         self._changed: dict[str, None] = {}

@@ -12,7 +12,7 @@ ORIGINS_MAX = 4096
 """Incarnations that are remembered; at the bound the one heard first is forgotten."""
 
 
-class Once:
+class SequenceFilter:
     """What was told of every origin. `late` counts what was not."""
 
     __slots__ = ("_last", "late")

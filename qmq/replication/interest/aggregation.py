@@ -19,7 +19,7 @@ NAMES_MAX: Final = 1000
 EVERYTHING: Final = "/topic/*"
 
 
-class Aggregate:
+class Aggregation:
     """`wanted` holds what local subscribers want, kept by its owner; `told` is what the others are told of it."""
 
     def __init__(self, wanted: Collection[str]) -> None:
@@ -44,7 +44,7 @@ class Aggregate:
         self._changes += len(touched)
         if self._shrunk and self._changes >= len(self._wanted):
             self._split(touched)
-        changes = self._tell_some(touched)
+        changes = self._send_some(touched)
         if len(self.told) > PATTERNS_MAX:
             self._everything = True
             self._names, self._groups, self._shrunk = {}, {}, {}
@@ -85,7 +85,7 @@ class Aggregate:
     def _is_told(self, pattern: str) -> bool:
         return pattern in self._groups or (pattern in self._wanted and group_of(pattern) not in self._groups)
 
-    def _tell_some(self, touched: Iterable[str]) -> dict[str, bool]:
+    def _send_some(self, touched: Iterable[str]) -> dict[str, bool]:
         changes: dict[str, bool] = {}
         for pattern in touched:
             wanted = self._is_told(pattern)

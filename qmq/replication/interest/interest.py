@@ -20,7 +20,7 @@ NEVER: Final = -1
 """The version of somebody who knows nothing."""
 
 
-class Wants:
+class InterestState:
     """`patterns` at `version`. `left_out` counts patterns that found no room."""
 
     __slots__ = ("_changes", "_floor", "left_out", "patterns", "version")

@@ -15,7 +15,7 @@ from typing import Final
 import msgpack
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import Kind as Destination
+from qmq.broker.messages.destination import DestinationKind as Destination
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, FutureVersion, MeshError
 from qmq.record_codec import Replay
@@ -33,18 +33,20 @@ from qmq.storage.catalog.incarnations import unpack_seals
 from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
 from qmq.storage.format.cursor_record import unpack_move
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
-from qmq.storage.format.lost_record import unpack_gone
-from qmq.storage.format.record import SCANT_BYTES, Kind, Record, unpack
+from qmq.storage.format.lost_record import unpack_lost
+from qmq.storage.format.record import SCANT_BYTES, Record, RecordKind, unpack
 from qmq.storage.format.term_record import unpack_term
-from qmq.storage.repair.range_snapshot import Rest, rest_batch
+from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
 
-CHECKED: Final = frozenset({Kind.PUBLISH, Kind.SETTLE, Kind.DEAD, Kind.ATTEMPTS, Kind.CURSOR})
+CHECKED: Final = frozenset(
+    {RecordKind.PUBLISH, RecordKind.SETTLE, RecordKind.DEAD, RecordKind.ATTEMPTS, RecordKind.CURSOR}
+)
 """Kinds of which this node obeys every record."""
 
-FACTS: Final = frozenset({Kind.TERM, Kind.VOTE, Kind.SEAL, Kind.GONE})
+FACTS: Final = frozenset({RecordKind.TERM, RecordKind.VOTE, RecordKind.SEAL, RecordKind.GONE})
 """Kinds of which only the body says something."""
 
-COUNTED: Final = (CHECKED | FACTS) - {Kind.PUBLISH, Kind.DEAD, Kind.SETTLE}
+COUNTED: Final = (CHECKED | FACTS) - {RecordKind.PUBLISH, RecordKind.DEAD, RecordKind.SETTLE}
 """Kinds whose body is unpacked by another module, which leaves it to this one to look how much it would be."""
 
 ELEMENTS_MAX: Final = 1_000_000
@@ -84,7 +86,7 @@ class Acceptance:
                 grown[head.origin] = head.last
         return grown
 
-    def take_rest(self, origin: Origin, after: int, rest: Rest, have: Vector, out: Outcome) -> None:
+    def take_snapshot(self, origin: Origin, after: int, rest: RangeSnapshot, have: Vector, out: Outcome) -> None:
         """Take what a peer's stores have left of `origin` after `after`, unless more than that is here already.
 
         Raises MeshError when it cannot be what it says; nothing was taken then.
@@ -94,13 +96,13 @@ class Acceptance:
         if have.get(origin, 0) != after:
             return
         try:
-            batch = rest_batch(origin, after, rest)
+            batch = snapshot_batch(origin, after, rest)
             head = verify_batch(batch)
             records = batch_records(batch)
         except (CorruptLog, ValueError) as error:
             raise MeshError("bad-batch", f"what is left of {origin}: {error}") from error
         for record in records:
-            if record.kind != Kind.PUBLISH and record is not records[-1]:
+            if record.kind != RecordKind.PUBLISH and record is not records[-1]:
                 raise MeshError("bad-batch", f"what is left of {origin} has a record of kind {record.kind}")
             _check_record(record, head)
         have[origin] = head.last
@@ -159,7 +161,7 @@ class Acceptance:
         gaps: Vector = {}
         if head.attributes & GAPS and head.origin.node == self._own.node:
             for record in records:
-                if record.kind == Kind.GAP:
+                if record.kind == RecordKind.GAP:
                     origin, through = _gap_of(record, head)
                     if origin == self._own:
                         raise MeshError("forged-origin", f"{head!r} gives up records of {origin}, which is running")
@@ -189,7 +191,7 @@ def _check_record(record: Record, head: BatchHead) -> None:
     try:
         if kind in COUNTED and len(record.body) > SCANT_BYTES:
             unpack(record.body, ELEMENTS_MAX)
-        if kind == Kind.SETTLE:
+        if kind == RecordKind.SETTLE:
             check_dots(unpack(record.body, ELEMENTS_MAX))
         elif kind in CHECKED:
             _check_body(record)
@@ -204,25 +206,25 @@ def _check_record(record: Record, head: BatchHead) -> None:
 
 def _check_body(record: Record) -> None:
     """What the checkpoint will read must be readable: there it is too late to refuse."""
-    if record.kind == Kind.DEAD:
+    if record.kind == RecordKind.DEAD:
         queue, dot, _ = unpack_dead(record.body)
         name_of(queue, Destination.QUEUE)
         name_of(record.destination, Destination.QUEUE)
         origin_of(*dot.origin)
-    elif record.kind == Kind.ATTEMPTS:
+    elif record.kind == RecordKind.ATTEMPTS:
         for dot in unpack_attempts(record.body):
             origin_of(*dot.origin)
-    elif record.kind == Kind.CURSOR:
+    elif record.kind == RecordKind.CURSOR:
         check_move(unpack_move(record.destination, record.body))
 
 
 def _check_fact(kind: int, body: bytes) -> None:
     """The catalog will hold it for ever, and every start reads it: there it is too late to refuse."""
-    if kind == Kind.SEAL:
+    if kind == RecordKind.SEAL:
         check_vector({seal.origin: seal.last for seal in unpack_seals(body)})
-    elif kind == Kind.GONE:
-        stretch = unpack_gone(body)
-        check_vector({stretch.origin: stretch.last})
+    elif kind == RecordKind.GONE:
+        span = unpack_lost(body)
+        check_vector({span.origin: span.last})
     else:
         term = unpack_term(kind, body)
         node_name(term.owner)

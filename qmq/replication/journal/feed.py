@@ -22,7 +22,7 @@ from collections import deque
 from typing import Final
 
 from qmq.dots import Origin, Vector, merge
-from qmq.replication.protocol.congestion import Pace
+from qmq.replication.protocol.congestion import CongestionWindow
 from qmq.replication.protocol.frames import Ack, Batches, Gap, Hole
 from qmq.storage.format.batch import REST, BatchHead
 
@@ -47,7 +47,7 @@ class Feed:
         self.seek_again = False
         """The journal must be walked anew from `peer`; the walker takes this back before it seeks."""
         self.bytes_sent = 0
-        self.pace = Pace()
+        self.pace = CongestionWindow()
         self.now = 0.0
         """Seconds of any clock that only goes on; whoever calls sets it first."""
         self._told: Vector = {}
@@ -131,7 +131,7 @@ class Feed:
                 frames.append(Gap(gone))
                 if is_rest or self._fills:
                     continue
-            if chosen and chosen_bytes + len(data) > self.pace.turn_bytes:
+            if chosen and chosen_bytes + len(data) > self.pace.quantum_bytes:
                 self._close(frames, chosen)
                 chosen = []
             chosen_bytes = len(data) + (chosen_bytes if chosen else 0)

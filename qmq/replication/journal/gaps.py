@@ -2,8 +2,8 @@
 
 A gap is believed at once only when the origin's own node tells it. From another node it counts when no other peer that
 can be reached may still have the records: those who have more of the origin and have told no gap are waited for. Then
-the peer that told it is asked for what its stores have left (`Want`); only what every such peer knows nothing of is
-given up (`GiveUp`), exactly so far.
+the peer that told it is asked for what its stores have left (`WantedRange`); only what every such peer knows nothing of
+is given up (`GiveUp`), exactly so far.
 
 A hole is damage. A damaged node may have the records in its stores, so it is asked like the others, after them; but
 what it does not know, nobody gives up for it: it is unknown, and stays so until somebody brings it. Pure.
@@ -15,14 +15,14 @@ from typing import NamedTuple
 from qmq.dots import Origin, Vector
 
 
-class Reach(NamedTuple):
+class JournalReach(NamedTuple):
     """One peer that we follow now: its incarnation, and what it had when the link began."""
 
     origin: Origin
     had: Vector
 
 
-class Want(NamedTuple):
+class WantedRange(NamedTuple):
     """Ask `peer` what is left of `origin` after `after`, up to `through`."""
 
     peer: str
@@ -73,11 +73,11 @@ class Gaps:
         self._lost = {key: through for key, through in self._lost.items() if key[1] != peer}
 
     def next(
-        self, have: Vector, reach: Mapping[str, Reach], forgotten: Collection[Origin] = ()
-    ) -> Want | GiveUp | None:
+        self, have: Vector, reach: Mapping[str, JournalReach], forgotten: Collection[Origin] = ()
+    ) -> WantedRange | GiveUp | None:
         """What to do now; None: nothing, or nothing before something changes. Forgets what has been filled, and what
         the mesh has `forgotten` since it was told: nobody has anything of that."""
-        found: Want | GiveUp | None = None
+        found: WantedRange | GiveUp | None = None
         for origin in list(self._told):
             known = have.get(origin, 0)
             told = {peer: what for peer, what in self._told[origin].items() if what.through > known and peer in reach}
@@ -90,8 +90,8 @@ class Gaps:
         return found
 
     def _next_of(
-        self, origin: Origin, known: int, told: dict[str, _Told], reach: Mapping[str, Reach]
-    ) -> Want | GiveUp | None:
+        self, origin: Origin, known: int, told: dict[str, _Told], reach: Mapping[str, JournalReach]
+    ) -> WantedRange | GiveUp | None:
         own = any(reach[peer].origin == origin and not what.is_hole for peer, what in told.items())
         others = any(peer not in told and its.had.get(origin, 0) > known for peer, its in reach.items())
         if others and not own:
@@ -102,7 +102,7 @@ class Gaps:
             best = max(
                 able, key=lambda peer: (not told[peer].is_hole, reach[peer].origin == origin, told[peer].through)
             )
-            return Want(best, origin, known, told[best].through)
+            return WantedRange(best, origin, known, told[best].through)
         if any(what.is_hole for what in told.values()):
             return None
         return GiveUp(origin, min(min(what.through, self._lost[origin, peer]) for peer, what in told.items()))

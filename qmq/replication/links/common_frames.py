@@ -7,22 +7,22 @@ Nothing here is promised: a link that ends takes what was on its way with it. A 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.replication.links.host import Host
-from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import Answer, Both, Question, Replies
-from qmq.replication.protocol.membership_frame import Members
+from qmq.replication.protocol.membership_frame import MembershipFrame
 
 
-def take_both_ways(host: Host, peer: Origin, frame: Both, way: Outbox, out: Outcome) -> None:
+def take_common(host: Host, peer: Origin, frame: Both, way: LinkOutbox, out: Outcome) -> None:
     """Obey one frame of `peer`, with which `way` is shared."""
     match frame:
         case Replies(messages):
             for message in messages:
                 host.broker.replies.from_peer(message, out)
         case Question(number, body):
-            host.question_came(peer, number, body)
+            host.request_received(peer, number, body)
         case Answer(number, body):
-            host.answer_came(peer, number, body)
-        case Members(standing):
-            host.standing_came(peer.node, standing)
+            host.response_received(peer, number, body)
+        case MembershipFrame(standing):
+            host.membership_received(peer.node, standing)
         case _:
             host.terms_came(peer, frame, way, out)

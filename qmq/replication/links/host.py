@@ -2,7 +2,7 @@
 
 Decisions follow one order everywhere: wait for `commit_slot`, then decide and `submit` without an await in between,
 because a cancel there would lose what was decided. Everything here that is not `async` returns at once, except the
-three journal readers, which block and are called in a worker thread (`World.run_blocking`).
+three journal readers, which block and are called in a worker thread (`Environment.run_blocking`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from typing import Protocol
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin, Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.members import Membership, Standing
 from qmq.record_codec import Replay
-from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.takeover_frames import Terms
 from qmq.storage.format.batch import BatchHead
 
@@ -33,7 +33,7 @@ class Host(Protocol):
     def replay(self) -> Replay: ...
 
     @property
-    def world(self) -> World: ...
+    def environment(self) -> Environment: ...
 
     @property
     def membership(self) -> Membership:
@@ -45,7 +45,7 @@ class Host(Protocol):
     async def commit_slot(self) -> None:
         """Wait until the commit queue has room."""
 
-    async def all_told(self) -> None:
+    async def flushed(self) -> None:
         """Return when everything submitted before this call is durable and told.
 
         A new link waits for this, so that a message lent against the credit of the link before it is not sent over
@@ -85,7 +85,7 @@ class Host(Protocol):
         Everything submitted before is appended before the note.
         """
 
-    def repair_soon(self) -> None:
+    def schedule_repair(self) -> None:
         """A peer cannot send something from its journal (`Mesh.next_repair`), or links have changed."""
 
     def link_caught_up(self, peer: str) -> None:
@@ -103,7 +103,7 @@ class Host(Protocol):
     def refused_as_retired(self, peer: str) -> None:
         """`peer` lets us in no more, because this node was retired."""
 
-    def standing_came(self, peer: str, standing: Standing) -> None:
+    def membership_received(self, peer: str, standing: Standing) -> None:
         """`peer` tells who it is and whom it knows, in the midst of another decision."""
 
     def interest_heard(self) -> None:
@@ -118,10 +118,10 @@ class Host(Protocol):
     def terms_served(self) -> Mapping[str, int]:
         """Owner → term in which this node serves it, where that is not term 0; live."""
 
-    def terms_came(self, peer: Origin, frame: Terms, way: Outbox, out: Outcome) -> None:
+    def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
         """`peer` says something about terms; an echo goes back by `way`."""
 
-    def greet(self, way: Outbox) -> None:
+    def greet(self, way: LinkOutbox) -> None:
         """A link begins: the first beat, before anything that is borrowed over it."""
 
     def may_borrow(
@@ -137,17 +137,17 @@ class Host(Protocol):
     def links_changed(self) -> None:
         """A link began or ended, in the midst of another decision."""
 
-    def question_came(self, peer: Origin, number: int, question: bytes) -> None:
+    def request_received(self, peer: Origin, number: int, request: bytes) -> None:
         """`peer` asks something. `Mesh.answer` may follow, soon or never: more at once than is wanted are ignored."""
 
-    def answer_came(self, peer: Origin, number: int, answer: bytes) -> None:
+    def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
         """`peer` answers what `Mesh.ask` has asked under that number; perhaps too late."""
 
     def alarm(self, code: str, message: str) -> None:
         """Something that an operator must see. `code` as in `errors`."""
 
 
-class Address(Protocol):
+class PeerAddress(Protocol):
     @property
     def host(self) -> str: ...
 
@@ -155,14 +155,14 @@ class Address(Protocol):
     def port(self) -> int: ...
 
 
-class Peer(Protocol):
+class PeerEntry(Protocol):
     """One node of the peers file."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def mesh(self) -> Address:
+    def mesh(self) -> PeerAddress:
         """Where the other nodes dial it."""
 
 
@@ -180,7 +180,7 @@ class Peers(Protocol):
     def secret(self) -> str | None: ...
 
     @property
-    def nodes(self) -> Sequence[Peer]:
+    def nodes(self) -> Sequence[PeerEntry]:
         """All of them, this one too."""
 
 

@@ -8,7 +8,7 @@ the names; what changes meanwhile follows as a difference. Pure; `wake` is calle
 from collections.abc import Callable
 
 from qmq.dots import Origin
-from qmq.replication.interest.interest import NEVER, Wants
+from qmq.replication.interest.interest import NEVER, InterestState
 from qmq.replication.protocol.frames import WantsPart
 
 
@@ -17,7 +17,7 @@ class Whole:
 
     __slots__ = ("_number", "names", "origin", "part", "position", "version")
 
-    def __init__(self, number: int, origin: Origin, wants: Wants) -> None:
+    def __init__(self, number: int, origin: Origin, wants: InterestState) -> None:
         self._number = number
         self.origin = origin
         self.version = wants.version
@@ -40,7 +40,7 @@ class Whole:
         return self.position == len(self.names)
 
 
-class Telling:
+class InterestPublisher:
     """One link. `wants_of` gives the present state of an origin; `told` is what the other side has already; `number`
     gives a number never used before on any link with it."""
 
@@ -48,7 +48,7 @@ class Telling:
 
     def __init__(
         self,
-        wants_of: Callable[[Origin], Wants | None],
+        wants_of: Callable[[Origin], InterestState | None],
         wake: Callable[[], None],
         told: dict[Origin, int],
         number: Callable[[], int],

@@ -1,7 +1,7 @@
 """One link in motion: bytes, beats and deadlines of a connection, and the side that dials.
 
-`Line` runs a connection for either side: one task reads, one writes, one watches for silence. `Link` dials one peer
-for as long as the node lives. No failure of a connection ends the node: it is logged, and the next one is dialled
+`LinkStream` runs a connection for either side: one task reads, one writes, one watches for silence. `Link` dials one
+peer for as long as the node lives. No failure of a connection ends the node: it is logged, and the next one is dialled
 after a random part of a growing wait.
 
 Surprising: silence counts only while we read. A node whose disk is slow stops reading for a while and must not take
@@ -16,12 +16,12 @@ from typing import Final, NoReturn
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.environment import Pipe, Tls, World
+from qmq.environment import Environment, Pipe, Tls
 from qmq.errors import MeshError, StorageError
-from qmq.replication.links.host import Address, Peer, Settings
-from qmq.replication.links.outbox import Outbox, encode_send
-from qmq.replication.links.pulling import Following
-from qmq.replication.links.registry import QUIET, Hub
+from qmq.replication.links.host import PeerAddress, PeerEntry, Settings
+from qmq.replication.links.outbox import LinkOutbox, encode_send
+from qmq.replication.links.pulling import Pulling
+from qmq.replication.links.registry import QUIET, LinkRegistry
 from qmq.replication.protocol.conversation import Conversation, LinkState
 from qmq.replication.protocol.frames import Gap, MeshFrame, Paths, Serves
 from qmq.replication.protocol.handshake import NONCE_CHARACTERS, Dialling
@@ -40,7 +40,7 @@ LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio
 """What a connection does when it ends without anybody's fault."""
 
 
-class Line:
+class LinkStream:
     """One connection, from accept or dial to its end. `take_frames` obeys what came; it may wait for the disk."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Line:
     ) -> None:
         self.pipe = pipe
         self.conversation = conversation
-        self.outbox = Outbox(encode, self._wake)
+        self.outbox = LinkOutbox(encode, self._wake)
         self.heard_at = trio.current_time()
         self.mid_frame = False
         """A write is under way, or was given up: the other side has half a frame."""
@@ -72,7 +72,7 @@ class Line:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             nursery.start_soon(self._watch)
-            nursery.start_soon(self._hurry_login)
+            nursery.start_soon(self._hasten_login)
             try:
                 await self._read()
             finally:
@@ -138,15 +138,15 @@ class Line:
                 raise MeshError("not-reading", "the peer does not read what it is told")
             await trio.sleep(max(min(patience - silent, self._settings.beat_seconds), 0.001))
 
-    async def _hurry_login(self) -> None:
+    async def _hasten_login(self) -> None:
         await trio.sleep(LOGIN_SECONDS)
         if not self.conversation.is_proven:
             raise MeshError("login-too-slow", f"the other side had not proven itself after {LOGIN_SECONDS:g} s")
 
 
-def fresh_nonce(world: World) -> str:
+def fresh_nonce(environment: Environment) -> str:
     """Never used before, and not to be guessed if the world's chance is not."""
-    return f"{world.chance.getrandbits(4 * NONCE_CHARACTERS):0{NONCE_CHARACTERS}x}"
+    return f"{environment.rng.getrandbits(4 * NONCE_CHARACTERS):0{NONCE_CHARACTERS}x}"
 
 
 def reasons(error: BaseException) -> list[BaseException]:
@@ -156,13 +156,13 @@ def reasons(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-def report_end(hub: Hub, who: str, error: BaseException) -> str:
+def report_end(registry: LinkRegistry, who: str, error: BaseException) -> str:
     """Log and alarm why a connection ended; returns it in one line."""
     worst = ""
     named = who or "a stranger"
     for reason in reasons(error):
         if isinstance(reason, MeshError):
-            hub.alarm(who, reason, trio.current_time())
+            registry.alarm(who, reason, trio.current_time())
             log.log(logging.INFO if reason.code in QUIET else logging.WARNING, "! link with %s: %s", named, reason)
         elif isinstance(reason, LOST):
             log.info("= link with %s ended: %r", named, reason)
@@ -177,18 +177,18 @@ def report_end(hub: Hub, who: str, error: BaseException) -> str:
 class Link:
     """We dial one peer and follow it, again and again. Every end submits an empty Outcome: free credit moves on."""
 
-    def __init__(self, hub: Hub, peer: Peer, settings: Settings, tls: Tls | None) -> None:
+    def __init__(self, registry: LinkRegistry, peer: PeerEntry, settings: Settings, tls: Tls | None) -> None:
         self.peer = peer.name
-        self.line: Line | None = None
+        self.line: LinkStream | None = None
         self.dialled = 0
         """How often it was tried."""
         self.tried = False
         """Whether the first try is over; it may have been a long life."""
         self.last_error = ""
         self.since_us = 0
-        self.following: Following | None = None
-        self._hub = hub
-        self._host = hub.host
+        self.following: Pulling | None = None
+        self._registry = registry
+        self._host = registry.host
         self._address = peer.mesh
         self._settings = settings
         self._tls = tls
@@ -205,7 +205,7 @@ class Link:
             self._offered.close()
         self._life.cancel()
 
-    def dial_at(self, address: Address) -> None:
+    def dial_at(self, address: PeerAddress) -> None:
         """The peer is there from now on; nothing happens when it was before."""
         if (address.host, address.port) != (self._address.host, self._address.port):
             self._address = address
@@ -215,12 +215,12 @@ class Link:
         """End what there is and dial again at once."""
         self._attempt.cancel()
 
-    def hurry(self) -> None:
+    def deliver_first(self) -> None:
         """The peer has reached us, so it may be reached: a pause between two attempts ends."""
         self._pause.cancel()
 
     @property
-    def address(self) -> Address:
+    def address(self) -> PeerAddress:
         """Where the peer is dialled."""
         return self._address
 
@@ -253,27 +253,27 @@ class Link:
                     try:
                         await self._follow_once()
                     except* Exception as failures:
-                        self.last_error = report_end(self._hub, self.peer, failures)
+                        self.last_error = report_end(self._registry, self.peer, failures)
                     self.tried = True
-                    self._hub.routes.changed()
+                    self._registry.routes.changed()
                     if trio.current_time() - began >= self._settings.suspicion_seconds:
                         wait = self._settings.redial_seconds_min
                     with trio.CancelScope() as self._pause:
                         # From the dial's beginning: one that hangs where nothing answers has been waiting already.
-                        await trio.sleep_until(began + self._host.world.chance.uniform(0, wait))
+                        await trio.sleep_until(began + self._host.environment.rng.uniform(0, wait))
                 wait = min(2 * wait, self._settings.redial_seconds_max)
                 if self._attempt.cancelled_caught or self._pause.cancelled_caught:
                     wait = self._settings.redial_seconds_min
 
     async def _follow_once(self) -> None:
-        world = self._host.world
+        environment = self._host.environment
         self.dialled += 1
         pipe, self._offered = self._offered, None
         if pipe is None:
             with trio.fail_after(LOGIN_SECONDS):
-                pipe = await world.network.connect(self._address.host, self._address.port, self._tls, self.peer)
-        dialling = Dialling(self._hub.identity, self.peer, fresh_nonce(world))
-        line = Line(
+                pipe = await environment.network.connect(self._address.host, self._address.port, self._tls, self.peer)
+        dialling = Dialling(self._registry.identity, self.peer, fresh_nonce(environment))
+        line = LinkStream(
             pipe,
             Conversation(dialling),
             encode_send,
@@ -285,22 +285,22 @@ class Link:
         try:
             line.outbox.put_bytes(dialling.connect())
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._tell_durable)
+                nursery.start_soon(self._send_durable)
                 await line.run()
                 nursery.cancel_scope.cancel()
         finally:
             pipe.close()
             self._end()
 
-    def _begin(self, line: Line) -> Following:
-        hub = self._hub
+    def _begin(self, line: LinkStream) -> Pulling:
+        registry = self._registry
         partner = line.conversation.partner
         assert partner is not None
-        following = Following(self._host, partner, line.outbox, hub.acceptance, hub.gaps)
-        self.following = hub.followings[self.peer] = following
-        self.since_us = self._host.world.now_us()
-        following.begin(hub.direct_for(self.peer))
-        hub.ways_changed()
+        following = Pulling(self._host, partner, line.outbox, registry.acceptance, registry.gaps)
+        self.following = registry.followings[self.peer] = following
+        self.since_us = self._host.environment.now_us()
+        following.begin(registry.direct_for(self.peer))
+        registry.ways_changed()
         return following
 
     def _end(self) -> None:
@@ -309,12 +309,12 @@ class Link:
         if following is None:
             return
         self.following = None
-        del self._hub.followings[self.peer]
-        self._hub.gaps.forget(self.peer)
+        del self._registry.followings[self.peer]
+        self._registry.gaps.forget(self.peer)
         following.end()
-        self._hub.ways_changed()
-        self.since_us = self._host.world.now_us()
-        self._hub.direct_changed()
+        self._registry.ways_changed()
+        self.since_us = self._host.environment.now_us()
+        self._registry.direct_changed()
         self._host.submit(Outcome())  # free credit may now be offered to others
 
     async def _take_frames(self, frames: list[MeshFrame]) -> None:
@@ -324,7 +324,7 @@ class Link:
             return
         host = self._host
         await host.commit_slot()
-        out = Outcome(now_us=host.world.now_us())
+        out = Outcome(now_us=host.environment.now_us())
         following = self.following
         grew = False
         try:
@@ -333,7 +333,7 @@ class Link:
             was_direct = following.welcomed and not following.holed
             for frame in frames:
                 if isinstance(frame, Paths):
-                    self._hub.routes.take(following.partner.origin, frame, out)
+                    self._registry.routes.take(following.partner.origin, frame, out)
                     continue
                 assert isinstance(frame, Serves)  # the conversation's table lets none through
                 if isinstance(frame, Gap):
@@ -343,12 +343,12 @@ class Link:
                     grew = True
         finally:
             if grew:
-                self._hub.received_grew(out)
+                self._registry.received_grew(out)
             host.submit(out)
         if was_direct != (following.welcomed and not following.holed):
-            self._hub.direct_changed()
+            self._registry.direct_changed()
         if grew or following.welcomed and not following.caught_up:
-            self._hub.report_caught_up()
+            self._registry.report_caught_up()
 
     def _before_write(self) -> None:
         following = self.following
@@ -358,9 +358,9 @@ class Link:
         now = trio.current_time()
         if following.ack_due or now - self._acked_at >= self._settings.beat_seconds:
             self._acked_at = now
-            following.tell_ack(self._hub.direct_for(self.peer))
+            following.send_ack(self._registry.direct_for(self.peer))
 
-    async def _tell_durable(self) -> NoReturn:
+    async def _send_durable(self) -> NoReturn:
         host = self._host
         while True:
             await host.journal_grew(host.journal_durable_end())

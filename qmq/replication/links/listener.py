@@ -18,13 +18,13 @@ import trio
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Vector
-from qmq.environment import Listener, Pipe, Tls
+from qmq.environment import Pipe, PipeListener, Tls
 from qmq.errors import MeshError
 from qmq.replication.journal.feed import Read
-from qmq.replication.links.host import Address, Settings
-from qmq.replication.links.link import FAREWELL_SECONDS, LOST, Line, fresh_nonce, reasons, report_end
+from qmq.replication.links.host import PeerAddress, Settings
+from qmq.replication.links.link import FAREWELL_SECONDS, LOST, LinkStream, fresh_nonce, reasons, report_end
 from qmq.replication.links.outbox import TURN_BYTES, encode_message
-from qmq.replication.links.registry import Hub
+from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.serving import Serving
 from qmq.replication.protocol.conversation import Conversation
 from qmq.replication.protocol.frames import Follows, MeshFrame, Paths
@@ -42,10 +42,10 @@ ACCEPT_AGAIN_SECONDS: Final = 0.1
 log = logging.getLogger(__name__)
 
 
-class Served:
+class ServedLink:
     """One accepted connection: a stranger at first, then a follower."""
 
-    def __init__(self, pipe: Pipe, line: Line, answering: Answering) -> None:
+    def __init__(self, pipe: Pipe, line: LinkStream, answering: Answering) -> None:
         self.pipe = pipe
         self.line = line
         self.answering = answering
@@ -65,27 +65,27 @@ class Served:
 class MeshListener:
     """Accepts the other nodes."""
 
-    def __init__(self, hub: Hub, settings: Settings, tls: Tls | None) -> None:
-        self.served: dict[str, Served] = {}
+    def __init__(self, registry: LinkRegistry, settings: Settings, tls: Tls | None) -> None:
+        self.served: dict[str, ServedLink] = {}
         self.refused = 0
         """Connections turned away, whatever the reason."""
         self.last_errors: dict[str, str] = {}
         self.turned: Callable[[str, Pipe], bool] = lambda name, pipe: False
         """Takes a connection of this peer, to follow it over that; False when it is not wanted."""
-        self._hub = hub
-        self._host = hub.host
+        self._registry = registry
+        self._host = registry.host
         self._settings = settings
         self._tls = tls
         # Who has not proven itself yet, in the order of coming.
         self._strangers: dict[Pipe, None] = {}
-        self._listener: Listener | None = None
+        self._listener: PipeListener | None = None
         self._takebacks: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
         self._unlent = trio.Event()
 
-    async def listen(self, address: Address) -> None:
+    async def listen(self, address: PeerAddress) -> None:
         """Open the port. Raises OSError."""
-        self._listener = await self._host.world.network.listen(address.host, address.port, self._tls)
+        self._listener = await self._host.environment.network.listen(address.host, address.port, self._tls)
 
     async def run(self) -> None:
         """Serve until cancelled. Call `listen` first."""
@@ -106,8 +106,8 @@ class MeshListener:
         finally:
             listener.close()
 
-    def return_unlent_soon(self) -> None:
-        """Lent messages stand in `Hub.unlent`: put them back into their queues."""
+    def schedule_return(self) -> None:
+        """Lent messages stand in `LinkRegistry.unlent`: put them back into their queues."""
         self._unlent.set()
 
     def dismiss(self, name: str) -> None:
@@ -141,17 +141,17 @@ class MeshListener:
     async def _serve(
         self, pipe: Pipe, nursery: trio.Nursery, certificate_names: Callable[[], Collection[str]] | None
     ) -> None:
-        hub = self._hub
-        answering = Answering(hub.identity, fresh_nonce(self._host.world), certificate_names)
-        frames_of: list[Served] = []
-        line = Line(
+        registry = self._registry
+        answering = Answering(registry.identity, fresh_nonce(self._host.environment), certificate_names)
+        frames_of: list[ServedLink] = []
+        line = LinkStream(
             pipe,
             Conversation(answering),
             encode_message,
             take_frames=lambda frames: self._take_frames(frames_of[0], frames),
             settings=self._settings,
         )
-        served = Served(pipe, line, answering)
+        served = ServedLink(pipe, line, answering)
         frames_of.append(served)
         if len(self._strangers) >= PENDING_MAX:
             # Whoever means well proves itself at once, and must not be kept out by those that do not.
@@ -168,7 +168,7 @@ class MeshListener:
                 pipe.close()
             self._end(served, nursery)
 
-    async def _run_line(self, served: Served) -> None:
+    async def _run_line(self, served: ServedLink) -> None:
         who = served.line
         failure: BaseException | None = None
         try:
@@ -184,7 +184,7 @@ class MeshListener:
         name = served.answering.claimed
         if served.serving is None:
             self.refused += 1
-        self.last_errors[name] = report_end(self._hub, name, failure)
+        self.last_errors[name] = report_end(self._registry, name, failure)
         for reason in reasons(failure):
             if isinstance(reason, MeshError) and not who.mid_frame:
                 await self._say_farewell(served.pipe, reason)
@@ -201,7 +201,7 @@ class MeshListener:
 
     # Letting a node in
 
-    async def _take_frames(self, served: Served, frames: list[MeshFrame]) -> None:
+    async def _take_frames(self, served: ServedLink, frames: list[MeshFrame]) -> None:
         line = served.line
         host = self._host
         serving = served.serving
@@ -214,13 +214,13 @@ class MeshListener:
             self._make_room_for(served)
             while True:
                 # What was lent against the credit of the connection before is told to nobody, and goes back.
-                await host.all_told()
+                await host.flushed()
                 await host.commit_slot()
                 if not self._make_room_for(served):
                     break
         else:
             await host.commit_slot()
-        out = Outcome(now_us=host.world.now_us())
+        out = Outcome(now_us=host.environment.now_us())
         try:
             if serving is None:
                 serving = self._begin(served, out)
@@ -229,21 +229,21 @@ class MeshListener:
                 if not serving.open:
                     raise MeshError("replaced", "a newer connection of the same node took over")
                 if isinstance(frame, Paths):
-                    self._hub.routes.take(serving.partner.origin, frame, out)
+                    self._registry.routes.take(serving.partner.origin, frame, out)
                     continue
                 assert isinstance(frame, Follows)  # the conversation's table lets nothing else through
                 serving.apply(frame, out)
         finally:
             host.submit(out)
         pace = serving.feed.pace
-        line.outbox.turn_bytes = pace.turn_bytes if pace.is_slow else TURN_BYTES
+        line.outbox.quantum_bytes = pace.quantum_bytes if pace.is_slow else TURN_BYTES
         served.wake_feed()
 
-    def _make_room_for(self, served: Served) -> bool:
+    def _make_room_for(self, served: ServedLink) -> bool:
         """End an older connection of the same node, or refuse this one. True when one was ended."""
         partner = served.line.conversation.partner
         assert partner is not None
-        if partner.origin.node not in self._hub.identity.members:
+        if partner.origin.node not in self._registry.identity.members:
             raise MeshError("unknown-node", f"{partner.origin.node} ceased to be a member while it logged in")
         old = self.served.get(partner.origin.node)
         if old is None:
@@ -258,52 +258,52 @@ class MeshListener:
         old.pipe.close()
         return True
 
-    def _begin(self, served: Served, out: Outcome) -> Serving:
-        hub = self._hub
+    def _begin(self, served: ServedLink, out: Outcome) -> Serving:
+        registry = self._registry
         partner = served.line.conversation.partner
         assert partner is not None
         serving = Serving(self._host, partner, served.line.outbox)
         served.serving = serving
-        served.since_us = self._host.world.now_us()
+        served.since_us = self._host.environment.now_us()
         takeback = self._takebacks.pop(serving.peer, None)
         if takeback is not None:
             takeback.cancel()
-        hub.return_unlent(out)
-        hub.servings[serving.peer] = serving
+        registry.return_unlent(out)
+        registry.servings[serving.peer] = serving
         self.served[serving.peer] = served
         serving.begin()
-        hub.ways_changed()
-        hub.peer_came(serving.peer)
+        registry.ways_changed()
+        registry.peer_came(serving.peer)
         served.began.set()
         return serving
 
     # Letting it go
 
-    def _close_serving(self, served: Served) -> None:
+    def _close_serving(self, served: ServedLink) -> None:
         """Undo `_begin`, at once and once."""
         serving = served.serving
         if serving is None or not serving.open:
             return
         unsent = serving.end()
-        del self._hub.servings[serving.peer]
+        del self._registry.servings[serving.peer]
         del self.served[serving.peer]
-        self._hub.ways_changed()
+        self._registry.ways_changed()
         if unsent:
-            self._hub.unlent.setdefault(serving.peer, []).extend(unsent)
-            self.return_unlent_soon()
-        if self._host.broker.queues.shared.stirred:
-            self._host.submit(Outcome(now_us=self._host.world.now_us()))  # it may be another consumer's turn
+            self._registry.unlent.setdefault(serving.peer, []).extend(unsent)
+            self.schedule_return()
+        if self._host.broker.queues.shared.awake:
+            self._host.submit(Outcome(now_us=self._host.environment.now_us()))  # it may be another consumer's turn
 
-    def _end(self, served: Served, nursery: trio.Nursery) -> None:
+    def _end(self, served: ServedLink, nursery: trio.Nursery) -> None:
         serving = served.serving
         if serving is None:
             return
         self._close_serving(served)
         peer = serving.peer
         if self._host.broker.lending.with_peer(peer):
-            self.mind_absent(peer)
+            self.check_absent(peer)
 
-    def mind_absent(self, peer: str, *, anew: bool = False) -> None:
+    def check_absent(self, peer: str, *, anew: bool = False) -> None:
         """Unless `peer` follows this node, its consumers keep what they have for `redeliver_after_seconds`.
 
         `anew`: from now on, however long it has been away. It may have got some of it from another meanwhile.
@@ -322,19 +322,19 @@ class MeshListener:
             if scope.cancel_called:
                 return
             del self._takebacks[peer]
-            out = Outcome(now_us=self._host.world.now_us())
+            out = Outcome(now_us=self._host.environment.now_us())
             lending = self._host.broker.lending
             count = lending.give_up(peer, lending.with_peer(peer), out)
             self._host.submit(out)
             log.info("= %d messages lent to %s are offered to others", count, peer)
 
-    async def _redeliver_if_late(self, served: Served) -> None:
+    async def _redeliver_if_late(self, served: ServedLink) -> None:
         """The follower came back, but its own records did not get here in time."""
         await served.began.wait()
         assert served.serving is not None
         await trio.sleep(self._settings.redeliver_after_seconds)
         await self._host.commit_slot()
-        out = Outcome(now_us=self._host.world.now_us())
+        out = Outcome(now_us=self._host.environment.now_us())
         served.serving.take_back(self._host.received_vector(), out, late=True)
         self._host.submit(out)
 
@@ -343,16 +343,16 @@ class MeshListener:
             await self._unlent.wait()
             self._unlent = trio.Event()
             await self._host.commit_slot()
-            out = Outcome(now_us=self._host.world.now_us())
-            self._hub.return_unlent(out)
+            out = Outcome(now_us=self._host.environment.now_us())
+            self._registry.return_unlent(out)
             self._host.submit(out)
 
     # The journal
 
-    async def _feed(self, served: Served) -> NoReturn:
+    async def _feed(self, served: ServedLink) -> NoReturn:
         """Send what the follower lacks, as fast as it takes it."""
         host = self._host
-        run_blocking = host.world.run_blocking
+        run_blocking = host.environment.run_blocking
         position = 0
         reach: tuple[Vector, int] | None = None
         while True:
@@ -371,7 +371,7 @@ class MeshListener:
                     serving.outbox.put_journal(gap)
                 reach = host.journal_reach()
             if reach is not None and position >= reach[1]:
-                for told in feed.ended(reach[0], host.broker.durables.given_up):
+                for told in feed.ended(reach[0], host.broker.durable_subscriptions.given_up):
                     serving.outbox.put_journal(told)
                 reach = None
             durable_end = host.journal_durable_end()

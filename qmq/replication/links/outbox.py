@@ -2,9 +2,9 @@
 
 The writer pulls: queue and topic messages stay messages until their turn comes, so what waits costs no second copy.
 Six kinds wait apart, so that a long catching-up delays no credit and a flood of topics no records; last values of
-topics wait in the broker alone (`Spread`), and what subscribers want in `Telling`. Bounds: topics by `TOPIC_BYTES_MAX`,
-those for one node that are passed on by `PASSED_BYTES_MAX`, replies by `REPLY_BYTES_MAX`, beyond which new ones are
-dropped and counted; lent messages by the credit of the peer; journal frames by the feed's window;
+topics wait in the broker alone (`RetainedSync`), and what subscribers want in `InterestPublisher`. Bounds: topics by
+`TOPIC_BYTES_MAX`, those for one node that are passed on by `PASSED_BYTES_MAX`, replies by `REPLY_BYTES_MAX`, beyond
+which new ones are dropped and counted; lent messages by the credit of the peer; journal frames by the feed's window;
 small frames by `SMALL_BYTES_MAX`, beyond which the peer is not reading and the link ends.
 
 Pure: `wake` is called when something was added, and the caller decides what that means.
@@ -16,10 +16,10 @@ from itertools import groupby
 from typing import Final
 
 from qmq.broker.consumers.consumer_class import offer_name
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
-from qmq.broker.topics.retained_sync import VALUE_BYTES_MAX, Spread
-from qmq.replication.links.interest_publisher import Telling
+from qmq.broker.topics.retained_sync import VALUE_BYTES_MAX, RetainedSync
+from qmq.replication.links.interest_publisher import InterestPublisher
 from qmq.replication.protocol.frames import (
     BATCH_TYPE,
     MESSAGES,
@@ -91,7 +91,7 @@ class Lossy:
         return messages
 
 
-class Outbox:
+class LinkOutbox:
     """See the module's opening. `encode` makes the bytes of one mesh frame, as SEND or as MESSAGE."""
 
     def __init__(self, encode: Callable[[MeshFrame], bytes], wake: Callable[[], None]) -> None:
@@ -104,9 +104,9 @@ class Outbox:
         self._topics = Lossy(TOPIC_BYTES_MAX)
         self._replies = Lossy(REPLY_BYTES_MAX)
         self._passed: dict[str, Lossy] = {}
-        self.telling: Telling | None = None
+        self.telling: InterestPublisher | None = None
         """What the peer must still be told of who wants which topics, if it understands that."""
-        self.spread: Spread | None = None
+        self.spread: RetainedSync | None = None
         """What the peer must still be told of retained values, if it understands them."""
         self.node = ""
         """This node, for lent messages: those of others name theirs."""
@@ -117,7 +117,7 @@ class Outbox:
         self.overflowed = False
         self.now_us: Callable[[], int] = _no_clock
         """This node's clock, for frames that carry it."""
-        self.turn_bytes = TURN_BYTES
+        self.quantum_bytes = TURN_BYTES
         """About how much of each kind goes out in one turn; less on a slow link (`pace`)."""
 
     @property
@@ -193,26 +193,26 @@ class Outbox:
         self._small_bytes = 0
         telling = self.telling
         if telling is not None and telling.is_due:
-            parts += [self._encode(frame) for frame in telling.take(self.turn_bytes)]
+            parts += [self._encode(frame) for frame in telling.take(self.quantum_bytes)]
             if telling.is_due:
                 self.wake()
         if self._lends:
-            parts += [self._encode(lend) for lend in self._loans(_turn(self._lends, self.turn_bytes))]
+            parts += [self._encode(lend) for lend in self._loans(_turn(self._lends, self.quantum_bytes))]
         if self._replies.waiting:
-            parts.append(self._encode(Replies(self._replies.turn(self.turn_bytes))))
+            parts.append(self._encode(Replies(self._replies.turn(self.quantum_bytes))))
         if self._journal:
             parts.append(self._journal.popleft())
         if self._topics.waiting:
-            parts.append(self._encode(Topics(self._topics.turn(self.turn_bytes))))
+            parts.append(self._encode(Topics(self._topics.turn(self.quantum_bytes))))
         for target in list(self._passed):
             # In the order in which they came, split where another node's begin, or another kind.
-            for _, run in groupby(self._passed[target].turn(self.turn_bytes), _belongs_with):
+            for _, run in groupby(self._passed[target].turn(self.quantum_bytes), _belongs_with):
                 parts.append(self._encode(Passed(target, list(run))))
             if not self._passed[target].waiting:
                 del self._passed[target]
         spread = self.spread
         if spread is not None and spread.is_due:
-            values = spread.take(self.turn_bytes)
+            values = spread.take(self.quantum_bytes)
             if values:
                 parts.append(self._encode(Retained(values)))
             if spread.is_due:
@@ -236,7 +236,7 @@ class Outbox:
         return messages
 
 
-def _belongs_with(message: Message) -> tuple[str, Kind]:
+def _belongs_with(message: Message) -> tuple[str, DestinationKind]:
     return message.origin.node, message.envelope.kind
 
 

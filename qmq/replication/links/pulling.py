@@ -13,9 +13,9 @@ from qmq.broker.messages.message import Message
 from qmq.dots import Origin, Vector
 from qmq.replication.journal.acceptance import Acceptance
 from qmq.replication.journal.gaps import Gaps
-from qmq.replication.links.common_frames import take_both_ways
+from qmq.replication.links.common_frames import take_common
 from qmq.replication.links.host import Host
-from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
     ROUTES,
     SNAPSHOT,
@@ -37,16 +37,16 @@ from qmq.replication.protocol.frames import (
     Welcome,
 )
 from qmq.replication.protocol.handshake import Partner
-from qmq.replication.protocol.membership_frame import MEMBERS, Members
-from qmq.replication.protocol.takeover_frames import TERMS, Ask, Beats, Holds, Release, Vote
+from qmq.replication.protocol.membership_frame import MEMBERS, MembershipFrame
+from qmq.replication.protocol.takeover_frames import TERMS, Ask, HeartbeatFrame, Holds, Release, Vote
 
 PATTERNS_PER_FRAME: Final = 4096
 
 
-class Following:
+class Pulling:
     """One node that we follow, from the moment it was believed."""
 
-    def __init__(self, host: Host, partner: Partner, outbox: Outbox, acceptance: Acceptance, gaps: Gaps) -> None:
+    def __init__(self, host: Host, partner: Partner, outbox: LinkOutbox, acceptance: Acceptance, gaps: Gaps) -> None:
         self.peer = partner.origin.node
         self.partner = partner
         self.outbox = outbox
@@ -66,8 +66,8 @@ class Following:
         self._told_frames = 0
         self._missing: Vector = {}
         self._undurable: Vector = {}
-        self._told_received: Vector = {}
-        self._told_durable: Vector = {}
+        self._received_reported: Vector = {}
+        self._durable_reported: Vector = {}
         self._told_direct: tuple[Origin, ...] = ()
         self._echo_us = 0
         self._least_ms = 0
@@ -78,24 +78,24 @@ class Following:
         self.open = True
         host.broker.abilities.heard(self.peer, self.partner.features)
         host.broker.lending.owner_connected(self.peer)
-        self._told_received = dict(host.received_vector())
-        self._told_durable = dict(host.durable_vector())
+        self._received_reported = dict(host.received_vector())
+        self._durable_reported = dict(host.durable_vector())
         self._told_direct = direct
         if MEMBERS in self.partner.features:
-            self.outbox.put(Members(host.membership.standing))
+            self.outbox.put(MembershipFrame(host.membership.standing))
         if TERMS in self.partner.features:
             host.greet(self.outbox)
-        sent_us = host.broker.clocks.told(host.world.now_us())
-        self.outbox.put(Ack(0, self._told_received, self._told_durable, direct, sent_us))
+        sent_us = host.broker.clocks.told(host.environment.now_us())
+        self.outbox.put(Ack(0, self._received_reported, self._durable_reported, direct, sent_us))
         own = host.origin
-        through = {origin: last for origin, last in self._told_received.items() if origin.node == own.node}
+        through = {origin: last for origin, last in self._received_reported.items() if origin.node == own.node}
         through[own] = host.broker.next_sequence - 1
         lending = host.broker.lending
         # The peer may serve more by now than this node knows.
         held = lending.borrowed() if TERMS in self.partner.features else lending.borrowed_from(self.peer)
         self.outbox.put(Held(held, through))
         if not self.partner.features >= ROUTES:
-            self.tell_interest(dict.fromkeys(host.broker.topics, True))
+            self.send_interest(dict.fromkeys(host.broker.topics, True))
 
     def end(self) -> None:
         """Close the link; what is borrowed stays with its consumers. Idempotent."""
@@ -103,7 +103,7 @@ class Following:
             self.open = False
             self._host.broker.lending.owner_lost(self.peer)
 
-    def tell_interest(self, changes: dict[str, bool]) -> None:
+    def send_interest(self, changes: dict[str, bool]) -> None:
         """Topic patterns that local subscribers want from now on, or no more; for a peer without `ROUTES`."""
         names = list(changes)
         for start in range(0, len(names), PATTERNS_PER_FRAME):
@@ -119,7 +119,7 @@ class Following:
                 left_out = broker.retained.left_out
                 if messages:
                     broker.topics_from_peer(messages, out)
-                self._mind_room(left_out)
+                self._check_space(left_out)
             case Lend(messages, sent_us, terms):
                 broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
                 self._borrow(messages, terms, out)
@@ -127,16 +127,26 @@ class Following:
                 broker.lending.forgotten(self.peer, names)
             case Waiting(queues):
                 broker.lending.waiting(self.peer, queues)
-            case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
-                if isinstance(frame, Beats):
+            case (
+                Replies()
+                | Question()
+                | Answer()
+                | MembershipFrame()
+                | HeartbeatFrame()
+                | Ask()
+                | Vote()
+                | Release()
+                | Holds()
+            ):
+                if isinstance(frame, HeartbeatFrame):
                     self._echo_us = max(self._echo_us, frame.beat.echo_us)
                     self._least_ms = frame.beat.least_ms
-                take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)
+                take_common(self._host, self.partner.origin, frame, self.outbox, out)
             case Retained(values):
                 left_out = broker.retained.left_out
                 for message in values:
                     broker.value_from_peer(message, self.peer, out)
-                self._mind_room(left_out)
+                self._check_space(left_out)
             case Gap(gaps):
                 return self._accept_gaps(gaps)
             case Hole(origins):
@@ -146,7 +156,7 @@ class Following:
                     for origin in origins:
                         if origin != self._host.origin:
                             self._gaps.tell(self.peer, origin, self.had.get(origin, 0), is_hole=True)
-                    self._host.repair_soon()
+                    self._host.schedule_repair()
             case Welcome(vector, sent_us):
                 broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
                 self.welcomed = True
@@ -170,7 +180,7 @@ class Following:
             else:
                 lending.decline(message, out, is_stale=verdict is None)
 
-    def _mind_room(self, left_out: int) -> None:
+    def _check_space(self, left_out: int) -> None:
         """Alarm if more last values were left out than `left_out`."""
         if self._host.broker.retained.left_out > left_out:
             self._host.alarm("retained-full", "the last values of some topics, set on other nodes, find no room here")
@@ -194,7 +204,7 @@ class Following:
             self._undurable = left
 
     def want_ack(self) -> None:
-        """Something changed that the peer waits to hear; the writer will call `tell_ack`."""
+        """Something changed that the peer waits to hear; the writer will call `send_ack`."""
         self._ack_due = True
         self.outbox.wake()
 
@@ -202,7 +212,7 @@ class Following:
     def ack_due(self) -> bool:
         return self._ack_due
 
-    def tell_ack(self, direct: tuple[Origin, ...]) -> None:
+    def send_ack(self, direct: tuple[Origin, ...]) -> None:
         """Queue an Ack if there is anything that the peer has not been told.
 
         While the disk is full no frame is acknowledged, so the peer stops at its window: what is left of the disk is
@@ -210,16 +220,16 @@ class Following:
         """
         frame_waits = self._ack_due
         self._ack_due = False
-        received = _changes(self._host.received_vector(), self._told_received)
-        durable = _changes(self._host.durable_vector(), self._told_durable)
+        received = _changes(self._host.received_vector(), self._received_reported)
+        durable = _changes(self._host.durable_vector(), self._durable_reported)
         news = direct if direct != self._told_direct else None
         frames = self._told_frames if self._host.broker.disk_full else self._frames
         if frame_waits or received or durable or news is not None or frames != self._told_frames:
-            self._told_received.update(received)
-            self._told_durable.update(durable)
+            self._received_reported.update(received)
+            self._durable_reported.update(durable)
             self._told_direct = direct
             self._told_frames = frames
-            sent_us = self._host.broker.clocks.told(self._host.world.now_us())
+            sent_us = self._host.broker.clocks.told(self._host.environment.now_us())
             self.outbox.put(Ack(frames, received, durable, news, sent_us))
 
     def _take_batches(self, number: int, body: bytes, out: Outcome) -> bool:
@@ -238,7 +248,7 @@ class Following:
             if self._acceptance.check_gap(origin, through, host.received_vector()):
                 if SNAPSHOT in self.partner.features:
                     self._gaps.tell(self.peer, origin, through)
-                    host.repair_soon()
+                    host.schedule_repair()
                     continue
                 host.accept_gap(origin, through)
                 assert host.received_vector().get(origin, 0) >= through, "accept_gap raises the received vector"

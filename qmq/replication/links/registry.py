@@ -16,14 +16,14 @@ from qmq.errors import MeshError
 from qmq.replication.journal.acceptance import NOT_HERE, Acceptance
 from qmq.replication.journal.gaps import Gaps
 from qmq.replication.links.host import Host
-from qmq.replication.links.outbox import Outbox
-from qmq.replication.links.pulling import Following
+from qmq.replication.links.outbox import LinkOutbox
+from qmq.replication.links.pulling import Pulling
 from qmq.replication.links.routes import Routes
 from qmq.replication.links.serving import Serving
 from qmq.replication.protocol.conversation import REFUSED
 from qmq.replication.protocol.frames import ASKING, ROUTES
-from qmq.replication.protocol.handshake import RETIRED_NODE, Identity
-from qmq.replication.protocol.membership_frame import MEMBERS, Members
+from qmq.replication.protocol.handshake import RETIRED_NODE, PeerIdentity
+from qmq.replication.protocol.membership_frame import MEMBERS, MembershipFrame
 
 ALARM_SECONDS: Final = 60.0
 """The same alarm about the same peer is not raised again within this."""
@@ -34,19 +34,19 @@ QUIET: Final = frozenset({NOT_HERE, "silent", "not-reading", "replaced", "login-
 """Codes that are no mistrust: the link ends and is dialled again."""
 
 
-class Hub:
+class LinkRegistry:
     """The open links of one node, by peer."""
 
-    def __init__(self, host: Host, identity: Identity) -> None:
+    def __init__(self, host: Host, identity: PeerIdentity) -> None:
         self.host = host
         self.identity = identity
         self.acceptance = Acceptance(identity.origin, host.membership.origins_known, host.replay)
         self.routes = Routes(host, identity.members, host.interest_heard)
-        self.followings: dict[str, Following] = {}
+        self.followings: dict[str, Pulling] = {}
         self.servings: dict[str, Serving] = {}
         self.unlent: dict[str, list[Message]] = {}
         """Lent in a decision, but never sent: they go back to their queues."""
-        self.ways: dict[Origin, Outbox] = {}
+        self.ways: dict[Origin, LinkOutbox] = {}
         """Where something for that incarnation of a peer can be put now, whoever dialled."""
         self.features: dict[Origin, frozenset[str]] = {}
         """What each of these peers names."""
@@ -74,7 +74,7 @@ class Hub:
 
     def ways_changed(self) -> None:
         """A link began or ended: replies and questions go over any that is left, to the incarnation that is there."""
-        links: list[Following | Serving] = [*self.followings.values(), *self.servings.values()]
+        links: list[Pulling | Serving] = [*self.followings.values(), *self.servings.values()]
         self.ways = {link.partner.origin: link.outbox for link in links if ASKING in link.partner.features}
         self.features = {link.partner.origin: link.partner.features for link in links}
         self.host.broker.replies.peers = frozenset(self.ways)
@@ -82,7 +82,7 @@ class Hub:
             [(link.partner.origin, link.outbox) for link in links if link.partner.features >= ROUTES]
         )
         self.host.links_changed()
-        self.host.repair_soon()
+        self.host.schedule_repair()
 
     def received_grew(self, out: Outcome) -> None:
         """Records came in, over whichever link: lenders may now know what was lost."""
@@ -108,12 +108,12 @@ class Hub:
         self.acceptance.members = membership.origins_known
         self.routes.members = membership.members
 
-    def tell_standing(self) -> None:
+    def send_membership(self) -> None:
         """Tell it to every peer that understands it, over every link."""
-        links: list[Following | Serving] = [*self.followings.values(), *self.servings.values()]
+        links: list[Pulling | Serving] = [*self.followings.values(), *self.servings.values()]
         for link in links:
             if MEMBERS in link.partner.features:
-                link.outbox.put(Members(self.host.membership.standing))
+                link.outbox.put(MembershipFrame(self.host.membership.standing))
 
     def return_unlent(self, out: Outcome) -> None:
         """Put lent messages that never left back into their queues."""

@@ -20,7 +20,7 @@ from qmq.environment import Pipe, Tls
 from qmq.errors import MeshError
 from qmq.replication.links.host import Settings
 from qmq.replication.links.link import LOGIN_SECONDS, LOST, Link, fresh_nonce
-from qmq.replication.links.registry import Hub
+from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.protocol.handshake import TURNS, turn
 
 TURN_AGAIN_SECONDS: Final = 10.0
@@ -28,12 +28,12 @@ TURN_AGAIN_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
 
 
-class Turning:
+class ReverseDial:
     """For the peers in `links`. `serve` runs an accepted connection to its end."""
 
     def __init__(
         self,
-        hub: Hub,
+        registry: LinkRegistry,
         links: Mapping[str, Link],
         settings: Settings,
         tls: Tls | None,
@@ -41,7 +41,7 @@ class Turning:
     ) -> None:
         self.turned = 0
         """Connections that were dialled to be served on, since the start."""
-        self._hub = hub
+        self._registry = registry
         self._links = links
         self._settings = settings
         self._tls = tls
@@ -61,25 +61,25 @@ class Turning:
 
     def _unserved(self) -> set[str]:
         """Peers that we follow, that do not follow us, and that can take such a connection."""
-        hub = self._hub
+        registry = self._registry
         return {
             name
-            for name, following in hub.followings.items()
-            if following.welcomed and TURNS in following.partner.features and name not in hub.servings
+            for name, following in registry.followings.items()
+            if following.welcomed and TURNS in following.partner.features and name not in registry.servings
         }
 
     async def _turn(self, link: Link) -> None:
-        hub = self._hub
-        world = hub.host.world
+        registry = self._registry
+        environment = registry.host.environment
         self.turned += 1
         log.info("= %s does not follow this node: it is offered a connection to do so", link.peer)
         try:
             with trio.fail_after(LOGIN_SECONDS):
                 address = link.address
-                pipe = await world.network.connect(address.host, address.port, self._tls, link.peer)
+                pipe = await environment.network.connect(address.host, address.port, self._tls, link.peer)
             try:
                 with trio.fail_after(LOGIN_SECONDS):
-                    await pipe.send_all(turn(hub.identity, link.peer, fresh_nonce(world)))
+                    await pipe.send_all(turn(registry.identity, link.peer, fresh_nonce(environment)))
             except BaseException:
                 pipe.close()
                 raise

@@ -1,11 +1,11 @@
 """Who wants which topics, and by which way they get there.
 
-Every node tells those it has a link with, over either connection of the pair, what its own subscribers want (`Wants`),
-with whom else it has a link (`Reach`), and of those that the other side lacks, what they want. So a node knows the
-interest of all that are at most one node away, and `Broker.interest` holds it by the name of the node. Topic messages
-go to their node directly while there is a link with it, and else through the first node, by name, that says it has one.
-A node passes on only what comes from its origin itself, so a message takes at most two hops and no loop is possible;
-that nothing is told twice or late while ways change is `broker.topics.sequence_filter`.
+Every node tells those it has a link with, over either connection of the pair, what its own subscribers want
+(`InterestState`), with whom else it has a link (`Reach`), and of those that the other side lacks, what they want. So a
+node knows the interest of all that are at most one node away, and `Broker.interest` holds it by the name of the node.
+Topic messages go to their node directly while there is a link with it, and else through the first node, by name, that
+says it has one. A node passes on only what comes from its origin itself, so a message takes at most two hops and no
+loop is possible; that nothing is told twice or late while ways change is `broker.topics.sequence_filter`.
 
 What a peer confirms is in force there, and wherever that peer passes it on: `confirmed` is how far everyone has it who
 can be reached. Nothing here is written down. An origin that nobody has a link with any more is forgotten; where a
@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
 from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.replication.interest.aggregation import Aggregate
-from qmq.replication.interest.interest import NEVER, PATTERNS_MAX, Wants
+from qmq.replication.interest.aggregation import Aggregation
+from qmq.replication.interest.interest import NEVER, PATTERNS_MAX, InterestState
 from qmq.replication.links.host import Host
-from qmq.replication.links.interest_publisher import Telling
-from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.interest_publisher import InterestPublisher
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import Heard, Passed, Paths, Reach, WantsPart
 
 REACH_MAX: Final = 16
@@ -43,13 +43,13 @@ class Neighbour:
         "reach",
         "reach_number",
         "telling",
-        "told_heard",
+        "sent_heard",
     )
 
-    def __init__(self, origin: Origin, outbox: Outbox) -> None:
+    def __init__(self, origin: Origin, outbox: LinkOutbox) -> None:
         self.origin = origin
         self.outbox = outbox
-        self.telling: Telling
+        self.telling: InterestPublisher
         self.reach: frozenset[Origin] | None = None
         """Whom it has a link with, us left out; None before it has told."""
         self.reach_number = -1
@@ -57,12 +57,12 @@ class Neighbour:
         """How far it has confirmed our own interest."""
         self.passed: dict[Origin, int] = {}
         """Likewise the interest of others that it lacks."""
-        self.told_heard: dict[Origin, int] = {}
+        self.sent_heard: dict[Origin, int] = {}
         """What we have confirmed to it."""
         self.arriving: dict[Origin, tuple[int, list[dict[str, bool]]]] = {}
         """Parts of what an origin wants, before the last one, and their common number."""
 
-    def lacks(self, origin: Origin) -> bool:
+    def missing_ranges(self, origin: Origin) -> bool:
         """Whether it must hear of that origin from us."""
         return self.reach is not None and origin not in self.reach and origin != self.origin
 
@@ -80,13 +80,13 @@ class Routes:
         self._host = host
         self.members = members
         self._number = 0
-        self._aggregate = Aggregate(host.broker.topics)
-        self._own = Wants()
-        self._known: dict[Origin, Wants] = {}
+        self._aggregate = Aggregation(host.broker.topics)
+        self._own = InterestState()
+        self._known: dict[Origin, InterestState] = {}
         # The incarnation of each node whose interest counts, and the neighbours through which others are reached.
         self._active: dict[str, Origin] = {}
         self._via: dict[str, Neighbour] = {}
-        self._outboxes: dict[Origin, dict[Outbox, None]] = {}
+        self._outboxes: dict[Origin, dict[LinkOutbox, None]] = {}
 
     # What the node asks
 
@@ -144,9 +144,9 @@ class Routes:
 
     # Links
 
-    def links_changed(self, links: Iterable[tuple[Origin, Outbox]]) -> None:
+    def links_changed(self, links: Iterable[tuple[Origin, LinkOutbox]]) -> None:
         """These connections are open now. A new one is taken at once: nobody knows if an older one still lives."""
-        ways: dict[Origin, dict[Outbox, None]] = {}
+        ways: dict[Origin, dict[LinkOutbox, None]] = {}
         for origin, outbox in links:
             ways.setdefault(origin, {})[outbox] = None
         before, self._outboxes = self._outboxes, ways
@@ -171,7 +171,7 @@ class Routes:
                 neighbour.telling.forget(gone.origin)
                 neighbour.passed.pop(gone.origin, None)
                 wants = self._known.get(gone.origin)
-                if wants is not None and not neighbour.lacks(gone.origin):
+                if wants is not None and not neighbour.missing_ranges(gone.origin):
                     # It will pass on to us what that one wants, and needs not begin anew.
                     neighbour.outbox.put(Heard([(gone.origin, wants.version)]))
         for neighbour in self.neighbours.values():
@@ -184,12 +184,12 @@ class Routes:
         """What it has confirmed it may have forgotten, so it is told the versions at least."""
         own = self._host.origin
         told = {own: neighbour.confirmed, **neighbour.passed}
-        neighbour.telling = neighbour.outbox.telling = Telling(
+        neighbour.telling = neighbour.outbox.telling = InterestPublisher(
             self._wants, neighbour.outbox.wake, told, self._next_number
         )
         neighbour.telling.mark(own, anyhow=True)
         for origin in self.neighbours:
-            if neighbour.lacks(origin):
+            if neighbour.missing_ranges(origin):
                 neighbour.telling.mark(origin, anyhow=True)
 
     def _reach_for(self, neighbour: Neighbour) -> Reach:
@@ -199,7 +199,7 @@ class Routes:
         self._number += 1
         return self._number
 
-    def _wants(self, origin: Origin) -> Wants | None:
+    def _wants(self, origin: Origin) -> InterestState | None:
         return self._own if origin == self._host.origin else self._known.get(origin)
 
     # What comes in
@@ -238,7 +238,7 @@ class Routes:
             return  # It has left, or the peer knows sooner that it has come.
         if passed.target == here:
             broker = self._host.broker
-            if messages[0].envelope.kind is Kind.REPLY:
+            if messages[0].envelope.kind is DestinationKind.REPLY:
                 for message in messages:
                     broker.replies.from_peer(message, out)
             else:
@@ -255,7 +255,7 @@ class Routes:
     def _reaches(self, neighbour: Neighbour, origins: frozenset[Origin]) -> None:
         neighbour.reach = origins - {self._host.origin}
         for origin in self.neighbours:
-            if neighbour.lacks(origin):
+            if neighbour.missing_ranges(origin):
                 neighbour.telling.mark(origin, anyhow=True)
             elif origin != neighbour.origin:
                 neighbour.telling.forget(origin)
@@ -289,7 +289,7 @@ class Routes:
             del neighbour.arriving[origin]
             if frame.version > version:
                 if wants is None:
-                    wants = self._known[origin] = Wants(NEVER)
+                    wants = self._known[origin] = InterestState(NEVER)
                 changed = wants.replace(frame.version, [pattern for part in parts for pattern in part])
         elif wants is None or frame.base > version:
             neighbour.outbox.put(Heard([(origin, NEVER)]))
@@ -298,11 +298,11 @@ class Routes:
             changed = wants.advance(frame.version, frame.patterns)
         assert wants is not None
         self._in_force(origin, wants, changed)
-        neighbour.told_heard.pop(origin, None)
+        neighbour.sent_heard.pop(origin, None)
         self._confirm(origin, neighbour)
         self.changed()
 
-    def _in_force(self, origin: Origin, wants: Wants, changed: dict[str, bool]) -> None:
+    def _in_force(self, origin: Origin, wants: InterestState, changed: dict[str, bool]) -> None:
         """From now on messages go by what `origin` wants; whoever lacks it is told."""
         if self._active.get(origin.node) == origin:
             interest = self._host.broker.interest
@@ -310,7 +310,7 @@ class Routes:
                 (interest.add if wanted else interest.remove)(pattern, origin.node)
         if origin in self.neighbours:
             for other in self.neighbours.values():
-                if other.lacks(origin):
+                if other.missing_ranges(origin):
                     other.telling.mark(origin, anyhow=True)
         if wants.left_out:
             wants.left_out = 0
@@ -320,12 +320,12 @@ class Routes:
         own = origin == self._host.origin
         if version == NEVER:
             neighbour.telling.knows(origin, NEVER)
-            if own or (origin in self.neighbours and neighbour.lacks(origin)):
+            if own or (origin in self.neighbours and neighbour.missing_ranges(origin)):
                 neighbour.telling.mark(origin)
         elif own:
             neighbour.confirmed = max(neighbour.confirmed, version)
             self.changed()
-        elif neighbour.lacks(origin):
+        elif neighbour.missing_ranges(origin):
             neighbour.passed[origin] = max(neighbour.passed.get(origin, NEVER), version)
             self._confirm_to_itself(origin)
         else:
@@ -349,10 +349,12 @@ class Routes:
             return
         version = wants.version
         if origin == neighbour.origin:
-            passed = [other.passed.get(origin, NEVER) for other in self.neighbours.values() if other.lacks(origin)]
+            passed = [
+                other.passed.get(origin, NEVER) for other in self.neighbours.values() if other.missing_ranges(origin)
+            ]
             version = min(version, *passed) if passed else version
-        if version > neighbour.told_heard.get(origin, NEVER):
-            neighbour.told_heard[origin] = version
+        if version > neighbour.sent_heard.get(origin, NEVER):
+            neighbour.sent_heard[origin] = version
             neighbour.outbox.put(Heard([(origin, version)]))
 
     # Who is where

@@ -12,13 +12,13 @@ from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
-from qmq.broker.topics.retained_sync import Spread
+from qmq.broker.topics.retained_sync import RetainedSync
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import MeshError
 from qmq.replication.journal.feed import Feed
-from qmq.replication.links.common_frames import take_both_ways
+from qmq.replication.links.common_frames import take_common
 from qmq.replication.links.host import Host
-from qmq.replication.links.outbox import Outbox
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
     RETAINED,
     SNAPSHOT,
@@ -35,8 +35,8 @@ from qmq.replication.protocol.frames import (
     Welcome,
 )
 from qmq.replication.protocol.handshake import Partner
-from qmq.replication.protocol.membership_frame import MEMBERS, Members
-from qmq.replication.protocol.takeover_frames import TERMS, Ask, Beats, Holds, Release, Vote
+from qmq.replication.protocol.membership_frame import MEMBERS, MembershipFrame
+from qmq.replication.protocol.takeover_frames import TERMS, Ask, HeartbeatFrame, Holds, Release, Vote
 
 PATTERNS_MAX: Final = 100_000
 """Topic patterns of one follower. Beyond it new ones are left out, with an alarm: topics promise no delivery."""
@@ -45,7 +45,7 @@ PATTERNS_MAX: Final = 100_000
 class Serving:
     """One follower, from the moment it was believed."""
 
-    def __init__(self, host: Host, partner: Partner, outbox: Outbox) -> None:
+    def __init__(self, host: Host, partner: Partner, outbox: LinkOutbox) -> None:
         self.peer = partner.origin.node
         self.partner = partner
         self.outbox = outbox
@@ -72,16 +72,16 @@ class Serving:
         self.open = True
         if RETAINED in self.partner.features:
             retained = self._host.broker.retained
-            self.outbox.spread = retained.spreads[self.peer] = Spread(retained, self.outbox.wake)
+            self.outbox.spread = retained.spreads[self.peer] = RetainedSync(retained, self.outbox.wake)
         if TERMS in self.partner.features:
             self.outbox.terms = self._host.terms_served
             self.outbox.is_lent = self._is_lent
         self.outbox.put(Welcome(dict(self._host.durable_vector()), self._clock_us()))
         if MEMBERS in self.partner.features:
-            self.outbox.put(Members(self._host.membership.standing))
+            self.outbox.put(MembershipFrame(self._host.membership.standing))
 
     def _clock_us(self) -> int:
-        return self._host.broker.clocks.told(self._host.world.now_us())
+        return self._host.broker.clocks.told(self._host.environment.now_us())
 
     def _is_lent(self, message: Message) -> bool:
         return self._host.broker.lending.lent.get(self.peer, {}).get(message.dot) is message
@@ -130,13 +130,23 @@ class Serving:
                     self._suspects.difference_update(frame.keep)
                 # Also what another served when its consumers got it.
                 lent = lending.lent.get(self.peer, {})
-                self._host.broker.queues.handover.hold_elsewhere(
+                self._host.broker.queues.handoff.hold_elsewhere(
                     self.peer, [dot for dot in frame.keep if dot not in lent]
                 )
                 self.take_back(self._host.received_vector(), out)
                 self._host.held_came(self.peer)
-            case Replies() | Question() | Answer() | Members() | Beats() | Ask() | Vote() | Release() | Holds():
-                take_both_ways(self._host, self.partner.origin, frame, self.outbox, out)
+            case (
+                Replies()
+                | Question()
+                | Answer()
+                | MembershipFrame()
+                | HeartbeatFrame()
+                | Ask()
+                | Vote()
+                | Release()
+                | Holds()
+            ):
+                take_common(self._host, self.partner.origin, frame, self.outbox, out)
 
     def take_back(self, have: Vector, out: Outcome, *, late: bool = False) -> int:
         """Take back what the follower has lost, if that can be told by now, or must be (`late`). Returns how many."""
@@ -163,7 +173,7 @@ class Serving:
 
     def _acknowledged(self, ack: Ack) -> None:
         host = self._host
-        host.broker.clocks.heard(self.partner.origin, ack.sent_us, host.world.now_us())
+        host.broker.clocks.heard(self.partner.origin, ack.sent_us, host.environment.now_us())
         self.feed.acknowledged(ack)
         if ack.direct is not None and self.outbox.spread is not None:
             self.outbox.spread.follows(frozenset(ack.direct))

@@ -24,7 +24,7 @@ PARTS: Final = 4
 """Turns in which one window goes out, so that what else waits has its own between them."""
 
 
-class Pace:
+class CongestionWindow:
     """One link. `window` is what may be on its way now."""
 
     __slots__ = ("window",)
@@ -38,7 +38,7 @@ class Pace:
         return self.window < FIRST_BYTES
 
     @property
-    def turn_bytes(self) -> int:
+    def quantum_bytes(self) -> int:
         """About how much of the journal goes out in one turn, and on a slow link of everything else."""
         return self.window // PARTS
 

@@ -27,7 +27,7 @@ from qmq.wire.stomp.limits import BODY_BYTES_CEILING, Limits
 from qmq.wire.stomp.states import Role
 
 
-class Side(Enum):
+class LinkSide(Enum):
     """Which half of a link this is."""
 
     FOLLOWER = "follower"
@@ -47,8 +47,8 @@ class LinkState(Enum):
 
 
 # What may come in each state, and where that leads. Absent means refused.
-NEXT_STATE: Final[Mapping[Side, Mapping[LinkState, Mapping[str, LinkState]]]] = {
-    Side.SERVER: {
+NEXT_STATE: Final[Mapping[LinkSide, Mapping[LinkState, Mapping[str, LinkState]]]] = {
+    LinkSide.SERVER: {
         LinkState.CONNECTING: {"CONNECT": LinkState.PROVING, "STOMP": LinkState.PROVING},
         LinkState.PROVING: {"SUBSCRIBE": LinkState.OPEN},
         LinkState.OPEN: {
@@ -57,7 +57,7 @@ NEXT_STATE: Final[Mapping[Side, Mapping[LinkState, Mapping[str, LinkState]]]] = 
         },
         LinkState.ENDED: {},
     },
-    Side.FOLLOWER: {
+    LinkSide.FOLLOWER: {
         LinkState.CONNECTING: {"CONNECTED": LinkState.PROVING, "ERROR": LinkState.ENDED},
         LinkState.PROVING: {"/mesh/welcome": LinkState.OPEN, "ERROR": LinkState.ENDED},
         LinkState.OPEN: {
@@ -87,8 +87,8 @@ class Conversation:
 
     def __init__(self, handshake: Dialling | Answering) -> None:
         self._handshake = handshake
-        self._side = Side.FOLLOWER if isinstance(handshake, Dialling) else Side.SERVER
-        self._codec = Connection(Role.CLIENT if self._side is Side.FOLLOWER else Role.SERVER, LIMITS)
+        self._side = LinkSide.FOLLOWER if isinstance(handshake, Dialling) else LinkSide.SERVER
+        self._codec = Connection(Role.CLIENT if self._side is LinkSide.FOLLOWER else Role.SERVER, LIMITS)
         self._table = NEXT_STATE[self._side]
         self._unproven_bytes = 0
         self._sender: Sender | None = None
@@ -162,7 +162,7 @@ class Conversation:
         if destination == JOURNAL:
             self._journal_frames += 1
             return Batches(self._journal_frames, frame.body)
-        table = TO_FOLLOWER if self._side is Side.FOLLOWER else FROM_FOLLOWER
+        table = TO_FOLLOWER if self._side is LinkSide.FOLLOWER else FROM_FOLLOWER
         return decode(table, destination, frame.body, self._sender)
 
 

@@ -17,17 +17,17 @@ from typing import Final, NamedTuple
 import msgpack
 
 from qmq.broker.consumers.subscription import Asks
-from qmq.broker.messages.destination import Kind, check_pattern, is_pattern
+from qmq.broker.messages.destination import DestinationKind, check_pattern, is_pattern
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError, Refused
 from qmq.replication.interest.interest import NEVER
-from qmq.replication.protocol.membership_frame import Members, check_standing, pack_standing
+from qmq.replication.protocol.membership_frame import MembershipFrame, check_standing, pack_standing
 from qmq.replication.protocol.takeover_frames import (
     Terms,
     ask_of,
-    beats_of,
+    heartbeats_of,
     holds_of,
     numbers_of,
     pack_terms,
@@ -295,7 +295,7 @@ class Forgotten:
 ROUTES: Final = frozenset({INTEREST, RELAY})
 """Both, as every node that understands one of them has them."""
 
-Both = Replies | Question | Answer | Members | Terms
+Both = Replies | Question | Answer | MembershipFrame | Terms
 Paths = Reach | WantsPart | Heard | Passed
 """What links tell each other of who wants what, and how it gets there (`routes`)."""
 
@@ -308,7 +308,7 @@ MeshFrame = Follows | Serves | Paths
 
 
 def _replies(fields: list[object], sender: Sender) -> MeshFrame:
-    return Replies(messages_of(fields[0], sender, Kind.REPLY))
+    return Replies(messages_of(fields[0], sender, DestinationKind.REPLY))
 
 
 def _question(fields: list[object], sender: Sender) -> MeshFrame:
@@ -343,7 +343,7 @@ def _heard(fields: list[object], sender: Sender) -> MeshFrame:
 
 
 def _passed(fields: list[object], sender: Sender) -> MeshFrame:
-    kind = Kind.REPLY if len(fields) > 3 and truth(fields[3]) else Kind.TOPIC
+    kind = DestinationKind.REPLY if len(fields) > 3 and truth(fields[3]) else DestinationKind.TOPIC
     return Passed(node_name(fields[0]), messages_of(fields[2], sender.on_behalf_of(node_name(fields[1])), kind))
 
 
@@ -364,7 +364,7 @@ def _interest(fields: list[object], sender: Sender) -> MeshFrame:
 def _patterns(value: object) -> dict[str, bool]:
     patterns: dict[str, bool] = {}
     for pattern, wanted in mapping(value).items():
-        name = name_of(pattern, Kind.TOPIC)
+        name = name_of(pattern, DestinationKind.TOPIC)
         if is_pattern(name):
             try:
                 check_pattern(name)
@@ -401,7 +401,7 @@ def _asks(value: object) -> Asks:
     return Asks(
         delivery_limit=None if limit is None else number(limit),
         redelivery_us=None if pause_us is None else number(pause_us),
-        dead_letter=None if target is None else name_of(target, Kind.QUEUE) if target else "",
+        dead_letter=None if target is None else name_of(target, DestinationKind.QUEUE) if target else "",
     )
 
 
@@ -422,12 +422,12 @@ def _hole(fields: list[object], sender: Sender) -> MeshFrame:
 
 
 def _topics(fields: list[object], sender: Sender) -> MeshFrame:
-    return Topics(messages_of(fields[0], sender, Kind.TOPIC))
+    return Topics(messages_of(fields[0], sender, DestinationKind.TOPIC))
 
 
 def _lend(fields: list[object], sender: Sender) -> MeshFrame:
     terms = numbers_of(fields[2]) if len(fields) > 2 else {}
-    return Lend(messages_of(fields[0], sender, Kind.QUEUE), _sent_us(fields, 1), terms)
+    return Lend(messages_of(fields[0], sender, DestinationKind.QUEUE), _sent_us(fields, 1), terms)
 
 
 def _retained(fields: list[object], sender: Sender) -> MeshFrame:
@@ -451,7 +451,7 @@ Check = Callable[[list[object], Sender], MeshFrame]
 JOURNAL: Final = "/mesh/journal"
 """Destination of Batches, and of the SUBSCRIBE that begins a link."""
 
-BOTH_WAYS: Final[Mapping[str, tuple[int, Check]]] = {
+COMMON_FRAMES: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/replies": (1, _replies),
     "/mesh/question": (2, _question),
     "/mesh/answer": (2, _answer),
@@ -460,7 +460,7 @@ BOTH_WAYS: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/wants": (8, _wants),
     "/mesh/heard": (1, _heard),
     "/mesh/passed": (3, _passed),
-    "/mesh/beat": (7, lambda fields, sender: beats_of(fields)),
+    "/mesh/beat": (7, lambda fields, sender: heartbeats_of(fields)),
     "/mesh/bid": (4, lambda fields, sender: ask_of(fields)),
     "/mesh/vote": (3, lambda fields, sender: vote_of(fields)),
     "/mesh/release": (4, lambda fields, sender: release_of(fields)),
@@ -474,7 +474,7 @@ FROM_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/settled": (1, _settled),
     "/mesh/returned": (1, _returned),
     "/mesh/held": (2, _held),
-    **BOTH_WAYS,
+    **COMMON_FRAMES,
 }
 TO_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/welcome": (1, _welcome),
@@ -485,7 +485,7 @@ TO_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/retained": (1, _retained),
     "/mesh/forgotten": (1, _forgotten),
     "/mesh/waiting": (1, _waiting),
-    **BOTH_WAYS,
+    **COMMON_FRAMES,
 }
 
 
@@ -566,7 +566,7 @@ def _fields(
             return "/mesh/question", [mark, body]
         case Answer(mark, body):
             return "/mesh/answer", [mark, body]
-        case Members(standing):
+        case MembershipFrame(standing):
             return "/mesh/members", pack_standing(standing)
         case Reach(mark, origins):
             return "/mesh/reach", [mark, [value for origin in sorted(origins) for value in origin]]
@@ -575,7 +575,7 @@ def _fields(
         case Heard(versions):
             return "/mesh/heard", [[value for origin, version in versions for value in (*origin, version)]]
         case Passed(target, messages):
-            are_replies = messages[0].envelope.kind is Kind.REPLY
+            are_replies = messages[0].envelope.kind is DestinationKind.REPLY
             return "/mesh/passed", [target, messages[0].origin.node, pack_messages(messages), are_replies]
         case _:
             return pack_terms(frame)

@@ -46,7 +46,7 @@ _HEX: Final = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class PeerIdentity:
     """What one node says of itself, and what it knows of the others."""
 
     mesh: str
@@ -74,7 +74,7 @@ class Partner:
 class Dialling:
     """The follower's half. `to` is the node we mean to reach, `nonce` fresh."""
 
-    def __init__(self, identity: Identity, to: str, nonce: str) -> None:
+    def __init__(self, identity: PeerIdentity, to: str, nonce: str) -> None:
         self._identity = identity
         self._to = to
         self._nonce = nonce
@@ -109,7 +109,9 @@ class Answering:
     Without TLS and without a secret nobody is let in.
     """
 
-    def __init__(self, identity: Identity, nonce: str, certificate_names: Callable[[], Collection[str]] | None) -> None:
+    def __init__(
+        self, identity: PeerIdentity, nonce: str, certificate_names: Callable[[], Collection[str]] | None
+    ) -> None:
         self._identity = identity
         self._nonce = nonce
         self._certificate_names = certificate_names
@@ -176,12 +178,12 @@ class Answering:
             raise MeshError("bad-proof", f"the node that calls itself {self.claimed} replayed an old login")
 
 
-def turn(identity: Identity, to: str, nonce: str) -> bytes:
+def turn(identity: PeerIdentity, to: str, nonce: str) -> bytes:
     """The CONNECT that asks `to` to be the follower on a connection that we have dialled. `nonce` is fresh."""
     return _connect(identity, to, nonce, TURN, [("turn", "1")])
 
 
-def _connect(mine: Identity, to: str, nonce: str, purpose: str, more: list[tuple[str, str]]) -> bytes:
+def _connect(mine: PeerIdentity, to: str, nonce: str, purpose: str, more: list[tuple[str, str]]) -> bytes:
     return encode_frame(
         "CONNECT",
         [
@@ -197,7 +199,7 @@ def _connect(mine: Identity, to: str, nonce: str, purpose: str, more: list[tuple
     )
 
 
-def _self_description(mine: Identity) -> list[tuple[str, str]]:
+def _self_description(mine: PeerIdentity) -> list[tuple[str, str]]:
     return [
         ("mesh", mine.mesh),
         ("peers-version", str(mine.peers_version)),
@@ -208,7 +210,7 @@ def _self_description(mine: Identity) -> list[tuple[str, str]]:
     ]
 
 
-def _check_partner(headers: dict[str, str], mine: Identity) -> Partner:
+def _check_partner(headers: dict[str, str], mine: PeerIdentity) -> Partner:
     mesh = headers.get("mesh")
     if mesh is None:
         raise MeshError("not-a-node", "this address is for the nodes of a mesh; clients have another one")

@@ -26,7 +26,7 @@ PRINT_CHARACTERS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class MembershipFrame:
     """The standing of the node that sends it."""
 
     standing: Standing
@@ -44,7 +44,7 @@ def pack_standing(standing: Standing) -> list[object]:
     return [standing.listing.version, names, standing.disk, standing.is_learner, retired, prints, heard_of]
 
 
-def check_standing(fields: list[object]) -> Members:
+def check_standing(fields: list[object]) -> MembershipFrame:
     """The inverse. Raises MeshError."""
     names = [node_name(name) for name in array(fields[1])]
     disk = text(fields[2])
@@ -55,7 +55,7 @@ def check_standing(fields: list[object]) -> Members:
         raise MeshError("bad-frame", "more names than a mesh has")
     if len(retired) > 3 * NAMES_MAX or len(retired) % 3 or len(disk) > DISK_CHARACTERS_MAX:
         raise MeshError("bad-frame", "more names than a mesh has, or half a retirement")
-    return Members(
+    return MembershipFrame(
         Standing(
             listing=Listing(number(fields[0]), frozenset(names)),
             disk=disk,

@@ -27,7 +27,7 @@ TERMS: Final = "terms"
 
 
 @dataclass(frozen=True, slots=True)
-class Beats:
+class HeartbeatFrame:
     """A beat."""
 
     beat: Beat
@@ -69,13 +69,13 @@ class Holds:
     dots: list[Dot]
 
 
-Terms = Beats | Ask | Vote | Release | Holds
+Terms = HeartbeatFrame | Ask | Vote | Release | Holds
 
 
 def pack_terms(frame: Terms) -> tuple[str, list[object]]:
     """(destination, fields) of `frame`."""
     match frame:
-        case Beats(beat):
+        case HeartbeatFrame(beat):
             return "/mesh/beat", [
                 beat.stamp_us,
                 beat.echo_us,
@@ -103,9 +103,9 @@ def numbers_of(value: object) -> Mapping[str, int]:
     return {node_name(owner): number(term) for owner, term in mapping(value).items()}
 
 
-def beats_of(fields: list[object]) -> Beats:
+def heartbeats_of(fields: list[object]) -> HeartbeatFrame:
     after_ms = number(fields[6])
-    return Beats(
+    return HeartbeatFrame(
         Beat(
             number(fields[0]),
             number(fields[1]),

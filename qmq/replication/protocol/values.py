@@ -12,7 +12,7 @@ import msgpack
 
 from qmq.broker.consumers.consumer_class import read_class, split_offer
 from qmq.broker.consumers.replies import check_address
-from qmq.broker.messages.destination import Kind, is_pattern, kind_of
+from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.message import MAYBE_SEEN, Envelope, Message, Retain
 from qmq.cursors import Move
 from qmq.dots import Dot, Origin, Vector
@@ -109,12 +109,12 @@ def origin_of(node: object, incarnation: object) -> Origin:
     return Origin(node_name(node), number(incarnation, 0, _U64_MAX))
 
 
-def name_of(value: object, kind: Kind) -> str:
+def name_of(value: object, kind: DestinationKind) -> str:
     name = text(value)
     try:
         if kind_of(name, DESTINATION_BYTES_MAX) is not kind:
             raise MeshError("bad-frame", f"a {kind.name.lower()} was due, not {shown(name)}")
-        if kind is Kind.REPLY:
+        if kind is DestinationKind.REPLY:
             check_address(name)
     except Refused as refused:
         raise MeshError("bad-frame", f"{shown(name)}: {refused.message}") from refused
@@ -126,7 +126,7 @@ def offer_of(value: object) -> str:
     (`broker.consumers.consumer_class`)."""
     name = text(value)
     queue, of = split_offer(name)
-    name_of(queue, Kind.QUEUE)
+    name_of(queue, DestinationKind.QUEUE)
     class_of(of)
     return name
 
@@ -243,15 +243,15 @@ def pack_messages(messages: list[Message], sender: str | None = None) -> list[li
     return runs
 
 
-def messages_of(value: object, sender: Sender, kind: Kind) -> list[Message]:
+def messages_of(value: object, sender: Sender, kind: DestinationKind) -> list[Message]:
     """A message belongs to the node that accepted it: that is the sender, unless a run of lent ones names another."""
     messages: list[Message] = []
-    server = sender.node if kind is Kind.QUEUE else None
+    server = sender.node if kind is DestinationKind.QUEUE else None
     for item in array(value):
         run = array(item, 4)
         envelope = envelope_of(run, sender, kind)
-        lent_as = class_of(run[5]) if len(run) > 5 and kind is Kind.QUEUE else ""
-        node = node_name(run[6]) if len(run) > 6 and kind is Kind.QUEUE else sender.node
+        lent_as = class_of(run[5]) if len(run) > 5 and kind is DestinationKind.QUEUE else ""
+        node = node_name(run[6]) if len(run) > 6 and kind is DestinationKind.QUEUE else sender.node
         low, high = (1, SEQUENCE_MAX) if envelope.durable else (-SEQUENCE_MAX, -1)
         values = pairs(run[3], 5)
         for index in range(0, len(values), 5):
@@ -269,8 +269,8 @@ def messages_of(value: object, sender: Sender, kind: Kind) -> list[Message]:
     return messages
 
 
-def envelope_of(run: list[object], sender: Sender, kind: Kind) -> Envelope:
-    retain = number(run[4], 0, RETAIN_MAX) if len(run) > 4 and kind is Kind.TOPIC else 0
+def envelope_of(run: list[object], sender: Sender, kind: DestinationKind) -> Envelope:
+    retain = number(run[4], 0, RETAIN_MAX) if len(run) > 4 and kind is DestinationKind.TOPIC else 0
     key = (text(run[0]), octets(run[1]), truth(run[2]), retain)
     envelope = sender.envelopes.get(key)
     if envelope is None or envelope.kind is not kind:
@@ -279,7 +279,7 @@ def envelope_of(run: list[object], sender: Sender, kind: Kind) -> Envelope:
         _check_headers(headers)
         envelope = Envelope(destination, kind, headers, durable)
         envelope.retain = Retain(retain)
-        if kind is Kind.REPLY:
+        if kind is DestinationKind.REPLY:
             return envelope  # no two replies share one, and remembering them would drive out those that are shared
         if len(sender.envelopes) >= ENVELOPES_MAX:
             sender.envelopes.clear()
@@ -318,12 +318,12 @@ def values_of(value: object) -> list[Message]:
     messages: list[Message] = []
     values = pairs(value, VALUE_WIDTH)
     for index in range(0, len(values), VALUE_WIDTH):
-        name = name_of(values[index], Kind.TOPIC)
+        name = name_of(values[index], DestinationKind.TOPIC)
         if is_pattern(name):
             raise MeshError("bad-frame", f"{shown(name)} is no single topic")
         headers = octets(values[index + 1])
         _check_headers(headers)
-        envelope = Envelope(name, Kind.TOPIC, headers, False)
+        envelope = Envelope(name, DestinationKind.TOPIC, headers, False)
         envelope.retain = Retain(number(values[index + 6], Retain.SET, RETAIN_MAX))
         message = Message(
             envelope,

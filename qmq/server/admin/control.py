@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from qmq.broker.messages.destination import Kind, kind_of
+from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.counts import Page, Row, destination_rows, queue_depth, row_key, subscriber_rows, subscribers_of
 from qmq.server.admin.status import STATUS_BYTES_MAX, position_answer, status_answer
 from qmq.server.membership.decommission import RETIRE
-from qmq.server.peers.answers import Answer
+from qmq.server.peers.answers import ControlResponse
 
 if TYPE_CHECKING:
     from qmq.server.node import Node
@@ -31,11 +31,11 @@ LIST = "/control/list"
 LIST_SUBSCRIBERS = "/control/list-subscribers"
 
 # Question → the kinds of destinations that it is about.
-QUESTIONS: Mapping[str, tuple[Kind, ...]] = {
-    COUNT_MESSAGES: (Kind.QUEUE,),
-    COUNT_SUBSCRIBERS: (Kind.QUEUE, Kind.TOPIC, Kind.FANOUT),
-    LIST: (Kind.QUEUE, Kind.TOPIC, Kind.FANOUT),
-    LIST_SUBSCRIBERS: (Kind.QUEUE, Kind.TOPIC, Kind.FANOUT),
+QUESTIONS: Mapping[str, tuple[DestinationKind, ...]] = {
+    COUNT_MESSAGES: (DestinationKind.QUEUE,),
+    COUNT_SUBSCRIBERS: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
+    LIST: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
+    LIST_SUBSCRIBERS: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
 }
 FACTS: Mapping[str, str] = {
     COUNT_MESSAGES: "num_messages",
@@ -49,7 +49,7 @@ UNDERSTOOD = ", ".join(
     [
         STATUS,
         f"{RETIRE}NODE",
-        *(f"{question}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME" for question, kinds in QUESTIONS.items()),
+        *(f"{request}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME" for request, kinds in QUESTIONS.items()),
     ]
 )
 """For an error: `/control/count-subscribers/queue|topic|fanout/NAME`."""
@@ -63,7 +63,7 @@ Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ControlRequest:
     """`about` is a destination, or for LIST the beginning of one."""
 
     what: str
@@ -72,14 +72,16 @@ class Question:
     limit: int = ROWS_DEFAULT
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> DestinationKind:
         return KINDS[self.about[: self.about.index("/", 1) + 1]]
 
 
-KINDS = {"/queue/": Kind.QUEUE, "/topic/": Kind.TOPIC, "/fanout/": Kind.FANOUT}
+KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/fanout/": DestinationKind.FANOUT}
 
 
-async def control_answer(node: "Node", headers: Mapping[str, str], check_right: Callable[[str], None]) -> Answer:
+async def control_response(
+    node: "Node", headers: Mapping[str, str], check_right: Callable[[str], None]
+) -> ControlResponse:
     """What the node says to a SEND with these headers.
 
     `check_right` raises Refused when the client may not ask this. Such a client gets of the status what it needs to
@@ -90,28 +92,28 @@ async def control_answer(node: "Node", headers: Mapping[str, str], check_right: 
     if destination == STATUS:
         if is_mesh:
             raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
-        await node.look_around()
+        await node.refresh_counts()
         try:
             check_right(destination)
             status = status_answer(node)
         except Refused:
             status = position_answer(node)
-        return Answer({"status": status}, status.encode())
+        return ControlResponse({"status": status}, status.encode())
     check_right(destination)
     if destination.startswith(RETIRE):
         name = destination.removeprefix(RETIRE)
         if is_said(headers, "majority-lost"):
-            done = await node.retiring.retire_lost({one for one in name.split(",") if one})
+            done = await node.decommission.retire_lost({one for one in name.split(",") if one})
         else:
-            done = await node.retiring.retire(name, force=is_said(headers, "force"))
+            done = await node.decommission.retire(name, force=is_said(headers, "force"))
         lines = {key.replace("_", "-"): fact if type(fact) is str else json.dumps(fact) for key, fact in done.items()}
-        return Answer(lines, json.dumps(done).encode())
-    question = parse_question(destination, headers)
-    facts = await answer_here(node, question)
+        return ControlResponse(lines, json.dumps(done).encode())
+    request = parse_request(destination, headers)
+    facts = await respond_here(node, request)
     if is_mesh:
-        answers = await node.asking.ask(json.dumps(asdict(question)).encode())
-        peers = {peer: said for peer, answer in answers.items() if (said := _facts_of_peer(question, answer))}
-        facts = _together(question, [facts, *peers.values()])
+        answers = await node.peer_rpc.ask(json.dumps(asdict(request)).encode())
+        peers = {peer: said for peer, answer in answers.items() if (said := _facts_of_peer(request, answer))}
+        facts = _together(request, [facts, *peers.values()])
         missing = sorted(set(node.peer_names) - set(peers))
         facts["nodes_asked"] = len(node.peer_names) + 1
         facts["nodes_answered"] = len(peers) + 1
@@ -120,18 +122,18 @@ async def control_answer(node: "Node", headers: Mapping[str, str], check_right: 
     return _answer(facts, in_body="reply-to" in headers)
 
 
-async def answer_peer(node: "Node", question: bytes) -> bytes:
+async def respond_to_peer(node: "Node", request: bytes) -> bytes:
     """What the node says of itself to a peer. Raises Refused."""
     try:
-        asked: Question | None = Question(**json.loads(question))
+        asked: ControlRequest | None = ControlRequest(**json.loads(request))
     except (ValueError, TypeError):
         asked = None
     if asked is None or not _makes_sense(asked):
         raise Refused("bad-destination", f"questions of peers are {', '.join(QUESTIONS)}")
-    return json.dumps(await answer_here(node, asked)).encode()
+    return json.dumps(await respond_here(node, asked)).encode()
 
 
-def parse_question(destination: str, headers: Mapping[str, str]) -> Question:
+def parse_request(destination: str, headers: Mapping[str, str]) -> ControlRequest:
     """The question that a SEND asks. Raises Refused."""
     for what, kinds in QUESTIONS.items():
         if not destination.startswith(f"{what}/"):
@@ -143,7 +145,7 @@ def parse_question(destination: str, headers: Mapping[str, str]) -> Question:
         else:
             known = kind_of(about) in kinds
         if known:
-            return Question(what, about, headers.get("after", ""), _limit(headers))
+            return ControlRequest(what, about, headers.get("after", ""), _limit(headers))
     raise Refused("bad-destination", f"Control destinations are {UNDERSTOOD}.")
 
 
@@ -163,29 +165,29 @@ def _is_mesh(headers: Mapping[str, str]) -> bool:
     return scope == "mesh"
 
 
-def _makes_sense(question: Question) -> bool:
-    texts = (question.what, question.about, question.after)
+def _makes_sense(request: ControlRequest) -> bool:
+    texts = (request.what, request.about, request.after)
     return (
         all(isinstance(text, str) for text in texts)
-        and type(question.limit) is int
-        and 1 <= question.limit <= ROWS_MAX
-        and question.what in QUESTIONS
-        and any(question.about.startswith(prefix) for prefix in KINDS)
-        and question.kind in QUESTIONS[question.what]
+        and type(request.limit) is int
+        and 1 <= request.limit <= ROWS_MAX
+        and request.what in QUESTIONS
+        and any(request.about.startswith(prefix) for prefix in KINDS)
+        and request.kind in QUESTIONS[request.what]
     )
 
 
-async def answer_here(node: "Node", question: Question) -> Facts:
+async def respond_here(node: "Node", request: ControlRequest) -> Facts:
     """What this node knows of itself."""
-    what, about = question.what, question.about
+    what, about = request.what, request.about
     if what == COUNT_MESSAGES:
         return {FACTS[what]: await queue_depth(node, about)}
     if what == COUNT_SUBSCRIBERS:
         return {FACTS[what]: sum(1 for _ in subscribers_of(node, about))}
     if what == LIST:
-        page = await destination_rows(node, question.kind, about, question.after, question.limit)
+        page = await destination_rows(node, request.kind, about, request.after, request.limit)
     else:
-        page = subscriber_rows(node, about, question.after, question.limit)
+        page = subscriber_rows(node, about, request.after, request.limit)
     return _page_facts(FACTS[what], page)
 
 
@@ -205,16 +207,16 @@ def _with_rows(name: str, rows: list[Row], after: str) -> Facts:
     return facts
 
 
-def _facts_of_peer(question: Question, answer: bytes) -> Facts | None:
+def _facts_of_peer(request: ControlRequest, answer: bytes) -> Facts | None:
     """What a peer said; None when it makes no sense here, which is as good as no answer."""
     facts = json.loads(answer)
-    return facts if isinstance(facts, dict) and FACTS[question.what] in facts else None
+    return facts if isinstance(facts, dict) and FACTS[request.what] in facts else None
 
 
-def _together(question: Question, all_facts: list[Facts]) -> Facts:
+def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
     """One picture out of those of several nodes."""
-    name = FACTS[question.what]
-    if question.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS):
+    name = FACTS[request.what]
+    if request.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS):
         return {name: sum(facts[name] for facts in all_facts)}
     # Beyond the end of the shortest page that is not the last, some node has not told its rows.
     ends = [facts["next"] for facts in all_facts if "next" in facts]
@@ -224,23 +226,23 @@ def _together(question: Question, all_facts: list[Facts]) -> Facts:
         for row in facts[name]:
             key = row_key(row)
             if not end or key <= end:
-                merged[key] = _sum(question.kind, merged[key], row) if key in merged else row
+                merged[key] = _sum(request.kind, merged[key], row) if key in merged else row
     keys = sorted(merged)
-    kept = keys[: question.limit]
+    kept = keys[: request.limit]
     return _with_rows(name, [merged[key] for key in kept], kept[-1] if len(kept) < len(keys) else end)
 
 
-def _sum(kind: Kind, one: Row, other: Row) -> Row:
+def _sum(kind: DestinationKind, one: Row, other: Row) -> Row:
     """Two rows of one destination. Every node has its own copy of a fanout's messages."""
     row = dict(one)
     for name, value in other.items():
         mine = row[name]
         if isinstance(value, int) and isinstance(mine, int):
-            row[name] = max(mine, value) if kind is Kind.FANOUT and name != "consumers" else mine + value
+            row[name] = max(mine, value) if kind is DestinationKind.FANOUT and name != "consumers" else mine + value
     return row
 
 
-def _answer(facts: Facts, *, in_body: bool) -> Answer:
+def _answer(facts: Facts, *, in_body: bool) -> ControlResponse:
     """Rows stand in the body only, when there is one; else in a header, cut to what clients take as a line."""
     body = json.dumps(facts, separators=(",", ":")).encode()
     headers: dict[str, str] = {}
@@ -254,7 +256,7 @@ def _answer(facts: Facts, *, in_body: bool) -> Answer:
             headers[name] = f"[{','.join(texts)}]"
             if len(texts) < len(value):
                 headers["next"] = row_key(value[len(texts) - 1])
-    return Answer(headers, body)
+    return ControlResponse(headers, body)
 
 
 def _fitting(rows: list[Row]) -> list[str]:

@@ -12,8 +12,8 @@ from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
-from qmq.broker.consumers.light_subscriptions import Hearer, Listener
-from qmq.broker.messages.destination import Kind, kind_of
+from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
+from qmq.broker.messages.destination import DestinationKind, kind_of
 
 if TYPE_CHECKING:
     from qmq.server.node import Node
@@ -36,24 +36,24 @@ class Page:
 async def queue_depth(node: "Node", queue_name: str) -> int:
     """Messages that this node serves and nobody has settled, in flight and lent ones included."""
     ask = partial(node.served_rows().heads, [queue_name], 0)
-    stored = (await node.world.run_blocking(ask)).get(queue_name)
+    stored = (await node.environment.run_blocking(ask)).get(queue_name)
     messages, body_bytes = (0, 0) if stored is None else (stored.messages, stored.body_bytes)
     return node.broker.queues.paging.depth(queue_name, messages, body_bytes)[0]
 
 
-def subscribers_of(node: "Node", destination: str) -> Iterable[Hearer]:
+def subscribers_of(node: "Node", destination: str) -> Iterable[Subscriber]:
     """Subscriptions of this node's own clients that get what is sent to `destination`."""
     broker = node.broker
     kind = kind_of(destination)
-    if kind is Kind.TOPIC:
+    if kind is DestinationKind.TOPIC:
         return broker.topics.match(destination)
-    if kind is Kind.FANOUT:
+    if kind is DestinationKind.FANOUT:
         return broker.fanouts.get(destination, ())
     queue = broker.queues.by_name.get(destination)
     return () if queue is None else queue.subscriptions
 
 
-async def destination_rows(node: "Node", kind: Kind, prefix: str, after: str, limit: int) -> Page:
+async def destination_rows(node: "Node", kind: DestinationKind, prefix: str, after: str, limit: int) -> Page:
     """The first `limit` destinations of `kind` whose name begins with `prefix` and comes after `after`.
 
     Queues: `messages` and `bytes` that this node serves, those `in_flight` (lent ones included), `consumers` here.
@@ -61,23 +61,23 @@ async def destination_rows(node: "Node", kind: Kind, prefix: str, after: str, li
     here is subscribed to, and `consumers`.
     """
     names = _names(node, kind)
-    if kind is Kind.QUEUE:
-        stored = await node.world.run_blocking(partial(_stored, node, prefix, after, limit + 1))
+    if kind is DestinationKind.QUEUE:
+        stored = await node.environment.run_blocking(partial(_stored, node, prefix, after, limit + 1))
         names = list({**dict.fromkeys(names), **dict.fromkeys(stored)})
-    picked, after = await node.world.run_blocking(partial(_pick, names, prefix, after, limit))
-    if kind is Kind.FANOUT:
+    picked, after = await node.environment.run_blocking(partial(_pick, names, prefix, after, limit))
+    if kind is DestinationKind.FANOUT:
         return Page(await _fanout_rows(node, picked), after)
-    if kind is Kind.TOPIC:
+    if kind is DestinationKind.TOPIC:
         topics = node.broker.topics
         return Page([{"destination": name, "consumers": topics.count(name)} for name in picked], after)
     return Page(_queue_rows(node, picked, stored), after)
 
 
-def _names(node: "Node", kind: Kind) -> list[str]:
+def _names(node: "Node", kind: DestinationKind) -> list[str]:
     broker = node.broker
-    if kind is Kind.QUEUE:
+    if kind is DestinationKind.QUEUE:
         return list(broker.queues.by_name)
-    if kind is Kind.TOPIC:
+    if kind is DestinationKind.TOPIC:
         return list(broker.topics)
     return list({**dict.fromkeys(broker.logged_fanouts), **dict.fromkeys(broker.fanouts)})
 
@@ -124,7 +124,7 @@ async def _fanout_rows(node: "Node", names: list[str]) -> list[Row]:
         found = [node.store.fanout_info(name) for name in names]
         return [(info.records, info.bytes) for info in found]
 
-    facts = await node.world.run_blocking(read)
+    facts = await node.environment.run_blocking(read)
     fanouts = node.broker.fanouts
     return [
         {"destination": name, "messages": messages, "bytes": held, "consumers": len(fanouts.get(name, ()))}
@@ -139,18 +139,18 @@ def subscriber_rows(node: "Node", destination: str, after: str, limit: int) -> P
     return Page(found[:limit], row_key(found[limit - 1]) if len(found) > limit else "")
 
 
-def _subscriber_row(node: "Node", destination: str, subscription: Hearer) -> Row:
+def _subscriber_row(node: "Node", destination: str, subscription: Subscriber) -> Row:
     session = node.sessions.get(subscription.session)
     row: Row = {
         "node": node.settings.name,
         "session": subscription.session,
-        "id": subscription.ids[destination] if isinstance(subscription, Listener) else subscription.id,
+        "id": subscription.ids[destination] if isinstance(subscription, LightSubscriptions) else subscription.id,
         "user": "" if session is None else session.user or "",
         "address": "" if session is None else session.peer_address,
     }
-    if isinstance(subscription, Listener):
+    if isinstance(subscription, LightSubscriptions):
         return {**row, "destination": destination}
-    if kind_of(subscription.destination) is Kind.QUEUE:
+    if kind_of(subscription.destination) is DestinationKind.QUEUE:
         return {**row, "credit": subscription.credit, "in_flight": len(subscription.in_flight)}
     return {**row, "destination": subscription.destination}
 

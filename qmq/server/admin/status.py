@@ -69,13 +69,17 @@ def status_of(node: "Node") -> dict[str, Any]:
         "uptime_seconds": round(trio.current_time() - node.started_seconds, 1),
         "connections": len(node.sessions),
         "subscriptions": sum(session.subscribed for session in broker.sessions.values()),
-        "delivered": node.teller.delivered + node.buffers.told,
+        "delivered": node.dispatcher.delivered + node.buffers.told,
         "dropped": node.buffers.dropped,
         "commits": {"groups": node.commits.groups, "records": node.commits.records},
         "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
         "held": broker.queues.held,
         "disk_full": broker.disk_full,
-        "memory": {"bytes": node.budget.bytes, "max": node.budget.bytes_max, "ended": node.budget.ended},
+        "memory": {
+            "bytes": node.memory_budget.bytes,
+            "max": node.memory_budget.bytes_max,
+            "ended": node.memory_budget.ended,
+        },
         "queues": [queue_row(node, name, depths[name]) for name in deepest],
         "fanouts": [
             {"destination": name, "messages": count, "followers": len(broker.fanouts.get(name, ()))}
@@ -91,12 +95,12 @@ def status_of(node: "Node") -> dict[str, Any]:
             "bytes": broker.retained.bytes,
             "left_out": broker.retained.left_out,
         },
-        "rows": {"mended": node.row_repairs.mended, "lost": node.row_repairs.lost},
-        "dedup": {"ids": len(broker.dedup), "asked": node.retries.asked},
+        "rows": {"mended": node.queue_store_repair.mended, "lost": node.queue_store_repair.lost},
+        "dedup": {"ids": len(broker.dedup), "asked": node.dedup_query.asked},
         "peers": peers_of(node),
         "topics": topics_of(node),
         "vector": {str(origin): sequence for origin, sequence in node.received_vector().items()},
-        "forgotten": [str(origin) for origin in islice(reversed(node.sealing.seals.forgotten), FORGOTTEN_SHOWN)],
+        "forgotten": [str(origin) for origin in islice(reversed(node.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)],
         "alarms": node.alarms.list(),
     }
 
@@ -115,7 +119,7 @@ def queue_row(node: "Node", name: str, depth: int) -> dict[str, Any]:
     return {
         "destination": name,
         "messages": depth,
-        "ready": 0 if queue is None else sum(len(lane.ready) for lane in queue.lanes),
+        "ready": 0 if queue is None else sum(len(level.ready) for level in queue.levels),
         "consumers": 0 if queue is None else len(queue.subscriptions),
     }
 
@@ -167,15 +171,17 @@ def topics_of(node: "Node") -> dict[str, int]:
 
 def durables_of(node: "Node") -> list[dict[str, Any]]:
     """Durable subscriptions, those that nobody uses here first: they may be forgotten ones."""
-    durables = node.broker.durables
+    durable_subscriptions = node.broker.durable_subscriptions
     known = [
         {
             "destination": name.destination,
             "name": name.text,
-            "in_use": name in durables.attached,
-            "in_flight": len(durables.attached[name].subscription.in_flight) if name in durables.attached else 0,
+            "in_use": name in durable_subscriptions.attached,
+            "in_flight": len(durable_subscriptions.attached[name].subscription.in_flight)
+            if name in durable_subscriptions.attached
+            else 0,
         }
-        for name, cursor in durables.by_name.items()
+        for name, cursor in durable_subscriptions.by_name.items()
         if cursor.created_us
     ]
     return sorted(known, key=lambda row: (row["in_use"], row["destination"], row["name"]))[:DESTINATIONS_SHOWN]

@@ -18,9 +18,9 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
-from qmq.environment import World
+from qmq.environment import Environment
 
 EVENTS = "/system/events"
 PEERS = "/system/peers"
@@ -31,11 +31,11 @@ JSON_TYPE = b"content-type:application/json\n"
 Picture = list[dict[str, Any]]
 
 
-class SystemDesk(Protocol):
+class SystemContext(Protocol):
     """What this needs of the node."""
 
     broker: Broker
-    world: World
+    environment: Environment
 
     async def slot(self) -> None:
         """Wait until something may be decided."""
@@ -47,8 +47,8 @@ class SystemDesk(Protocol):
 class SystemTopics:
     """`picture` gives the peers as `qmq status` shows them."""
 
-    def __init__(self, desk: SystemDesk, node_name: str, picture: Callable[[], Picture]) -> None:
-        self._desk = desk
+    def __init__(self, context: SystemContext, node_name: str, picture: Callable[[], Picture]) -> None:
+        self._context = context
         self._node_name = node_name
         self._picture = picture
         self._waiting: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
@@ -58,7 +58,9 @@ class SystemTopics:
 
     def note(self, event: str, **facts: Any) -> None:
         """Something happened that subscribers of EVENTS hear of."""
-        self._waiting.append({"event": event, "node": self._node_name, "at_us": self._desk.world.now_us(), **facts})
+        self._waiting.append(
+            {"event": event, "node": self._node_name, "at_us": self._context.environment.now_us(), **facts}
+        )
         self._noted.set()
 
     def answer(self, subscriptions: list[Subscription]) -> None:
@@ -75,7 +77,7 @@ class SystemTopics:
         """Tell until cancelled."""
         while True:
             await self._noted.wait()
-            await self._desk.slot()
+            await self._context.slot()
             self._noted = trio.Event()
             self.tell()
 
@@ -93,27 +95,27 @@ class SystemTopics:
             self._states = states
             self._publish(PEERS, picture, out)
         elif self._unanswered:
-            watchers = self._desk.broker.watchers[PEERS]
+            watchers = self._context.broker.watchers[PEERS]
             self._send(PEERS, picture, tuple(one for one in self._unanswered if one in watchers), out)
         self._unanswered = []
         while self._waiting:
             self._publish(EVENTS, self._waiting.popleft(), out)
         if out.topic_runs:
-            self._desk.submit(out)
+            self._context.submit(out)
 
     def _publish(self, destination: str, facts: object, out: Outcome) -> None:
-        self._send(destination, facts, tuple(self._desk.broker.watchers[destination]), out)
+        self._send(destination, facts, tuple(self._context.broker.watchers[destination]), out)
 
     def _send(self, destination: str, facts: object, watchers: tuple[Subscription, ...], out: Outcome) -> None:
         if watchers:
-            broker = self._desk.broker
-            envelope = Envelope(destination, Kind.SYSTEM, JSON_TYPE, False)
+            broker = self._context.broker
+            envelope = Envelope(destination, DestinationKind.SYSTEM, JSON_TYPE, False)
             message = Message(
                 envelope,
                 json.dumps(facts).encode(),
                 broker.origin,
                 -broker.new_memory_sequence(),
-                self._desk.world.now_us(),
+                self._context.environment.now_us(),
             )
             out.publish_topic(watchers, message)
-            out.toil += sum([one.selector.cost for one in watchers if one.selector is not None])
+            out.selector_cost += sum([one.selector.cost for one in watchers if one.selector is not None])

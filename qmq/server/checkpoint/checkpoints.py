@@ -15,13 +15,13 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.config import NodeSettings, StorageSettings
 from qmq.dots import Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import DiskFull, LogBroken
-from qmq.server.checkpoint.queue_pager import Clerk
+from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.checkpoint.retention import Retentions
 from qmq.server.commit.commits import Commits
-from qmq.server.repair.incarnation_gc import Sealing
-from qmq.server.runtime.disk_space import ROOM_SECONDS
+from qmq.server.repair.incarnation_gc import IncarnationGc
+from qmq.server.runtime.disk_space import SPACE_SECONDS
 from qmq.server.runtime.memory import give_back_memory
 from qmq.storage.store import Store
 
@@ -56,31 +56,31 @@ RETENTION_PARTS = 8
 log = logging.getLogger("qmq.checkpoint")
 
 
-class CheckpointDesk(Protocol):
+class CheckpointContext(Protocol):
     """What checkpoints need of the node."""
 
     broker: Broker
-    clerk: Clerk
-    sealing: Sealing
+    queue_pager: QueuePager
+    incarnation_gc: IncarnationGc
     settings: NodeSettings
     commits: Commits
     store: Store
-    world: World
+    environment: Environment
 
     def alarm(self, code: str, message: str) -> None: ...
     def storage_now_us(self) -> int: ...
     def alarm_over(self, code: str, message: str) -> None: ...
-    def look_at_damage(self) -> None: ...
+    def check_damage(self) -> None: ...
 
 
 class Checkpoints:
     """`members` holds what each peer has durably, as its link told; it decides which journal may go."""
 
-    def __init__(self, desk: CheckpointDesk, settings: StorageSettings) -> None:
-        self._desk = desk
+    def __init__(self, context: CheckpointContext, settings: StorageSettings) -> None:
+        self._context = context
         self._settings = settings
-        self._done = desk.store.journal.end
-        self._due_us = desk.store.retention_due_us(Retentions(desk.settings))
+        self._done = context.store.journal.end
+        self._due_us = context.store.retention_due_us(Retentions(context.settings))
         self._patience = trio.CancelScope()
         self._is_stale = False
         self.members: dict[str, Vector] = {}
@@ -103,17 +103,17 @@ class Checkpoints:
             while True:
                 await self._until_due()
                 if not await self._checkpoint_if_room():
-                    await trio.sleep(ROOM_SECONDS)
+                    await trio.sleep(SPACE_SECONDS)
 
     async def _until_due(self) -> None:
         """Wait until there is enough to carry over, or something to drop."""
-        desk = self._desk
-        left = max(QUIET_SECONDS_MIN, (self._due_us - desk.storage_now_us()) / 1e6) if self._due_us else inf
+        context = self._context
+        left = max(QUIET_SECONDS_MIN, (self._due_us - context.storage_now_us()) / 1e6) if self._due_us else inf
         with trio.move_on_after(0 if self._is_stale else left) as self._patience:
-            await desk.commits.grew(self._done)
-            patience = Retentions(desk.settings).shortest_seconds / RETENTION_PARTS
+            await context.commits.grew(self._done)
+            patience = Retentions(context.settings).shortest_seconds / RETENTION_PARTS
             with trio.move_on_after(max(QUIET_SECONDS_MIN, patience)):
-                await desk.commits.grew(self._done + self._settings.checkpoint_bytes)
+                await context.commits.grew(self._done + self._settings.checkpoint_bytes)
 
     def soon(self) -> None:
         """Do not wait for the journal to grow: memory is short, or new policies keep less."""
@@ -126,17 +126,17 @@ class Checkpoints:
             await self.checkpoint()
         except DiskFull as error:
             self._refused = f"the journal cannot be carried into the stores: {error}"
-            self._desk.alarm("checkpoint", self._refused)
-            await self.look_at_space()
+            self._context.alarm("checkpoint", self._refused)
+            await self.check_space()
             return False
         if self._refused:
-            self._desk.alarm_over("checkpoint", self._refused)
+            self._context.alarm_over("checkpoint", self._refused)
             self._refused = ""
         return True
 
     async def bring_up(self) -> bool:
         """Bring the stores up to everything told before this call; False: there is no room for what is new."""
-        is_up = self._desk.commits.told_end <= self._desk.store.checkpoint_position
+        is_up = self._context.commits.committed_end <= self._context.store.checkpoint_position
         return is_up or await self._checkpoint_if_room()
 
     async def checkpoint(self) -> None:
@@ -153,29 +153,31 @@ class Checkpoints:
             finally:
                 if not ends_node:
                     self._ended.set()
-                self._desk.clerk.checkpoint_ends()
+                self._context.queue_pager.checkpoint_ends()
 
     async def _checkpoint(self) -> None:
-        desk = self._desk
-        desk.clerk.checkpoint_begins()
-        await desk.commits.all_told()
-        end = desk.commits.told_end
+        context = self._context
+        context.queue_pager.checkpoint_begins()
+        await context.commits.flushed()
+        end = context.commits.committed_end
         self._is_stale = False
-        call = partial(desk.store.checkpoint, end, desk.storage_now_us(), dict(self.members), Retentions(desk.settings))
+        call = partial(
+            context.store.checkpoint, end, context.storage_now_us(), dict(self.members), Retentions(context.settings)
+        )
         # Whoever gives up waiting for it does so when what is in memory goes by the stores as they are then.
         with trio.CancelScope(shield=True):
-            report = await desk.world.run_blocking(call)
+            report = await context.environment.run_blocking(call)
             self._done = end
             self._due_us = report.retention_due_us
             self.count += 1
             log.info("= checkpoint at %d: %s", end, report)
-            await desk.clerk.checkpoint_done(report.vector)
-            desk.sealing.checkpoint_done(report)
-            desk.look_at_damage()
+            await context.queue_pager.checkpoint_done(report.vector)
+            context.incarnation_gc.checkpoint_done(report)
+            context.check_damage()
         self._untidy.set()
-        await self.look_at_space()
+        await self.check_space()
         if report.read_bytes >= TRIM_BYTES:
-            await desk.world.run_blocking(give_back_memory)
+            await context.environment.run_blocking(give_back_memory)
 
     async def _watch_checkpoints(self) -> None:
         """Say so when one takes long; for ever."""
@@ -185,13 +187,13 @@ class Checkpoints:
             with trio.move_on_after(SLOW_SECONDS):
                 await ended.wait()
             if not ended.is_set():
-                self._desk.alarm("checkpoint", SLOW)
+                self._context.alarm("checkpoint", SLOW)
                 await ended.wait()
-                self._desk.alarm_over("checkpoint", SLOW)
+                self._context.alarm_over("checkpoint", SLOW)
 
     async def _tidy(self) -> None:
         """Give back what drained queues have left in the store, when a checkpoint has passed; for ever."""
-        desk = self._desk
+        context = self._context
         while True:
             await self._untidy.wait()
             self._untidy = trio.Event()
@@ -199,55 +201,55 @@ class Checkpoints:
             while has_more:
                 try:
                     async with self._one:
-                        has_more = await desk.world.run_blocking(desk.store.give_back)
+                        has_more = await context.environment.run_blocking(context.store.give_back)
                 except DiskFull:
                     break  # It takes room to give room back; a next checkpoint will have found some.
                 await trio.sleep(TIDY_PAUSE_SECONDS)
 
     async def _sync_every(self, seconds: float) -> None:
-        desk = self._desk
+        context = self._context
         while True:
-            position = desk.commits.told_end
-            await desk.world.run_blocking(desk.store.journal.sync)
-            await desk.commits.grew(position)
+            position = context.commits.committed_end
+            await context.environment.run_blocking(context.store.journal.sync)
+            await context.commits.grew(position)
             await trio.sleep(seconds)
 
     async def _watch_space(self) -> None:
-        desk = self._desk
+        context = self._context
         while True:
-            position = desk.commits.told_end
-            await self.look_at_space()
-            if desk.broker.disk_full:
+            position = context.commits.committed_end
+            await self.check_space()
+            if context.broker.disk_full:
                 # Nothing may grow, so only the time can tell that somebody has made room.
-                await trio.sleep(ROOM_SECONDS)
+                await trio.sleep(SPACE_SECONDS)
                 continue
             with trio.CancelScope() as self._calm:
-                await desk.commits.grew(position)
+                await context.commits.grew(position)
                 with trio.move_on_after(SPACE_CHECK_SECONDS):
-                    await desk.commits.grew(position + SPACE_CHECK_BYTES)
+                    await context.commits.grew(position + SPACE_CHECK_BYTES)
 
-    async def look_at_space(self) -> None:
+    async def check_space(self) -> None:
         """Decide whether new durable messages are refused, from what is free now."""
-        free = await self._desk.world.run_blocking(self._room)
-        commits = self._desk.commits
+        free = await self._context.environment.run_blocking(self._room)
+        commits = self._context.commits
         # A quota may leave less than is free.
         if commits.is_stuck or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
             self.ran_short()
-        elif self._desk.broker.disk_full:
-            self._desk.store.journal.is_short = self._desk.broker.disk_full = False
-            self._desk.alarm_over("disk-full", DISK_FULL)
+        elif self._context.broker.disk_full:
+            self._context.store.journal.is_short = self._context.broker.disk_full = False
+            self._context.alarm_over("disk-full", DISK_FULL)
             log.info("= %d bytes are free: this node takes messages again", free)
 
     def ran_short(self) -> None:
         """New durable messages are refused from now on, until there is room again."""
-        if not self._desk.broker.disk_full:
-            self._desk.broker.disk_full = True
-            self._desk.alarm("disk-full", DISK_FULL)
+        if not self._context.broker.disk_full:
+            self._context.broker.disk_full = True
+            self._context.alarm("disk-full", DISK_FULL)
             self._calm.cancel()
 
     def _room(self) -> int:
         """Bytes that are free, or held by the reserve's file, which is made whole once there is room for all of it."""
-        disk = self._desk.store.disk
+        disk = self._context.store.disk
         reserve = self._settings.disk_reserve_bytes
         if disk.reserved_bytes != reserve // RESERVE_PARTS and disk.free_bytes() + disk.reserved_bytes >= reserve:
             disk.hold_reserve(reserve // RESERVE_PARTS)

@@ -13,11 +13,11 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.broker.queues.paging.stored_names import StoredNames
 from qmq.dots import Origin
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.storage.format.interfaces import QueueStore
 from qmq.storage.store import Store
 
-LOOK_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 60.0
 """Between two looks at whether the bound is near."""
 
 NAMES_AT_ONCE: Final = 10_000
@@ -25,32 +25,32 @@ NAMES_AT_ONCE: Final = 10_000
 log = logging.getLogger("qmq.queues")
 
 
-class CountDesk(Protocol):
+class CountContext(Protocol):
     """What it needs of the node."""
 
     origin: Origin
     broker: Broker
     store: Store
-    world: World
+    environment: Environment
 
 
 class QueueCount:
-    def __init__(self, desk: CountDesk) -> None:
-        self._desk = desk
+    def __init__(self, context: CountContext) -> None:
+        self._context = context
 
     async def run(self) -> None:
         """Count for as long as the node runs. Raises LogBroken."""
         await self._count()
         while True:
-            await trio.sleep(LOOK_SECONDS)
-            if self._desk.broker.is_crowded:
+            await trio.sleep(POLL_SECONDS)
+            if self._context.broker.is_crowded:
                 await self._count()
 
     async def _count(self) -> None:
-        desk = self._desk
-        found = StoredNames(desk.broker.limits.destinations_max)
-        await desk.world.run_blocking(partial(_add_all, found, desk.store.queues, desk.origin.node))
-        queues = desk.broker.queues
+        context = self._context
+        found = StoredNames(context.broker.limits.destinations_max)
+        await context.environment.run_blocking(partial(_add_all, found, context.store.queues, context.origin.node))
+        queues = context.broker.queues
         for name in queues.by_name:
             found.discard(name)
         queues.stored_names = found

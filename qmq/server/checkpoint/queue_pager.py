@@ -13,10 +13,10 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.queues.paging.pager import Found, Load, page_limit
+from qmq.broker.queues.paging.pager import Load, LoadedPage, page_limit
 from qmq.broker.queues.queue import Queue
 from qmq.dots import Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.record_codec import Replay
 from qmq.storage.format.interfaces import QueueHead, QueueRow
 from qmq.storage.queues.served_rows import ServedRows
@@ -54,22 +54,22 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.clerk")
 
 
-class ClerkDesk(Protocol):
+class PagerContext(Protocol):
     """What the clerk needs of the node."""
 
     broker: Broker
     store: Store
-    world: World
+    environment: Environment
     replay: Replay
 
     def served_rows(self) -> ServedRows: ...
     def submit(self, out: Outcome) -> None: ...
-    def checkpoint_soon(self) -> None: ...
-    def look_at_damage(self) -> None: ...
+    def schedule_checkpoint(self) -> None: ...
+    def check_damage(self) -> None: ...
     async def slot(self) -> None: ...
 
 
-class Answer:
+class LoadResult:
     """What the store said to one Load, as it came from the worker thread."""
 
     __slots__ = ("head", "limit", "next_due_us", "priority", "rows")
@@ -82,27 +82,27 @@ class Answer:
         self.next_due_us = 0
 
 
-class Clerk:
+class QueuePager:
     """`messages_kept`, `bytes_kept`: queue messages, and bytes of their bodies, that may stay in memory although the
     store has them. `checkpoint_bytes`: of journal, after which a checkpoint begins."""
 
-    def __init__(self, desk: ClerkDesk, messages_kept: int, bytes_kept: int, checkpoint_bytes: int) -> None:
+    def __init__(self, context: PagerContext, messages_kept: int, bytes_kept: int, checkpoint_bytes: int) -> None:
         self._kept = messages_kept
         self._bytes_kept = bytes_kept
         self._unsaved_max = int(messages_kept * UNSAVED_FACTOR)
         self._unsaved_bytes_most = UNSAVED_BYTES_MOST * checkpoint_bytes
-        self._desk = desk
+        self._context = context
         self._wanted: list[Queue] = []
         self._work = trio.Event()
-        self.errand = trio.Lock()
+        self.load_lock = trio.Lock()
         """Held while pages are read and taken: whose rows they are must not change in between."""
-        self._sweep_soon = trio.Event()
+        self._schedule_sweep = trio.Event()
         self._sweep_at_us = 0
         self._sweep_rows = EXPIRED_AT_ONCE
         self._sweep_bytes = EXPIRED_BYTES
-        self._begun_at = desk.broker.next_sequence
-        self._begun_end = desk.store.journal.end
-        self._gone_left = 0
+        self._begun_at = context.broker.next_sequence
+        self._begun_end = context.store.journal.end
+        self._lost_left = 0
         # Set when the checkpoint under way is over; None while there is none.
         self._over: trio.Event | None = None
         self.loads = 0
@@ -110,11 +110,11 @@ class Clerk:
         self.evicted = 0
 
     def _rows(self) -> ServedRows:
-        return self._desk.served_rows()
+        return self._context.served_rows()
 
     def _ceased(self, rows: ServedRows) -> bool:
         """Whether this node has let go of a node since `rows` were asked: what they hold is another's by now."""
-        return not self._desk.broker.queues.handover.serves.issuperset(rows.nodes)
+        return not self._context.broker.queues.handoff.serves.issuperset(rows.nodes)
 
     # Loading
 
@@ -131,55 +131,55 @@ class Clerk:
                 await self._work.wait()
                 self._work = trio.Event()
                 while self._wanted:
-                    async with self.errand:
+                    async with self.load_lock:
                         await self._load()
 
     async def _load(self) -> None:
-        desk = self._desk
-        paging = desk.broker.queues.paging
+        context = self._context
+        paging = context.broker.queues.paging
         queues, self._wanted = self._wanted[:LOADS_AT_ONCE], self._wanted[LOADS_AT_ONCE:]
         loads: list[Load] = []
-        asking: list[Queue] = []
-        now_us = desk.world.now_us()
+        peer_rpc: list[Queue] = []
+        now_us = context.environment.now_us()
         for queue in queues:
             load = paging.next_load(queue, now_us)
             if load is None:
                 queue.is_loading = False
-                desk.broker.queues.forget_if_idle(queue)
+                context.broker.queues.forget_if_idle(queue)
             else:
                 loads.append(load)
-                asking.append(queue)
+                peer_rpc.append(queue)
         if not loads:
             return
         rows = self._rows()
-        answers = await desk.world.run_blocking(partial(_ask, rows, loads))
-        desk.look_at_damage()
+        answers = await context.environment.run_blocking(partial(_ask, rows, loads))
+        context.check_damage()
         if self._ceased(rows):
-            self._wanted = asking + self._wanted
+            self._wanted = peer_rpc + self._wanted
             return
-        self._wanted = asking[len(answers) :] + self._wanted
-        out = Outcome(now_us=desk.world.now_us())
+        self._wanted = peer_rpc[len(answers) :] + self._wanted
+        out = Outcome(now_us=context.environment.now_us())
         for load, answer in zip(loads, answers, strict=False):
             load = load._replace(limit=answer.limit)
-            messages = [message for row in answer.rows if (message := desk.replay.message_of_row(row)) is not None]
+            messages = [message for row in answer.rows if (message := context.replay.message_of_row(row)) is not None]
             counted: QueueHead | None = None
             if load.priority is None and not load.due_after_us:
                 counted = answer.head or QueueHead(0, 0, (), 0)
             self.loads += 1
             self.loaded += len(messages)
-            paging.take(load, Found(counted, answer.priority, messages, answer.next_due_us), out)
-        desk.submit(out)
+            paging.take(load, LoadedPage(counted, answer.priority, messages, answer.next_due_us), out)
+        context.submit(out)
 
     # Checkpoints
 
     def wants_checkpoint(self) -> bool:
         """Whether memory holds so much that the store should take it over, however little the journal has grown."""
-        broker = self._desk.broker
+        broker = self._context.broker
         paging = broker.queues.paging
         if paging.is_crowded:
             paging.is_crowded = False
             return True
-        if len(paging.gone) - self._gone_left > 2 * self._unsaved_max:
+        if len(paging.gone) - self._lost_left > 2 * self._unsaved_max:
             return True
         new = broker.next_sequence - self._begun_at
         if 2 * new <= self._unsaved_max:
@@ -190,16 +190,16 @@ class Clerk:
     @property
     def _weight(self) -> int:
         """Messages in memory. A queue is about as large as a message: a million queues with one each count twice."""
-        queues = self._desk.broker.queues
+        queues = self._context.broker.queues
         messages = queues.paging.in_memory
         return messages + min(messages, len(queues.by_name))
 
     def checkpoint_begins(self) -> None:
         """A checkpoint will take what has been decided by now. `checkpoint_ends` follows, whatever becomes of it."""
         self._over = trio.Event()
-        self._begun_at = self._desk.broker.next_sequence
-        self._begun_end = self._desk.store.journal.end
-        self._desk.broker.queues.paging.checkpoint_begins()
+        self._begun_at = self._context.broker.next_sequence
+        self._begun_end = self._context.store.journal.end
+        self._context.broker.queues.paging.checkpoint_begins()
 
     def checkpoint_ends(self) -> None:
         """The checkpoint is over, and what it took out of memory is gone."""
@@ -213,35 +213,35 @@ class Clerk:
             await self._over.wait()
 
     def _is_overrun(self) -> bool:
-        desk = self._desk
+        context = self._context
         most = UNSAVED_MOST * self._unsaved_max
-        if 2 * (desk.broker.next_sequence - self._begun_at) > most and self._weight > most:
+        if 2 * (context.broker.next_sequence - self._begun_at) > most and self._weight > most:
             return True
-        return desk.store.journal.end - self._begun_end > self._unsaved_bytes_most
+        return context.store.journal.end - self._begun_end > self._unsaved_bytes_most
 
     async def checkpoint_done(self, vector: Vector) -> None:
         """The store has everything that `vector` covers: let go of it where memory is short."""
-        async with self.errand:
-            queues = self._desk.broker.queues
+        async with self.load_lock:
+            queues = self._context.broker.queues
             queues.paging.checkpoint_done(vector)
-            self._gone_left = len(queues.paging.gone)
+            self._lost_left = len(queues.paging.gone)
             if queues.paging.vague:
                 await self._recount()
             if queues.paging.in_memory > self._kept or queues.paging.bytes_in_memory > self._bytes_kept:
                 await self._evict()
-        self.sweep_at(self._desk.world.now_us())
+        self.sweep_at(self._context.environment.now_us())
 
     async def _recount(self) -> None:
-        desk = self._desk
-        paging = desk.broker.queues.paging
+        context = self._context
+        paging = context.broker.queues.paging
         names, paging.vague = list(paging.vague), {}
-        heads = await desk.world.run_blocking(partial(self._rows().heads, names, 0))
+        heads = await context.environment.run_blocking(partial(self._rows().heads, names, 0))
         for name in names:
             head = heads.get(name)
             paging.recount(name, *((0, 0) if head is None else (head.messages, head.body_bytes)))
 
     async def _evict(self) -> None:
-        queues = self._desk.broker.queues
+        queues = self._context.broker.queues
         before = self.evicted
         looked = 0
         for queue in list(queues.by_name.values()):
@@ -260,48 +260,48 @@ class Clerk:
         """Look for expired messages in the store by then."""
         if not self._sweep_at_us or at_us < self._sweep_at_us:
             self._sweep_at_us = at_us
-            self._sweep_soon.set()
+            self._schedule_sweep.set()
 
     async def _sweep(self) -> None:
-        desk = self._desk
+        context = self._context
         while True:
-            if not desk.broker.queues.shared.has_stored or not self._sweep_at_us:
-                await self._sweep_soon.wait()
-                self._sweep_soon = trio.Event()
+            if not context.broker.queues.shared.has_stored or not self._sweep_at_us:
+                await self._schedule_sweep.wait()
+                self._schedule_sweep = trio.Event()
                 continue
-            wait_us = self._sweep_at_us - desk.world.now_us()
+            wait_us = self._sweep_at_us - context.environment.now_us()
             if wait_us > 0:
                 with trio.move_on_after(wait_us / 1_000_000):
-                    await self._sweep_soon.wait()
-                    self._sweep_soon = trio.Event()
+                    await self._schedule_sweep.wait()
+                    self._schedule_sweep = trio.Event()
                 continue
-            async with self.errand:
+            async with self.load_lock:
                 await self._sweep_once()
 
     async def _sweep_once(self) -> None:
-        desk = self._desk
-        now_us = desk.world.now_us()
+        context = self._context
+        now_us = context.environment.now_us()
         self._sweep_at_us = 0
-        if desk.broker.queues.held:
+        if context.broker.queues.held:
             self.sweep_at(now_us + 1_000_000)
             return
         served = self._rows()
         # By a clock in doubt nothing from before the start is late; what came since waits in the store until then.
-        doubt_us = desk.broker.clocks.in_doubt_us
+        doubt_us = context.broker.clocks.in_doubt_us
         look = partial(_expired, served, now_us - doubt_us, self._sweep_rows, self._sweep_bytes)
-        rows, is_full, next_us = await desk.world.run_blocking(look)
-        desk.look_at_damage()
+        rows, is_full, next_us = await context.environment.run_blocking(look)
+        context.check_damage()
         if self._ceased(served):
             self.sweep_at(now_us + 1_000_000)
             return
         out = Outcome(now_us=now_us)
-        messages = [message for row in rows if (message := desk.replay.message_of_row(row)) is not None]
-        desk.broker.queues.expire_stored(messages, out)
+        messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
+        context.broker.queues.expire_stored(messages, out)
         settled_any = bool(out.settles)
-        desk.submit(out)
+        context.submit(out)
         if is_full and settled_any:
             # Their rows go with a checkpoint, after which it is looked again; until then they would hide the next.
-            desk.checkpoint_soon()
+            context.schedule_checkpoint()
         elif is_full:
             # All of them are in memory, with consumers perhaps: look further.
             self._sweep_rows = min(4 * self._sweep_rows, EXPIRED_ROWS_MAX)
@@ -311,16 +311,16 @@ class Clerk:
             self.sweep_at(max(next_us + doubt_us, now_us + 1_000_000))
 
 
-def _ask(rows: ServedRows, loads: list[Load]) -> list[Answer]:
+def _ask(rows: ServedRows, loads: list[Load]) -> list[LoadResult]:
     """In a worker thread: what `loads` want, in order, as far as LOAD_BYTES go; at least the first."""
-    answers: list[Answer] = []
+    answers: list[LoadResult] = []
     uncounted = [load.queue for load in loads if load.priority is None and not load.due_after_us]
     heads = rows.heads(uncounted, loads[0].until_us) if uncounted else {}
     left = LOAD_BYTES
     for load in loads:
         if left <= 0:
             break
-        answer = Answer(load.limit)
+        answer = LoadResult(load.limit)
         if load.due_after_us:
             answer.rows = rows.due(load.queue, load.due_after_us, load.until_us, load.limit)
             found = rows.heads([load.queue], load.until_us).get(load.queue)

@@ -21,7 +21,7 @@ from qmq.errors import Refused
 IPV6_HOST_BITS: Final = 64
 
 
-class Login:
+class PendingLogin:
     """One connection. `address` is as it is counted; `is_silent` until it has sent its CONNECT; `is_pending` until
     CONNECTED or its end; `dismiss` ends it at once.
     """
@@ -35,7 +35,7 @@ class Login:
         self.dismiss: Callable[[Refused], None] = lambda why: None
 
 
-class Door:
+class Admission:
     """All connections of one node."""
 
     def __init__(self, limits: LimitSettings) -> None:
@@ -43,10 +43,10 @@ class Door:
         self._addresses: Counter[str] = Counter()
         self._pending_addresses: Counter[str] = Counter()
         # In the order of coming.
-        self._pending: dict[Login, None] = {}
+        self._pending: dict[PendingLogin, None] = {}
         self._total = 0
         self._closed = False
-        self.turning_away = 0
+        self.refusing = 0
         """Refused connections that are being told why."""
 
     @property
@@ -67,7 +67,7 @@ class Door:
         if self._closed:
             raise stopping()
 
-    def admit(self, peer_address: str) -> Login:
+    def admit(self, peer_address: str) -> PendingLogin:
         """Count a new connection. May dismiss another login. Raises Refused when there is no room; nothing is counted
         then."""
         self.check_open()
@@ -90,17 +90,17 @@ class Door:
             self._make_room(
                 address, iter(self._pending), f"At most {limits.logins_pending_max} clients may be logging in."
             )
-        login = Login(address)
+        login = PendingLogin(address)
         self._pending[login] = None
         self._pending_addresses[address] += 1
         self._addresses[address] += 1
         self._total += 1
         return login
 
-    def _make_room(self, address: str, others: Iterator[Login], why: str) -> None:
+    def _make_room(self, address: str, others: Iterator[PendingLogin], why: str) -> None:
         """Dismiss one of `others`, which are in the order of coming, for a newcomer from `address`. Raises Refused."""
         counts = self._pending_addresses
-        chosen: Login | None = None
+        chosen: PendingLogin | None = None
         rank = (0, False)
         for login in others:
             other = (counts[login.address], login.is_silent)
@@ -111,14 +111,14 @@ class Door:
         self.decided(chosen)
         chosen.dismiss(Refused("too-many-logins", f"{why} This one gave its place to another."))
 
-    def decided(self, login: Login) -> None:
+    def decided(self, login: PendingLogin) -> None:
         """The login has succeeded or will not any more. Idempotent."""
         if login.is_pending:
             login.is_pending = False
             del self._pending[login]
             _less(self._pending_addresses, login.address)
 
-    def leave(self, login: Login) -> None:
+    def leave(self, login: PendingLogin) -> None:
         """The connection has ended."""
         self.decided(login)
         _less(self._addresses, login.address)

@@ -19,11 +19,11 @@ from qmq.broker.broker import Broker, stopping
 from qmq.broker.consumers.outcome import Outcome
 from qmq.config import LimitSettings
 from qmq.dots import Origin
-from qmq.environment import World
-from qmq.server.clients.session import Session
+from qmq.environment import Environment
+from qmq.server.clients.session import ClientSession
 from qmq.server.commit.commits import Commits
 
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 """Between two looks at who has finished."""
 
 HAND_OVER_SECONDS = 2.0
@@ -38,51 +38,51 @@ class Links(Protocol):
     def is_handed_over(self, origin: Origin, last: int) -> bool: ...
 
 
-class DrainDesk(Protocol):
+class DrainContext(Protocol):
     """What draining needs of the node."""
 
     broker: Broker
     commits: Commits
     limits: LimitSettings
-    sessions: dict[int, Session]
-    world: World
+    sessions: dict[int, ClientSession]
+    environment: Environment
 
     def submit(self, out: Outcome) -> None: ...
-    async def all_told(self) -> None: ...
+    async def flushed(self) -> None: ...
 
 
-async def drain_clients(desk: DrainDesk) -> None:
+async def drain_clients(context: DrainContext) -> None:
     """Let all clients finish and leave, as the opening says. Returns when the last connection is closed."""
-    sessions = desk.sessions
+    sessions = context.sessions
     log.info("= draining %d connections", len(sessions))
-    out = Outcome(now_us=desk.world.now_us())
-    desk.broker.cease(out)
-    desk.submit(out)
+    out = Outcome(now_us=context.environment.now_us())
+    context.broker.cease(out)
+    context.submit(out)
     for session in sessions.values():
         session.note_stop()
-    with trio.move_on_after(desk.limits.drain_seconds):
+    with trio.move_on_after(context.limits.drain_seconds):
         while _let_go(sessions):  # noqa: ASYNC110 (the opening says why)
-            await trio.sleep(LOOK_SECONDS)
-    desk.commits.wait_for_no_room()
+            await trio.sleep(POLL_SECONDS)
+    context.commits.stop_waiting_for_space()
     left = list(sessions.values())
     unfinished = sum(session.is_busy for session in left)
     if unfinished:
-        log.warning("! %d clients have not finished in %g s", unfinished, desk.limits.drain_seconds)
+        log.warning("! %d clients have not finished in %g s", unfinished, context.limits.drain_seconds)
     for session in left:
         session.end_in_order(stopping())
     for session in left:
         await session.closed.wait()
-    await desk.all_told()
+    await context.flushed()
 
 
-async def hand_over(desk: DrainDesk, links: Links) -> None:
+async def hand_over(context: DrainContext, links: Links) -> None:
     """Wait until the peers that are linked have what this node has recorded, `HAND_OVER_SECONDS` at most."""
     with trio.move_on_after(HAND_OVER_SECONDS):
-        while not links.is_handed_over(desk.broker.origin, desk.broker.next_sequence - 1):  # noqa: ASYNC110 (likewise)
-            await trio.sleep(LOOK_SECONDS)
+        while not links.is_handed_over(context.broker.origin, context.broker.next_sequence - 1):  # noqa: ASYNC110 (likewise)
+            await trio.sleep(POLL_SECONDS)
 
 
-def _let_go(sessions: dict[int, Session]) -> bool:
+def _let_go(sessions: dict[int, ClientSession]) -> bool:
     """End those that have finished; returns whether others have not."""
     busy = False
     for session in list(sessions.values()):

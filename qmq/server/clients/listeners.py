@@ -8,8 +8,8 @@ from qmq.config import ListenerSettings
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.stomp import encode_error
-from qmq.server.clients.admission import Door
-from qmq.server.clients.session import Desk, Session
+from qmq.server.clients.admission import Admission
+from qmq.server.clients.session import ClientSession, SessionContext
 from qmq.wire.stomp import Version
 
 ACCEPT_PAUSE_SECONDS = 0.1
@@ -22,13 +22,13 @@ TURNED_AWAY_MAX = 64
 
 
 async def serve_clients(
-    desk: Desk,
+    desk: SessionContext,
     settings: ListenerSettings,
     task_status: trio.TaskStatus[tuple[tuple[str, int], Callable[[], None]]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen and serve. Started with (address, function that stops listening); sessions go on after that."""
     context = desk.certificates.for_clients(settings.tls) if settings.tls is not None else None
-    listener = await desk.world.network.listen(settings.address.host, settings.address.port, context)
+    listener = await desk.environment.network.listen(settings.address.host, settings.address.port, context)
     async with trio.open_nursery() as nursery:
         accepting = trio.CancelScope()
 
@@ -53,22 +53,22 @@ async def serve_clients(
         listener.close()
 
 
-def _begin(desk: Desk, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings) -> None:
+def _begin(desk: SessionContext, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings) -> None:
     try:
-        login = desk.door.admit(pipe.peer_address)
+        login = desk.admission.admit(pipe.peer_address)
     except Refused as refused:
         desk.refusals.note(pipe.peer_address, refused)
-        if desk.door.turning_away < TURNED_AWAY_MAX:
-            nursery.start_soon(_turn_away, desk.door, pipe, refused)
+        if desk.admission.refusing < TURNED_AWAY_MAX:
+            nursery.start_soon(_turn_away, desk.admission, pipe, refused)
         else:
             pipe.close()
         return
-    nursery.start_soon(Session(desk, pipe, listener, login).serve)
+    nursery.start_soon(ClientSession(desk, pipe, listener, login).serve)
 
 
-async def _turn_away(door: Door, pipe: Pipe, refused: Refused) -> None:
+async def _turn_away(admission: Admission, pipe: Pipe, refused: Refused) -> None:
     """Say why, briefly, and close."""
-    door.turning_away += 1
+    admission.refusing += 1
     try:
         with trio.move_on_after(REFUSED_FAREWELL_SECONDS):
             await pipe.send_all(encode_error(refused, None, Version.V12))
@@ -78,5 +78,5 @@ async def _turn_away(door: Door, pipe: Pipe, refused: Refused) -> None:
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # it left before it could be told
     finally:
-        door.turning_away -= 1
+        admission.refusing -= 1
         pipe.close()

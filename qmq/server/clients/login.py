@@ -16,9 +16,9 @@ import argon2
 import trio
 
 from qmq.config import LimitSettings, ListenerSettings, User
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import Refused
-from qmq.server.clients.password_checks import Checks
+from qmq.server.clients.password_checks import PasswordChecks
 
 REMEMBERED_LOGINS_MAX = 1024
 FAILED_LOGIN_SECONDS = 1.0
@@ -28,21 +28,21 @@ FAILED_LOGIN_SECONDS = 1.0
 class Logins:
     """The users of one node."""
 
-    def __init__(self, users: tuple[User, ...], limits: LimitSettings, world: World) -> None:
+    def __init__(self, users: tuple[User, ...], limits: LimitSettings, environment: Environment) -> None:
         self._take(users)
         self._limits = limits
-        self._world = world
-        self._checks = Checks()
+        self._environment = environment
+        self._checks = PasswordChecks()
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, None] = {}
         # Checked against when the user is unknown, so that the time taken does not tell.
-        self._nobody = _hash_of_nobody() if users else ""
+        self._nobody = _hash_of_no_user() if users else ""
         self._users: Counter[str] = Counter()
 
     async def prepare(self, users: tuple[User, ...]) -> None:
         """What has to be waited for before `change` to these users."""
         if users and not self._nobody:
-            self._nobody = await self._world.run_blocking(_hash_of_nobody)
+            self._nobody = await self._environment.run_blocking(_hash_of_no_user)
 
     def change(self, users: tuple[User, ...], limits: LimitSettings) -> None:
         """From now on these users and bounds count. Whoever is in stays in."""
@@ -108,7 +108,7 @@ class Logins:
         async with self._checks.turn(address, login, gone):
             if digest in self._remembered:
                 return True  # another client of this user was checked meanwhile
-            right = await self._world.run_blocking(partial(_verify, known or self._nobody, passcode))
+            right = await self._environment.run_blocking(partial(_verify, known or self._nobody, passcode))
         if right and known is not None:
             if len(self._remembered) >= REMEMBERED_LOGINS_MAX:
                 self._remembered.clear()
@@ -117,7 +117,7 @@ class Logins:
         return False
 
 
-def _hash_of_nobody() -> str:
+def _hash_of_no_user() -> str:
     return argon2.PasswordHasher().hash(secrets.token_hex(16))
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.server.runtime.memory import give_back_memory
 
 if TYPE_CHECKING:
-    from qmq.server.clients.session import Session
+    from qmq.server.clients.session import ClientSession
 
 SHARE = 4
 """By default connections may hold one part in so many of what the machine, or the process's control group, has."""
@@ -38,21 +38,21 @@ BOUND_FILES = ("memory.max", "memory/memory.limit_in_bytes")
 """Of control groups, version 2 and 1."""
 
 
-class BudgetDesk(Protocol):
+class BudgetContext(Protocol):
     """What counting needs of the node."""
 
-    sessions: "dict[int, Session]"
-    world: World
+    sessions: "dict[int, ClientSession]"
+    environment: Environment
 
     def alarm(self, code: str, message: str) -> None: ...
     def spawn(self, task: Callable[[], object]) -> None: ...
 
 
-class Budget:
+class MemoryBudget:
     """The sum, in `bytes`, of what each session has in its `held_bytes`."""
 
-    def __init__(self, desk: BudgetDesk, bytes_max: int) -> None:
-        self._desk = desk
+    def __init__(self, context: BudgetContext, bytes_max: int) -> None:
+        self._context = context
         self.bytes_max = bytes_max
         self._near = int(bytes_max * NEAR)
         self.bytes = 0
@@ -68,7 +68,7 @@ class Budget:
     def is_near(self) -> bool:
         return self.bytes >= self._near
 
-    def change(self, session: "Session", delta: int) -> None:
+    def change(self, session: "ClientSession", delta: int) -> None:
         """`session` holds so many bytes more, or fewer."""
         if session.finishing:
             return
@@ -81,16 +81,16 @@ class Budget:
         if self.bytes > self.bytes_max and not self._shedding:
             # Later: whoever counts is in the midst of something.
             self._shedding = True
-            self._desk.spawn(self._shed)
+            self._context.spawn(self._shed)
 
-    def forget(self, session: "Session") -> None:
+    def forget(self, session: "ClientSession") -> None:
         """It is ending, and lets go of what it holds."""
         self.bytes -= session.held_bytes
         session.held_bytes = 0
         self._look()
         if self._peak - self.bytes > TRIM_BYTES and not self._trimming:
             self._trimming = True
-            self._desk.spawn(self._trim)
+            self._context.spawn(self._trim)
 
     async def room(self) -> None:
         """Wait until the bound is not near. No checkpoint when it is not."""
@@ -110,7 +110,7 @@ class Budget:
         await trio.sleep(TRIM_SECONDS)
         self._peak = self.bytes
         self._trimming = False
-        await self._desk.world.run_blocking(give_back_memory)
+        await self._context.environment.run_blocking(give_back_memory)
 
     async def _shed(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -119,10 +119,10 @@ class Budget:
 
     def _end_largest(self) -> None:
         """End connections until the bound is not near."""
-        for session in sorted(self._desk.sessions.values(), key=lambda one: one.held_bytes, reverse=True):
+        for session in sorted(self._context.sessions.values(), key=lambda one: one.held_bytes, reverse=True):
             if not self.is_near or not session.held_bytes:
                 break
-            self._desk.alarm(
+            self._context.alarm(
                 "memory", "connections held three quarters of memory_bytes_max or more; the largest were ended"
             )
             self.ended += 1

@@ -32,7 +32,7 @@ def count_nothing(delta: int) -> None:
     """In place of the count of a session that has ended, or is not counted."""
 
 
-class Outbox:
+class ClientOutbox:
     """Whole frames in, bytes out, in order.
 
     `start` starts a task in the session's nursery. `size` counts bytes accepted and not yet with the kernel; `grew` is

@@ -32,7 +32,7 @@ class _Waiting:
         self.granted = trio.Event()
 
 
-class Checks:
+class PasswordChecks:
     """The turns of one node."""
 
     def __init__(self) -> None:

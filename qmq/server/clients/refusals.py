@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from qmq.errors import ProtocolError, Refused
-from qmq.server.runtime.heartbeats import Beats
+from qmq.server.runtime.heartbeats import Heartbeats
 
 SUM_SECONDS: Final = 60.0
 USER_CHARACTERS_MAX: Final = 128
@@ -31,7 +31,7 @@ class _Counted:
 class Refusals:
     """What one node has refused of late."""
 
-    def __init__(self, beats: Beats) -> None:
+    def __init__(self, beats: Heartbeats) -> None:
         self._beats = beats
         # By reason: the codes of errors before login, and one more for each user of the configuration.
         self._reasons: dict[str, _Counted] = {}

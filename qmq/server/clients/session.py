@@ -13,25 +13,25 @@ from typing import Protocol
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.outcome import TOIL_MAX, Outcome
-from qmq.broker.consumers.session import Session as Client
+from qmq.broker.consumers.outcome import COST_MAX, Outcome
+from qmq.broker.consumers.session import ClientState as Client
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.config import LimitSettings, ListenerSettings
-from qmq.environment import Pipe, World
+from qmq.environment import Environment, Pipe
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError, StorageError
 from qmq.gateways.headers import window
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway, encode_error
-from qmq.server.clients.admission import Door, Login
+from qmq.server.clients.admission import Admission, PendingLogin
 from qmq.server.clients.login import Logins
-from qmq.server.clients.memory_budget import Budget
-from qmq.server.clients.outbox import Outbox
+from qmq.server.clients.memory_budget import MemoryBudget
+from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
-from qmq.server.peers.answers import Answer
-from qmq.server.peers.dedup_query import Retries
+from qmq.server.peers.answers import ControlResponse
+from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.runtime.certificates import Certificates
-from qmq.server.runtime.heartbeats import Beats
+from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.runtime.latch import Latch
 from qmq.wire.stomp import (
     HEARTBEAT,
@@ -51,13 +51,13 @@ CONTROL = "/control/"
 READ_BYTES_MAX = 65536
 REPLY_KEY_BITS = 64
 
-SECOND_LOOK_SECONDS = 0.25
+SECOND_POLL_SECONDS = 0.25
 """A client that seems silent gets this much longer: a process that was stopped must read before it judges."""
 
 log = logging.getLogger("qmq.session")
 
 
-class Desk(Protocol):
+class SessionContext(Protocol):
     """What a session needs of its node."""
 
     broker: Broker
@@ -65,15 +65,15 @@ class Desk(Protocol):
     limits: LimitSettings
     wire_limits: Limits
     caches: HeadCaches
-    door: Door
+    admission: Admission
     logins: Logins
     refusals: Refusals
-    beats: Beats
-    budget: Budget
-    retries: Retries
-    world: World
+    beats: Heartbeats
+    memory_budget: MemoryBudget
+    dedup_query: DedupQuery
+    environment: Environment
     certificates: Certificates
-    sessions: "dict[int, Session]"
+    sessions: "dict[int, ClientSession]"
     software: str
 
     def alarm(self, code: str, message: str) -> None:
@@ -85,13 +85,13 @@ class Desk(Protocol):
     async def slot(self, session: int, *, asks: bool = False) -> None:
         """Wait until `session` may decide something; who only `asks` waits for no room on a disk or in memory."""
 
-    def once_told(self, session: int, do: Callable[[], None]) -> None:
+    def after_delivery(self, session: int, do: Callable[[], None]) -> None:
         """Call `do` when all topic messages that `session` sent are told."""
 
-    async def all_told(self) -> None:
+    async def flushed(self) -> None:
         """Wait until everything that is decided now is told."""
 
-    async def answer(self, user: str | None, headers: Mapping[str, str]) -> Answer:
+    async def answer(self, user: str | None, headers: Mapping[str, str]) -> ControlResponse:
         """Answer a question to the node, or to the mesh. Raises Refused. May take seconds."""
 
     def check_right(self, user: str | None, destination: str) -> None:
@@ -104,11 +104,11 @@ class Desk(Protocol):
         """A number never used before in this process."""
 
 
-class Session:
+class ClientSession:
     """One connection. `version` is the STOMP version agreed; until login it is 0 and nothing is told."""
 
-    def __init__(self, desk: Desk, pipe: Pipe, listener: ListenerSettings, login: Login) -> None:
-        self.id = desk.new_session_id()
+    def __init__(self, context: SessionContext, pipe: Pipe, listener: ListenerSettings, login: PendingLogin) -> None:
+        self.id = context.new_session_id()
         self.version = Version.V10
         self.user: str | None = None
         self.finishing = False
@@ -118,7 +118,7 @@ class Session:
         self.closed = Latch()
         self.unsettled: list[Delivery] = []
         """Told to `auto` subscriptions and not yet with the kernel."""
-        self.held_back: deque[tuple[Subscription, list[Delivery]]] | None = None
+        self.deferred: deque[tuple[Subscription, list[Delivery]]] | None = None
         """In flight to this client and not encoded before it has read what waits; None for nothing."""
         self.buffered: deque[Subscription] | None = None
         """Subscriptions of this client in whose declared buffer something waits, or None; `Buffers` serves them by
@@ -126,12 +126,12 @@ class Session:
         self.buffered_bytes = 0
         self.held_bytes = 0
         """What it makes the node hold, as the Budget counts it."""
-        self._desk = desk
+        self._context = context
         self._pipe = pipe
         self.listener = listener
         self._login = login
         login.dismiss = self._dismiss
-        self._connection = Connection(Role.SERVER, desk.wire_limits, desk.caches, gathers=True)
+        self._connection = Connection(Role.SERVER, context.wire_limits, context.caches, gathers=True)
         self._gateway: StompGateway | None = None
         self._nursery: trio.Nursery | None = None
         self._checking = trio.CancelScope()
@@ -150,7 +150,7 @@ class Session:
         # What of `held_bytes` comes of what the client said, and whether that grew with its last words.
         self._said_bytes = 0
         self._grows = False
-        self.outbox = Outbox(pipe, self._start, self._grew)
+        self.outbox = ClientOutbox(pipe, self._start, self._grew)
 
     @property
     def keep_open(self) -> bool:
@@ -167,13 +167,13 @@ class Session:
 
     async def serve(self) -> None:
         """Serve until either side is done, then close. Never raises Exception."""
-        desk = self._desk
+        context = self._context
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:
-                    self._deadline = desk.beats.watch(
-                        trio.current_time() + desk.limits.login_seconds, self._check_login
+                    self._deadline = context.beats.watch(
+                        trio.current_time() + context.limits.login_seconds, self._check_login
                     )
                     await self._receive_until_end()
                     self._reader_done.set()
@@ -197,7 +197,7 @@ class Session:
             self._end()
 
     def _grew(self, delta: int) -> None:
-        self._desk.budget.change(self, delta)
+        self._context.memory_budget.change(self, delta)
 
     def _count(self) -> None:
         """Count what the client has said and the node still holds."""
@@ -206,35 +206,35 @@ class Session:
             held += self._client.held_bytes + self._client.asked_bytes
         if held != self._said_bytes:
             self._grows = held > self._said_bytes
-            self._desk.budget.change(self, held - self._said_bytes)
+            self._context.memory_budget.change(self, held - self._said_bytes)
             self._said_bytes = held
 
     def _release(self) -> None:
         """What the client has goes back, however long its connection still stands."""
         self._client = None
         self._connection.forget()
-        if self.id in self._desk.broker.sessions:
-            out = Outcome(now_us=self._desk.world.now_us())
-            self._desk.broker.close_session(self.id, out)
-            self._desk.submit(out)
+        if self.id in self._context.broker.sessions:
+            out = Outcome(now_us=self._context.environment.now_us())
+            self._context.broker.close_session(self.id, out)
+            self._context.submit(out)
 
     def _end(self) -> None:
         """Take this client out of everything."""
-        desk = self._desk
+        context = self._context
         self.finishing = True
-        desk.budget.forget(self)
-        desk.beats.forget(self._deadline)
+        context.memory_budget.forget(self)
+        context.beats.forget(self._deadline)
         if self._gateway is not None:
-            del desk.sessions[self.id]
+            del context.sessions[self.id]
             self._release()
         # What it set off may take the node longer than its connection lasted: it must not connect again for more.
-        desk.once_told(self.id, self._give_up_place)
+        context.after_delivery(self.id, self._give_up_place)
         self._nursery = None
         self.closed.set()
 
     def _give_up_place(self) -> None:
-        self._desk.door.leave(self._login)
-        self._desk.logins.leave(self.user)
+        self._context.admission.leave(self._login)
+        self._context.logins.leave(self.user)
         # It holds this session, which would wait for the collector with all that its client has made it hold.
         del self._login.dismiss
 
@@ -242,11 +242,11 @@ class Session:
         """Read until the client has ended its half. Once the session is ending, what comes is thrown away: closing
         with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset).
         """
-        pipe, connection, desk = self._pipe, self._connection, self._desk
+        pipe, connection, context = self._pipe, self._connection, self._context
         while True:
-            if self._grows and desk.budget.is_near:
+            if self._grows and context.memory_budget.is_near:
                 self._waits_for_slot = True
-                await desk.budget.room()
+                await context.memory_budget.room()
                 self._waits_for_slot = False
             data = self._ahead or await pipe.receive_some(READ_BYTES_MAX)
             self._ahead = b""
@@ -265,7 +265,7 @@ class Session:
                     self.finish()
                     continue
             self._waits_for_slot = True
-            await desk.slot(self.id, asks=_only_ask(frames))
+            await context.slot(self.id, asks=_only_ask(frames))
             self._waits_for_slot = False
             if self._ending or self.finishing:
                 continue
@@ -275,7 +275,7 @@ class Session:
                     if self._gateway.goes_on:
                         left = await self._go_on(self._gateway, left)
                         continue
-                    keys = self._gateway.repeats.unsure(left, desk.world.now_us())
+                    keys = self._gateway.repeats.unsure(left, context.environment.now_us())
                     if keys is None:
                         left = await self._answer_first(self._gateway, left)
                     else:
@@ -292,22 +292,22 @@ class Session:
         await trio.lowlevel.checkpoint()
         if self._toils:
             # What followers of a fanout select from must not gather in front of one commit.
-            await self._desk.all_told()
-        await self._desk.slot(self.id)
+            await self._context.flushed()
+        await self._context.slot(self.id)
         self._waits_for_slot = False
         return [] if self._ending or self.finishing else self._decide(gateway, frames)
 
     async def _answer_first(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
         """Answer the question that `frames` begin with, then obey the others; this client waits that long, in order."""
-        desk = self._desk
-        question = frames[0]
-        answer: Answer | Refused
+        context = self._context
+        request = frames[0]
+        answer: ControlResponse | Refused
         self._waits_for_slot = True
         try:
-            answer = await desk.answer(self.user, question.head.headers)
+            answer = await context.answer(self.user, request.head.headers)
         except Refused as refused:
             answer = refused
-        await desk.slot(self.id, asks=_only_ask(frames))
+        await context.slot(self.id, asks=_only_ask(frames))
         self._waits_for_slot = False
         if self._ending or self.finishing:
             return []
@@ -316,37 +316,37 @@ class Session:
         try:
             if isinstance(answer, Refused):
                 raise answer
-            gateway.tell_answer(question, answer.headers, answer.body, desk.world.now_us(), out)
+            gateway.send_answer(request, answer.headers, answer.body, context.environment.now_us(), out)
         except Refused as refused:
-            gateway.refuse(refused, question.receipt, out)
+            gateway.refuse(refused, request.receipt, out)
         self._submit(gateway, out)
         return [] if self._ending else self._decide(gateway, frames[1:])
 
     async def _ask_about(self, gateway: StompGateway, keys: list[bytes], frames: list[Frame]) -> list[Frame]:
         """Ask peers whether they have what `frames` try again, then obey them; this client waits so long, in order."""
-        desk = self._desk
+        context = self._context
         self._waits_for_slot = True
-        async with desk.retries.of(keys) as elsewhere:
+        async with context.dedup_query.of(keys) as elsewhere:
             gateway.repeats.answered(keys, elsewhere)
             left = frames
             # Peers that ask about the same are answered when all of it is decided.
-            while left and gateway.repeats.unsure(left[:1], desk.world.now_us()) == []:
+            while left and gateway.repeats.unsure(left[:1], context.environment.now_us()) == []:
                 left = await self._repeat(gateway, left)
             return left
 
     async def _repeat(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
         """Answer what `frames` begin with and is appended already, then obey the others, as far as nobody else must
         answer first."""
-        desk = self._desk
+        context = self._context
         self._waits_for_slot = True
-        await desk.slot(self.id)
+        await context.slot(self.id)
         self._waits_for_slot = False
         if self._ending or self.finishing:
             return []
         out = Outcome(self.id)
-        left = gateway.repeats.answer(frames, desk.world.now_us(), out)
+        left = gateway.repeats.answer(frames, context.environment.now_us(), out)
         if out.repeats:
-            desk.submit(out)
+            context.submit(out)
         left = self._decide(gateway, left)
         while left and gateway.goes_on:
             left = await self._go_on(gateway, left)
@@ -360,13 +360,13 @@ class Session:
         left: list[Frame] = []
         try:
             if frames:
-                left = gateway.handle(frames, self._desk.world.now_us(), out)
+                left = gateway.handle(frames, self._context.environment.now_us(), out)
             if left:
                 error = None  # it comes after them
             if error is not None and not out.ending:
                 log.info("! %s %s: %s", self.id, self.peer_address, error)
                 gateway.refuse(error, self._connection.error_receipt, out)
-            self._toils = out.toil >= TOIL_MAX and bool(out.fanout_runs)
+            self._toils = out.selector_cost >= COST_MAX and bool(out.fanout_runs)
         finally:
             # Also after a bug: what was decided before it has its sequences, and the journal must not have a hole.
             if frames or error is not None:
@@ -379,15 +379,15 @@ class Session:
         That is a decision of its own: what came before it, its subscriptions still hear.
         """
         if not out.ending:
-            self._desk.submit(out)
+            self._context.submit(out)
             return
         self._ending = True
-        end = Outcome(self.id, self._desk.world.now_us())
+        end = Outcome(self.id, self._context.environment.now_us())
         end.frames, end.ending = out.frames, True
         out.frames, out.ending = [], False
-        self._desk.submit(out)
-        self._desk.broker.close_session(self.id, end, Back.LEFT if gateway.has_left else Back.RELEASED)
-        self._desk.submit(end)
+        self._context.submit(out)
+        self._context.broker.close_session(self.id, end, Back.LEFT if gateway.has_left else Back.RELEASED)
+        self._context.submit(end)
 
     def note_stop(self) -> None:
         """The node is stopping: the frame that the client is sending is the last that is waited for."""
@@ -398,7 +398,7 @@ class Session:
         """Whether the client has something in hand, or has begun something that it may end before it is let go."""
         if self._ending or self.finishing:
             return False
-        session = self._desk.broker.sessions[self.id]
+        session = self._context.broker.sessions[self.id]
         if self._waits_for_slot or self._awaits_frame or session.transactions:
             return True
         return any(subscription.in_flight for subscription in session.subscriptions.values())
@@ -408,12 +408,12 @@ class Session:
         `why` last."""
         if self._gateway is not None and not self._ending and not self.finishing:
             self._ending = True
-            out = Outcome(self.id, self._desk.world.now_us())
+            out = Outcome(self.id, self._context.environment.now_us())
             out.ending = True
             if why is not None:
                 out.frames.append(encode_error(why, None, self.version))
-            self._desk.broker.close_session(self.id, out)
-            self._desk.submit(out)
+            self._context.broker.close_session(self.id, out)
+            self._context.submit(out)
         elif not self._ending:
             self.finish()
 
@@ -421,15 +421,15 @@ class Session:
 
     async def _log_in(self, connect: Frame) -> bool:
         """Answer CONNECT; False when the client may not come in (it has been told)."""
-        desk = self._desk
+        context = self._context
         headers = connect.head.headers
         version = self._connection.version
         try:
             client_beats = parse_heartbeat(headers.get("heart-beat", "0,0"))
-            bound = window(headers, desk.limits.prefetch_max)
-            desk.door.check_open()
+            bound = window(headers, context.limits.prefetch_max)
+            context.admission.check_open()
             with self._checking:
-                self.user = await desk.logins.check(headers, self.listener, self._login.address, self._until_gone)
+                self.user = await context.logins.check(headers, self.listener, self._login.address, self._until_gone)
         except (Refused, RemoteProtocolError) as error:
             self.version = version
             if not self.finishing:
@@ -437,34 +437,34 @@ class Session:
             return False
         if self.finishing:
             return False
-        floor = desk.limits.heartbeat_floor_ms
+        floor = context.limits.heartbeat_floor_ms
         offer = (
             max(client_beats[1], floor) if client_beats[1] else 0,
             max(client_beats[0], floor) if client_beats[0] else 0,
         )
         hear_ms, send_ms = negotiate_heartbeat(client_beats, offer)
         self._beat_every = send_ms / 1000
-        self._hear_within = hear_ms / 1000 * desk.limits.heartbeat_grace
+        self._hear_within = hear_ms / 1000 * context.limits.heartbeat_grace
         self.version = version
         self._gateway = StompGateway(
             self.id,
-            desk.broker,
-            desk.rules,
+            context.broker,
+            context.rules,
             version,
             headers.get("on-error") == "keep-open",
             client_id=headers.get("client-id", ""),
             window=bound,
             user=self.user,
-            check_right=desk.check_right,
-            answers_early=desk.logins.answers_early(self.user, self.listener),
+            check_right=context.check_right,
+            answers_early=context.logins.answers_early(self.user, self.listener),
         )
-        desk.sessions[self.id] = self
-        self._client = desk.broker.open_session(self.id, desk.world.chance.getrandbits(REPLY_KEY_BITS))
-        desk.door.decided(self._login)
+        context.sessions[self.id] = self
+        self._client = context.broker.open_session(self.id, context.environment.rng.getrandbits(REPLY_KEY_BITS))
+        context.admission.decided(self._login)
         answer = [
             ("version", version.text),
-            ("server", desk.software),
-            ("session", f"{desk.broker.origin}-{self.id}"),
+            ("server", context.software),
+            ("session", f"{context.broker.origin}-{self.id}"),
             ("heart-beat", f"{offer[0]},{offer[1]}"),
         ]
         if self.user is not None:
@@ -472,9 +472,9 @@ class Session:
         self.outbox.put(encode_frame("CONNECTED", answer, version=version))
         self.outbox.flush()
         self._sent = trio.current_time()
-        desk.beats.forget(self._deadline)
+        context.beats.forget(self._deadline)
         if self._beat_every or self._hear_within:
-            self._deadline = desk.beats.watch(self._next_beat(), self._check_beats)
+            self._deadline = context.beats.watch(self._next_beat(), self._check_heartbeats)
         return True
 
     async def _until_gone(self) -> None:
@@ -491,7 +491,7 @@ class Session:
         """End this login at once: another one needs its place."""
         if not self.finishing:
             self.finishing = True
-            self._desk.refusals.note(self.peer_address, why)
+            self._context.refusals.note(self.peer_address, why)
             self._pipe.send_now(encode_error(why, None, Version.V12))
             self._pipe.close()
             self._checking.cancel()
@@ -499,14 +499,14 @@ class Session:
     def _refuse_login(
         self, error: ProtocolError | Refused, receipt: str | None = None, login: str | None = None
     ) -> None:
-        desk = self._desk
-        desk.refusals.note(self.peer_address, error, login, is_user=desk.logins.is_user(login))
+        context = self._context
+        context.refusals.note(self.peer_address, error, login, is_user=context.logins.is_user(login))
         self.outbox.put(encode_error(error, receipt, self._connection.version))
         self.outbox.flush()
 
     def _check_login(self, now: float) -> float | None:
         if self._gateway is None and not self.finishing:
-            limit = self._desk.limits.login_seconds
+            limit = self._context.limits.login_seconds
             self._refuse_login(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
             self.finish()
             self._checking.cancel()
@@ -522,8 +522,8 @@ class Session:
             times.append(self._heard + self._hear_within)
         return min(times)
 
-    def _check_beats(self, now: float) -> float | None:
-        if self.finishing or self.id not in self._desk.sessions:
+    def _check_heartbeats(self, now: float) -> float | None:
+        if self.finishing or self.id not in self._context.sessions:
             return None
         if self._waits_for_slot:
             # We are the ones who do not read.
@@ -532,8 +532,8 @@ class Session:
             # Perhaps this whole process stood still, and what the client said waits to be read.
             if self._doubted <= self._heard:
                 self._doubted = now
-            if now < self._doubted + SECOND_LOOK_SECONDS:
-                return self._doubted + SECOND_LOOK_SECONDS
+            if now < self._doubted + SECOND_POLL_SECONDS:
+                return self._doubted + SECOND_POLL_SECONDS
             log.info("! %s %s: silent for %.1f s", self.id, self.peer_address, now - self._heard)
             self.finish()
             return None
@@ -565,8 +565,8 @@ class Session:
         """Read no more; what is in the outbox gets `farewell_seconds` to leave."""
         if not self.finishing:
             self.finishing = True
-            self._desk.budget.forget(self)
-            self._desk.door.decided(self._login)
+            self._context.memory_budget.forget(self)
+            self._context.admission.decided(self._login)
             self.outbox.await_nothing()
             self.outbox.flush()
             if self._nursery is not None:
@@ -575,7 +575,7 @@ class Session:
     async def _leave(self) -> None:
         self._release()
         # A writer is never cancelled with half a frame sent while there is hope; closing is the deadline.
-        with trio.move_on_after(self._desk.limits.farewell_seconds):
+        with trio.move_on_after(self._context.limits.farewell_seconds):
             await self.outbox.drained()
             self._pipe.end_sending()
             await self._reader_done.wait()
@@ -587,13 +587,13 @@ class Session:
         return not (subscription.closed or self.finishing)
 
 
-def session_of(sessions: Mapping[int, Session], subscription: Subscription) -> Session | None:
+def session_of(sessions: Mapping[int, ClientSession], subscription: Subscription) -> ClientSession | None:
     """The session that `subscription` is still one of."""
     session = sessions.get(subscription.session)
     return session if session is not None and session.owns(subscription) else None
 
 
-async def drained(sessions: Mapping[int, Session], subscription: Subscription) -> Session | None:
+async def drained(sessions: Mapping[int, ClientSession], subscription: Subscription) -> ClientSession | None:
     """Wait until the client of `subscription` has read what came before; None when it has left."""
     session = session_of(sessions, subscription)
     if session is None:

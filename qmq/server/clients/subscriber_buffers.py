@@ -16,7 +16,7 @@ from qmq.broker.consumers.buffer import Buffer
 from qmq.broker.consumers.subscription import Subscription
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run
-from qmq.server.clients.session import Session
+from qmq.server.clients.session import ClientSession
 
 STRAIGHT_BYTES_MAX = 128 << 10
 """What may stand in the outbox of a connection before messages wait in a buffer: two reads of a busy publisher, so
@@ -25,11 +25,13 @@ that a burst does not make a client look slow that is not."""
 TURN_BYTES = 32 << 10
 
 
-class Buffers:
+class SubscriberBuffers:
     """Tells bounded subscriptions. `bytes_max` is for all buffers of one connection together; `grew` is told how much
     more or less waits in them."""
 
-    def __init__(self, bytes_max: int, grew: Callable[[Session, int], None] = lambda session, delta: None) -> None:
+    def __init__(
+        self, bytes_max: int, grew: Callable[[ClientSession, int], None] = lambda session, delta: None
+    ) -> None:
         self._bytes_max = bytes_max
         self._grew = grew
         self.told = 0
@@ -37,7 +39,7 @@ class Buffers:
         self.dropped = 0
         """Messages that subscriptions missed because they asked for that."""
 
-    def tell(self, session: Session, subscription: Subscription, rests: list[bytes]) -> None:
+    def tell(self, session: ClientSession, subscription: Subscription, rests: list[bytes]) -> None:
         """Tell messages, given from behind the subscription's prefix on. The caller flushes the outbox later.
 
         Disconnects the client when its bound is hit and it asked for that.
@@ -56,7 +58,7 @@ class Buffers:
             self.told += 1
         return None
 
-    def _wait(self, session: Session, subscription: Subscription, buffer: Buffer, rests: list[bytes]) -> None:
+    def _wait(self, session: ClientSession, subscription: Subscription, buffer: Buffer, rests: list[bytes]) -> None:
         began = not buffer
         dropped = buffer.dropped
         held = session.buffered_bytes
@@ -74,7 +76,7 @@ class Buffers:
                 session.outbox.written_hooks.append(partial(self._go_on, session, session.buffered))
             session.buffered.append(subscription)
 
-    def _go_on(self, session: Session, line: deque[Subscription]) -> None:
+    def _go_on(self, session: ClientSession, line: deque[Subscription]) -> None:
         """The outbox has become empty: let as much follow as fits, a little of each subscription by turns."""
         outbox = session.outbox
         while line:

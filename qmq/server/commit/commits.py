@@ -16,10 +16,10 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import DiskFull
 from qmq.record_codec import encode_group
-from qmq.server.runtime.disk_space import ROOM_SECONDS
+from qmq.server.runtime.disk_space import SPACE_SECONDS
 from qmq.storage.log.journal import Journal
 
 RECEIPT_BYTES = 64
@@ -33,30 +33,30 @@ def _waiting_bytes(out: Outcome) -> int:
 
 
 class Commits:
-    """The queue in front of the journal. `tell_now` and `tell_after` hand effects to sessions and
+    """The queue in front of the journal. `before_commit` and `after_commit` hand effects to sessions and
     links; `flush` sends what they put; `on_short` hears that the reserve of the disk is being used."""
 
     def __init__(
         self,
         journal: Journal,
         broker: Broker,
-        world: World,
+        environment: Environment,
         *,
         pending_bytes_max: int,
-        tell_now: Callable[[Outcome], None],
-        tell_after: Callable[[list[Outcome], int], None],
+        before_commit: Callable[[Outcome], None],
+        after_commit: Callable[[list[Outcome], int], None],
         flush: Callable[[], None],
         on_short: Callable[[], None],
     ) -> None:
         self._journal = journal
         self._broker = broker
-        self._world = world
+        self._environment = environment
         self._pending_bytes_max = pending_bytes_max
-        self._tell_now = tell_now
-        self._tell_after = tell_after
+        self._before_commit = before_commit
+        self._after_commit = after_commit
         self._flush = flush
         self._on_short = on_short
-        self._waits_for_room = True
+        self._waits_for_space = True
         self.is_stuck = False
         """What waits finds no room, not even in the reserve."""
         self._waiting: list[Outcome] = []
@@ -70,7 +70,7 @@ class Commits:
         self._told = 0
         self._stopping = False
         self.pending_bytes = 0
-        self.told_end = journal.end
+        self.committed_end = journal.end
         """Journal position up to which everything is durable (as `sync` asks) and told."""
         self.groups = 0
         self.records = 0
@@ -92,11 +92,11 @@ class Commits:
             self.pending_bytes += _waiting_bytes(out)
             self._submitted += 1
             self._work.set()
-        self._tell_now(out)
+        self._before_commit(out)
         if waits and out.has_answers:
             self._unanswered[out.session] = self._unanswered.get(out.session, 0) + 1
         if not waits:
-            self._tell_after([out], self.told_end)
+            self._after_commit([out], self.committed_end)
         self._flush()
 
     async def run(self) -> None:
@@ -117,9 +117,9 @@ class Commits:
 
     async def _commit(self, group: list[Outcome]) -> None:
         batches = encode_group(self._broker.origin, group)
-        begin = self.told_end
+        begin = self.committed_end
         if batches:
-            self.told_end = await self._append(batches)
+            self.committed_end = await self._append(batches)
             self.groups += 1
         for out in group:
             self.records += len(out.records)
@@ -135,7 +135,7 @@ class Commits:
                     self._unanswered[out.session] = left
                 else:
                     del self._unanswered[out.session]
-        self._tell_after(group, begin)
+        self._after_commit(group, begin)
         self._flush()
         self._told += len(group)
         self._progress.set()
@@ -147,29 +147,29 @@ class Commits:
         while True:
             try:
                 with trio.CancelScope(shield=True):
-                    end = await self._world.run_commit(append)
+                    end = await self._environment.run_commit(append)
             except DiskFull:
-                if not self._waits_for_room:
+                if not self._waits_for_space:
                     raise
                 self.is_stuck = True
                 self._on_short()
-                await trio.sleep(ROOM_SECONDS)
+                await trio.sleep(SPACE_SECONDS)
             else:
                 self.is_stuck = False
                 if self._journal.is_short:
                     self._on_short()
                 return end
 
-    def wait_for_no_room(self) -> None:
+    def stop_waiting_for_space(self) -> None:
         """The node ends: what finds no room from now on is not tried again."""
-        self._waits_for_room = False
+        self._waits_for_space = False
 
     async def grew(self, position: int) -> None:
         """Wait until something durable lies beyond `position`."""
-        while self.told_end <= position:
+        while self.committed_end <= position:
             await self._progress.wait()
 
-    async def all_told(self) -> None:
+    async def flushed(self) -> None:
         """Wait until everything submitted before this call is told."""
         target = self._submitted
         while self._told < target:

@@ -1,7 +1,7 @@
 """Answers on their way to their sessions: held back while too few other disks have what they are about.
 
-`Copies` decides; here are the clock, the bound that makes a fast sender wait, and the hand-over. What a peer's report
-frees is told at the next flush and not at once, because the report comes in the midst of another decision.
+`ReplicaAcks` decides; here are the clock, the bound that makes a fast sender wait, and the hand-over. What a peer's
+report frees is told at the next flush and not at once, because the report comes in the midst of another decision.
 """
 
 import logging
@@ -15,8 +15,8 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
 from qmq.errors import Refused
 from qmq.gateways.stomp import encode_error
-from qmq.server.commit.replica_acks import WAITING_BYTES_MAX, Answer, Copies, answers_of
-from qmq.server.runtime.heartbeats import Beats
+from qmq.server.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks, answers_of
+from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.wire.stomp import Version, encode_frame
 
 log = logging.getLogger("qmq.receipts")
@@ -38,10 +38,10 @@ class Receipts:
 
     def __init__(
         self,
-        copies: Copies,
-        beats: Beats,
+        copies: ReplicaAcks,
+        beats: Heartbeats,
         *,
-        say: Callable[[Answer], None],
+        say: Callable[[PendingReceipt], None],
         flush: Callable[[], None],
         refuses: bool = False,
     ) -> None:
@@ -50,7 +50,7 @@ class Receipts:
         self._say = say
         self._flush = flush
         self._refuses = refuses
-        self._freed: list[Answer] = []
+        self._freed: list[PendingReceipt] = []
         self._watched = -1
         self._due = math.inf
         self.interest: Interest | None = None
@@ -63,7 +63,7 @@ class Receipts:
 
     def tell(self, out: Outcome) -> None:
         """Answer the session of `out`, whose records are durable here: now, or when its copies are made."""
-        self.tell_freed()
+        self.send_freed()
         now = trio.current_time()
         for answer in answers_of(out):
             if answer.level == HEARD and self.interest is not None:
@@ -73,13 +73,13 @@ class Receipts:
                 self._say(answer)
         self._watch()
 
-    def tell_early(self, out: Outcome) -> None:
+    def send_early(self, out: Outcome) -> None:
         """Tell those receipts of `out` that wait for nothing; they must be its first, and nothing may wait before."""
         if out.levels[0] != (0, ACCEPTED) or self._copies.holds(out.session):
             return
-        self.tell_freed()
+        self.send_freed()
         count = out.levels[1][0] if len(out.levels) > 1 else len(out.receipts)
-        self._say(Answer(out.session, out.receipts[:count]))
+        self._say(PendingReceipt(out.session, out.receipts[:count]))
         out.receipts = out.receipts[count:]
         out.levels = [(begin - count, level) for begin, level in out.levels[1:]]
 
@@ -103,7 +103,7 @@ class Receipts:
         if self.interest is not None:
             self._freed += self._copies.heard(self.interest.interest_confirmed)
 
-    def tell_freed(self) -> None:
+    def send_freed(self) -> None:
         """Put what reports of peers have freed."""
         if self._freed:
             freed, self._freed = self._freed, []
@@ -112,7 +112,7 @@ class Receipts:
             self._room.set()
             self._room = trio.Event()
 
-    def mark_short(self, answer: Answer, version: Version, keep_open: bool) -> None:
+    def mark_short(self, answer: PendingReceipt, version: Version, keep_open: bool) -> None:
         """Turn the receipts of an answer that has too few copies into frames that say so.
 
         Where that is refused they are ERRORs, and the first one ends a session that does not stay open after it.
@@ -159,7 +159,7 @@ class Receipts:
         return due
 
 
-def _shortage(answer: Answer) -> list[tuple[str, str]]:
+def _shortage(answer: PendingReceipt) -> list[tuple[str, str]]:
     """Header lines that say what was reached instead of what was asked for."""
     lines = []
     if answer.misses % QUORUM:
@@ -169,7 +169,7 @@ def _shortage(answer: Answer) -> list[tuple[str, str]]:
     return lines
 
 
-def _refusal(answer: Answer, copies: int) -> Refused:
+def _refusal(answer: PendingReceipt, copies: int) -> Refused:
     disks = f"{copies} disk{'s' if copies > 1 else ''}"
     if answer.misses < QUORUM:
         return Refused(

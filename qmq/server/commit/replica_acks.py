@@ -37,7 +37,7 @@ ANSWER_BYTES: Final = 400
 RECEIPT_BYTES: Final = 64
 
 
-class Answer:
+class PendingReceipt:
     """Something told to a session: receipts of one level, then frames, and whether it ends after them.
 
     `sequence` is the last record that it is about, or the version of what subscribers want; `owners` are those whose
@@ -93,13 +93,13 @@ class Answer:
         return ANSWER_BYTES + receipts + sum(map(len, self.frames))
 
 
-def answers_of(out: Outcome) -> list[Answer]:
+def answers_of(out: Outcome) -> list[PendingReceipt]:
     """What `out` tells its session, one Answer for each run of receipts of one level."""
-    answers: list[Answer] = []
+    answers: list[PendingReceipt] = []
     begins = out.levels if out.levels and out.levels[0][0] == 0 else [(0, FSYNC), *out.levels]
     for number, (begin, level) in enumerate(begins):
         end = begins[number + 1][0] if number + 1 < len(begins) else len(out.receipts)
-        answer = Answer(out.session, out.receipts[begin:end], level=disks_of(level), sequence=out.sequence)
+        answer = PendingReceipt(out.session, out.receipts[begin:end], level=disks_of(level), sequence=out.sequence)
         if level >= QUORUM:
             answer.owners = out.owners or ()
         answers.append(answer)
@@ -122,22 +122,22 @@ class Probe:
         self.until = until
 
 
-class Line:
+class WaitingLine:
     """Answers that wait for the same, in the order of records. With a `probe` it is short: nobody waits."""
 
     __slots__ = ("probe", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Answer] = deque()
+        self.waiting: deque[PendingReceipt] = deque()
         self.probe: Probe | None = None
 
 
-def nobody_knows(owner: str, marks: Mapping[str, int]) -> int:
+def is_unknown_to_all(owner: str, marks: Mapping[str, int]) -> int:
     """Without takeover there are no servers to ask."""
     return 0
 
 
-class Copies:
+class ReplicaAcks:
     """Answers that wait for the disks of `peers`, for `seconds` at most, or for their word, for `heard_seconds`.
 
     `settled_through(owner, marks)` says up to which record settles of that owner's messages will not be forgotten, when
@@ -149,20 +149,20 @@ class Copies:
         peers: Iterable[str],
         seconds: float,
         heard_seconds: float = 1.0,
-        settled_through: Callable[[str, Mapping[str, int]], int] = nobody_knows,
+        settled_through: Callable[[str, Mapping[str, int]], int] = is_unknown_to_all,
     ) -> None:
         self._marks: dict[str, int] = dict.fromkeys(peers, 0)
         self._seconds = seconds
         self._heard_seconds = heard_seconds
         self._settled_through = settled_through
         # Those of the level HEARD, in the order of versions.
-        self._unheard: deque[Answer] = deque()
+        self._unheard: deque[PendingReceipt] = deque()
         # By level: how far so many peers have our records, and who waits for that.
         self._through = [0] * (REPLICAS_MAX + 1)
-        self._levels = [Line() for _ in range(REPLICAS_MAX + 1)]
+        self._levels = [WaitingLine() for _ in range(REPLICAS_MAX + 1)]
         # By owner, where somebody waits or it is short.
-        self._owners: dict[str, Line] = {}
-        self._lines: dict[int, deque[Answer]] = {}
+        self._owners: dict[str, WaitingLine] = {}
+        self._lines: dict[int, deque[PendingReceipt]] = {}
         self._last = 0
         self.waiting_bytes = 0
 
@@ -190,7 +190,7 @@ class Copies:
         """Whether something of this session waits, so that all it asks later waits behind."""
         return session in self._lines
 
-    def ask(self, answer: Answer, now: float) -> bool:
+    def ask(self, answer: PendingReceipt, now: float) -> bool:
         """Take an answer, in the order of records; True when it may be told at once.
 
         One of the level HEARD comes with `waits` 0 when everyone has confirmed its version, else with 1.
@@ -203,7 +203,7 @@ class Copies:
             self._wait_in(self._levels[level], answer, level, now)
         for owner in answer.owners:
             if answer.sequence > self._settled_through(owner, self._marks):
-                self._wait_in(self._owners.setdefault(owner, Line()), answer, QUORUM, now)
+                self._wait_in(self._owners.setdefault(owner, WaitingLine()), answer, QUORUM, now)
         session_line = self._lines.get(answer.session)
         if session_line is None:
             if not answer.waits:
@@ -213,36 +213,36 @@ class Copies:
         self.waiting_bytes += answer.bytes
         return False
 
-    def peer_durable(self, peer: str, sequence: int, now: float) -> list[Answer]:
+    def peer_durable(self, peer: str, sequence: int, now: float) -> list[PendingReceipt]:
         """`peer` has our records up to there, and no more: its disk may be a new one. Returns what may be told."""
         self._marks[peer] = sequence
         self._reckon()
-        freed: list[Answer] = []
+        freed: list[PendingReceipt] = []
         for level in range(1, len(self._marks) + 1):
             self._advance(self._levels[level], self._through[level], now, freed)
         if self._owners:
             freed += self.terms_changed(now)
         return freed
 
-    def terms_changed(self, now: float) -> list[Answer]:
+    def terms_changed(self, now: float) -> list[PendingReceipt]:
         """Who serves whom, or who has promised what, may be known better. Returns what may be told."""
-        freed: list[Answer] = []
+        freed: list[PendingReceipt] = []
         for owner, line in list(self._owners.items()):
             self._advance(line, self._settled_through(owner, self._marks), now, freed)
             if not line.waiting and line.probe is None:
                 del self._owners[owner]
         return freed
 
-    def heard(self, version: int) -> list[Answer]:
+    def heard(self, version: int) -> list[PendingReceipt]:
         """Every peer that can be reached has confirmed that version. Returns what may be told."""
-        freed: list[Answer] = []
+        freed: list[PendingReceipt] = []
         while self._unheard and self._unheard[0].sequence <= version:
             self._let_go(self._unheard.popleft(), freed)
         return freed
 
-    def expire(self, now: float) -> list[Answer]:
+    def expire(self, now: float) -> list[PendingReceipt]:
         """Free what has waited long enough. Returns what may be told."""
-        freed: list[Answer] = []
+        freed: list[PendingReceipt] = []
         while self._unheard and self._unheard[0].deadline <= now:
             answer = self._unheard.popleft()
             answer.marks = (*answer.marks, PARTIAL)
@@ -263,7 +263,7 @@ class Copies:
         deadlines = [waiting[0].deadline for waiting in (*lines, self._unheard) if waiting]
         return min(deadlines) if deadlines else None
 
-    def _wait_in(self, line: Line, answer: Answer, what: int, now: float) -> None:
+    def _wait_in(self, line: WaitingLine, answer: PendingReceipt, what: int, now: float) -> None:
         """Let an answer wait, or mark it when nobody waits for this."""
         self._last = max(self._last, answer.sequence)
         if line.probe is None:
@@ -275,7 +275,7 @@ class Copies:
             line.probe = self._new_probe(now)
         self._mark(answer, what)
 
-    def _advance(self, line: Line, through: int, now: float, freed: list[Answer]) -> None:
+    def _advance(self, line: WaitingLine, through: int, now: float, freed: list[PendingReceipt]) -> None:
         """What this line waits for has come up to the record `through`."""
         waiting = line.waiting
         while waiting and waiting[0].sequence <= through:
@@ -288,18 +288,18 @@ class Copies:
             elif through < self._last:
                 line.probe = self._new_probe(now)
 
-    def _run_short(self, line: Line, what: int, now: float, freed: list[Answer]) -> None:
+    def _run_short(self, line: WaitingLine, what: int, now: float, freed: list[PendingReceipt]) -> None:
         line.probe = self._new_probe(now)
         while line.waiting:
             answer = line.waiting.popleft()
             self._mark(answer, what)
             self._let_go(answer, freed)
 
-    def _mark(self, answer: Answer, what: int) -> None:
+    def _mark(self, answer: PendingReceipt, what: int) -> None:
         answer.copies = 1 + sum([mark >= answer.sequence for mark in self._marks.values()])
         answer.misses |= what
 
-    def _let_go(self, answer: Answer, freed: list[Answer]) -> None:
+    def _let_go(self, answer: PendingReceipt, freed: list[PendingReceipt]) -> None:
         """One of the things that it waits for needs no more waiting."""
         answer.waits -= 1
         if answer.waits:

@@ -16,24 +16,24 @@ from typing import Final, Protocol
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.outcome import TURN_TOIL
+from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import select_within
 from qmq.dots import Dot
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import LogBroken, Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.record_codec import Replay
 from qmq.server.checkpoint.checkpoints import Checkpoints
-from qmq.server.clients.session import Session, drained, session_of
+from qmq.server.clients.session import ClientSession, drained, session_of
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.store import Store
 from qmq.wire.stomp import encode_headers
 
 PAGE_ROWS: Final = 200
 """Of one page, or fewer where they are large."""
-TOLD_BYTES: Final = 256 << 10
+REPORT_BYTES: Final = 256 << 10
 """Bodies, more or less, between two looks whether the client has read what came before."""
 AT_ONCE: Final = 4
 """Browsers that read the disk at the same time; others wait for their turn, but for no slow client."""
@@ -43,29 +43,29 @@ END_ID: Final = "browser-end"
 log = logging.getLogger("qmq.browsing")
 
 
-class BrowseDesk(Protocol):
+class BrowseContext(Protocol):
     """What browsing needs of the node."""
 
     broker: Broker
     checkpoints: Checkpoints
     replay: Replay
-    sessions: dict[int, Session]
+    sessions: dict[int, ClientSession]
     store: Store
-    world: World
+    environment: Environment
 
     @property
     def peer_names(self) -> list[str]: ...
 
-    async def all_told(self) -> None: ...
+    async def flushed(self) -> None: ...
     def spawn(self, task: Callable[[], object]) -> None: ...
-    def look_at_damage(self) -> None: ...
+    def check_damage(self) -> None: ...
 
 
 class Browsing:
     """Serves subscriptions with `browser:true`: those of one client one after the other, in one task."""
 
-    def __init__(self, desk: BrowseDesk) -> None:
-        self._desk = desk
+    def __init__(self, context: BrowseContext) -> None:
+        self._context = context
         self._turns = trio.CapacityLimiter(AT_ONCE)
         # Session → its browsers that were not served yet.
         self._waiting: dict[int, list[Subscription]] = {}
@@ -75,7 +75,7 @@ class Browsing:
         waiting = self._waiting.get(subscription.session)
         if waiting is None:
             self._waiting[subscription.session] = [subscription]
-            self._desk.spawn(partial(self._serve, subscription.session))
+            self._context.spawn(partial(self._serve, subscription.session))
         else:
             # Whoever unsubscribes at once, again and again, must not fill the list.
             waiting[:] = [other for other in waiting if not other.closed] + [subscription]
@@ -88,50 +88,50 @@ class Browsing:
 
     async def _browse(self, subscription: Subscription) -> None:
         """Raises LogBroken when the checkpoint fails; for everything else the client pays."""
-        desk = self._desk
+        context = self._context
         try:
-            if session_of(self._desk.sessions, subscription) is None:
+            if session_of(self._context.sessions, subscription) is None:
                 return
-            await desk.all_told()
+            await context.flushed()
             async with self._turns:
-                if session_of(self._desk.sessions, subscription) is not None:
-                    await desk.checkpoints.bring_up()
-            await self._tell_all(subscription)
+                if session_of(self._context.sessions, subscription) is not None:
+                    await context.checkpoints.bring_up()
+            await self._send_all(subscription)
         except LogBroken:
             raise
         except Exception:
             log.exception("! %s cannot be browsed", subscription.destination)
-            session = desk.sessions.get(subscription.session)
+            session = context.sessions.get(subscription.session)
             if session is not None and session.owns(subscription):
                 session.evict(Refused("log-unreadable", "The queue store cannot be read now; try again later."))
 
-    async def _tell_all(self, subscription: Subscription) -> None:
-        desk = self._desk
+    async def _send_all(self, subscription: Subscription) -> None:
+        context = self._context
         queue = subscription.destination
-        now_us = desk.world.now_us()
-        nodes = [desk.broker.origin.node, *sorted(desk.peer_names)]
+        now_us = context.environment.now_us()
+        nodes = [context.broker.origin.node, *sorted(context.peer_names)]
         # When a message is due and when it has expired is told by the clock of its node.
-        times = {node: desk.broker.clocks.time_at(node, now_us) for node in nodes}
+        times = {node: context.broker.clocks.time_at(node, now_us) for node in nodes}
         async with self._turns:
-            lanes = await desk.world.run_blocking(partial(_lanes, desk.store, nodes, queue, now_us))
+            levels = await context.environment.run_blocking(partial(_levels, context.store, nodes, queue, now_us))
         if not await self._tell(subscription, self._in_memory(queue)):
             return
-        for priority, node, limit in lanes:
+        for priority, node, limit in levels:
             after: Dot | None = None
             while True:
                 # A client that does not read must not keep a page in memory besides what waits for it.
-                if await drained(self._desk.sessions, subscription) is None:
+                if await drained(self._context.sessions, subscription) is None:
                     return
-                page = partial(desk.store.queues.page, node, queue, priority, after, times[node], limit)
+                page = partial(context.store.queues.page, node, queue, priority, after, times[node], limit)
                 async with self._turns:
-                    rows: list[QueueRow] = await desk.world.run_blocking(page)
-                desk.look_at_damage()
+                    rows: list[QueueRow] = await context.environment.run_blocking(page)
+                context.check_damage()
                 if not await self._tell(subscription, self._unsettled(rows, times[node])):
                     return
                 if len(rows) < limit:
                     break
                 after = rows[-1].dot
-        session = session_of(self._desk.sessions, subscription)
+        session = session_of(self._context.sessions, subscription)
         if session is not None:
             headers = [("message-id", END_ID), ("destination", queue), ("browser", "end"), ("content-length", "0")]
             session.outbox.put(subscription.prefix + encode_headers(headers, session.version) + b"\n\0\n")
@@ -139,16 +139,16 @@ class Browsing:
 
     def _in_memory(self, name: str) -> list[Message]:
         """Messages of this node that no store has."""
-        queue = self._desk.broker.queues.by_name.get(name)
+        queue = self._context.broker.queues.by_name.get(name)
         return [] if queue is None else [message for message in queue.ready if message.sequence < 0]
 
     def _unsettled(self, rows: list[QueueRow], now_us: int) -> list[Message]:
-        desk = self._desk
-        gone = desk.broker.queues.paging.gone
+        context = self._context
+        gone = context.broker.queues.paging.gone
         waiting: list[Message] = []
         for row in rows:
             if not gone.has(row.queue, row.dot) and not 0 < row.expires_us <= now_us:
-                message = desk.replay.message_of_row(row)
+                message = context.replay.message_of_row(row)
                 if message is not None:
                     waiting.append(message)
         return waiting
@@ -162,15 +162,15 @@ class Browsing:
             wanted = []
             at = 0
             while at < len(messages):
-                at, _ = select_within(selector, messages, at, TURN_TOIL, wanted)
+                at, _ = select_within(selector, messages, at, TURN_COST, wanted)
                 await trio.lowlevel.checkpoint()
         for part in _parts(wanted):
-            session = await drained(self._desk.sessions, subscription)
+            session = await drained(self._context.sessions, subscription)
             if session is None:
                 return False
             session.outbox.put(encode_run(subscription.prefix, [tail_for(m, session.version) for m in part]))
             session.outbox.flush()
-        return session_of(self._desk.sessions, subscription) is not None
+        return session_of(self._context.sessions, subscription) is not None
 
 
 def _parts(messages: list[Message]) -> Iterator[list[Message]]:
@@ -180,7 +180,7 @@ def _parts(messages: list[Message]) -> Iterator[list[Message]]:
     for message in messages:
         part.append(message)
         size += len(message.body)
-        if size >= TOLD_BYTES:
+        if size >= REPORT_BYTES:
             yield part
             part = []
             size = 0
@@ -188,7 +188,7 @@ def _parts(messages: list[Message]) -> Iterator[list[Message]]:
         yield part
 
 
-def _lanes(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tuple[int, str, int]]:
+def _levels(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tuple[int, str, int]]:
     """In a worker thread: (priority, node, how many to read at once) of everything that waits, in the order in which it
     is told."""
     found = [
@@ -197,10 +197,10 @@ def _lanes(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tupl
         for head in store.queues.heads(node, [queue], now_us).values()
         for priority in head.priorities
     ]
-    found.sort(key=lambda lane: (-lane[0], lane[1]))
+    found.sort(key=lambda level: (-level[0], level[1]))
     return [(priority, node, limit) for priority, _, node, limit in found]
 
 
 def _rows_of_page(messages: int, body_bytes: int) -> int:
     """How many rows have about TOLD_BYTES, by their mean size."""
-    return min(PAGE_ROWS, max(1, TOLD_BYTES * messages // max(1, body_bytes)))
+    return min(PAGE_ROWS, max(1, REPORT_BYTES * messages // max(1, body_bytes)))

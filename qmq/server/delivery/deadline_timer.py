@@ -10,9 +10,9 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import Refused
-from qmq.server.clients.session import SECOND_LOOK_SECONDS, Session
+from qmq.server.clients.session import SECOND_POLL_SECONDS, ClientSession
 
 SLEEP_SECONDS_MAX = 3600.0
 """Wall clocks are set now and then: nothing is slept over for longer than this without a look."""
@@ -23,66 +23,66 @@ HELD_SECONDS = 0.1
 """Between two looks while a restarted node holds its messages back."""
 
 
-class TimeDesk(Protocol):
+class TimerContext(Protocol):
     """What keeping time needs of the node."""
 
     broker: Broker
-    sessions: dict[int, Session]
-    world: World
+    sessions: dict[int, ClientSession]
+    environment: Environment
 
     async def slot(self) -> None: ...
     def submit(self, out: Outcome) -> None: ...
 
 
-class Timekeeper:
+class DeadlineTimer:
     """Calls `Broker.tick`."""
 
-    def __init__(self, desk: TimeDesk) -> None:
-        self._desk = desk
+    def __init__(self, context: TimerContext) -> None:
+        self._context = context
         self._sleeps_until_us = 0
         self._sooner = trio.Event()
 
     def _let_go(self) -> None:
         """A client that has not read in an ack-timeout what it should have acknowledged in it, would never end."""
-        queues = self._desk.broker.queues
+        queues = self._context.broker.queues
         sessions, queues.not_reading = queues.not_reading, {}
         for session_id in sessions:
-            session = self._desk.sessions.get(session_id)
+            session = self._context.sessions.get(session_id)
             if session is not None:
                 session.evict(Refused("slow-consumer", "The client does not read what it should acknowledge in time."))
 
     def decided(self) -> None:
         """Something was decided: perhaps there is an earlier deadline now."""
-        next_us = self._desk.broker.queues.deadlines.next_us
+        next_us = self._context.broker.queues.deadlines.next_us
         if next_us and (not self._sleeps_until_us or next_us < self._sleeps_until_us):
             self._sooner.set()
 
     async def run(self) -> None:
         """Serve for ever."""
-        desk = self._desk
+        context = self._context
         while True:
             self._sooner = trio.Event()
-            next_us = self._sleeps_until_us = desk.broker.queues.deadlines.next_us
+            next_us = self._sleeps_until_us = context.broker.queues.deadlines.next_us
             if not next_us:
                 await self._sooner.wait()
                 continue
-            if desk.broker.queues.held:
+            if context.broker.queues.held:
                 # Peers may tell soon that what has expired here was settled there.
                 with trio.move_on_after(HELD_SECONDS):
                     await self._sooner.wait()
                 continue
-            seconds = (next_us - desk.world.now_us()) / 1_000_000
+            seconds = (next_us - context.environment.now_us()) / 1_000_000
             if seconds > 0:
                 with trio.move_on_after(min(max(seconds, SLEEP_SECONDS_MIN), SLEEP_SECONDS_MAX)):
                     await self._sooner.wait()
                 continue
             before = trio.current_time()
-            await desk.slot()
-            if trio.current_time() >= before + SECOND_LOOK_SECONDS:
+            await context.slot()
+            if trio.current_time() >= before + SECOND_POLL_SECONDS:
                 # Clients waited as long, and what they have sent in time is still to be read.
-                await trio.sleep(SECOND_LOOK_SECONDS)
-            out = Outcome(now_us=desk.world.now_us())
-            desk.broker.tick(out)
-            desk.submit(out)
+                await trio.sleep(SECOND_POLL_SECONDS)
+            out = Outcome(now_us=context.environment.now_us())
+            context.broker.tick(out)
+            context.submit(out)
             self._let_go()
             await trio.lowlevel.checkpoint()

@@ -12,21 +12,21 @@ from typing import Protocol
 
 import trio
 
-from qmq.broker.consumers.light_subscriptions import Hearer, Listener
-from qmq.broker.consumers.outcome import FOLLOW_TOIL_MAX, Outcome, Return
+from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
+from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome, Return
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import Selector, selected
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_deliveries, encode_run, listener_prefix, tail_for, tail_of
-from qmq.server.clients.session import Session
-from qmq.server.clients.subscriber_buffers import Buffers
+from qmq.server.clients.session import ClientSession
+from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.commit.receipts import Receipts
-from qmq.server.commit.replica_acks import Answer
-from qmq.server.delivery.fanout_subscribers import Followers
-from qmq.server.delivery.retained_delivery import RETAINED_MARK, Recalls
-from qmq.server.delivery.selector_evaluation import Selecting
+from qmq.server.commit.replica_acks import PendingReceipt
+from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
+from qmq.server.delivery.retained_delivery import RETAINED_MARK, RetainedDelivery
+from qmq.server.delivery.selector_evaluation import SelectorEvaluation
 from qmq.wire.stomp import Version, encode_frame, encode_receipts
 
 RUN_MAX = 32
@@ -49,16 +49,16 @@ class MeshTell(Protocol):
     def give_back(self, peer: str, returns: list[Return]) -> None: ...
 
 
-class Teller:
+class Dispatcher:
     """Hands effects to sessions, followers and links. `settle_written` is called with deliveries that count as
     settled because they are with the kernel (`auto` subscriptions)."""
 
     def __init__(
         self,
-        sessions: dict[int, Session],
-        followers: Followers,
-        buffers: Buffers,
-        recalls: Recalls,
+        sessions: dict[int, ClientSession],
+        followers: FanoutSubscribers,
+        buffers: SubscriberBuffers,
+        retained_delivery: RetainedDelivery,
         settle_written: Callable[[list[Delivery]], None],
         begin_time: Callable[[list[Delivery]], list[Delivery]],
         *,
@@ -71,7 +71,7 @@ class Teller:
         self._receipts = receipts
         self._followers = followers
         self._buffers = buffers
-        self._recalls = recalls
+        self._retained_delivery = retained_delivery
         self._settle_written = settle_written
         self._begin_time = begin_time
         self._spawn = spawn
@@ -79,8 +79,8 @@ class Teller:
         # Queue messages are held back long before: their consumer pays with its credit, not with its connection.
         self._queue_bytes_max = self._outbox_bytes_max // 4
         self._run_max = max(1, min(RUN_MAX, self._outbox_bytes_max // 2 // body_bytes_max))
-        self.selecting = Selecting(sessions, self._tell_topic, self.flush, spawn)
-        self._touched: dict[Session, None] = {}
+        self.selecting = SelectorEvaluation(sessions, self._send_topic, self.flush, spawn)
+        self._touched: dict[ClientSession, None] = {}
         self._written: list[Delivery] = []
         self._settling = False
         self._settles_later = False
@@ -88,21 +88,21 @@ class Teller:
         self.browse: Callable[[Subscription], None] | None = None
         self.delivered = 0
 
-    def tell_now(self, out: Outcome) -> None:
+    def before_commit(self, out: Outcome) -> None:
         """The half that needs no durability. `flush` follows."""
         if out.begins and (session := self._sessions.get(out.session)) is not None:
             session.outbox.await_answer()
         if out.levels and out.is_first:
-            self._receipts.tell_early(out)
-        for joined, since in out.recalls:
-            self._recalls.begin(joined, since)
-        if out.toil or self.selecting.behind:
+            self._receipts.send_early(out)
+        for joined, since in out.retained_delivery:
+            self._retained_delivery.begin(joined, since)
+        if out.selector_cost or self.selecting.behind:
             self.selecting.tell(out)
         else:
             for run in out.topic_runs:
-                self._tell_topic(run.subscriptions, run.messages, RETAINED_MARK if run.retained else b"")
+                self._send_topic(run.subscriptions, run.messages, RETAINED_MARK if run.retained else b"")
         for subscription, deliveries in out.deliveries_now.items():
-            self._tell_queue(subscription, deliveries)
+            self._send_queue(subscription, deliveries)
         mesh = self.mesh
         if mesh is not None:
             for peer, messages in out.peer_topics.items():
@@ -114,12 +114,12 @@ class Teller:
             for peer, returns in out.peer_returns.items():
                 mesh.give_back(peer, returns)
 
-    def tell_after(self, group: list[Outcome], begin: int) -> None:
+    def after_commit(self, group: list[Outcome], begin: int) -> None:
         """The half that is durable now; `begin` is where the group's batches start in the journal."""
         mesh = self.mesh
         is_costly = (
-            sum([out.toil for out in group if out.fanout_runs]) > FOLLOW_TOIL_MAX
-            and self._followers.toil_of(group) > FOLLOW_TOIL_MAX
+            sum([out.selector_cost for out in group if out.fanout_runs]) > FOLLOW_COST_MAX
+            and self._followers.cost_of(group) > FOLLOW_COST_MAX
         )
         for out in group:
             # First, so that a client hears what it sent right after it subscribed; `since` keeps out what came before.
@@ -131,9 +131,9 @@ class Teller:
             for run in out.fanout_runs:
                 self._followers.tell(run.destination, run.messages, begin, is_costly=is_costly)
             if out.gone:
-                self._followers.tell_gone(out.gone, out.fanout_runs)
+                self._followers.send_lost(out.gone, out.fanout_runs)
             for subscription, deliveries in out.deliveries_after.items():
-                self._tell_queue(subscription, deliveries)
+                self._send_queue(subscription, deliveries)
             if out.has_answers:
                 self._receipts.tell(out)
             if mesh is not None:
@@ -148,12 +148,12 @@ class Teller:
 
     def flush(self) -> None:
         """One send per touched client; then `auto` deliveries whose bytes have left count as settled."""
-        self._receipts.tell_freed()
+        self._receipts.send_freed()
         self._touched.update(self._followers.touched)
         self._followers.touched.clear()
-        if self._recalls.touched:
-            self._touched.update(self._recalls.touched)
-            self._recalls.touched.clear()
+        if self._retained_delivery.touched:
+            self._touched.update(self._retained_delivery.touched)
+            self._retained_delivery.touched.clear()
         touched, self._touched = self._touched, {}
         for session in touched:
             session.outbox.flush()
@@ -192,7 +192,7 @@ class Teller:
         self._settles_later = False
         self._settle_all()
 
-    def say(self, answer: Answer) -> None:
+    def say(self, answer: PendingReceipt) -> None:
         """Put an answer into the outbox of its session; `flush` follows."""
         session = self._sessions.get(answer.session)
         if session is None or session.finishing:
@@ -218,12 +218,12 @@ class Teller:
             outbox.flush()
             session.finish()
 
-    def _tell_topic(
-        self, subscriptions: tuple[Hearer, ...], messages: list[Message], mark: bytes, asked: Selector | None = None
+    def _send_topic(
+        self, subscriptions: tuple[Subscriber, ...], messages: list[Message], mark: bytes, asked: Selector | None = None
     ) -> None:
         """`messages` are what the selector `asked` wants."""
-        if self._recalls.walking:
-            self._recalls.hurry(subscriptions, messages)
+        if self._retained_delivery.walking:
+            self._retained_delivery.deliver_first(subscriptions, messages)
         encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
         for subscription in subscriptions:
             session = self._sessions.get(subscription.session)
@@ -234,7 +234,7 @@ class Teller:
             if not wanted:
                 continue
             version = session.version
-            if isinstance(subscription, Listener):
+            if isinstance(subscription, LightSubscriptions):
                 topic = messages[0].envelope.destination
                 prefix = subscription.prefixes.get(topic) or listener_prefix(version, subscription, topic)
                 if not prefix:
@@ -258,7 +258,7 @@ class Teller:
             self.delivered += len(wanted)
             self._touched[session] = None
 
-    def _tell_queue(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
+    def _send_queue(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
         session = self._sessions.get(subscription.session)
         if session is None or subscription.closed or session.finishing:
             return
@@ -270,16 +270,16 @@ class Teller:
         fits = session.outbox.size <= self._queue_bytes_max and (
             len(deliveries) <= self._run_max or body_bytes(deliveries) <= self._queue_bytes_max
         )
-        if session.held_back or not fits:
-            if session.held_back is None:
-                session.held_back = deque()
-            session.held_back.append((subscription, deliveries))
-            if len(session.held_back) == 1:
-                self._tell_held_back(session, session.held_back)
+        if session.deferred or not fits:
+            if session.deferred is None:
+                session.deferred = deque()
+            session.deferred.append((subscription, deliveries))
+            if len(session.deferred) == 1:
+                self._send_deferred(session, session.deferred)
             return
         self._put_queue(session, subscription, deliveries)
 
-    def _put_queue(self, session: Session, subscription: Subscription, deliveries: list[Delivery]) -> None:
+    def _put_queue(self, session: ClientSession, subscription: Subscription, deliveries: list[Delivery]) -> None:
         if subscription.is_timed:
             deliveries = self._begin_time(deliveries)
         session.outbox.put(encode_deliveries(subscription, deliveries, session.version))
@@ -287,32 +287,32 @@ class Teller:
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(deliveries)
 
-    def _tell_held_back(self, session: Session, held_back: deque[tuple[Subscription, list[Delivery]]]) -> None:
+    def _send_deferred(self, session: ClientSession, deferred: deque[tuple[Subscription, list[Delivery]]]) -> None:
         """Encode as much as the client's bound allows, and the rest when it has read that."""
         outbox = session.outbox
-        while held_back:
-            subscription, deliveries = held_back[0]
+        while deferred:
+            subscription, deliveries = deferred[0]
             if subscription.closed or session.finishing:
-                held_back.popleft()
+                deferred.popleft()
                 continue
             if outbox.size > self._queue_bytes_max:
                 outbox.flush()
             if outbox.size > self._queue_bytes_max:
-                outbox.written_hooks.append(partial(self._go_on, session, held_back))
+                outbox.written_hooks.append(partial(self._go_on, session, deferred))
                 return
             self._put_queue(session, subscription, deliveries[: self._run_max])
             if len(deliveries) > self._run_max:
-                held_back[0] = (subscription, deliveries[self._run_max :])
+                deferred[0] = (subscription, deliveries[self._run_max :])
             else:
-                held_back.popleft()
-        session.held_back = None
+                deferred.popleft()
+        session.deferred = None
 
-    def _go_on(self, session: Session, held_back: deque[tuple[Subscription, list[Delivery]]]) -> None:
+    def _go_on(self, session: ClientSession, deferred: deque[tuple[Subscription, list[Delivery]]]) -> None:
         self._touched[session] = None
-        self._tell_held_back(session, held_back)
+        self._send_deferred(session, deferred)
         self.flush()
 
-    def _is_too_slow(self, session: Session) -> bool:
+    def _is_too_slow(self, session: ClientSession) -> bool:
         """Whether the client really does not read; it has been told then, and leaves."""
         session.outbox.flush()
         size = session.outbox.size

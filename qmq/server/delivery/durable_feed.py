@@ -15,16 +15,16 @@ from typing import Protocol
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.outcome import TURN_TOIL
+from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Ack, StartAt, Subscription
 from qmq.broker.fanouts.durable_subscriptions import Attachment, Handed
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import selects
 from qmq.dots import Dot, Origin, Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.gateways.encode import encode_handed
 from qmq.gateways.gap_notice import gap_notices
-from qmq.server.clients.session import Session
+from qmq.server.clients.session import ClientSession
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
 from qmq.storage.format.record import Record
 from qmq.storage.log.journal import Mark
@@ -39,15 +39,15 @@ REFUSED_SECONDS = 1.0
 """After a NACK, until the message is handed out again: a client that refuses everything must not turn in a circle."""
 
 
-class FeedDesk(Protocol):
+class FeedContext(Protocol):
     """What feeding needs of the node."""
 
     broker: Broker
     store: Store
-    world: World
-    sessions: dict[int, Session]
+    environment: Environment
+    sessions: dict[int, ClientSession]
 
-    def told_end(self) -> int:
+    def committed_end(self) -> int:
         """Journal position up to which everything is told."""
 
     async def journal_grew(self, position: int) -> None:
@@ -67,9 +67,9 @@ class DurableFeeds:
     """See the module's opening. `touched` collects sessions to be flushed."""
 
     def __init__(
-        self, desk: FeedDesk, buffer_bytes: int, reads: trio.CapacityLimiter, touched: dict[Session, None]
+        self, context: FeedContext, buffer_bytes: int, reads: trio.CapacityLimiter, touched: dict[ClientSession, None]
     ) -> None:
-        self._desk = desk
+        self._context = context
         self._buffer_bytes = buffer_bytes
         self._reads = reads
         self._touched = touched
@@ -85,7 +85,7 @@ class DurableFeeds:
         attachment.is_new = False
         return True
 
-    def tell(self, session: Session, attachment: Attachment, messages: Sequence[Message]) -> bool:
+    def tell(self, session: ClientSession, attachment: Attachment, messages: Sequence[Message]) -> bool:
         """Hand out `messages`; False, and nothing happened, when it has to read them instead."""
         if session.outbox.size > self._buffer_bytes or attachment.free < len(messages):
             return False
@@ -95,7 +95,7 @@ class DurableFeeds:
         self._put(session, attachment, run)
         return True
 
-    def tell_gone(self, session: Session, attachment: Attachment, gone: Sequence[Dot]) -> None:
+    def send_lost(self, session: ClientSession, attachment: Attachment, gone: Sequence[Dot]) -> None:
         """Tell that these are missing; without credit, the next message tells it."""
         if attachment.free > 0:
             run: list[Handed] = []
@@ -104,26 +104,28 @@ class DurableFeeds:
 
     def _offer(self, attachment: Attachment, message: Message, run: list[Handed]) -> None:
         """Hand out one message, if it is to be, and before it what is missing for good."""
-        durables = self._desk.broker.durables
-        if message.origin in durables.gone.ends:
+        durable_subscriptions = self._context.broker.durable_subscriptions
+        if message.origin in durable_subscriptions.gone.ends:
             reached = attachment.reached(message.origin)
-            gone = durables.gone.before(message.origin, reached, message.sequence)
+            gone = durable_subscriptions.gone.before(message.origin, reached, message.sequence)
             self._offer_gaps(attachment, gone, run)
         selector = attachment.subscription.selector
         if selector is not None and not selects(selector, message.envelope):
             attachment.skip(message)
             return
-        handed = durables.hand_out(attachment, message)
+        handed = durable_subscriptions.hand_out(attachment, message)
         if handed is not None:
             run.append(handed)
 
     def _offer_gaps(self, attachment: Attachment, gone: Sequence[Dot], run: list[Handed]) -> None:
-        broker = self._desk.broker
-        missing = broker.durables.gaps(attachment, gone)
+        broker = self._context.broker
+        missing = broker.durable_subscriptions.gaps(attachment, gone)
         for notice, claims in gap_notices(attachment.name.destination, missing):
-            run.append(broker.durables.hand_out_gap(attachment, notice, claims, broker.new_memory_sequence()))
+            run.append(
+                broker.durable_subscriptions.hand_out_gap(attachment, notice, claims, broker.new_memory_sequence())
+            )
 
-    def _put(self, session: Session, attachment: Attachment, run: list[Handed]) -> None:
+    def _put(self, session: ClientSession, attachment: Attachment, run: list[Handed]) -> None:
         if not run:
             return
         subscription = attachment.subscription
@@ -134,21 +136,21 @@ class DurableFeeds:
 
     # Credit
 
-    def look_again(self) -> None:
+    def poll_again(self) -> None:
         """Somebody has credit again, refused something, or was deleted: call after every decision."""
-        durables = self._desk.broker.durables
-        while durables.ended:
-            subscription, why = durables.ended.pop()
-            session = self._desk.sessions.get(subscription.session)
+        durable_subscriptions = self._context.broker.durable_subscriptions
+        while durable_subscriptions.ended:
+            subscription, why = durable_subscriptions.ended.pop()
+            session = self._context.sessions.get(subscription.session)
             if session is not None:
                 session.evict(why, subscription.id)
-        if durables.freed:
-            freed, durables.freed = durables.freed, {}
+        if durable_subscriptions.freed:
+            freed, durable_subscriptions.freed = durable_subscriptions.freed, {}
             for attachment in freed:
                 self.forget(attachment.subscription)
                 if attachment.again and attachment not in self._refused:
                     self._refused.add(attachment)
-                    self._desk.spawn(partial(self._hand_out_again, attachment))
+                    self._context.spawn(partial(self._hand_out_again, attachment))
 
     def forget(self, subscription: Subscription) -> None:
         """Let a reader that waits for credit look again; when its subscription has ended, it ends too."""
@@ -161,12 +163,12 @@ class DurableFeeds:
         self._refused.discard(attachment)
         session = self._session(attachment)
         if session is not None:
-            self._put(session, attachment, self._desk.broker.durables.hand_out_again(attachment))
-            self._desk.flush()
+            self._put(session, attachment, self._context.broker.durable_subscriptions.hand_out_again(attachment))
+            self._context.flush()
 
-    def _session(self, attachment: Attachment) -> Session | None:
+    def _session(self, attachment: Attachment) -> ClientSession | None:
         """Who gets it; None when nobody does any more."""
-        session = self._desk.sessions.get(attachment.subscription.session)
+        session = self._context.sessions.get(attachment.subscription.session)
         return session if session is not None and session.owns(attachment.subscription) else None
 
     # Reading
@@ -177,38 +179,40 @@ class DurableFeeds:
         True when everything was handed out that is told, in the breath in which that is so; False when nobody is
         there any more.
         """
-        desk = self._desk
+        context = self._context
         name = attachment.name.destination
         # Looked at here: the thread must not read a cursor that moves.
         vector = attachment.cursor.vector()
         async with self._reads:
-            start = partial(_start, desk.store, name, attachment.begin, begin, vector)
-            position, before, skip = await desk.world.run_blocking(start)
+            start = partial(_start, context.store, name, attachment.begin, begin, vector)
+            position, before, skip = await context.environment.run_blocking(start)
         while True:
             async with self._reads:
-                have = desk.store.journal.vector()
-                page = await desk.world.run_blocking(partial(desk.store.fanout_page, name, position, READ_BYTES))
+                have = context.store.journal.vector()
+                page = await context.environment.run_blocking(
+                    partial(context.store.fanout_page, name, position, READ_BYTES)
+                )
             if self._session(attachment) is None:
                 return False
             if attachment.begin is not None:
                 attachment.begin = None
                 before.update({origin: record.sequence for origin, record in page.rows[:skip]})
                 attachment.start_after(before)
-            whole = await self._tell_page(attachment, page, have)
+            whole = await self._send_page(attachment, page, have)
             session = self._session(attachment)
             if session is None:
                 return False
             if whole:
                 attachment.is_new = False
                 position = page.position
-                if page.at_end and position.journal_position == desk.told_end():
+                if page.at_end and position.journal_position == context.committed_end():
                     return True
             await session.outbox.drained()
             if whole and page.at_end:
                 # What was read may be appended and not told yet, in the commit that is under way.
-                await desk.journal_grew(position.journal_position - 1)
+                await context.journal_grew(position.journal_position - 1)
 
-    async def _tell_page(self, attachment: Attachment, page: FanoutPage, have: Vector) -> bool:
+    async def _send_page(self, attachment: Attachment, page: FanoutPage, have: Vector) -> bool:
         """Hand out what was read; False when some of it has to be read again, or nobody is there any more."""
         run: list[Handed] = []
         self._offer_gaps(attachment, page.dropped, run)
@@ -216,12 +220,12 @@ class DurableFeeds:
         whole = True
         index = 0
         selector = attachment.subscription.selector
-        toil = 0
+        selector_cost = 0
         while index < len(rows):
             if selector is not None:
-                toil += selector.cost
-                if toil > TURN_TOIL:
-                    toil = 0
+                selector_cost += selector.cost
+                if selector_cost > TURN_COST:
+                    selector_cost = 0
                     self._send(attachment, run)
                     run = []
                     await trio.lowlevel.checkpoint()
@@ -236,12 +240,12 @@ class DurableFeeds:
                     return False
             origin, record = rows[index]
             index += 1
-            message = self._desk.message_of(origin, record)
+            message = self._context.message_of(origin, record)
             if message is not None:
                 self._offer(attachment, message, run)
         if whole and page.at_end:
             # All that this node ever got of these origins is handed out: what is gone is missing now.
-            self._offer_gaps(attachment, self._desk.broker.durables.gone.within(have), run)
+            self._offer_gaps(attachment, self._context.broker.durable_subscriptions.gone.within(have), run)
         self._send(attachment, run)
         return whole
 
@@ -249,7 +253,7 @@ class DurableFeeds:
         session = self._session(attachment)
         if session is not None and run:
             self._put(session, attachment, run)
-            self._desk.flush()
+            self._context.flush()
 
     async def _room(self, attachment: Attachment) -> bool:
         """Wait for credit; False when nobody is there any more."""

@@ -16,19 +16,19 @@ from typing import Protocol
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.outcome import TURN_TOIL, FanoutRun, Outcome
+from qmq.broker.consumers.outcome import TURN_COST, FanoutRun, Outcome
 from qmq.broker.consumers.subscription import StartAt, Subscription
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import Selector, selected, selects
 from qmq.dots import Dot, Origin, Vector, merge
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.gateways.gap_notice import Claim, gap_notices
-from qmq.server.clients.session import Session
-from qmq.server.clients.subscriber_buffers import Buffers
+from qmq.server.clients.session import ClientSession
+from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.delivery.durable_feed import DurableFeeds
-from qmq.server.delivery.resume_vector import Heard
+from qmq.server.delivery.resume_vector import ResumeVector
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
 from qmq.storage.format.record import Record
 from qmq.storage.log.journal import Mark
@@ -41,26 +41,26 @@ READS_AT_ONCE = 4
 log = logging.getLogger("qmq.followers")
 
 
-class FollowerDesk(Protocol):
+class FanoutContext(Protocol):
     """What following needs of the node."""
 
     origin: Origin
     store: Store
-    world: World
-    sessions: dict[int, Session]
-    buffers: Buffers
+    environment: Environment
+    sessions: dict[int, ClientSession]
+    buffers: SubscriberBuffers
     broker: Broker
 
-    def told_end(self) -> int:
+    def committed_end(self) -> int:
         """Journal position up to which everything is told."""
 
     async def journal_grew(self, position: int) -> None:
         """Wait until something beyond `position` is told."""
 
-    def look_at_damage(self) -> None:
+    def check_damage(self) -> None:
         """A log could not be read: the operator must hear why."""
 
-    async def all_told(self) -> None:
+    async def flushed(self) -> None:
         """Wait until everything that is decided now is told."""
 
     def message_of(self, origin: Origin, record: Record) -> Message | None:
@@ -73,19 +73,19 @@ class FollowerDesk(Protocol):
         """Send what was put into the outboxes of `touched` sessions."""
 
 
-class Followers:
+class FanoutSubscribers:
     """Who follows which fanout live, and who is still reading."""
 
-    def __init__(self, desk: FollowerDesk, buffer_bytes: int) -> None:
-        self._desk = desk
+    def __init__(self, context: FanoutContext, buffer_bytes: int) -> None:
+        self._context = context
         self._buffer_bytes = buffer_bytes
         self._live: dict[str, dict[Subscription, None]] = {}
         self._told_group: dict[Subscription, int] = {}
         # What a resuming client has seen elsewhere and this node may yet receive: it must not be told again.
         self._ahead: dict[Subscription, Vector] = {}
         self._reads = trio.CapacityLimiter(READS_AT_ONCE)
-        self.touched: dict[Session, None] = {}
-        self.feeds = DurableFeeds(desk, buffer_bytes, self._reads, self.touched)
+        self.touched: dict[ClientSession, None] = {}
+        self.feeds = DurableFeeds(context, buffer_bytes, self._reads, self.touched)
         self.reading = 0
 
     @property
@@ -107,15 +107,15 @@ class Followers:
             self._ahead[subscription] = dict(subscription.start)
         if subscription.start == "next":
             # What was sent before it may still be on its way to the disk.
-            self._ahead[subscription] = {self._desk.origin: subscription.since}
-            self._desk.spawn(partial(self._forget_since, subscription))
+            self._ahead[subscription] = {self._context.origin: subscription.since}
+            self._context.spawn(partial(self._forget_since, subscription))
             self._go_live(subscription)
         else:
             self._read_from(subscription, None)
 
     async def _forget_since(self, subscription: Subscription) -> None:
         """Everything decided before the subscription is told: from now on it shares its encoding with the others."""
-        await self._desk.all_told()
+        await self._context.flushed()
         self._ahead.pop(subscription, None)
 
     def forget(self, ended: list[Subscription]) -> None:
@@ -128,17 +128,17 @@ class Followers:
     def _go_live(self, subscription: Subscription) -> None:
         self._live.setdefault(subscription.destination, {})[subscription] = None
 
-    def toil_of(self, group: list[Outcome]) -> int:
+    def cost_of(self, group: list[Outcome]) -> int:
         """What it costs to select from `group` for live followers: each selector is asked once about each envelope."""
         envelopes: dict[str, dict[Envelope, None]] = {}
         for out in group:
             for run in out.fanout_runs:
                 envelopes.setdefault(run.destination, {}).update({one.envelope: None for one in run.messages})
-        toil = 0
+        selector_cost = 0
         for destination, distinct in envelopes.items():
             selectors = {one.selector: None for one in self._live.get(destination, ())}
-            toil += len(distinct) * sum([one.cost for one in selectors if one is not None])
-        return toil
+            selector_cost += len(distinct) * sum([one.cost for one in selectors if one is not None])
+        return selector_cost
 
     def tell(self, destination: str, messages: list[Message], begin: int, *, is_costly: bool = False) -> None:
         """Tell live followers; `begin` is where the group of commits that these belong to starts in the journal.
@@ -152,7 +152,7 @@ class Followers:
         encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
         chosen: dict[Selector | None, list[Message]] = {None: messages}
         for subscription in list(followers):
-            session = self._desk.sessions.get(subscription.session)
+            session = self._context.sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
                 self._leave(subscription)
                 self._ahead.pop(subscription, None)
@@ -174,7 +174,7 @@ class Followers:
             if not wanted:
                 continue
             if subscription.buffer is not None:
-                self._tell_bounded(session, subscription, wanted)
+                self._send_bounded(session, subscription, wanted)
                 continue
             outbox = session.outbox
             if outbox.size > self._buffer_bytes and self._told_group.get(subscription) != begin:
@@ -200,7 +200,7 @@ class Followers:
                 data = encoded[key] = encode_run(subscription.prefix, tails)
             outbox.put(data)
 
-    def tell_gone(self, gone: list[Claim], told: list[FanoutRun]) -> None:
+    def send_lost(self, gone: list[Claim], told: list[FanoutRun]) -> None:
         """Tell live followers that keep a vector or a place what they will never get; who reads a log finds it there.
 
         `told` are messages of the same stretches.
@@ -211,11 +211,11 @@ class Followers:
                 if run.destination == destination:
                     merge(reached, {message.origin: message.sequence for message in run.messages})
             for subscription in followers:
-                session = self._desk.sessions.get(subscription.session)
+                session = self._context.sessions.get(subscription.session)
                 if session is None or not session.owns(subscription):
                     continue
                 if subscription.durable is not None:
-                    self.feeds.tell_gone(session, subscription.durable, [Dot(o, last) for o, _, last in gone])
+                    self.feeds.send_lost(session, subscription.durable, [Dot(o, last) for o, _, last in gone])
                 if not isinstance(subscription.start, dict):
                     continue
                 heard = {**reached, **self._ahead.get(subscription, {})}
@@ -224,18 +224,18 @@ class Followers:
                     session.outbox.put(encode_run(subscription.prefix, self._notices(destination, missing, session)))
                     self.touched[session] = None
 
-    def _notices(self, destination: str, missing: list[Claim], session: Session) -> list[bytes]:
+    def _notices(self, destination: str, missing: list[Claim], session: ClientSession) -> list[bytes]:
         """That these are missing, as frames without their beginning."""
-        broker = self._desk.broker
+        broker = self._context.broker
         notices = [notice for notice, _ in gap_notices(destination, missing)]
-        messages = [Message(one, b"", self._desk.origin, -broker.new_memory_sequence(), 0) for one in notices]
+        messages = [Message(one, b"", self._context.origin, -broker.new_memory_sequence(), 0) for one in notices]
         return [tail_for(message, session.version) for message in messages]
 
-    def _tell_bounded(self, session: Session, subscription: Subscription, messages: list[Message]) -> None:
+    def _send_bounded(self, session: ClientSession, subscription: Subscription, messages: list[Message]) -> None:
         """One that declared a buffer never goes back to reading: beyond its bound it misses records, or leaves."""
         if subscription in self._ahead:
             messages = [m for m in messages if self._is_news(subscription, m.origin, m.sequence)]
-        self._desk.buffers.tell(session, subscription, [tail_for(message, session.version) for message in messages])
+        self._context.buffers.tell(session, subscription, [tail_for(message, session.version) for message in messages])
         self.touched[session] = None
 
     def _is_news(self, subscription: Subscription, origin: Origin, sequence: int) -> bool:
@@ -266,12 +266,12 @@ class Followers:
     def _read_again(self, subscription: Subscription, begin: int) -> None:
         """From the group on that is being told. The journal may drop it before the reader's turn comes, and nobody
         could find out any more what this client was told before: so that is remembered now."""
-        mark = self._desk.store.journal.last_append
+        mark = self._context.store.journal.last_append
         assert mark[0] == begin, "a group is told that was not appended last"
         self._read_from(subscription, mark)
 
     def _read_from(self, subscription: Subscription, begin: Mark | None) -> None:
-        self._desk.spawn(partial(self._read, subscription, begin))
+        self._context.spawn(partial(self._read, subscription, begin))
 
     async def _read(self, subscription: Subscription, begin: Mark | None) -> None:
         """Read until the subscription has caught up or ended. Never raises Exception: its client pays for it."""
@@ -280,52 +280,52 @@ class Followers:
             await self._read_on(subscription, begin)
         except Exception:
             log.exception("! the log of %s cannot be read", subscription.destination)
-            self._desk.look_at_damage()
-            session = self._desk.sessions.get(subscription.session)
+            self._context.check_damage()
+            session = self._context.sessions.get(subscription.session)
             if session is not None and session.owns(subscription):
                 session.evict(Refused("log-unreadable", "The log of the fanout cannot be read now; try again later."))
         finally:
             self.reading -= 1
 
     async def _read_on(self, subscription: Subscription, begin: Mark | None) -> None:
-        desk = self._desk
-        store, name = desk.store, subscription.destination
+        context = self._context
+        store, name = context.store, subscription.destination
         if subscription.durable is not None:
             if await self.feeds.read(subscription.durable, begin):
                 self._go_live(subscription)
             return
         async with self._reads:
-            position, skip = await desk.world.run_blocking(partial(_start, store, subscription, begin))
-        heard: Heard | None = None
+            position, skip = await context.environment.run_blocking(partial(_start, store, subscription, begin))
+        heard: ResumeVector | None = None
         if isinstance(subscription.start, dict) and (begin is None or position.seen):
-            heard = Heard(dict(position.seen))
+            heard = ResumeVector(dict(position.seen))
         while True:
             async with self._reads:
                 have = store.journal.vector()
-                page = await desk.world.run_blocking(partial(store.fanout_page, name, position, READ_BYTES))
-            session = desk.sessions.get(subscription.session)
+                page = await context.environment.run_blocking(partial(store.fanout_page, name, position, READ_BYTES))
+            session = context.sessions.get(subscription.session)
             if session is None or not session.owns(subscription):
                 self._ahead.pop(subscription, None)
                 return
             position = page.position
-            await self._tell_page(subscription, session, page, skip, heard, have)
+            await self._send_page(subscription, session, page, skip, heard, have)
             skip = 0
-            if page.at_end and position.journal_position == desk.told_end():
+            if page.at_end and position.journal_position == context.committed_end():
                 self._forget_reached(subscription, have)
                 self._go_live(subscription)
                 return
             await session.outbox.drained()
             if page.at_end:
                 # What was read may be appended and not told yet, in the commit that is under way.
-                await desk.journal_grew(position.journal_position - 1)
+                await context.journal_grew(position.journal_position - 1)
 
-    async def _tell_page(
+    async def _send_page(
         self,
         subscription: Subscription,
-        session: Session,
+        session: ClientSession,
         page: FanoutPage,
         skip: int,
-        heard: Heard | None,
+        heard: ResumeVector | None,
         have: Vector,
     ) -> None:
         """Tell what was read, without its first `skip` rows. With `heard`, also what is missing.
@@ -334,25 +334,25 @@ class Followers:
         """
         tails: list[bytes] = []
         selector = subscription.selector
-        gone = self._desk.broker.durables.gone
+        gone = self._context.broker.durable_subscriptions.gone
 
         def miss(missing: list[Claim]) -> None:
             tails.extend(self._notices(subscription.destination, missing, session))
 
         if heard is not None:
             miss(heard.missing(page.dropped))
-        toil = 0
+        selector_cost = 0
         for origin, record in page.rows[skip:]:
             if selector is not None:
-                toil += selector.cost
-                if toil > TURN_TOIL:
-                    toil = 0
+                selector_cost += selector.cost
+                if selector_cost > TURN_COST:
+                    selector_cost = 0
                     await trio.lowlevel.checkpoint()
             if heard is not None and (missing := heard.before(origin, record.sequence, gone)):
                 miss(missing)
             if not self._is_news(subscription, origin, record.sequence):
                 continue
-            message = self._desk.message_of(origin, record)
+            message = self._context.message_of(origin, record)
             if message is not None and (selector is None or selects(selector, message.envelope)):
                 tails.append(tail_for(message, session.version))
         if heard is not None and page.at_end:

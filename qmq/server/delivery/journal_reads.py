@@ -21,9 +21,9 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.subscription import JournalSpan, Subscription
 from qmq.dots import Origin, Vector, covers
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import LogBroken, Refused
-from qmq.server.clients.session import Session, drained, session_of
+from qmq.server.clients.session import ClientSession, drained, session_of
 from qmq.storage.format.batch import BatchHead
 from qmq.storage.store import Store
 from qmq.wire.stomp import encode_headers
@@ -40,16 +40,16 @@ BATCHES_TYPE: Final = "application/x-qmq-batches"
 log = logging.getLogger("qmq.journal_reads")
 
 
-class JournalDesk(Protocol):
+class JournalContext(Protocol):
     """What this needs of the node."""
 
     origin: Origin
     broker: Broker
     store: Store
-    sessions: dict[int, Session]
-    world: World
+    sessions: dict[int, ClientSession]
+    environment: Environment
 
-    def told_end(self) -> int:
+    def committed_end(self) -> int:
         """Journal position up to which everything is told."""
 
     async def journal_grew(self, position: int) -> None:
@@ -62,32 +62,32 @@ class JournalDesk(Protocol):
 class JournalReads:
     """Serves subscriptions to `/system/journal`, each in a task of its own."""
 
-    def __init__(self, desk: JournalDesk) -> None:
-        self._desk = desk
+    def __init__(self, context: JournalContext) -> None:
+        self._context = context
         self._turns = trio.CapacityLimiter(AT_ONCE)
         self._numbers = 0
         self._readers: dict[int, JournalSpan] = {}
 
     def begin(self, subscription: Subscription) -> None:
-        self._desk.spawn(partial(self._serve, subscription))
+        self._context.spawn(partial(self._serve, subscription))
 
     async def _serve(self, subscription: Subscription) -> None:
         """Raises LogBroken when the disk fails; for everything else the client pays."""
         try:
-            await self._tell_all(subscription)
+            await self._send_all(subscription)
         except LogBroken:
             raise
         except Exception:
             log.exception("! the journal cannot be told")
-            session = session_of(self._desk.sessions, subscription)
+            session = session_of(self._context.sessions, subscription)
             if session is not None:
                 session.evict(Refused("log-unreadable", "The journal cannot be read now; try again later."))
 
-    async def _tell_all(self, subscription: Subscription) -> None:
-        desk = self._desk
+    async def _send_all(self, subscription: Subscription) -> None:
+        context = self._context
         span = subscription.start
         assert isinstance(span, JournalSpan)
-        journal = desk.store.journal
+        journal = context.store.journal
         if span.reader:
             self._note_reader(subscription.session, span)
         picture = [("content-type", "application/json"), ("journal", "picture")]
@@ -99,20 +99,20 @@ class JournalReads:
         have = dict(span.after)
         while not done:
             written = await self._read(partial(journal.read, position, READ_BYTES))
-            found = [batch for batch in written if batch[0] + batch[1].size <= desk.told_end()]
+            found = [batch for batch in written if batch[0] + batch[1].size <= context.committed_end()]
             if not found:
                 if span.until is not None and not written:
                     break  # What is still missing is not here.
                 # The picture may have named what is written and not told yet: whoever asks for that waits.
-                await desk.journal_grew(position)
-                if session_of(self._desk.sessions, subscription) is None:
+                await context.journal_grew(position)
+                if session_of(self._context.sessions, subscription) is None:
                     return
                 continue
             position = found[-1][0] + found[-1][1].size
             wanted = [data for _, head, data in found if _is_wanted(head, span)]
             if wanted and not await self._tell(subscription, [("content-type", BATCHES_TYPE)], b"".join(wanted)):
                 return
-            if session_of(self._desk.sessions, subscription) is None:
+            if session_of(self._context.sessions, subscription) is None:
                 return
             for _, head, _ in found:
                 have[head.origin] = max(have.get(head.origin, 0), head.last)
@@ -121,10 +121,10 @@ class JournalReads:
 
     def readers(self) -> dict[str, int]:
         """Names of connected readers, and how many records each has yet to read."""
-        have = self._desk.store.journal.vector()
+        have = self._context.store.journal.vector()
         behind: dict[str, int] = {}
         for session_id, span in list(self._readers.items()):
-            if session_id not in self._desk.sessions:
+            if session_id not in self._context.sessions:
                 del self._readers[session_id]
                 continue
             behind[span.reader] = sum(max(last - span.after.get(origin, 0), 0) for origin, last in have.items())
@@ -138,18 +138,18 @@ class JournalReads:
 
     async def _read(self, read: Callable[[], T]) -> T:
         async with self._turns:
-            return await self._desk.world.run_blocking(read)
+            return await self._context.environment.run_blocking(read)
 
     def _picture(self, rests: Vector) -> bytes:
-        journal = self._desk.store.journal
+        journal = self._context.store.journal
         bounds = journal.segment_bounds()
         facts = {
-            "node": self._desk.origin.node,
-            "origin": str(self._desk.origin),
-            "uuid": self._desk.store.recovered.identity.uuid,
+            "node": self._context.origin.node,
+            "origin": str(self._context.origin),
+            "uuid": self._context.store.recovered.identity.uuid,
             "vector": _plain(journal.vector()),
             "base": _plain(journal.base()),
-            "given_up": _plain(self._desk.broker.durables.given_up),
+            "given_up": _plain(self._context.broker.durable_subscriptions.given_up),
             "rests": _plain(rests),
             "bytes": journal.end - journal.start,
             "segments": [_plain(vector) for _, _, vector in bounds],
@@ -158,7 +158,7 @@ class JournalReads:
 
     async def _tell(self, subscription: Subscription, headers: list[tuple[str, str]], body: bytes) -> bool:
         """Tell one message once the client has read what came before; False when it has left."""
-        session = await drained(self._desk.sessions, subscription)
+        session = await drained(self._context.sessions, subscription)
         if session is None:
             return False
         self._numbers += 1

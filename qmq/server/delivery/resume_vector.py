@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from qmq.dots import Dot, Origin, Vector
 from qmq.gateways.gap_notice import Claim
-from qmq.lost_ranges import Gone
+from qmq.lost_ranges import LostRanges
 
 
-class Heard:
+class ResumeVector:
     """A vector that follows one subscriber through the log. Records of one origin come in order."""
 
     __slots__ = ("_last",)
@@ -25,7 +25,7 @@ class Heard:
                 self._last[origin] = through
         return missing
 
-    def before(self, origin: Origin, sequence: int, gone: Gone) -> list[Claim]:
+    def before(self, origin: Origin, sequence: int, gone: LostRanges) -> list[Claim]:
         """What is gone before the record `sequence`, which is heard now."""
         missing = self.missing(gone.before(origin, self._last.get(origin, 0), sequence))
         self._last[origin] = max(sequence, self._last.get(origin, 0))

@@ -5,8 +5,8 @@ them, a page at a time and everyone by turns, and a client that does not read wa
 outbox is never filled beyond what a bounded subscription may put there.
 
 Surprising: the subscription hears live messages while it is still being told values. A topic's value goes before its
-first live message all the same, because whoever tells live messages asks `hurry` first; and a value that was set after
-the subscription began has reached it live, so it is left out here.
+first live message all the same, because whoever tells live messages asks `deliver_first` first; and a value that was
+set after the subscription began has reached it live, so it is left out here.
 """
 
 import logging
@@ -16,16 +16,16 @@ from functools import partial
 
 import trio
 
-from qmq.broker.consumers.light_subscriptions import Hearer
-from qmq.broker.consumers.outcome import TURN_TOIL
+from qmq.broker.consumers.light_subscriptions import Subscriber
+from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import Selector, selects
-from qmq.broker.topics.retained import Retained, pattern_for
+from qmq.broker.topics.retained import RetainedValues, pattern_for
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
-from qmq.server.clients.session import Session
-from qmq.server.clients.subscriber_buffers import STRAIGHT_BYTES_MAX, Buffers
+from qmq.server.clients.session import ClientSession
+from qmq.server.clients.subscriber_buffers import STRAIGHT_BYTES_MAX, SubscriberBuffers
 from qmq.wire.stomp import Version
 
 PAGE_BYTES = 16 << 10
@@ -51,14 +51,14 @@ class _Walk:
         self.told: dict[str, None] = {}
 
 
-class Recalls:
+class RetainedDelivery:
     """Tells retained values. `spawn` runs a task in the node; `outbox_bytes_max` is every client's."""
 
     def __init__(
         self,
-        sessions: dict[int, Session],
-        retained: Retained,
-        buffers: Buffers,
+        sessions: dict[int, ClientSession],
+        retained: RetainedValues,
+        buffers: SubscriberBuffers,
         *,
         outbox_bytes_max: int,
         spawn: Callable[[Callable[[], object]], None],
@@ -70,9 +70,9 @@ class Recalls:
         self._late_bytes_max = min(STRAIGHT_BYTES_MAX - PAGE_BYTES, outbox_bytes_max // 4)
         self._ready: deque[_Walk] = deque()
         self._running = False
-        self.walking: dict[Hearer, _Walk] = {}
+        self.walking: dict[Subscriber, _Walk] = {}
         """Subscriptions that have not been told everything yet."""
-        self.touched: dict[Session, None] = {}
+        self.touched: dict[ClientSession, None] = {}
         """Whose outbox is to be flushed; the teller does it, and forgets it."""
 
     def begin(self, subscription: Subscription, since: int) -> None:
@@ -87,7 +87,7 @@ class Recalls:
             self.walking[subscription] = walk
             self._go_on(walk)
 
-    def hurry(self, subscriptions: tuple[Hearer, ...], messages: list[Message]) -> None:
+    def deliver_first(self, subscriptions: tuple[Subscriber, ...], messages: list[Message]) -> None:
         """`messages` are about to be told live: the values of their topics go first, where they are still due."""
         for subscription in subscriptions:
             walk = self.walking.get(subscription)
@@ -136,7 +136,7 @@ class Recalls:
             await trio.lowlevel.checkpoint()
             walk = self._ready.popleft()
             try:
-                self._tell_page(walk)
+                self._send_page(walk)
             except Exception:
                 log.exception("! the values of %s cannot be told", walk.subscription.destination)
                 self.walking.pop(walk.subscription, None)
@@ -145,7 +145,7 @@ class Recalls:
                     session.evict(Refused("values-untold", "The last values cannot be told now; try again later."))
         self._running = False
 
-    def _tell_page(self, walk: _Walk) -> None:
+    def _send_page(self, walk: _Walk) -> None:
         subscription = walk.subscription
         session = self._sessions.get(subscription.session)
         if session is None or not session.owns(subscription):
@@ -161,7 +161,7 @@ class Recalls:
         else:
             selector = subscription.selector
             page_bytes = (
-                PAGE_BYTES if selector is None else min(PAGE_BYTES, VALUE_BYTES_MIN * TURN_TOIL // selector.cost)
+                PAGE_BYTES if selector is None else min(PAGE_BYTES, VALUE_BYTES_MIN * TURN_COST // selector.cost)
             )
             values, position = self._retained.page(walk.pattern, walk.position, walk.since, page_bytes)
         self._tell(subscription, [value for value in values if value.envelope.destination not in walk.told])
@@ -172,7 +172,7 @@ class Recalls:
             walk.position = position
             self._ready.append(walk)
 
-    async def _wait(self, walk: _Walk, session: Session) -> None:
+    async def _wait(self, walk: _Walk, session: ClientSession) -> None:
         """Until the client has read what waits for it, or is gone."""
         await session.outbox.drained()
         self._go_on(walk)

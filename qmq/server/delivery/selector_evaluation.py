@@ -15,47 +15,49 @@ from collections.abc import Callable
 
 import trio
 
-from qmq.broker.consumers.light_subscriptions import Hearer
-from qmq.broker.consumers.outcome import TURN_TOIL, Outcome, TopicRun
+from qmq.broker.consumers.light_subscriptions import Subscriber
+from qmq.broker.consumers.outcome import TURN_COST, Outcome, TopicRun
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import Selector, select_within
 from qmq.errors import Refused
-from qmq.server.clients.session import Session
+from qmq.server.clients.session import ClientSession
 from qmq.server.delivery.retained_delivery import RETAINED_MARK
 
-TELL_TOIL = 5
+SEND_COST = 5
 """What telling one subscription costs besides, in the same unit."""
 
 log = logging.getLogger("qmq.selecting")
 
 
-Tell = Callable[[tuple[Hearer, ...], list[Message], bytes, Selector | None], None]
+Tell = Callable[[tuple[Subscriber, ...], list[Message], bytes, Selector | None], None]
 """Puts messages into the outboxes of hearers; they are what the selector wants."""
 
 
 class _Share:
     """What one run of messages is for subscriptions of one session; `at` is the first that was not looked at.
 
-    `hearers` are those that still wait, the last one first. `asker` is the session that sent them, 0 for links and the
-    node itself.
+    `subscribers` are those that still wait, the last one first. `asker` is the session that sent them, 0 for links and
+    the node itself.
     """
 
-    __slots__ = ("asker", "at", "hearers", "mark", "messages")
+    __slots__ = ("asker", "at", "subscribers", "mark", "messages")
 
-    def __init__(self, asker: int, messages: list[Message], at: int, mark: bytes, hearers: list[Hearer]) -> None:
+    def __init__(
+        self, asker: int, messages: list[Message], at: int, mark: bytes, subscribers: list[Subscriber]
+    ) -> None:
         self.asker = asker
         self.messages = messages
         self.at = at
         self.mark = mark
-        self.hearers = hearers[::-1]
+        self.subscribers = subscribers[::-1]
 
 
-class Selecting:
+class SelectorEvaluation:
     """`tell` and `flush` are the teller's; `spawn` runs a task in the node."""
 
     def __init__(
         self,
-        sessions: dict[int, Session],
+        sessions: dict[int, ClientSession],
         tell: Tell,
         flush: Callable[[], None],
         spawn: Callable[[Callable[[], object]], None],
@@ -64,9 +66,9 @@ class Selecting:
         self._tell = tell
         self._flush = flush
         self._spawn = spawn
-        self.behind: dict[Session, deque[_Share]] = {}
+        self.behind: dict[ClientSession, deque[_Share]] = {}
         """Sessions that have a line; none of them is empty."""
-        self._ready: deque[Session] = deque()
+        self._ready: deque[ClientSession] = deque()
         self._running = False
         # Asker → its shares that wait, and what is to be done when there are none any more.
         self._asked: dict[int, int] = {}
@@ -75,58 +77,58 @@ class Selecting:
 
     def tell(self, out: Outcome) -> None:
         """Tell the topics of `out` as far as TURN_TOIL goes; the rest follows by itself. The caller flushes."""
-        left = TURN_TOIL
+        left = TURN_COST
         for run in out.topic_runs:
-            left = self._tell_run(run, out.session, left)
+            left = self._send_run(run, out.session, left)
 
     async def told(self, asker: int) -> None:
         """Wait until everything is told that `asker` has set off. No checkpoint when it is."""
         while asker in self._asked:
             await self._progress.wait()
 
-    def once_told(self, asker: int, do: Callable[[], None]) -> None:
+    def after_delivery(self, asker: int, do: Callable[[], None]) -> None:
         """Call `do` when that is so, now if it is."""
         if asker in self._asked:
             self._hooks[asker] = do
         else:
             do()
 
-    def _tell_run(self, run: TopicRun, asker: int, left: int) -> int:
+    def _send_run(self, run: TopicRun, asker: int, left: int) -> int:
         messages = run.messages
         mark = RETAINED_MARK if run.retained else b""
         # Each selector is asked once for all that have the same.
-        groups: dict[Selector | None, list[Hearer]] = {}
-        late: dict[Session, list[Hearer]] = {}
-        for hearer in run.subscriptions:
-            session = self._sessions.get(hearer.session)
+        groups: dict[Selector | None, list[Subscriber]] = {}
+        late: dict[ClientSession, list[Subscriber]] = {}
+        for subscriber in run.subscriptions:
+            session = self._sessions.get(subscriber.session)
             if session is None:
                 continue
             if session in self.behind:
-                late.setdefault(session, []).append(hearer)
+                late.setdefault(session, []).append(subscriber)
             else:
-                groups.setdefault(hearer.selector, []).append(hearer)
-        partly: list[tuple[Hearer, int]] = []
+                groups.setdefault(subscriber.selector, []).append(subscriber)
+        partly: list[tuple[Subscriber, int]] = []
         for selector, group in groups.items():
             if selector is None:
                 self._tell(tuple(group), messages, mark, None)
                 continue
             wanted: list[Message] = []
-            at, toil = select_within(selector, messages, 0, left, wanted)
-            left -= toil
+            at, selector_cost = select_within(selector, messages, 0, left, wanted)
+            left -= selector_cost
             if wanted:
                 self._tell(tuple(group), wanted, mark, selector)
             if at:
-                partly += [(hearer, at) for hearer in group if at < len(messages)]
+                partly += [(subscriber, at) for subscriber in group if at < len(messages)]
             else:
-                for hearer in group:
-                    late.setdefault(self._sessions[hearer.session], []).append(hearer)
-        for hearer, at in partly:
-            self._wait(self._sessions[hearer.session], _Share(asker, messages, at, mark, [hearer]))
-        for session, hearers in late.items():
-            self._wait(session, _Share(asker, messages, 0, mark, hearers))
+                for subscriber in group:
+                    late.setdefault(self._sessions[subscriber.session], []).append(subscriber)
+        for subscriber, at in partly:
+            self._wait(self._sessions[subscriber.session], _Share(asker, messages, at, mark, [subscriber]))
+        for session, subscribers in late.items():
+            self._wait(session, _Share(asker, messages, 0, mark, subscribers))
         return left
 
-    def _wait(self, session: Session, share: _Share) -> None:
+    def _wait(self, session: ClientSession, share: _Share) -> None:
         self._asked[share.asker] = self._asked.get(share.asker, 0) + 1
         line = self.behind.get(session)
         if line is None:
@@ -141,7 +143,7 @@ class Selecting:
         """Never raises Exception: the subscriber in question pays for it."""
         while self._ready:
             await trio.lowlevel.checkpoint()
-            left = TURN_TOIL
+            left = TURN_COST
             while self._ready and left > 0:
                 session = self._ready.popleft()
                 try:
@@ -156,36 +158,36 @@ class Selecting:
             self._flush()
         self._running = False
 
-    def _serve(self, session: Session, line: deque[_Share], toil_max: int) -> int:
-        """Tell `session` the next of its line, until that has cost `toil_max`; returns what it has."""
+    def _serve(self, session: ClientSession, line: deque[_Share], cost_max: int) -> int:
+        """Tell `session` the next of its line, until that has cost `cost_max`; returns what it has."""
         spent = 0
-        while line and spent < toil_max:
+        while line and spent < cost_max:
             share = line[0]
             if session.finishing or session.id not in self._sessions:
-                share.hearers = []
-            while share.hearers and spent < toil_max:
-                hearer = share.hearers[-1]
-                selector = hearer.selector
+                share.subscribers = []
+            while share.subscribers and spent < cost_max:
+                subscriber = share.subscribers[-1]
+                selector = subscriber.selector
                 messages = share.messages[share.at :] if share.at else share.messages
                 at = len(messages)
-                spent += TELL_TOIL
-                if selector is not None and not hearer.closed:
+                spent += SEND_COST
+                if selector is not None and not subscriber.closed:
                     wanted: list[Message] = []
-                    at, toil = select_within(selector, messages, 0, toil_max - spent, wanted)
-                    spent += toil
+                    at, selector_cost = select_within(selector, messages, 0, cost_max - spent, wanted)
+                    spent += selector_cost
                 else:
                     wanted = messages
                 if wanted:
-                    self._tell((hearer,), wanted, share.mark, selector)
+                    self._tell((subscriber,), wanted, share.mark, selector)
                 if at < len(messages):
                     # The others have not looked at these yet.
-                    share.hearers.pop()
-                    line.appendleft(_Share(share.asker, share.messages, share.at + at, share.mark, [hearer]))
+                    share.subscribers.pop()
+                    line.appendleft(_Share(share.asker, share.messages, share.at + at, share.mark, [subscriber]))
                     self._asked[share.asker] += 1
                     share = line[0]
                 else:
-                    share.hearers.pop()
-            if not share.hearers:
+                    share.subscribers.pop()
+            if not share.subscribers:
                 line.popleft()
                 spent += 1
                 self._done(share.asker)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RECORDS_SECONDS = 10.0
 """For what the others had when they answered to come here; then they are asked anew."""
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """Between two looks at what a retired node has left."""
 
 SLICE_ROWS = 500
@@ -52,19 +52,19 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.adopting")
 
 
-def is_about_holding(question: bytes) -> bool:
+def is_about_holding(request: bytes) -> bool:
     """Whether a peer asks which messages of a retired node are with consumers here."""
-    return question.startswith(b'{"holds"')
+    return request.startswith(b'{"holds"')
 
 
-def answer_holding(node: "Node", question: bytes) -> bytes:
+def respond_holding(node: "Node", request: bytes) -> bytes:
     """They, by incarnation and sequence; null when there are too many to tell, or this node still hands some out, or
     would adopt them itself.
 
     Raises Refused for nonsense.
     """
     try:
-        owner = str(json.loads(question)["holds"])
+        owner = str(json.loads(request)["holds"])
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", "a question about held messages that means nothing") from error
     if not node.takeover.has_let_go(owner) or _is_adopter(node, owner):
@@ -89,7 +89,7 @@ def _held_here(node: "Node", owner: str) -> set[Dot]:
     return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}
 
 
-class Adopting:
+class QueueAdoption:
     """One task for as long as the node runs; it sleeps for ever where nobody was retired."""
 
     def __init__(self, node: "Node") -> None:
@@ -114,7 +114,7 @@ class Adopting:
                 continue
             for owner in owners:
                 await self._adopt(node.membership.retired[owner])
-            await trio.sleep(LOOK_SECONDS)
+            await trio.sleep(POLL_SECONDS)
 
     async def _adopt(self, retirement: Retirement) -> None:
         """Whatever may be adopted of one node now."""
@@ -129,37 +129,37 @@ class Adopting:
         queues = node.store.queues
         is_empty = partial(queues.is_empty, owner)
         left = {origin: last for origin, last in node.durable_vector().items() if origin.node == owner}
-        if covers(node.store.stored_vector, left) and await node.world.run_blocking(is_empty):
+        if covers(node.store.stored_vector, left) and await node.environment.run_blocking(is_empty):
             return  # As it is for good, as a rule: no checkpoint for that.
         await node.checkpoints.bring_up()
-        if node.broker.disk_full or await node.world.run_blocking(is_empty):
+        if node.broker.disk_full or await node.environment.run_blocking(is_empty):
             return
         held = await self._held(owner, is_patient)
         if held is None:
             return
         # What is adopted already, and what the others hold no more, is settled by records that are here. The stores
         # show it until they have these.
-        settled_by = node.told_end()
+        settled_by = node.committed_end()
         await node.checkpoints.bring_up()
         if node.broker.disk_full or node.store.checkpoint_position < settled_by:
             return
         before = self.adopted
         name: str | None = None
         while True:
-            listed = await node.world.run_blocking(partial(queues.listing, owner, name, QUEUES_AT_ONCE))
+            listed = await node.environment.run_blocking(partial(queues.listing, owner, name, QUEUES_AT_ONCE))
             for name, _, _ in listed:
                 await self._adopt_queue(owner, name, held)
             if len(listed) < QUEUES_AT_ONCE:
                 break
         if self.adopted > before:
             log.info("= adopted %d queue messages of %s", self.adopted - before, owner)
-            await node.all_told()
+            await node.flushed()
 
     async def _held(self, owner: str, is_patient: bool) -> set[Dot] | None:
         """What consumers in the mesh have of `owner`; None: too much, or somebody has not said, or this node lacks
         records of those who have, which may settle what they hold no more."""
         node = self._node
-        answers = await node.asking.ask(json.dumps({"holds": owner}).encode())
+        answers = await node.peer_rpc.ask(json.dumps({"holds": owner}).encode())
         if is_patient and not answers.keys() >= set(node.peer_names):
             return None
         membership = node.membership
@@ -179,21 +179,21 @@ class Adopting:
             merge(needs, said[1])
         with trio.move_on_after(RECORDS_SECONDS):
             # While clients are busy, some of it is always on its way.
-            while not covers(node.durable_vector(), node.sealing.seals.without(needs)):
-                await node.commits.grew(node.told_end())
+            while not covers(node.durable_vector(), node.incarnation_gc.seals.without(needs)):
+                await node.commits.grew(node.committed_end())
             return held
         return None
 
     async def _adopt_queue(self, owner: str, queue: str, held: set[Dot]) -> None:
         node = self._node
         queues = node.store.queues
-        heads = await node.world.run_blocking(partial(queues.heads, owner, [queue], FAR_US))
+        heads = await node.environment.run_blocking(partial(queues.heads, owner, [queue], FAR_US))
         for priority in heads[queue].priorities if queue in heads else ():
             after: Dot | None = None
             while True:
                 call = partial(queues.page, owner, queue, priority, after, FAR_US, SLICE_ROWS)
-                rows = await node.world.run_blocking(call)
-                node.look_at_damage()
+                rows = await node.environment.run_blocking(call)
+                node.check_damage()
                 taken = rows[: _fitting(rows)]
                 if taken:
                     await node.slot()
@@ -207,7 +207,7 @@ class Adopting:
     def _take(self, owner: str, queue: str, rows: list[QueueRow]) -> None:
         """Accept these of `owner` as messages of this node, times by its clock, and settle what they were."""
         node = self._node
-        out = Outcome(now_us=node.world.now_us())
+        out = Outcome(now_us=node.environment.now_us())
         dots: list[Dot] = []
         ahead_us = node.broker.clocks.apart_us(owner) or 0
         for row in rows:

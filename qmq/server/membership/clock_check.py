@@ -21,12 +21,12 @@ from typing import Final, Protocol
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import DiskFull
 from qmq.members import Membership
 from qmq.server.checkpoint.checkpoints import Checkpoints
-from qmq.server.checkpoint.queue_pager import Clerk
-from qmq.server.delivery.deadline_timer import Timekeeper
+from qmq.server.checkpoint.queue_pager import QueuePager
+from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.storage.catalog.facts import CLOCK
 from qmq.storage.format.interfaces import Shift
 from qmq.storage.store import Store
@@ -37,7 +37,7 @@ APART_SECONDS_MAX: Final = 3600.0
 NOTE_SECONDS: Final = 600.0
 """Between two notes of the time on the disk, and two looks at the clocks of peers."""
 
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 """Between two looks at the clocks of peers while ours is in doubt."""
 
 ALARM_AFTER_SECONDS: Final = 5.0
@@ -56,15 +56,15 @@ _NEVER_US: Final = 1 << 55
 log = logging.getLogger("qmq.clock")
 
 
-class ClockDesk(Protocol):
+class ClockContext(Protocol):
     """What this needs of the node."""
 
     broker: Broker
     checkpoints: Checkpoints
-    clerk: Clerk
+    queue_pager: QueuePager
     store: Store
-    timekeeper: Timekeeper
-    world: World
+    deadline_timer: DeadlineTimer
+    environment: Environment
 
     @property
     def membership(self) -> Membership: ...
@@ -78,20 +78,20 @@ class ClockDesk(Protocol):
 class ClockCheck:
     """Made at a start, before anything is expired or dropped."""
 
-    def __init__(self, desk: ClockDesk, *, is_trusted: bool) -> None:
-        self._desk = desk
+    def __init__(self, context: ClockContext, *, is_trusted: bool) -> None:
+        self._context = context
         self._sooner = trio.Event()
         self._alarmed = ""
         self._is_unlikely = False
-        self._began_us = now_us = desk.world.now_us()
-        noted: list[int] = json.loads(desk.store.catalog.facts().get(CLOCK, "[0, 0]"))
+        self._began_us = now_us = context.environment.now_us()
+        noted: list[int] = json.loads(context.store.catalog.facts().get(CLOCK, "[0, 0]"))
         self._noted_us = noted[0]
         self._doubted_us = noted[1] or self._noted_us
         """What was noted when the doubt began, in this life or an earlier one."""
         self._ahead_us = now_us - self._noted_us
         """How far the clock was ahead of what was noted, at the start."""
         # An empty disk has nothing to lose, but peers may give back what an earlier one had.
-        is_new = not self._noted_us and bool(desk.peer_names)
+        is_new = not self._noted_us and bool(context.peer_names)
         self.in_doubt = not is_trusted and (is_new or (self._noted_us > 0 and abs(self._ahead_us) > _APART_US))
         if not self.in_doubt:
             self._note_fact()
@@ -99,16 +99,16 @@ class ClockCheck:
         if self._noted_us:
             log.info("= %s", self._words())
         if self._ahead_us > 0:
-            desk.broker.clocks.doubt(now_us, self._ahead_us, is_silent=not is_new)
+            context.broker.clocks.doubt(now_us, self._ahead_us, is_silent=not is_new)
             # Of what comes to an empty disk nothing is old, whatever the clocks say.
-            desk.store.shift = Shift(_NEVER_US, _NEVER_US) if is_new else Shift(now_us, self._ahead_us)
+            context.store.shift = Shift(_NEVER_US, _NEVER_US) if is_new else Shift(now_us, self._ahead_us)
         else:
-            desk.broker.clocks.doubt(0, 0, is_silent=True)
+            context.broker.clocks.doubt(0, 0, is_silent=True)
 
     def storage_now_us(self) -> int:
         """What the stores go by: never behind what this disk has noted, or what peers say to an empty one, for no
         record counts as younger than this. What came by a clock that is behind would look old by the right one."""
-        now_us = self._desk.world.now_us()
+        now_us = self._context.environment.now_us()
         if not self.in_doubt:
             return now_us
         if self._noted_us:
@@ -117,13 +117,13 @@ class ClockCheck:
 
     def agreed_us(self) -> int:
         """How late it is at least: what was noted, and the time that has passed since the start."""
-        now_us = self._desk.world.now_us()
+        now_us = self._context.environment.now_us()
         return self._noted_us + now_us - self._began_us if self.in_doubt else now_us
 
     async def run(self) -> None:
         """Note the time and look at the clocks of peers, for ever."""
-        desk = self._desk
-        alarm_at = trio.current_time() + (ALARM_AFTER_SECONDS if desk.peer_names else 0.0)
+        context = self._context
+        alarm_at = trio.current_time() + (ALARM_AFTER_SECONDS if context.peer_names else 0.0)
         note_at = trio.current_time() + NOTE_SECONDS
         while True:
             self._look()
@@ -134,7 +134,7 @@ class ClockCheck:
                 await self.note()
                 note_at = now + NOTE_SECONDS
             self._sooner = trio.Event()
-            with trio.move_on_after(LOOK_SECONDS if self.in_doubt and desk.peer_names else note_at - now):
+            with trio.move_on_after(POLL_SECONDS if self.in_doubt and context.peer_names else note_at - now):
                 await self._sooner.wait()
 
     def soon(self) -> None:
@@ -143,30 +143,30 @@ class ClockCheck:
 
     async def note(self) -> None:
         """Note on the disk how late it is."""
-        await self._desk.world.run_blocking(self._note_fact)
+        await self._context.environment.run_blocking(self._note_fact)
 
     def _note_fact(self) -> None:
         if self.in_doubt and not self._noted_us:
             return  # Nothing is known yet.
         since_us = self._doubted_us if self.in_doubt else 0
         with suppress(DiskFull):  # An older note means a doubt too much at the next start.
-            self._desk.store.catalog.set_facts({CLOCK: json.dumps([self.agreed_us(), since_us])})
+            self._context.store.catalog.set_facts({CLOCK: json.dumps([self.agreed_us(), since_us])})
 
     def _look(self) -> None:
-        desk = self._desk
+        context = self._context
         known = self._apart()
         far = sorted(name for name, apart_us in known.items() if abs(apart_us) > _APART_US)
         if self.in_doubt:
             near = {name for name in known if name not in far}
-            is_shared = bool(near) and desk.membership.is_majority({*near, desk.membership.node})
+            is_shared = bool(near) and context.membership.is_majority({*near, context.membership.node})
             # A linked peer that tells no time is in doubt itself.
-            silent = set(desk.linked_peers()) - known.keys()
+            silent = set(context.linked_peers()) - known.keys()
             has_run = self.agreed_us() - self._doubted_us >= BELIEVED_AFTER_SECONDS * 1e6
-            is_old = has_run and desk.membership.is_majority({*near, *silent, desk.membership.node})
+            is_old = has_run and context.membership.is_majority({*near, *silent, context.membership.node})
             self._is_unlikely = bool(far) or not 0 < self._ahead_us <= QUIET_SECONDS_MAX * 1e6
             if is_shared or is_old:
                 self._believe()
-        elif 2 * len(far) > len(desk.peer_names):
+        elif 2 * len(far) > len(context.peer_names):
             least_us = min((known[name] for name in far), key=abs)
             self._warn(f"the clock of this node is {_in_words(least_us)} those of {', '.join(far)}")
         else:
@@ -174,24 +174,24 @@ class ClockCheck:
 
     def _apart(self) -> dict[str, int]:
         """How far our clock is ahead of those of peers, as far as they have said."""
-        apart = {name: self._desk.broker.clocks.apart_us(name) for name in self._desk.peer_names}
+        apart = {name: self._context.broker.clocks.apart_us(name) for name in self._context.peer_names}
         return {name: apart_us for name, apart_us in apart.items() if apart_us is not None}
 
     def _believe(self) -> None:
-        desk = self._desk
+        context = self._context
         self.in_doubt = False
         self._over()
-        clocks, now_us = desk.broker.clocks, desk.world.now_us()
+        clocks, now_us = context.broker.clocks, context.environment.now_us()
         clocks.believe()
-        desk.store.shift = Shift()
-        for queue in desk.broker.queues.by_name.values():
+        context.store.shift = Shift()
+        for queue in context.broker.queues.by_name.values():
             if queue.expires_us:
                 queue.will_expire(now_us)
-        desk.timekeeper.decided()
-        desk.clerk.sweep_at(now_us)
-        if self._noted_us or desk.store.fanouts():
+        context.deadline_timer.decided()
+        context.queue_pager.sweep_at(now_us)
+        if self._noted_us or context.store.fanouts():
             log.info("= the clock is believed: what is too old by it is dropped from now on")
-            desk.checkpoints.soon()
+            context.checkpoints.soon()
         self._note_fact()
 
     def _words(self) -> str:
@@ -205,11 +205,11 @@ class ClockCheck:
         if message != self._alarmed:
             self._over()
             self._alarmed = message
-            self._desk.alarm("clock", message)
+            self._context.alarm("clock", message)
 
     def _over(self) -> None:
         if self._alarmed:
-            self._desk.alarm_over("clock", self._alarmed)
+            self._context.alarm_over("clock", self._alarmed)
             self._alarmed = ""
 
 

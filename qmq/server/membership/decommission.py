@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 RETIRE = "/control/retire/"
 
 
-def is_about_hearing(question: bytes) -> bool:
+def is_about_hearing(request: bytes) -> bool:
     """Whether a peer's question is whether this node hears another one."""
-    return question.startswith(b'{"hears"')
+    return request.startswith(b'{"hears"')
 
 
-def answer_hearing(node: "Node", question: bytes) -> bytes:
+def respond_hearing(node: "Node", request: bytes) -> bytes:
     """Whether a link with the node that is asked about is up, and when this node agrees that it has left.
 
     Raises Refused for nonsense.
     """
     try:
-        name = json.loads(question)["hears"]
+        name = json.loads(request)["hears"]
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", "a question about a node's links that means nothing") from error
     if type(name) is not str:
@@ -58,7 +58,7 @@ def linked(node: "Node") -> set[str]:
     return {peer.name for peer in node.mesh.statistics().peers if "up" in peer.out_state + peer.in_state}
 
 
-class Retiring:
+class Decommission:
     """One retirement at a time."""
 
     def __init__(self, node: "Node") -> None:
@@ -149,9 +149,9 @@ class Retiring:
     async def _opinions(self, name: str) -> tuple[list[str], dict[str, float]]:
         """Of those who would stay: who hears `name`, and in how many seconds each of the others agrees that it left."""
         node = self._node
-        question = json.dumps({"hears": name}).encode()
-        answers = await node.asking.ask(question)
-        answers[node.origin.node] = answer_hearing(node, question)
+        request = json.dumps({"hears": name}).encode()
+        answers = await node.peer_rpc.ask(request)
+        answers[node.origin.node] = respond_hearing(node, request)
         said = {peer: json.loads(answer) for peer, answer in answers.items() if peer != name}
         hearing = sorted(peer for peer, one in said.items() if one.get("hears"))
         agrees_in = {peer: one.get("agrees_in") for peer, one in said.items()}

@@ -21,14 +21,14 @@ from qmq.config import PeersFile, prints_of
 from qmq.dots import Origin, Vector
 from qmq.errors import StorageError
 from qmq.members import Listing, Membership, Retirement, Standing, majority
-from qmq.server.runtime.disk_space import when_there_is_room
+from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import (
     DISK,
-    HEEDLESS,
     LEARNER,
+    NO_TAKEOVER_SUPPORT,
     SELF_RETIRED,
     disks_of,
-    heedless_of,
+    no_takeover_support_of,
     retirement_fact,
     retirements_of,
 )
@@ -42,7 +42,7 @@ FAREWELL_SECONDS = 1.0
 DIFFER = "destinations-differ"
 """Code of the alarm."""
 
-NAMES_TOLD = 3
+NAMES_SENT = 3
 """Of destinations that differ, in an alarm; the status has more."""
 
 UNCONFIRMED = "retirement-unconfirmed"
@@ -55,7 +55,7 @@ less. The asked node waits for it, and its operator with it."""
 AGREED_SECONDS = 600.0
 """For which the word of an operator (`--force`) counts, though the node is heard."""
 
-LOOK_AGAIN_SECONDS = 1.0
+POLL_AGAIN_SECONDS = 1.0
 """While peers say that a node is retired, and this one does not agree yet."""
 
 log = logging.getLogger("qmq.members")
@@ -65,7 +65,7 @@ def listing_of(peers: PeersFile) -> Listing:
     return Listing(peers.version, frozenset(peer.name for peer in peers.nodes))
 
 
-class Members:
+class LiveMembership:
     """`membership` is live: links and receipts read it. Made before everything that does."""
 
     def __init__(self, node: "Node", peers: PeersFile | None) -> None:
@@ -90,7 +90,7 @@ class Members:
         self._differing: dict[str, str] = {}
         """Peer → the alarm that its destinations are configured otherwise."""
         self._disks = disks_of(facts)
-        self._heedless = heedless_of(facts)
+        self._no_takeover_support = no_takeover_support_of(facts)
         self._lives = frozenset(catalog.incarnations())
         """Lives of this node on this directory. What it had of them when it opened no other can have had more of."""
         self._had = {**dict.fromkeys(self._lives, 0), **node.store.journal.vector()}
@@ -106,16 +106,16 @@ class Members:
         self._facts: dict[str, str | None] = {}
         self._are_written = True
         self._wrote = trio.Event()
-        self._stirred = trio.Event()
+        self._wake = trio.Event()
 
     async def run(self) -> None:
         """Write facts and obey them until cancelled. Raises LogBroken when the disk refuses."""
         self._began = trio.current_time()
         while True:
-            with trio.move_on_after(LOOK_AGAIN_SECONDS if self.membership.retirements_heard() else math.inf):
-                await self._stirred.wait()
-            self._stirred = trio.Event()
-            self._mind_retirements()
+            with trio.move_on_after(POLL_AGAIN_SECONDS if self.membership.retirements_heard() else math.inf):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            self._check_retirements()
             await self._write_facts()
             if self._leaves:
                 self._node.stop()
@@ -126,7 +126,7 @@ class Members:
         """Write these facts to the catalog soon."""
         self._facts.update(facts)
         self._are_written = False
-        self._stirred.set()
+        self._wake.set()
 
     async def written(self) -> None:
         """Wait until the catalog has all that it was to remember."""
@@ -136,15 +136,15 @@ class Members:
     async def _write_facts(self) -> None:
         if self._facts:
             facts, self._facts = self._facts, {}
-            await when_there_is_room(self._node.world, partial(self._node.store.catalog.set_facts, facts))
+            await when_space_is_free(self._node.environment, partial(self._node.store.catalog.set_facts, facts))
         self._are_written = not self._facts
         self._wrote.set()
         self._wrote = trio.Event()
 
     # What peers tell
 
-    def standing_came(self, peer: str, standing: Standing) -> None:
-        """See `Host.standing_came`."""
+    def membership_received(self, peer: str, standing: Standing) -> None:
+        """See `Host.membership_received`."""
         membership = self.membership
         counted, heard_of = membership.counts(peer), membership.heard_of
         membership.hear(peer, standing)
@@ -158,32 +158,32 @@ class Members:
                 )
             self._disks[peer] = standing.disk
             self.remember({DISK + peer: standing.disk})
-        self._mind_retirements()
-        self._stirred.set()  # to look again later, where a retirement is in dispute
-        self._mind_destinations()
+        self._check_retirements()
+        self._wake.set()  # to look again later, where a retirement is in dispute
+        self._check_destinations()
         if counted != membership.counts(peer):
             log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
             self._node.count_copies_of(peer)
-        self._mind_learning()
+        self._check_learning()
         self._node.rules_changed()
         if self._node.mesh is not None:
             self._node.mesh.membership_changed()
         if membership.heard_of != heard_of:
             self._tell()
-        self._mind_meeting(peer)
+        self._check_meeting(peer)
 
     def destinations_changed(self) -> None:
         """The node file was read again."""
         self.membership.destinations = prints_of(self._node.settings.destinations)
-        self._mind_destinations()
+        self._check_destinations()
         self._tell()
 
-    def _mind_destinations(self) -> None:
+    def _check_destinations(self) -> None:
         """Alarms while policies differ: what becomes of a message would depend on the node that it met."""
         differing: dict[str, str] = {}
         for peer, names in self.membership.destinations_that_differ().items():
-            more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
-            differing[peer] = f"{peer} has other policies than this node for {', '.join(names[:NAMES_TOLD])}{more}"
+            more = f" and {len(names) - NAMES_SENT} more" if len(names) > NAMES_SENT else ""
+            differing[peer] = f"{peer} has other policies than this node for {', '.join(names[:NAMES_SENT])}{more}"
         before, self._differing = self._differing, differing
         for peer, message in before.items():
             if differing.get(peer) != message:
@@ -215,14 +215,14 @@ class Members:
         self.membership.forgets()
         self.membership.meets(peer)
         for other in node.peer_names:
-            self._mind_meeting(other)
+            self._check_meeting(other)
         self.remember({LEARNER: "an old copy"})
         self._tell()
 
     def _has_forgotten(self, origin: Origin, last: int) -> bool:
         """Whether this directory held more of an earlier life of this node once, as what others have shows."""
         node = self._node
-        if origin.node != node.origin.node or origin == node.origin or origin in node.sealing.seals.forgotten:
+        if origin.node != node.origin.node or origin == node.origin or origin in node.incarnation_gc.seals.forgotten:
             return False
         # Of a life on another directory, before this one began empty, others may always have more.
         return origin not in self._had or origin in self._lives and last > self._had[origin]
@@ -230,41 +230,41 @@ class Members:
     def caught_up_with(self, peer: str) -> None:
         """Everything that `peer` had when the link began is decided here."""
         node = self._node
-        lives = {o for o in (*node.received_vector(), *node.sealing.seals.forgotten) if o.node == peer}
+        lives = {o for o in (*node.received_vector(), *node.incarnation_gc.seals.forgotten) if o.node == peer}
         self.membership.caught_up_with(peer, has_a_past=len(lives) > 1)
-        self._mind_learning()
-        self._mind_meeting(peer)
+        self._check_learning()
+        self._check_meeting(peer)
 
-    def _mind_meeting(self, peer: str) -> None:
+    def _check_meeting(self, peer: str) -> None:
         """What a learner has of another learner is not enough when that one has learnt."""
         if self._node.mesh is not None and self.membership.must_meet_anew(peer):
             self._node.mesh.link_anew(peer)
 
-    def _mind_learning(self) -> None:
+    def _check_learning(self) -> None:
         """A peer was met, or who counts has changed."""
         if self.membership.has_learnt:
-            self._stirred.set()
+            self._wake.set()
 
     async def _become_whole(self) -> None:
         node = self._node
-        await node.all_told()
-        await node.world.run_blocking(node.store.journal.sync)
-        await when_there_is_room(node.world, partial(node.store.catalog.set_facts, {LEARNER: None}))
+        await node.flushed()
+        await node.environment.run_blocking(node.store.journal.sync)
+        await when_space_is_free(node.environment, partial(node.store.catalog.set_facts, {LEARNER: None}))
         self.membership.learnt()
         log.info("= this node has what a majority of the others had: it counts from now on")
         self._tell()
 
     def _tell(self) -> None:
         if self._node.mesh is not None:
-            self._node.mesh.tell_standing()
+            self._node.mesh.send_membership()
 
-    def heedless(self, aware: Mapping[str, bool]) -> set[str]:
+    def no_takeover_support(self, aware: Mapping[str, bool]) -> set[str]:
         """The peers that obey no terms: as those say that are linked now (`aware`), and as others did last."""
         for peer, is_aware in aware.items():
-            if is_aware == (peer in self._heedless):
-                self._heedless ^= {peer}
-                self.remember({HEEDLESS + peer: None if is_aware else "yes"})
-        return self._heedless
+            if is_aware == (peer in self._no_takeover_support):
+                self._no_takeover_support ^= {peer}
+                self.remember({NO_TAKEOVER_SUPPORT + peer: None if is_aware else "yes"})
+        return self._no_takeover_support
 
     # Changes of the mesh
 
@@ -272,7 +272,7 @@ class Members:
         """A new peers file, already checked against the one before (`qmq.config.peers_change`)."""
         self._peers = peers
         self.membership.take_up(listing_of(peers))
-        self._mind_learning()
+        self._check_learning()
         self._obey()
 
     def links_changed(self) -> None:
@@ -295,7 +295,7 @@ class Members:
         """The operator of this node says that `name` is to leave, though it may be heard."""
         self._forced_until[name] = trio.current_time() + AGREED_SECONDS
 
-    def _mind_retirements(self) -> None:
+    def _check_retirements(self) -> None:
         """Who is retired as peers say, time has passed, or a link has begun or ended."""
         membership = self.membership
         if membership.agree({name for name in membership.retirements_heard() if self.agrees_in(name) == 0}):
@@ -325,8 +325,8 @@ class Members:
                 self._leave(f"{kept.adopter} has adopted its messages")
             log.warning("= %s is retired; %s serves what it left", kept.node, kept.adopter)
             self.remember(retirement_fact(kept))
-            self._mind_learning()
-            self._node.spawn(self._obey_soon)
+            self._check_learning()
+            self._node.spawn(self._schedule_obey)
 
     def refused_as_retired(self, peer: str) -> None:
         """`peer` lets this node in no more. Refusals come before the other side has proven itself, so one of them is
@@ -343,18 +343,18 @@ class Members:
             )
             self.remember({SELF_RETIRED: why})
 
-    async def _obey_soon(self) -> None:
+    async def _schedule_obey(self) -> None:
         """Who has left does not count from now on, and hears of it before the links with it end."""
         self._node.members_changed()
         if self._node.mesh is not None:
             self._node.mesh.membership_changed()
-            self._node.mesh.tell_standing()
+            self._node.mesh.send_membership()
         await trio.sleep(FAREWELL_SECONDS)
         self._obey()
 
     def _obey(self) -> None:
         node = self._node
-        self._mind_destinations()
+        self._check_destinations()
         node.members_changed()
         if node.mesh is not None and self._peers is not None:
             node.mesh.take_up(self._peers)

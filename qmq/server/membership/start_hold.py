@@ -28,24 +28,24 @@ class StartHold:
         self._said: set[str] = set()
         # Peer → when its first link to this node was seen.
         self._linked_at: dict[str, float] = {}
-        self._stirred = trio.Event()
+        self._wake = trio.Event()
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """A link began or caught up, or the members have changed."""
-        self._stirred.set()
+        self._wake.set()
 
     def held_came(self, peer: str) -> None:
         """`peer` has told what its consumers hold."""
         self._said.add(peer)
-        self.stir()
+        self.wake()
 
     async def run(self) -> None:
         """Return when nobody is waited for any more."""
         began = trio.current_time()
         while (until := self._until(began)) > trio.current_time():
-            self._stirred = trio.Event()
+            self._wake = trio.Event()
             with trio.move_on_at(until):
-                await self._stirred.wait()
+                await self._wake.wait()
         self.is_over = True
 
     def _until(self, began: float) -> float:

@@ -1,6 +1,6 @@
 """Takeover as it runs: beats and bids, and votes that are durable before they are told.
 
-`qmq.broker.takeover.ownership` decides who may serve whose queue messages, `Arrivals` brings them here, and
+`qmq.broker.takeover.ownership` decides who may serve whose queue messages, `TakeoverSync` brings them here, and
 `qmq.broker.queues.lending.handoff` moves them in memory; here are the clock, the records and the frames between. One
 look after the other, at least ten in `takeover_after_seconds`, and whenever something was heard that may matter: what
 this node claims, whom it asks for a vote, and whether it may hand out at all (`Queues.held`).
@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.takeover.ownership import LEASE, NEVER, PATIENCE, Bid, Ownership, Place, Term
+from qmq.broker.takeover.ownership import LEASE, NEVER, PATIENCE, Bid, Ownership, OwnerState, Term
 from qmq.broker.takeover.quorum import settled_through
 from qmq.config import MeshSettings
 from qmq.dots import Dot, Origin, Vector, merge
-from qmq.replication.links.outbox import Outbox
-from qmq.replication.protocol.takeover_frames import Ask, Beats, Holds, Release, Terms, Vote
-from qmq.server.membership.takeover_sync import Arrivals
-from qmq.storage.catalog.facts import TOLD_AFTER
-from qmq.storage.format.record import Kind
+from qmq.replication.links.outbox import LinkOutbox
+from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
+from qmq.server.membership.takeover_sync import TakeoverSync
+from qmq.storage.catalog.facts import WARNED_AFTER
+from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import TermNote, pack_term
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ LOOKS: Final = 10
 NODES_MIN: Final = 3
 """Of a mesh in which a majority can do without one node."""
 
-REST_FACTOR: Final = 2
+SNAPSHOT_FACTOR: Final = 2
 """Times `takeover_after_seconds`, for which a node that had to give one up leaves that owner to the others: one of them
 may have what it lacks, or the room. For its own messages it asks again after that."""
 
@@ -76,7 +76,7 @@ class Takeover:
         self._node = node
         self._after = settings.takeover_after_seconds
         self.is_wanted = settings.takeover
-        self._boot = node.world.boot_seconds
+        self._boot = node.environment.boot_seconds
         notes = node.store.recovered.terms
         self._told_after_ms = self._told_before()
         self.rules = Ownership(
@@ -92,7 +92,7 @@ class Takeover:
         self.served: dict[str, int] = {}
         """Owner → term in which this node serves it, where that is not term 0."""
         self.is_starting = False
-        self._is_entangled = False
+        self._has_foreign_server = False
         """Whether some node still serves another, where none would begin to any more: it has to be given back."""
         self._forgot = False
         # Peer → the newest stamp of its beats.
@@ -100,7 +100,7 @@ class Takeover:
         # Owner → the term that this node has obeyed.
         self._obeyed: dict[str, Term] = {}
         self._campaigns: dict[str, Campaign] = {}
-        self._arrivals = Arrivals(node, self, self._after)
+        self._takeover_sync = TakeoverSync(node, self, self._after)
         self._released: dict[str, Released] = {}
         self._asked_at = 0.0
         self._bid_again_at = 0.0
@@ -112,16 +112,16 @@ class Takeover:
         self._told_at = float("-inf")
         self._told: tuple[object, ...] = ()
         self._lease_until = float("inf")
-        self._stirred = trio.Event()
+        self._wake = trio.Event()
 
     def _told_before(self) -> int:
         """The longest `takeover_after_seconds` that an earlier life may have told, in ms. What this one is going to
         tell is on the disk before anybody hears it: whoever is told may lean on it also after the next restart."""
         after_ms = round(self._after * 1000)
         catalog = self._node.store.catalog
-        told_ms = int(catalog.facts().get(TOLD_AFTER, 0))
+        told_ms = int(catalog.facts().get(WARNED_AFTER, 0))
         if told_ms < after_ms:
-            catalog.set_facts({TOLD_AFTER: str(after_ms)})
+            catalog.set_facts({WARNED_AFTER: str(after_ms)})
         return told_ms
 
     @property
@@ -131,11 +131,11 @@ class Takeover:
     @property
     def is_active(self) -> bool:
         """Whether others may take over what this node does not serve for a while."""
-        return self._is_entangled or (self.is_wanted and self._node.membership.members_fewest >= NODES_MIN)
+        return self._has_foreign_server or (self.is_wanted and self._node.membership.members_fewest >= NODES_MIN)
 
     def begin(self) -> None:
         """Obey what was written down; nothing is handed out before the first lease."""
-        out = Outcome(now_us=self._node.world.now_us())
+        out = Outcome(now_us=self._node.environment.now_us())
         self._obey_terms()
         self._set_held(out)
 
@@ -143,9 +143,9 @@ class Takeover:
         """Look around for ever."""
         while True:
             self.look()
-            self._stirred = trio.Event()
+            self._wake = trio.Event()
             with trio.move_on_after(self._pause()):
-                await self._stirred.wait()
+                await self._wake.wait()
 
     def _pause(self) -> float:
         """Until the next look that is due by itself; a lease must not outlast it unseen."""
@@ -153,20 +153,20 @@ class Takeover:
             return float("inf")
         return max(0.001, min(self.rules.least_after() / LOOKS, self._lease_until - self._boot()))
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Look around soon."""
-        self._stirred.set()
+        self._wake.set()
 
     def has_let_go(self, owner: str) -> bool:
         """Whether this node hands out nothing of a retired node, nor will."""
         self.look()
-        return owner not in self._node.broker.queues.handover.serves
+        return owner not in self._node.broker.queues.handoff.serves
 
     def links_changed(self) -> None:
         """A link began or ended, in the midst of another decision."""
         if self._node.mesh is not None and self._node.mesh.aware():
-            self._node.broker.queues.alone.stop()
-        self.stir()
+            self._node.broker.queues.isolated_mode.stop()
+        self.wake()
 
     # Looking around
 
@@ -180,44 +180,44 @@ class Takeover:
         """Everything that this node has to do by itself now."""
         now = self._boot()
         node, rules = self._node, self.rules
-        out = Outcome(now_us=node.world.now_us())
+        out = Outcome(now_us=node.environment.now_us())
         away = now - self._looked
         if away > self._after / 2:
             if self.is_active:  # else nobody looks unless something happens
                 log.warning("! this node was away for %.1f s: it hands out nothing before it has asked around", away)
             rules.was_away(now)
-            node.retries.was_away()
+            node.dedup_query.was_away()
         self._looked = now
         rules.enrol(node.membership.members)
-        self._mind_learning(now)
-        self._mind_told(now)
+        self._check_learning(now)
+        self._check_told(now)
         if self.is_active:
-            self._mind_unaware()
+            self._check_unaware()
             self._claim_own(now)
-            self._tell_if_due(now)
-            self._mind_bids(now, out)
+            self._send_if_due(now)
+            self._check_bids(now, out)
             # A promise is told before anything that becomes durable after it (`qmq.broker.takeover.quorum`).
-            self._tell_if_due(now)
+            self._send_if_due(now)
         self._obey_terms()
-        self._mind_being_alone(now, out)
+        self._check_isolation(now, out)
         self._set_held(out)
         node.receipts.terms_changed()
         node.submit(out)
 
     def _claim_own(self, now: float) -> None:
-        self.rules.has_own = self.name in self._node.broker.queues.handover.serves or self.name in self._arrivals
+        self.rules.has_own = self.name in self._node.broker.queues.handoff.serves or self.name in self._takeover_sync
         self.rules.claim_own(now)
 
-    def _mind_being_alone(self, now: float, out: Outcome) -> None:
+    def _check_isolation(self, now: float, out: Outcome) -> None:
         """What never left this node may flow while nothing can leave it."""
-        node, alone = self._node, self._node.broker.queues.alone
+        node, isolated_mode = self._node, self._node.broker.queues.isolated_mode
         is_linked = node.mesh is None or bool(node.mesh.aware())
         if self.is_active and not is_linked and not self.is_starting and not self.rules.leads(self.name, now):
-            alone.begin(node.broker.next_sequence - 1)
-        elif alone.after is not None or alone.waiting:
-            alone.end(out)
+            isolated_mode.begin(node.broker.next_sequence - 1)
+        elif isolated_mode.after is not None or isolated_mode.waiting:
+            isolated_mode.end(out)
 
-    def _mind_learning(self, now: float) -> None:
+    def _check_learning(self, now: float) -> None:
         """A learner that had promised things on an earlier disk waits until nobody leans on them any more."""
         membership = self._node.membership
         if membership.is_learner:
@@ -229,52 +229,52 @@ class Takeover:
             self._forgot = any(o.node == self.name and o not in own for o in known)
         self.rules.learner = self._forgot and now - self.rules.awake_since < self.rules.longest_after()
 
-    def _mind_told(self, now: float) -> None:
+    def _check_told(self, now: float) -> None:
         """Nobody leans any more on what an earlier life has told: the next one need not wait for it."""
         after_ms = round(self._after * 1000)
         if self._told_after_ms > after_ms and now >= self.rules.bound_until:
             self._told_after_ms = after_ms
-            self._node.members.remember({TOLD_AFTER: str(after_ms)})
+            self._node.members.remember({WARNED_AFTER: str(after_ms)})
 
-    def _mind_unaware(self) -> None:
+    def _check_unaware(self) -> None:
         """Peers that obey no terms bear every lease, and are never taken over."""
         mesh = self._node.mesh
         aware = {} if mesh is None else mesh.aware()
         self.rules.unaware = {peer for peer, is_aware in aware.items() if not is_aware}
         self.rules.obeys.update(self.rules.members)
-        self.rules.obeys -= self._node.members.heedless(aware)
+        self.rules.obeys -= self._node.members.no_takeover_support(aware)
 
-    def _tell_if_due(self, now: float) -> None:
+    def _send_if_due(self, now: float) -> None:
         rules = self.rules
         least = rules.least_after()
         # The last of them before anything more is lent that leans on it (`may_borrow`).
         news = (rules.in_contact(now), dict(rules.claims), dict(rules.promised), least)
         if now - self._told_at >= least / LOOKS or news != self._told:
             self._told_at, self._told = now, news
-            self.tell_all(now)
+            self.send_all_terms(now)
 
-    def tell_all(self, now: float) -> None:
+    def send_all_terms(self, now: float) -> None:
         """Beats to every peer that understands them."""
         mesh = self._node.mesh
         stamps = {origin.node: stamp for origin, stamp in self._stamps.items()}
         for peer in self.rules.peers:
             if mesh is not None:
-                mesh.tell_terms(peer, self._beats(now, stamps.get(peer, 0)))
+                mesh.send_terms(peer, self._beats(now, stamps.get(peer, 0)))
 
-    def _beats(self, now: float, echo_us: int = 0, *, wants_echo: bool = True) -> Beats:
-        return Beats(self.rules.beat(now, echo_us=echo_us, wants_echo=wants_echo))
+    def _beats(self, now: float, echo_us: int = 0, *, wants_echo: bool = True) -> HeartbeatFrame:
+        return HeartbeatFrame(self.rules.beat(now, echo_us=echo_us, wants_echo=wants_echo))
 
     # What is heard
 
-    def greet(self, way: Outbox) -> None:
+    def greet(self, way: LinkOutbox) -> None:
         """See `Host.greet`."""
         way.put(self._beats(self._boot()))
 
-    def came(self, peer: Origin, frame: Terms, way: Outbox, out: Outcome) -> None:
+    def came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
         """See `Host.terms_came`."""
         now = self._boot()
         match frame:
-            case Beats(beat):
+            case HeartbeatFrame(beat):
                 self._look_whether_times_differ(peer.node, beat.after_ms)
                 self._stamps = {o: s for o, s in self._stamps.items() if o.node != peer.node or o == peer}
                 self._stamps[peer] = max(beat.stamp_us, self._stamps.get(peer, 0))
@@ -302,15 +302,15 @@ class Takeover:
                         merge(campaign.has, has)
             case Holds(owner, number, dots):
                 if self._obeyed.get(owner) == Term(number, self.name):
-                    self._arrivals.peer_holds(peer.node, owner, number, dots, out)
+                    self._takeover_sync.peer_holds(peer.node, owner, number, dots, out)
         if self.is_active:
             self._claim_own(now)
-            self._tell_if_due(now)
+            self._send_if_due(now)
             self._obey_terms()
             self._set_held(out)
             self._node.receipts.terms_changed()
         if isinstance(frame, Release):
-            self.stir()
+            self.wake()
 
     def noted(self, note: TermNote) -> None:
         """A record says who serves, or what an earlier life of this node has promised. In the midst of a decision."""
@@ -319,7 +319,7 @@ class Takeover:
             if note.number > self.rules.promised.get(note.owner, Term(0, "")).number:
                 self.rules.promised[note.owner] = term
         elif self.rules.learn(note.owner, term):
-            self.stir()
+            self.wake()
 
     def may_borrow(
         self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
@@ -336,12 +336,12 @@ class Takeover:
             is_stale = told.number < known.number or (told.number == known.number and known.server != peer)
             may[owner] = None if is_stale else is_fresh
             if not is_stale and self.rules.learn(owner, told):
-                self.stir()
+                self.wake()
         if not all(map(self._is_obeyed, owners)):
             # What is lent in a new term comes after the word about what is held from before.
             self._obey_terms()
         if not is_fresh and self._node.mesh is not None:
-            self._node.mesh.tell_terms(peer, self._beats(now))
+            self._node.mesh.send_terms(peer, self._beats(now))
         return may
 
     # Votes
@@ -350,27 +350,27 @@ class Takeover:
         if bid.candidate != candidate or not self.is_active or not self._node.membership.may_vote:
             return
         if self.rules.vote(bid, now):
-            self._write(Kind.VOTE, bid.owner, Term(bid.term, candidate), out)
-            self._node.spawn(partial(self._tell_vote, candidate, bid))
+            self._write(RecordKind.VOTE, bid.owner, Term(bid.term, candidate), out)
+            self._node.spawn(partial(self._send_vote, candidate, bid))
 
-    async def _tell_vote(self, candidate: str, bid: Bid) -> None:
+    async def _send_vote(self, candidate: str, bid: Bid) -> None:
         """Once it is durable."""
         node = self._node
-        await node.all_told()
+        await node.flushed()
         if node.mesh is not None:
-            node.mesh.tell_terms(candidate, Vote(bid.owner, bid.term, dict(node.durable_vector())))
+            node.mesh.send_terms(candidate, Vote(bid.owner, bid.term, dict(node.durable_vector())))
 
-    def _write(self, kind: Kind, owner: str, term: Term, out: Outcome) -> None:
+    def _write(self, kind: RecordKind, owner: str, term: Term, out: Outcome) -> None:
         node = self._node
-        node.broker.note_fact(kind, pack_term(owner, term.number, term.server), node.world.now_us(), out)
+        node.broker.note_fact(kind, pack_term(owner, term.number, term.server), node.environment.now_us(), out)
 
-    def _mind_bids(self, now: float, out: Outcome) -> None:
+    def _check_bids(self, now: float, out: Outcome) -> None:
         """Ask for votes where that is this node's turn; ask who serves our own messages to release them."""
         node, rules = self._node, self.rules
         for owner, campaign in list(self._campaigns.items()):
             if now >= campaign.until:
                 del self._campaigns[owner]
-                self._bid_again_at = now + node.world.chance.uniform(0, PATIENCE * self._after)
+                self._bid_again_at = now + node.environment.rng.uniform(0, PATIENCE * self._after)
             elif now - campaign.asked_at >= rules.least_after() / LOOKS:
                 self._ask_for_votes(campaign, now)
         if not self._may_serve_more():
@@ -380,7 +380,7 @@ class Takeover:
             return
         for owner in rules.members:
             released = self._released.get(owner)
-            if owner in self._campaigns or owner in self._arrivals or now < self._rests.get(owner, 0.0):
+            if owner in self._campaigns or owner in self._takeover_sync or now < self._rests.get(owner, 0.0):
                 continue
             bid = rules.bid_for(owner, now, None if released is None else released.term)
             if bid is not None:
@@ -389,18 +389,18 @@ class Takeover:
     def _may_serve_more(self) -> bool:
         """Whether this node has what a majority had, and knows what of it is settled: one that lacks records would win,
         and then hand out nothing until it has asked around, while another could have."""
-        return self._node.has_synced_with_majority() and not self._node.repairs.is_stale
+        return self._node.has_synced_with_majority() and not self._node.catch_up.is_stale
 
     def _campaign(self, bid: Bid, now: float, released: Released | None, out: Outcome) -> None:
         log.info("= asks for votes to serve %s in term %d", bid.owner, bid.term)
-        is_served = bid.owner in self._node.broker.queues.handover.serves and self.rules.leads(bid.owner, now)
+        is_served = bid.owner in self._node.broker.queues.handoff.serves and self.rules.leads(bid.owner, now)
         until = now + PATIENCE * self.rules.least_after()
         campaign = self._campaigns[bid.owner] = Campaign(bid, until, confirms=is_served, released=released)
         if released is not None:
             merge(campaign.has, released.has)
         self._ask_for_votes(campaign, now)
         if self._node.membership.may_vote and self.rules.vote(bid, now):
-            self._write(Kind.VOTE, bid.owner, Term(bid.term, self.name), out)
+            self._write(RecordKind.VOTE, bid.owner, Term(bid.term, self.name), out)
             self._node.spawn(partial(self._vote_for_itself, campaign))
 
     def _ask_for_votes(self, campaign: Campaign, now: float) -> None:
@@ -409,11 +409,11 @@ class Takeover:
         campaign.asked_at = now
         for peer in self.rules.peers:
             if self._node.mesh is not None and peer not in campaign.votes:
-                self._node.mesh.tell_terms(peer, Ask(campaign.bid))
+                self._node.mesh.send_terms(peer, Ask(campaign.bid))
 
     async def _vote_for_itself(self, campaign: Campaign) -> None:
-        await self._node.all_told()
-        out = Outcome(now_us=self._node.world.now_us())
+        await self._node.flushed()
+        out = Outcome(now_us=self._node.environment.now_us())
         campaign.votes.add(self.name)
         self._count(campaign, out)
         self._node.submit(out)
@@ -428,16 +428,16 @@ class Takeover:
         is_served = campaign.confirms and bid.owner in self.rules.claims and now < campaign.until
         self.rules.won(bid, now)
         term = self._obeyed[bid.owner] = Term(bid.term, self.name)
-        self._write(Kind.TERM, bid.owner, term, out)
+        self._write(RecordKind.TERM, bid.owner, term, out)
         log.info("= a majority lets this node serve %s in term %d", bid.owner, bid.term)
         if is_served:
             self.served[bid.owner] = bid.term
-            self._arrivals.go_on(bid.owner)
+            self._takeover_sync.go_on(bid.owner)
         else:
             self.served.pop(bid.owner, None)
             lent = {} if campaign.released is None else campaign.released.lent
-            self._arrivals.begin(bid.owner, bid.term, campaign.has, lent)
-        self._tell_if_due(now)
+            self._takeover_sync.begin(bid.owner, bid.term, campaign.has, lent)
+        self._send_if_due(now)
 
     def claims(self, owner: str, number: int) -> bool:
         """Whether this node may serve `owner` in term `number`, as soon as it can."""
@@ -481,7 +481,7 @@ class Takeover:
         """They have not, in time."""
         if self.rules.release(owner, number):
             log.warning("! the messages of %s could not be taken over in time", owner)
-            self._rests[owner] = self._boot() + REST_FACTOR * self._after
+            self._rests[owner] = self._boot() + SNAPSHOT_FACTOR * self._after
 
     def _is_obeyed(self, owner: str) -> bool:
         return self.rules.term_of(owner) == self._obeyed.get(owner, Term(0, owner))
@@ -489,12 +489,12 @@ class Takeover:
     def _obey_terms(self) -> None:
         """Let go of what others serve now, and of what this node may not claim any more."""
         rules = self.rules
-        self._is_entangled = any(rules.term_of(owner).server != owner for owner in rules.members)
+        self._has_foreign_server = any(rules.term_of(owner).server != owner for owner in rules.members)
         for owner in rules.members:
             term = rules.term_of(owner)
             if not self._is_obeyed(owner):
                 self._obeyed[owner] = term
-                self._arrivals.end(owner)
+                self._takeover_sync.end(owner)
                 self._campaigns.pop(owner, None)
                 if term.server != self.name:
                     self._cede(owner, term.server)
@@ -513,11 +513,11 @@ class Takeover:
         node = self._node
         self.served.pop(owner, None)
         self._alarm_over(owner)
-        self._arrivals.end(owner)
-        held = node.broker.queues.handover.cede(owner, server)
+        self._takeover_sync.end(owner)
+        held = node.broker.queues.handoff.cede(owner, server)
         term = self.rules.term_of(owner)
         if node.mesh is not None and term.number and term.server == server:
-            node.mesh.tell_terms(server, Holds(owner, term.number, held))
+            node.mesh.send_terms(server, Holds(owner, term.number, held))
 
     def _release(self, asker: str, owner: str, number: int, out: Outcome) -> None:
         """The owner is back: let it have its messages."""
@@ -528,18 +528,18 @@ class Takeover:
             return
         if self.rules.release(owner, number):
             log.info("= %s is back: this node serves it no more", owner)
-        handover = self._node.broker.queues.handover
-        lent = handover.with_peers(owner)
+        handoff = self._node.broker.queues.handoff
+        lent = handoff.with_peers(owner)
         self._cede(owner, owner)
-        held = [delivery.message.dot for delivery in handover.in_hand(owner)]
-        self._node.spawn(partial(self._tell_released, owner, number, {**lent, self.name: held}))
+        held = [delivery.message.dot for delivery in handoff.in_hand(owner)]
+        self._node.spawn(partial(self._send_released, owner, number, {**lent, self.name: held}))
 
-    async def _tell_released(self, owner: str, number: int, lent: Mapping[str, list[Dot]]) -> None:
+    async def _send_released(self, owner: str, number: int, lent: Mapping[str, list[Dot]]) -> None:
         """Once all that was settled here is durable."""
         node = self._node
-        await node.all_told()
+        await node.flushed()
         if node.mesh is not None:
-            node.mesh.tell_terms(owner, Release(owner, number, dict(node.durable_vector()), lent))
+            node.mesh.send_terms(owner, Release(owner, number, dict(node.durable_vector()), lent))
 
     def _ask_for_release(self, now: float) -> None:
         rules, own = self.rules, self.name
@@ -555,7 +555,7 @@ class Takeover:
             return
         self._asked_at = now
         if self._node.mesh is not None:
-            self._node.mesh.tell_terms(heard.server, Release(own, heard.number))
+            self._node.mesh.send_terms(heard.server, Release(own, heard.number))
 
     # Whether anything is handed out
 
@@ -564,9 +564,9 @@ class Takeover:
         queues = self._node.broker.queues
         until = float("inf")
         if self.is_active:
-            until = min([self.rules.lease_until(owner, now) for owner in queues.handover.serves], default=until)
+            until = min([self.rules.lease_until(owner, now) for owner in queues.handoff.serves], default=until)
         self._lease_until = until if until > now else float("inf")
-        queues.is_starting = self.is_starting or self._node.repairs.is_stale
+        queues.is_starting = self.is_starting or self._node.catch_up.is_stale
         held = queues.is_starting or until <= now or (self.is_active and not self._node.has_synced_with_majority())
         if held:
             queues.held = True
@@ -581,13 +581,13 @@ class Takeover:
 
     # Shown
 
-    def _place(self, owner: str, now: float) -> Place:
-        if owner in self._arrivals:
-            return Place.ARRIVING
-        if owner in self._node.broker.queues.handover.serves:
+    def _place(self, owner: str, now: float) -> OwnerState:
+        if owner in self._takeover_sync:
+            return OwnerState.ARRIVING
+        if owner in self._node.broker.queues.handoff.serves:
             is_held = self._node.broker.queues.held
-            return Place.SERVING if self.rules.leads(owner, now) and not is_held else Place.WAITING
-        return Place.BIDDING if owner in self._campaigns else Place.OTHERS
+            return OwnerState.SERVING if self.rules.leads(owner, now) and not is_held else OwnerState.WAITING
+        return OwnerState.BIDDING if owner in self._campaigns else OwnerState.OTHERS
 
     def _claimed_for(self, owner: str, now: float) -> float | None:
         """Seconds for which this node has claimed `owner` without a break."""
@@ -600,7 +600,7 @@ class Takeover:
         return {
             "active": self.is_active,
             "may_hand_out": not self._node.broker.queues.held,
-            "serves": sorted(self._node.broker.queues.handover.serves),
+            "serves": sorted(self._node.broker.queues.handoff.serves),
             "owners": [
                 {
                     "owner": owner,

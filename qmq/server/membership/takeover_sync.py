@@ -34,7 +34,7 @@ ARRIVAL_FACTOR: Final = 2
 log = logging.getLogger("qmq.takeover")
 
 
-class Arrival:
+class SyncedPeer:
     """Those of one owner, in term `number`; `needs` is what must be here first."""
 
     def __init__(self, number: int, needs: Vector) -> None:
@@ -45,80 +45,80 @@ class Arrival:
         self.heard = trio.Event()
 
 
-class Arrivals:
+class TakeoverSync:
     """By owner. Each ends with `Takeover.has_begun`, or with `Takeover.could_not_begin`."""
 
     def __init__(self, node: "Node", takeover: "Takeover", takeover_after_seconds: float) -> None:
         self._node = node
         self._takeover = takeover
         self._after = takeover_after_seconds
-        self._arrivals: dict[str, Arrival] = {}
+        self._takeover_sync: dict[str, SyncedPeer] = {}
 
     def __contains__(self, owner: str) -> bool:
-        return owner in self._arrivals
+        return owner in self._takeover_sync
 
     def begin(self, owner: str, number: int, needs: Vector, lent: Mapping[str, list[Dot]]) -> None:
         """Bring the messages of `owner` in, in term `number`. `lent` is who has what, as the node says that has served
         them until now; nothing when that one is silent."""
-        handover = self._node.broker.queues.handover
+        handoff = self._node.broker.queues.handoff
         # What this node may have of these messages is from before, and others have settled some since.
-        handover.cede(owner, self._node.origin.node)
-        handover.forget_before(owner)
-        arrival = self._arrivals[owner] = Arrival(number, needs)
-        handover.expect(owner)
+        handoff.cede(owner, self._node.origin.node)
+        handoff.forget_before(owner)
+        arrival = self._takeover_sync[owner] = SyncedPeer(number, needs)
+        handoff.expect(owner)
         for peer, dots in lent.items():
             if peer != self._node.origin.node:
-                handover.hold_elsewhere(peer, dots)
+                handoff.hold_elsewhere(peer, dots)
         self._node.spawn(partial(self._bring_in, owner, arrival))
 
     def go_on(self, owner: str) -> None:
         """This node serves `owner` without a break, in a new term from now on."""
-        self._node.broker.queues.handover.begin_anew(owner)
+        self._node.broker.queues.handoff.begin_anew(owner)
 
     def end(self, owner: str) -> None:
         """Somebody else may serve `owner`."""
-        self._arrivals.pop(owner, None)
-        self._node.broker.queues.handover.forget_before(owner)
+        self._takeover_sync.pop(owner, None)
+        self._node.broker.queues.handoff.forget_before(owner)
 
     def peer_holds(self, peer: str, owner: str, number: int, dots: list[Dot], out: Outcome) -> None:
         """`peer` has heard of the term, which is the one that this node obeys, and consumers there have these."""
-        handover = self._node.broker.queues.handover
-        arrival = self._arrivals.get(owner)
+        handoff = self._node.broker.queues.handoff
+        arrival = self._takeover_sync.get(owner)
         if arrival is not None and arrival.number == number:
-            handover.hold_only(peer, owner, dots)
+            handoff.hold_only(peer, owner, dots)
             arrival.said.add(peer)
             arrival.heard.set()
-        elif owner in handover.serves:
-            handover.hold_elsewhere(peer, dots)
+        elif owner in handoff.serves:
+            handoff.hold_elsewhere(peer, dots)
             self._take_back(owner, peer, dots, out)
 
     def _take_back(self, owner: str, peer: str, held: Collection[Dot], out: Outcome) -> None:
         broker = self._node.broker
         kept = set(held)
-        before = broker.queues.handover.take_before(peer, owner)
+        before = broker.queues.handoff.take_before(peer, owner)
         broker.lending.returned(peer, [(dot, Back.UNSEEN, None) for dot in before if dot not in kept], out)
 
-    async def _bring_in(self, owner: str, arrival: Arrival) -> None:
+    async def _bring_in(self, owner: str, arrival: SyncedPeer) -> None:
         """Begin to hand out the messages of `owner`, unless somebody else may by then."""
         node = self._node
-        handover = node.broker.queues.handover
+        handoff = node.broker.queues.handoff
         try:
             with trio.move_on_after(ARRIVAL_FACTOR * self._after):
                 if await self._fetch(owner, arrival):
-                    async with node.clerk.errand:
+                    async with node.queue_pager.load_lock:
                         if self._still(owner, arrival):
                             self._adopt(owner, arrival)
         except DiskFull as error:
             node.alarm("takeover", f"no room to take over the messages of {owner}: {error}")
         finally:
-            if self._arrivals.get(owner) is arrival:
-                del self._arrivals[owner]
-            if owner not in handover.serves and owner not in self._arrivals:
-                handover.abandon(owner)
+            if self._takeover_sync.get(owner) is arrival:
+                del self._takeover_sync[owner]
+            if owner not in handoff.serves and owner not in self._takeover_sync:
+                handoff.abandon(owner)
                 self._takeover.could_not_begin(owner, arrival.number)
-        self._takeover.stir()
+        self._takeover.wake()
 
-    async def _fetch(self, owner: str, arrival: Arrival) -> bool:
+    async def _fetch(self, owner: str, arrival: SyncedPeer) -> bool:
         """Have everything that the voters had, in the store, and hear what consumers of others hold.
 
         False when it was given up half-way, because this node stood still and its lease was over: it may have a new one
@@ -127,11 +127,11 @@ class Arrivals:
         A voter may still name dead incarnations that this node has forgotten: nothing of them comes ever again.
         """
         node = self._node
-        while not covers(node.durable_vector(), node.sealing.seals.without(arrival.needs)):
-            await node.commits.grew(node.told_end())
+        while not covers(node.durable_vector(), node.incarnation_gc.seals.without(arrival.needs)):
+            await node.commits.grew(node.committed_end())
         if not self._still(owner, arrival):
             return False
-        node.broker.queues.handover.gather(owner)
+        node.broker.queues.handoff.gather(owner)
         await node.checkpoints.checkpoint()
         with trio.move_on_after(HOLDS_PART * self._after):
             while not self._expected().issubset(arrival.said):
@@ -139,27 +139,27 @@ class Arrivals:
                 await arrival.heard.wait()
         return True
 
-    def _still(self, owner: str, arrival: Arrival) -> bool:
+    def _still(self, owner: str, arrival: SyncedPeer) -> bool:
         is_member = owner in self._node.membership.members
-        return self._arrivals.get(owner) is arrival and is_member and self._takeover.claims(owner, arrival.number)
+        return self._takeover_sync.get(owner) is arrival and is_member and self._takeover.claims(owner, arrival.number)
 
     def _expected(self) -> set[str]:
         """Peers that will say what their consumers hold. Others do so when they begin to follow this node."""
         mesh = self._node.mesh
         return set() if mesh is None else mesh.aware_followers()
 
-    def _adopt(self, owner: str, arrival: Arrival) -> None:
+    def _adopt(self, owner: str, arrival: SyncedPeer) -> None:
         node = self._node
-        handover = node.broker.queues.handover
-        out = Outcome(now_us=node.world.now_us())
-        elsewhere = handover.with_peers(owner)
+        handoff = node.broker.queues.handoff
+        out = Outcome(now_us=node.environment.now_us())
+        elsewhere = handoff.with_peers(owner)
         for peer in elsewhere:
             if node.mesh is not None:
-                node.mesh.mind_absent(peer)
+                node.mesh.check_absent(peer)
         # Who says it later than this was waited for.
-        handover.was_lent_before(owner, {peer: dots for peer, dots in elsewhere.items() if peer not in arrival.said})
+        handoff.was_lent_before(owner, {peer: dots for peer, dots in elsewhere.items() if peer not in arrival.said})
         node.broker.queues.held = True
-        handover.adopt(owner, node.store.tombstones, out)
-        node.clerk.sweep_at(node.world.now_us())
+        handoff.adopt(owner, node.store.tombstones, out)
+        node.queue_pager.sweep_at(node.environment.now_us())
         self._takeover.has_begun(owner, arrival.number, out)
         node.submit(out)

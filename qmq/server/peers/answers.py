@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ControlResponse:
     """`headers` for the RECEIPT; `body` for whoever asked with `reply-to`, JSON."""
 
     headers: dict[str, str]

@@ -28,11 +28,11 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.broker.messages.dedup import KEY_BYTES, Dedup
 from qmq.dots import Dot, Origin, Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.record_codec import message_keys
 from qmq.replication.protocol.frames import DEDUP
-from qmq.server.peers.rpc import ANSWER_SECONDS, Asking
+from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.storage.log.journal import Journal
 
 ARRIVAL_SECONDS: Final = 1.0
@@ -54,29 +54,29 @@ _READ_BYTES: Final = 1 << 20
 _MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")
 
 
-class RetriesDesk(Protocol):
+class DedupContext(Protocol):
     """What this needs of the node."""
 
-    asking: Asking
+    peer_rpc: PeerRpc
     broker: Broker
     origin: Origin
-    world: World
+    environment: Environment
 
     @property
     def peer_names(self) -> list[str]: ...
     @property
     def is_catching_up(self) -> bool: ...
     def received_vector(self) -> Vector: ...
-    def told_end(self) -> int: ...
+    def committed_end(self) -> int: ...
     async def journal_grew(self, position: int) -> None: ...
-    async def all_told(self) -> None: ...
+    async def flushed(self) -> None: ...
 
 
-class Retries:
+class DedupQuery:
     """Asks and answers for one node."""
 
-    def __init__(self, desk: RetriesDesk) -> None:
-        self._desk = desk
+    def __init__(self, context: DedupContext) -> None:
+        self._context = context
         # Key → when this node asked about it, for each session that decides about it now.
         self._deciding: dict[bytes, list[int]] = {}
         self._decided = trio.Event()
@@ -87,14 +87,14 @@ class Retries:
 
     def was_away(self) -> None:
         """The node has stood still, and what its clients sent before it woke may be elsewhere by now."""
-        if self._desk.peer_names:
+        if self._context.peer_names:
             self._waking_until = trio.current_time() + WAKING_SECONDS
-            self._desk.broker.dedup.is_behind = True
+            self._context.broker.dedup.is_behind = True
 
     def links_changed(self) -> None:
         """A link began, ended or has caught up."""
         is_waking = trio.current_time() < self._waking_until
-        self._desk.broker.dedup.is_behind = is_waking or self._desk.is_catching_up
+        self._context.broker.dedup.is_behind = is_waking or self._context.is_catching_up
 
     @asynccontextmanager
     async def of(self, keys: Sequence[bytes]) -> AsyncIterator[set[bytes]]:
@@ -114,40 +114,40 @@ class Retries:
             self._decided = trio.Event()
 
     async def _elsewhere(self, keys: Sequence[bytes], at: int) -> set[bytes]:
-        desk = self._desk
+        context = self._context
         self.asked += len(keys)
         found: dict[bytes, Dot] = {}
         for start in range(0, len(keys), KEYS_MAX):
             part = keys[start : start + KEYS_MAX]
-            question = {"dedup": [key.hex() for key in part], "node": desk.origin.node, "at": at}
-            answers = await self._ask(json.dumps(question).encode())
+            request = {"dedup": [key.hex() for key in part], "node": context.origin.node, "at": at}
+            answers = await self._ask(json.dumps(request).encode())
             found.update(pair for answer in answers.values() for pair in _read_answer(part, answer))
         with trio.move_on_after(ARRIVAL_SECONDS):
             for dot in found.values():
                 # Memory-only messages have negative numbers and never come.
-                while desk.received_vector().get(dot.origin, 0) < dot.sequence:
-                    await desk.journal_grew(desk.told_end())
-        now_us = desk.world.now_us()
-        return {key for key in found if desk.broker.dedup.find(key, now_us) is None}
+                while context.received_vector().get(dot.origin, 0) < dot.sequence:
+                    await context.journal_grew(context.committed_end())
+        now_us = context.environment.now_us()
+        return {key for key in found if context.broker.dedup.find(key, now_us) is None}
 
-    async def _ask(self, question: bytes) -> dict[str, bytes]:
-        desk = self._desk
-        answers = await desk.asking.ask(question, DEDUP)
-        while trio.current_time() < self._waking_until and not answers.keys() >= set(desk.peer_names):
+    async def _ask(self, request: bytes) -> dict[str, bytes]:
+        context = self._context
+        answers = await context.peer_rpc.ask(request, DEDUP)
+        while trio.current_time() < self._waking_until and not answers.keys() >= set(context.peer_names):
             await trio.sleep(AGAIN_SECONDS)
-            answers |= await desk.asking.ask(question, DEDUP)
+            answers |= await context.peer_rpc.ask(request, DEDUP)
         self.links_changed()
         return answers
 
-    async def answer(self, question: bytes) -> bytes:
+    async def answer(self, request: bytes) -> bytes:
         """The answer to a peer's question: `[[index of the key, node, incarnation, sequence], …]` of what is here."""
-        at, asker, keys = _read_question(question)
-        desk = self._desk
+        at, asker, keys = _read_request(request)
+        context = self._context
         self._clock = max(self._clock, at)
         with trio.move_on_after(ANSWER_SECONDS):
             while self._was_first(keys, at, asker):
                 await self._decided.wait()
-        dedup, now_us = desk.broker.dedup, desk.world.now_us()
+        dedup, now_us = context.broker.dedup, context.environment.now_us()
         found: list[tuple[int, str, int, int]] = []
         for index, key in enumerate(keys):
             dot = dedup.find(key, now_us)
@@ -156,18 +156,18 @@ class Retries:
             else:
                 found.append((index, *dot.origin, dot.sequence))
         # Only what is durable is told.
-        await desk.all_told()
+        await context.flushed()
         return json.dumps(found).encode()
 
     def _was_first(self, keys: Sequence[bytes], at: int, asker: str) -> bool:
         """Whether this node decides about one of `keys` and asked before that peer did."""
         deciding = self._deciding
-        return any((min(deciding[key]), self._desk.origin.node) < (at, asker) for key in keys if key in deciding)
+        return any((min(deciding[key]), self._context.origin.node) < (at, asker) for key in keys if key in deciding)
 
 
-def is_about_retries(question: bytes) -> bool:
-    """Whether a peer's question is one that `Retries.answer` knows."""
-    return question.startswith(b'{"dedup"')
+def is_about_retries(request: bytes) -> bool:
+    """Whether a peer's question is one that `DedupQuery.answer` knows."""
+    return request.startswith(b'{"dedup"')
 
 
 def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:
@@ -186,9 +186,9 @@ def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:
                     dedup.learn(key, Dot(head.origin, sequence), now_us)
 
 
-def _read_question(question: bytes) -> tuple[int, str, list[bytes]]:
+def _read_request(request: bytes) -> tuple[int, str, list[bytes]]:
     try:
-        asked = json.loads(question)
+        asked = json.loads(request)
         at, node, keys = int(asked["at"]), asked["node"], [bytes.fromhex(text) for text in asked["dedup"]]
         if not isinstance(node, str) or len(keys) > KEYS_MAX or any(len(key) != KEY_BYTES for key in keys):
             raise ValueError("no keys")

@@ -22,7 +22,7 @@ from qmq.replication.protocol.frames import ASKING
 
 ANSWER_SECONDS = 2.0
 
-QUESTIONS_AT_ONCE = 16
+REQUESTS_AT_ONCE = 16
 """Of this node to its peers, and of each peer to this node: with the bound on an answer they fit a link's outbox."""
 
 log = logging.getLogger("qmq.asking")
@@ -31,13 +31,13 @@ log = logging.getLogger("qmq.asking")
 class Links(Protocol):
     """What carries questions; see `qmq.replication.mesh.Mesh`."""
 
-    def ask(self, number: int, question: bytes, feature: str) -> list[Origin]: ...
-    def ask_one(self, peer: str, number: int, question: bytes) -> list[Origin]: ...
+    def ask(self, number: int, request: bytes, feature: str) -> list[Origin]: ...
+    def ask_one(self, peer: str, number: int, request: bytes) -> list[Origin]: ...
     def answer(self, peer: Origin, number: int, answer: bytes) -> None: ...
     def ways_to(self, peer: Origin) -> Collection[object]: ...
 
 
-class Asking:
+class PeerRpc:
     """Both sides. `answer` is what this node says to a question of a peer; it raises Refused for nonsense."""
 
     def __init__(
@@ -46,12 +46,12 @@ class Asking:
         self.links: Links | None = None
         self._spawn = spawn
         self._answer = answer
-        self._turns = trio.CapacityLimiter(QUESTIONS_AT_ONCE)
+        self._turns = trio.CapacityLimiter(REQUESTS_AT_ONCE)
         self._asked: dict[int, _Asked] = {}
         self._answering: Counter[Origin] = Counter()
         self._numbers = 0
 
-    async def ask(self, question: bytes, feature: str = ASKING) -> dict[str, bytes]:
+    async def ask(self, request: bytes, feature: str = ASKING) -> dict[str, bytes]:
         """The answers of the peers that gave one in time, by node. Waits at most ANSWER_SECONDS once it is its turn.
 
         Only peers that name `feature` are asked.
@@ -59,23 +59,23 @@ class Asking:
         links = self.links
         if links is None:
             return {}
-        return await self._ask(links, question, lambda number: links.ask(number, question, feature), ANSWER_SECONDS)
+        return await self._ask(links, request, lambda number: links.ask(number, request, feature), ANSWER_SECONDS)
 
-    async def ask_one(self, peer: str, question: bytes, seconds: float) -> bytes | None:
+    async def ask_one(self, peer: str, request: bytes, seconds: float) -> bytes | None:
         """The answer of one peer; None when it cannot be reached, or has not answered after so many seconds."""
         links = self.links
         if links is None:
             return None
-        answers = await self._ask(links, question, lambda number: links.ask_one(peer, number, question), seconds)
+        answers = await self._ask(links, request, lambda number: links.ask_one(peer, number, request), seconds)
         return answers.get(peer)
 
     async def _ask(
-        self, links: Links, question: bytes, put: Callable[[int], list[Origin]], seconds: float
+        self, links: Links, request: bytes, put: Callable[[int], list[Origin]], seconds: float
     ) -> dict[str, bytes]:
         async with self._turns:
             self._numbers += 1
             number = self._numbers
-            asked = self._asked[number] = _Asked(question)
+            asked = self._asked[number] = _Asked(request)
             try:
                 asked.missing.update({peer: links.ways_to(peer) for peer in put(number)})
                 with trio.move_on_after(seconds):
@@ -99,9 +99,9 @@ class Asking:
                     asked.changed.set()
                 elif any(way not in now for way in before):
                     asked.missing[peer] = now
-                    links.ask_one(peer.node, number, asked.question)
+                    links.ask_one(peer.node, number, asked.request)
 
-    def answer_came(self, peer: Origin, number: int, answer: bytes) -> None:
+    def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
         """`peer` has answered; too late is too late."""
         asked = self._asked.get(number)
         if asked is not None and peer in asked.missing:
@@ -109,15 +109,15 @@ class Asking:
             asked.answers[peer.node] = answer
             asked.changed.set()
 
-    def question_came(self, peer: Origin, number: int, question: bytes) -> None:
+    def request_received(self, peer: Origin, number: int, request: bytes) -> None:
         """`peer` asks; the answer is made in a task of its own."""
-        if self._answering[peer] < QUESTIONS_AT_ONCE:
+        if self._answering[peer] < REQUESTS_AT_ONCE:
             self._answering[peer] += 1
-            self._spawn(partial(self._tell, peer, number, question))
+            self._spawn(partial(self._tell, peer, number, request))
 
-    async def _tell(self, peer: Origin, number: int, question: bytes) -> None:
+    async def _tell(self, peer: Origin, number: int, request: bytes) -> None:
         try:
-            answer = await self._answer(question)
+            answer = await self._answer(request)
             if self.links is not None:
                 self.links.answer(peer, number, answer)
         except Refused as refused:
@@ -135,8 +135,8 @@ class Asking:
 class _Asked:
     """One question under way."""
 
-    def __init__(self, question: bytes) -> None:
-        self.question = question
+    def __init__(self, request: bytes) -> None:
+        self.request = request
         self.missing: dict[Origin, Collection[object]] = {}
         """Who has not answered, and the links that there were with it when it was asked."""
         self.answers: dict[str, bytes] = {}

@@ -21,12 +21,12 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.cursors import Move, Name
 from qmq.dots import Dot, Origin, Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import CorruptLog, MeshError, Refused
-from qmq.replication.journal.gaps import GiveUp, Want
+from qmq.replication.journal.gaps import GiveUp, WantedRange
 from qmq.replication.protocol.values import (
     array,
     check_dots,
@@ -37,14 +37,14 @@ from qmq.replication.protocol.values import (
     origin_of,
     pack_dot_groups,
 )
-from qmq.server.runtime.disk_space import when_there_is_room
+from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format.cursor_record import pack_move, unpack_move
 from qmq.storage.format.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
-from qmq.storage.format.interfaces import Lack
-from qmq.storage.format.lost_record import Stretch
+from qmq.storage.format.interfaces import MissingRange
+from qmq.storage.format.lost_record import LostRange
 from qmq.storage.format.record import unpack
-from qmq.storage.repair.range_snapshot import Rest, nothing_left
+from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left
 from qmq.storage.store import Store
 
 MARK: Final = b"\x00"
@@ -65,42 +65,42 @@ PICTURES_BYTES: Final = 256 * 1024
 log = logging.getLogger("qmq.repairs")
 
 
-def is_about_repairs(question: bytes) -> bool:
-    """Whether a question of a peer is for `Repairs.answer`."""
-    return question.startswith(MARK)
+def is_about_repairs(request: bytes) -> bool:
+    """Whether a question of a peer is for `CatchUp.answer`."""
+    return request.startswith(MARK)
 
 
-def question_about(origins: list[Origin]) -> bytes:
+def request_about(origins: list[Origin]) -> bytes:
     """Asks a peer what it knows of dead incarnations; see `qmq.server.repair.incarnation_gc`."""
-    question = ["seals", [value for origin in origins for value in origin]]
-    return MARK + msgpack.packb(question)  # type: ignore[no-any-return]
+    request = ["seals", [value for origin in origins for value in origin]]
+    return MARK + msgpack.packb(request)  # type: ignore[no-any-return]
 
 
 class Links(Protocol):
     """What links know of it; see `qmq.replication.mesh.Mesh`."""
 
-    def next_repair(self) -> Want | GiveUp | None: ...
-    def take_rest(self, want: Want, rest: Rest, out: Outcome) -> None: ...
-    def knows_nothing(self, want: Want, through: int) -> None: ...
+    def next_repair(self) -> WantedRange | GiveUp | None: ...
+    def take_snapshot(self, want: WantedRange, rest: RangeSnapshot, out: Outcome) -> None: ...
+    def knows_nothing(self, want: WantedRange, through: int) -> None: ...
     def reachable(self) -> list[str]: ...
     @property
     def has_gaps(self) -> bool: ...
 
 
-class RepairDesk(Protocol):
+class CatchUpContext(Protocol):
     """What repairs need of the node."""
 
     broker: Broker
     store: Store
-    world: World
+    environment: Environment
 
     def submit(self, out: Outcome) -> None: ...
-    async def all_told(self) -> None: ...
+    async def flushed(self) -> None: ...
     async def commit_slot(self) -> None: ...
     def received_vector(self) -> Vector: ...
     def accept_gap(self, origin: Origin, through: int) -> None: ...
-    def note_gone(self, stretch: Stretch, out: Outcome) -> None: ...
-    async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
+    def note_lost(self, stretch: LostRange, out: Outcome) -> None: ...
+    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
     async def bring_up_stores(self) -> bool:
         """Up to everything that is durable here; False: there is no room for it."""
 
@@ -110,32 +110,32 @@ class RepairDesk(Protocol):
         """Hand out nothing of the queues until `repaired`."""
 
     @property
-    def lacks_rows(self) -> bool:
-        """Whether the queue store is still to be filled by peers (`row_repairs`)."""
+    def is_missing_rows(self) -> bool:
+        """Whether the queue store is still to be filled by peers (`queue_store_repair`)."""
 
-    def rows_searched_for(self) -> Collection[Lack]: ...
+    def rows_searched_for(self) -> Collection[MissingRange]: ...
 
-    def look_at_damage(self) -> None: ...
+    def check_damage(self) -> None: ...
     def repaired(self) -> None: ...
     def about_dead(self, origins: list[Origin]) -> bytes: ...
 
 
-class Repairs:
+class CatchUp:
     """See the module's opening. `links` is None on a node without peers."""
 
-    def __init__(self, desk: RepairDesk) -> None:
+    def __init__(self, context: CatchUpContext) -> None:
         self.links: Links | None = None
         self.taken = 0
         """Records that came as what was left, since the start."""
         self.settled = 0
         """Messages of this node's stores that turned out to be done, since the start."""
-        self._desk = desk
-        self._stirred = trio.Event()
+        self._context = context
+        self._wake = trio.Event()
         # Peers to ask about what this node holds, since one of them had dropped what it lacked.
         self._unchecked: dict[str, None] = {}
         # Whether one of them has answered: who is gone is not waited for then.
         self._has_answer = False
-        self._is_marked = UNCHECKED in desk.store.catalog.facts()
+        self._is_marked = UNCHECKED in context.store.catalog.facts()
         self._answering = trio.Lock()
 
     @property
@@ -145,35 +145,35 @@ class Repairs:
 
     def soon(self) -> None:
         """A peer has told a gap, or links have changed."""
-        self._stirred.set()
+        self._wake.set()
 
     # Asking
 
     async def run(self) -> None:
         """Repair whatever turns up; for ever."""
         while True:
-            self._stirred = trio.Event()
+            self._wake = trio.Event()
             links = self.links
-            if self._is_marked and not self._desk.member_names and not self._desk.lacks_rows:
+            if self._is_marked and not self._context.member_names and not self._context.is_missing_rows:
                 # No member can say more than this node knows.
                 await self._end()
             if links is not None and await self._step(links):
                 continue
             waits = links is not None and (links.has_gaps or self.is_stale)
             with trio.move_on_after(RETRY_SECONDS if waits else inf):
-                await self._stirred.wait()
+                await self._wake.wait()
 
     async def _step(self, links: Links) -> bool:
         """Do the next thing; False when there is nothing to do now."""
-        desk = self._desk
-        await desk.commit_slot()
+        context = self._context
+        await context.commit_slot()
         todo = links.next_repair()
         if isinstance(todo, GiveUp):
-            desk.accept_gap(todo.origin, todo.through)
+            context.accept_gap(todo.origin, todo.through)
             return True
         if todo is not None:
             return await self._fetch(links, todo)
-        if self._is_marked and not links.has_gaps and not desk.lacks_rows:
+        if self._is_marked and not links.has_gaps and not context.is_missing_rows:
             if not self._unchecked:
                 # An earlier life was cut off in the midst of it, or nobody answered: whoever can be reached is asked.
                 self._unchecked.update(dict.fromkeys(links.reachable()))
@@ -197,29 +197,29 @@ class Repairs:
 
     async def _end(self) -> None:
         """Who could be reached was asked: from here on this node knows what its queues hold, also after a crash."""
-        desk = self._desk
+        context = self._context
         log.info("= checked what this node held: %d messages were done already", self.settled)
         self._has_answer = False
-        await desk.all_told()
-        await desk.world.run_blocking(desk.store.journal.sync)
-        await when_there_is_room(desk.world, partial(desk.store.catalog.set_facts, {UNCHECKED: None}))
+        await context.flushed()
+        await context.environment.run_blocking(context.store.journal.sync)
+        await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: None}))
         self._is_marked = False
-        desk.repaired()
+        context.repaired()
 
-    async def _fetch(self, links: Links, want: Want) -> bool:
-        desk = self._desk
+    async def _fetch(self, links: Links, want: WantedRange) -> bool:
+        context = self._context
         if want.peer not in self._unchecked:
             log.info("= %s has dropped what is missing of %s after %d", want.peer, want.origin, want.after)
             # All of them: the one that is asked for the rest may itself hold what another knows to be done.
             self._unchecked.update(dict.fromkeys([want.peer, *links.reachable()]))
             self._has_answer = False
-        desk.hold_back()
+        context.hold_back()
         if not self._is_marked:
             # At once: whoever wonders meanwhile whether to hand out finds it stale.
             self._is_marked = True
             # Before the first record: once the vector has passed over settles, nothing else would tell a next life.
-            await when_there_is_room(desk.world, partial(desk.store.catalog.set_facts, {UNCHECKED: ""}))
-        rest = await ask_rest(desk, want)
+            await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: ""}))
+        rest = await ask_snapshot(context, want)
         if rest is None:
             return False
         if rest.lost:
@@ -227,74 +227,74 @@ class Repairs:
             return True
         if rest.through <= want.after:
             return False
-        await desk.commit_slot()
-        out = Outcome(now_us=desk.world.now_us())
+        await context.commit_slot()
+        out = Outcome(now_us=context.environment.now_us())
         try:
-            links.take_rest(want, rest, out)
-            if want.after < rest.dropped <= rest.through == desk.received_vector().get(want.origin, 0):
+            links.take_snapshot(want, rest, out)
+            if want.after < rest.dropped <= rest.through == context.received_vector().get(want.origin, 0):
                 # Retention of the fanouts was quicker than this node, or it is nowhere: subscribers have to be told.
-                desk.note_gone(Stretch(want.origin, want.after + 1, rest.dropped), out)
+                context.note_lost(LostRange(want.origin, want.after + 1, rest.dropped), out)
         except MeshError as error:
             log.error("! what %s has left of %s cannot be taken: %s", want.peer, want.origin, error.message)
             links.knows_nothing(want, want.through)
         finally:
-            desk.submit(out)
+            context.submit(out)
         if rest.attempts:
             await self._take_attempts(want.origin, rest)
         self.taken += len(rest.records)
         return True
 
-    async def _take_attempts(self, origin: Origin, rest: Rest) -> None:
+    async def _take_attempts(self, origin: Origin, rest: RangeSnapshot) -> None:
         """How often these have failed: here too, by a record. It means nothing before them in the journal, so they
         are waited for: own records come first in a group."""
-        await self._desk.all_told()
-        await self._desk.commit_slot()
+        await self._context.flushed()
+        await self._context.commit_slot()
         self._note_attempts([(queue, Dot(origin, sequence), count) for queue, sequence, count in rest.attempts])
 
     def _note_attempts(self, failed: list[tuple[str, Dot, int]]) -> None:
         if failed:
-            out = Outcome(now_us=self._desk.world.now_us())
+            out = Outcome(now_us=self._context.environment.now_us())
             for queue, dot, count in failed:
                 out.attempts.setdefault(queue, {})[dot] = count
-            self._desk.broker.queues.failed_before({dot: count for _, dot, count in failed})
-            self._desk.submit(out)
+            self._context.broker.queues.failed_before({dot: count for _, dot, count in failed})
+            self._context.submit(out)
 
     async def _check(self, peer: str) -> bool:
         """Ask `peer` about everything in the queue store, and for the durable subscriptions; False: ask again."""
-        desk = self._desk
-        await desk.bring_up_stores()
+        context = self._context
+        await context.bring_up_stores()
         after: Dot | None = None
         while True:
-            page = await desk.world.run_blocking(partial(desk.store.in_doubt, after, DOTS_AT_ONCE))
+            page = await context.environment.run_blocking(partial(context.store.in_doubt, after, DOTS_AT_ONCE))
             if not page:
                 break
             after = page[-1][1]
-            known = await ask_settled(desk, peer, [dot for _, dot, _ in page])
+            known = await ask_settled(context, peer, [dot for _, dot, _ in page])
             if known is None:
                 return False
             done, failed = known
-            await desk.commit_slot()
+            await context.commit_slot()
             self._settle([(queue, dot) for queue, dot, _ in page if dot in done])
             self._note_attempts([(queue, dot, failed[dot]) for queue, dot, n in page if failed.get(dot, 0) > n])
         return await self._fetch_pictures(peer)
 
     def _settle(self, done: list[tuple[str, Dot]]) -> None:
         """These were settled while this node was away: here too, by a record that outlives a crash."""
-        desk = self._desk
-        have = desk.received_vector()
-        out = Outcome(now_us=desk.world.now_us())
+        context = self._context
+        have = context.received_vector()
+        out = Outcome(now_us=context.environment.now_us())
         for queue, dot in done:
-            desk.broker.queues.settled_elsewhere(queue, dot, have.get(dot.origin, 0), None)
+            context.broker.queues.settled_elsewhere(queue, dot, have.get(dot.origin, 0), None)
             out.settles.setdefault(queue, []).append(dot)
         self.settled += len(done)
-        desk.submit(out)
+        context.submit(out)
 
     async def _fetch_pictures(self, peer: str) -> bool:
-        desk = self._desk
+        context = self._context
         after: tuple[str, str, str] | None = None
         while True:
-            question = ["durables", after]
-            fields = _fields(await desk.ask_one(peer, MARK + msgpack.packb(question)), 1)
+            request = ["durables", after]
+            fields = _fields(await context.ask_one(peer, MARK + msgpack.packb(request)), 1)
             if fields is None:
                 return False
             try:
@@ -307,109 +307,115 @@ class Repairs:
                 return False
             if not moves:
                 return True
-            await desk.commit_slot()
-            out = Outcome(now_us=desk.world.now_us())
+            await context.commit_slot()
+            out = Outcome(now_us=context.environment.now_us())
             for move in moves:
                 if move.name > Name(*(after or ("", "", ""))):
                     after = (move.name.destination, move.name.client, move.name.name)
-                desk.broker.durables.accept(move)
+                context.broker.durable_subscriptions.accept(move)
                 out.moves.append(move)
-            desk.submit(out)
+            context.submit(out)
 
     # Answering
 
-    async def answer(self, question: bytes) -> bytes:
+    async def answer(self, request: bytes) -> bytes:
         """What this node says to a question of a peer. Raises Refused for what it cannot answer."""
-        desk = self._desk
+        context = self._context
         try:
-            fields = array(unpack(question[len(MARK) :], ELEMENTS_MAX), 1)
+            fields = array(unpack(request[len(MARK) :], ELEMENTS_MAX), 1)
             what = fields[0]
             if what == "rest":
                 origin = origin_of(fields[1], fields[2])
                 fanout = str(fields[5]) if len(fields) > 5 else ""
                 row = number(fields[6]) if len(fields) > 6 else None
                 async with self._answering:
-                    return await self._answer_rest(origin, number(fields[3]), number(fields[4]), fanout, row)
+                    return await self._answer_snapshot(origin, number(fields[3]), number(fields[4]), fanout, row)
             if what == "settled":
                 dots = check_dots(fields[1])
                 async with self._answering:
                     return await self._answer_settled(dots)
             if what == "seals":
                 values = array(fields[1])
-                return desk.about_dead([origin_of(values[at], values[at + 1]) for at in range(0, len(values) - 1, 2)])
+                return context.about_dead(
+                    [origin_of(values[at], values[at + 1]) for at in range(0, len(values) - 1, 2)]
+                )
             if what == "durables":
                 after = None if fields[1] is None else Name(*map(str, array(fields[1], 3)[:3]))
-                return msgpack.packb([_pictures(desk.broker, after)])  # type: ignore[no-any-return]
+                return msgpack.packb([_pictures(context.broker, after)])  # type: ignore[no-any-return]
         except (ValueError, IndexError, MeshError, msgpack.UnpackException) as error:
             raise Refused("bad-destination", f"a question about repairs: {error}") from error
         except CorruptLog as error:
             raise Refused("log-unreadable", str(error)) from error
         finally:
-            desk.look_at_damage()
+            context.check_damage()
         raise Refused("bad-destination", "this node knows no such question about repairs")
 
-    async def _answer_rest(self, origin: Origin, after: int, through: int, fanout: str, row: int | None) -> bytes:
-        desk = self._desk
-        if origin in desk.broker.forgotten:
+    async def _answer_snapshot(self, origin: Origin, after: int, through: int, fanout: str, row: int | None) -> bytes:
+        context = self._context
+        if origin in context.broker.forgotten:
             return msgpack.packb(list(nothing_left(through)))  # type: ignore[no-any-return]
-        durables = desk.broker.durables
-        given_up = durables.given_up.get(origin, 0)
+        durable_subscriptions = context.broker.durable_subscriptions
+        given_up = durable_subscriptions.given_up.get(origin, 0)
         # Who mends a log wants what is in it, and has told its readers itself.
-        gone = [] if fanout else durables.gone.up_to(origin, through)
-        searched_for = None if row is None else desk.rows_searched_for()
-        if row == 0 and not await desk.bring_up_stores():
+        gone = [] if fanout else durable_subscriptions.gone.up_to(origin, through)
+        searched_for = None if row is None else context.rows_searched_for()
+        if row == 0 and not await context.bring_up_stores():
             # A whole file is lacking there, with the memory of what is settled: of that nothing may come back.
             return msgpack.packb([after, 0, 0, []])  # type: ignore[no-any-return]
-        read: Callable[[], Rest] = partial(
-            desk.store.read_rest, origin, after, through, given_up, fanout, gone, searched_for
+        read: Callable[[], RangeSnapshot] = partial(
+            context.store.read_snapshot, origin, after, through, given_up, fanout, gone, searched_for
         )
-        rest = await desk.world.run_blocking(read)
+        rest = await context.environment.run_blocking(read)
         if rest.through <= after and not rest.lost:
-            await desk.bring_up_stores()
-            rest = await desk.world.run_blocking(read)
+            await context.bring_up_stores()
+            rest = await context.environment.run_blocking(read)
         if row and row == through == after + 1 and (rest.lost or rest.through <= after) and not rest.records:
-            packed = await desk.world.run_blocking(partial(desk.store.read_aside, Dot(origin, row)))
-            rest = rest if packed is None else Rest(row, 0, 0, [packed])
+            packed = await context.environment.run_blocking(partial(context.store.read_quarantined, Dot(origin, row)))
+            rest = rest if packed is None else RangeSnapshot(row, 0, 0, [packed])
         return msgpack.packb(list(rest))  # type: ignore[no-any-return]
 
     async def _answer_settled(self, dots: list[Dot]) -> bytes:
-        desk = self._desk
+        context = self._context
         # Also while this node has to ask others itself: what it knows to be done is done.
-        await desk.bring_up_stores()
-        given_up = dict(desk.broker.durables.given_up)
-        forgotten = frozenset(desk.broker.forgotten)
-        known = await desk.world.run_blocking(partial(desk.store.known_of, dots, given_up, forgotten))
+        await context.bring_up_stores()
+        given_up = dict(context.broker.durable_subscriptions.given_up)
+        forgotten = frozenset(context.broker.forgotten)
+        known = await context.environment.run_blocking(partial(context.store.known_of, dots, given_up, forgotten))
         return msgpack.packb([pack_dot_groups(known.done), pack_attempts(known.failed.items())])  # type: ignore[no-any-return]
 
 
 class Asks(Protocol):
-    async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
+    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
 
 
-async def ask_rest(desk: Asks, want: Want, fanout: str = "", row: int | None = None) -> Rest | None:
+async def ask_snapshot(
+    context: Asks, want: WantedRange, fanout: str = "", row: int | None = None
+) -> RangeSnapshot | None:
     """What a peer's stores have left of a stretch; with `fanout` of that fanout at least. None: it gives no answer.
 
     `row`: the queue store lacks it, so a peer whose own lacks the same has nothing either. It is the only message of
     the stretch, or 0: a file was lost.
     """
-    question = ["rest", *want.origin, want.after, want.through, fanout, *(() if row is None else (row,))]
-    fields = _fields(await desk.ask_one(want.peer, MARK + msgpack.packb(question)), 4)
+    request = ["rest", *want.origin, want.after, want.through, fanout, *(() if row is None else (row,))]
+    fields = _fields(await context.ask_one(want.peer, MARK + msgpack.packb(request)), 4)
     if fields is None:
         return None
     try:
         records = [octets(packed) for packed in array(fields[3])]
         # Nodes of an earlier version say nothing of failures.
         attempts = [_attempt(values, want) for values in array(fields[4])] if len(fields) > 4 else []
-        return Rest(number(fields[0], 0, want.through), number(fields[1]), number(fields[2]), records, attempts)
+        return RangeSnapshot(
+            number(fields[0], 0, want.through), number(fields[1]), number(fields[2]), records, attempts
+        )
     except MeshError as error:
         log.error("! %s answers what is left of %s with nonsense: %s", want.peer, want.origin, error.message)
         return None
 
 
-async def ask_settled(desk: Asks, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
+async def ask_settled(context: Asks, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
     """Which of these, at most DOTS_AT_ONCE, a peer knows to be done, and how often others have failed. None: it gives
     no answer."""
-    fields = _fields(await desk.ask_one(peer, MARK + msgpack.packb(["settled", pack_dot_groups(dots)])), 1)
+    fields = _fields(await context.ask_one(peer, MARK + msgpack.packb(["settled", pack_dot_groups(dots)])), 1)
     if fields is None:
         return None
     try:
@@ -419,9 +425,13 @@ async def ask_settled(desk: Asks, peer: str, dots: list[Dot]) -> tuple[set[Dot],
         return None
 
 
-def _attempt(values: object, want: Want) -> tuple[str, int, int]:
+def _attempt(values: object, want: WantedRange) -> tuple[str, int, int]:
     queue, sequence, count = array(values, 3)[:3]
-    return name_of(queue, Kind.QUEUE), number(sequence, want.after + 1, want.through), number(count, 1, ATTEMPTS_MAX)
+    return (
+        name_of(queue, DestinationKind.QUEUE),
+        number(sequence, want.after + 1, want.through),
+        number(count, 1, ATTEMPTS_MAX),
+    )
 
 
 def _fields(answer: bytes | None, least: int) -> list[object] | None:
@@ -437,7 +447,7 @@ def _pictures(broker: Broker, after: Name | None) -> list[tuple[str, bytes]]:
     """Durable subscriptions whose name comes after `after`, by name."""
     found: list[tuple[str, bytes]] = []
     size = 0
-    cursors = broker.durables.by_name
+    cursors = broker.durable_subscriptions.by_name
     for name in sorted(name for name in cursors if after is None or name > after):
         cursor = cursors[name]
         move = cursor.picture() if cursor.created_us else Move(name, 0, cursor.deleted_us)

@@ -20,12 +20,12 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.dots import merge
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import CorruptLog, DiskFull
-from qmq.replication.journal.gaps import Want
-from qmq.server.repair.catch_up import ask_rest
-from qmq.storage.repair.fanout_logs import Found, records_of
-from qmq.storage.repair.range_snapshot import rest_batch
+from qmq.replication.journal.gaps import WantedRange
+from qmq.server.repair.catch_up import ask_snapshot
+from qmq.storage.repair.fanout_logs import FoundRange, records_of
+from qmq.storage.repair.range_snapshot import snapshot_batch
 from qmq.storage.store import Store
 
 RETRY_SECONDS: Final = 60.0
@@ -40,66 +40,66 @@ class Links(Protocol):
     def reachable(self) -> list[str]: ...
 
 
-class MendingDesk(Protocol):
+class FanoutRepairContext(Protocol):
     """What mending needs of the node."""
 
     broker: Broker
     store: Store
-    world: World
+    environment: Environment
 
     @property
     def member_names(self) -> Collection[str]: ...
-    async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
+    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
 
 
-class Mending:
+class FanoutRepair:
     """See the module's opening. `links` is None on a node without peers."""
 
-    def __init__(self, desk: MendingDesk) -> None:
+    def __init__(self, context: FanoutRepairContext) -> None:
         self.links: Links | None = None
         self.mended = 0
         """Logs that were made whole, since the start."""
-        self._desk = desk
-        self._stirred = trio.Event()
+        self._context = context
+        self._wake = trio.Event()
 
     def soon(self) -> None:
         """A reader has found damage, or there is another peer to ask."""
-        self._stirred.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Mend whatever turns up; for ever."""
         while True:
-            damaged = self._desk.store.damaged_fanouts()
+            damaged = self._context.store.damaged_fanouts()
             for destination in damaged:
-                await self._mend(destination)
-            left = self._desk.store.damaged_fanouts()
+                await self._repair(destination)
+            left = self._context.store.damaged_fanouts()
             with trio.move_on_after(RETRY_SECONDS if left else inf):
-                await self._stirred.wait()
-                self._stirred = trio.Event()
+                await self._wake.wait()
+                self._wake = trio.Event()
 
-    async def _mend(self, destination: str) -> None:
-        desk = self._desk
-        given_up = dict(desk.broker.durables.given_up)
-        found = await desk.world.run_blocking(partial(desk.store.begin_mending, destination, given_up))
+    async def _repair(self, destination: str) -> None:
+        context = self._context
+        given_up = dict(context.broker.durable_subscriptions.given_up)
+        found = await context.environment.run_blocking(partial(context.store.begin_repair, destination, given_up))
         try:
             if not found.is_complete:
                 await self._ask(destination, found)
             if not found.is_complete:
                 log.info("= the log of %s cannot be mended yet: %d stretches are missing", destination, found.missing)
-            elif await desk.world.run_blocking(partial(desk.store.finish_mending, destination, found)):
+            elif await context.environment.run_blocking(partial(context.store.finish_repair, destination, found)):
                 self.mended += 1
                 log.info("= the log of %s is whole again", destination)
         except DiskFull as error:
             log.info("= the log of %s cannot be mended yet: %s", destination, error)
         finally:
             with trio.CancelScope(shield=True):
-                await desk.world.run_blocking(found.close)
+                await context.environment.run_blocking(found.close)
 
-    async def _ask(self, destination: str, found: Found) -> None:
+    async def _ask(self, destination: str, found: FoundRange) -> None:
         if self.links is None:
             return
         peers = self.links.reachable()
-        silent = set(self._desk.member_names) - set(peers)
+        silent = set(self._context.member_names) - set(peers)
         for index in range(len(found.left)):
             for peer in peers:
                 if not await self._ask_peer(peer, destination, found, index, is_last=False):
@@ -112,21 +112,25 @@ class Mending:
             if lack.after < lack.through:
                 found.let_go(index)
 
-    async def _ask_peer(self, peer: str, destination: str, found: Found, index: int, *, is_last: bool) -> bool:
+    async def _ask_peer(self, peer: str, destination: str, found: FoundRange, index: int, *, is_last: bool) -> bool:
         """Take what `peer` has of one stretch, as far as that is all that there was of it; with `is_last` also where
         its retention had dropped some. False: it gave no answer."""
         while (lack := found.left[index]).after < lack.through:
-            rest = await ask_rest(self._desk, Want(peer, lack.origin, lack.after, lack.through), destination)
+            rest = await ask_snapshot(
+                self._context, WantedRange(peer, lack.origin, lack.after, lack.through), destination
+            )
             if rest is None:
                 return False
             if rest.lost or rest.through <= lack.after or (rest.dropped > lack.after and not is_last):
                 return True
             try:
-                records = records_of(destination, rest_batch(lack.origin, lack.after, rest), lack.after, rest.through)
+                records = records_of(
+                    destination, snapshot_batch(lack.origin, lack.after, rest), lack.after, rest.through
+                )
             except (CorruptLog, ValueError) as error:
                 log.error("! what %s has left of %s cannot be taken: %s", peer, lack.origin, error)
                 return False
             if rest.dropped > lack.after:
                 merge(found.gone, {lack.origin: min(rest.dropped, lack.through)})
-            await self._desk.world.run_blocking(partial(found.add, index, rest.through, records))
+            await self._context.environment.run_blocking(partial(found.add, index, rest.through, records))
         return True

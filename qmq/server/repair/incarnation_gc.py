@@ -3,8 +3,8 @@ itself.
 
 The node of an origin fixes its end, once it lives in another incarnation and every member tells it, over a link of
 now, to have exactly as much of it, received and durable, and on being asked that it has put nothing of it aside
-(`releasing`). That cannot change any more: whoever had more would have said so, and what the dead process had sent went
-over links that have ended since. For a node that has left the mesh, the first of the members by name does so.
+(`quarantine_restore`). That cannot change any more: whoever had more would have said so, and what the dead process had
+sent went over links that have ended since. For a node that has left the mesh, the first of the members by name does so.
 
 Every member says when it has nothing of a sealed origin left; the checkpoint finds that out, and forgets what all have
 released. What is decided here is recorded, so a node that stops in the midst goes on where it was.
@@ -19,12 +19,12 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin, Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import CorruptLog
-from qmq.server.repair.catch_up import question_about
+from qmq.server.repair.catch_up import request_about
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.checkpoint import CheckpointReport
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 from qmq.storage.store import Store
 
 ASK_SECONDS = 15.0
@@ -43,13 +43,13 @@ class Links(Protocol):
     def present(self) -> Collection[Origin]: ...
 
 
-class SealingDesk(Protocol):
+class IncarnationGcContext(Protocol):
     """What sealing needs of the node."""
 
     origin: Origin
     broker: Broker
     store: Store
-    world: World
+    environment: Environment
 
     @property
     def member_names(self) -> Collection[str]: ...
@@ -57,22 +57,22 @@ class SealingDesk(Protocol):
     def is_stopping(self) -> bool: ...
     def submit(self, out: Outcome) -> None: ...
     async def commit_slot(self) -> None: ...
-    async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
-    def checkpoint_soon(self) -> None: ...
+    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
+    def schedule_checkpoint(self) -> None: ...
     def received_vector(self) -> Vector: ...
     def durable_vector(self) -> Vector: ...
-    async def aside_anywhere(self, after: Vector) -> Vector | None:
+    async def quarantined_anywhere(self, after: Vector) -> Vector | None:
         """See `Releasing.anywhere`."""
 
 
-class Sealing:
+class IncarnationGc:
     """`links` is None on a node without peers. `seals.forgotten` is live: links and the broker look at it."""
 
-    def __init__(self, desk: SealingDesk) -> None:
+    def __init__(self, context: IncarnationGcContext) -> None:
         self.links: Links | None = None
-        self.seals = Seals.of(desk.store.catalog.facts())
-        self._desk = desk
-        self._stirred = trio.Event()
+        self.seals = Seals.of(context.store.catalog.facts())
+        self._context = context
+        self._wake = trio.Event()
 
     def came(self, writer: str, seals: list[Seal]) -> None:
         """A SEAL record of another node, or of an earlier life of this one."""
@@ -80,13 +80,13 @@ class Sealing:
 
     def checkpoint_done(self, report: CheckpointReport) -> None:
         """Forget what the checkpoint has forgotten, and say what is due."""
-        desk = self._desk
+        context = self._context
         if report.forgotten:
-            received = desk.received_vector()
+            received = context.received_vector()
             for origin in report.forgotten:
                 received.pop(origin, None)
             self.seals.forget(report.forgotten)
-            desk.broker.durables.forget_origins(self.seals.forgotten)
+            context.broker.durable_subscriptions.forget_origins(self.seals.forgotten)
             log.info("= %d dead incarnations are forgotten", len(report.forgotten))
         self._say(list(report.released))
         self.look()
@@ -99,18 +99,18 @@ class Sealing:
 
     async def _fix_ends(self) -> None:
         while True:
-            await self._stirred.wait()
-            self._stirred = trio.Event()
+            await self._wake.wait()
+            self._wake = trio.Event()
             ends = {seal.origin: seal.last for seal in self._ends()}
             if not ends:
                 continue
-            aside = await self._desk.aside_anywhere(ends)
+            aside = await self._context.quarantined_anywhere(ends)
             if aside is None:
                 with trio.move_on_after(ASK_SECONDS):
-                    await self._stirred.wait()
-                self._stirred.set()
+                    await self._wake.wait()
+                self._wake.set()
                 continue
-            await self._desk.commit_slot()
+            await self._context.commit_slot()
             # Others had their turn meanwhile.
             still = [seal for seal in self._ends() if ends.get(seal.origin) == seal.last]
             self._say([seal for seal in still if seal.origin not in aside])
@@ -123,23 +123,23 @@ class Sealing:
         turn = 0
         while self.links is not None:
             await trio.sleep(ASK_SECONDS)
-            desk = self._desk
+            context = self._context
             dead = self._dead()
-            peers = sorted(desk.member_names)
+            peers = sorted(context.member_names)
             if not dead or not peers:
                 continue
             turn += 1
             peer = peers[turn % len(peers)]
-            answer = await desk.ask_one(peer, question_about(dead))
+            answer = await context.ask_one(peer, request_about(dead))
             try:
                 lines = [] if answer is None else unpack_seals(answer)
             except CorruptLog as error:
                 log.error("! %s answers about dead incarnations with nonsense: %s", peer, error)
                 continue
-            await desk.commit_slot()
-            have = desk.received_vector()
+            await context.commit_slot()
+            have = context.received_vector()
             lines = [line._replace(last=line.last or have.get(line.origin, 0)) for line in lines]
-            own = desk.origin.node
+            own = context.origin.node
             known = [line for line in lines if line.origin in have and line.last == have[line.origin]]
             self._say([line for line in known if self.seals.is_news(own, line)])
 
@@ -150,38 +150,38 @@ class Sealing:
     def _dead(self) -> list[Origin]:
         """Incarnations of which a later one is known, or may be: those that are not talked to now."""
         present = set(self.links.present()) if self.links is not None else set()
-        present.add(self._desk.origin)
-        return [origin for origin in self._desk.received_vector() if origin not in present][:SEALS_AT_ONCE]
+        present.add(self._context.origin)
+        return [origin for origin in self._context.received_vector() if origin not in present][:SEALS_AT_ONCE]
 
     def look(self) -> None:
         """A peer has caught up: it may be the last one that an end waited for."""
-        self._stirred.set()
+        self._wake.set()
 
     def _ends(self) -> list[Seal]:
         """Dead incarnations in this node's care whose end is the same everywhere."""
-        desk, links = self._desk, self.links
-        own = desk.origin
-        others = desk.member_names
+        context, links = self._context, self.links
+        own = context.origin
+        others = context.member_names
         is_first = own.node < min(others, default="~")
-        durable = desk.durable_vector()
+        durable = context.durable_vector()
         found: list[Seal] = []
-        for origin, last in desk.received_vector().items():
+        for origin, last in context.received_vector().items():
             in_care = origin.node == own.node or is_first and origin.node not in others
             if not in_care or origin == own or origin in self.seals.last or len(found) >= SEALS_AT_ONCE:
                 continue
-            if durable.get(origin, 0) == last and (links is None or links.all_have(desk.member_names, origin, last)):
+            if durable.get(origin, 0) == last and (links is None or links.all_have(context.member_names, origin, last)):
                 found.append(Seal(origin, last, False))
         return found
 
     def _say(self, seals: list[Seal]) -> None:
-        desk = self._desk
-        if desk.is_stopping:
+        context = self._context
+        if context.is_stopping:
             return  # The last records are being written; the next life says it.
         for start in range(0, len(seals), SEALS_AT_ONCE):
             part = seals[start : start + SEALS_AT_ONCE]
-            now_us = desk.world.now_us()
+            now_us = context.environment.now_us()
             out = Outcome(now_us=now_us)
-            desk.broker.note_fact(Kind.SEAL, pack_seals(part), now_us, out)
-            self.seals.take(desk.origin.node, part)
-            desk.submit(out)
-            desk.checkpoint_soon()  # the next step comes with it
+            context.broker.note_fact(RecordKind.SEAL, pack_seals(part), now_us, out)
+            self.seals.take(context.origin.node, part)
+            context.submit(out)
+            context.schedule_checkpoint()  # the next step comes with it

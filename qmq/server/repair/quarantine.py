@@ -11,8 +11,8 @@ readers of fanouts are told (GONE), and what stands behind it counts again and g
 put the same aside, the first by name does it. A node without peers waits for its operator (`qmq log release`), who may
 have a copy.
 
-Whoever fixes the end of a dead incarnation (`sealing`) asks the same question before. An answer is about what the
-quarantine held when this node started, and does not change as it comes back: so it cannot be out of date.
+Whoever fixes the end of a dead incarnation (`incarnation_gc`) asks the same question before. An answer is about what
+the quarantine held when this node started, and does not change as it comes back: so it cannot be out of date.
 """
 
 import json
@@ -26,15 +26,15 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin, Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import MeshError, Refused
-from qmq.replication.journal.gaps import Want
+from qmq.replication.journal.gaps import WantedRange
 from qmq.replication.protocol.values import array, number, origin_of
-from qmq.server.repair.incarnation_gc import Sealing
+from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.storage.format.batch import REST, verify_batch
-from qmq.storage.format.lost_record import Stretch
-from qmq.storage.repair.quarantine import Aside, valid_aside, what_is_aside
-from qmq.storage.repair.range_snapshot import Rest, nothing_left, rest_of
+from qmq.storage.format.lost_record import LostRange
+from qmq.storage.repair.quarantine import QuarantinedRange, quarantined_ranges, valid_quarantined
+from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, rest_of
 from qmq.storage.store import Store
 
 RETRY_SECONDS: Final = 1.0
@@ -51,8 +51,8 @@ class Links(Protocol):
 
     def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool: ...
     def present(self) -> Collection[Origin]: ...
-    def take_rest(self, want: Want, rest: Rest, out: Outcome) -> None: ...
-    def take_aside(self, batches: bytes, out: Outcome) -> None: ...
+    def take_snapshot(self, want: WantedRange, rest: RangeSnapshot, out: Outcome) -> None: ...
+    def take_quarantined(self, batches: bytes, out: Outcome) -> None: ...
 
 
 class Asks(Protocol):
@@ -60,41 +60,41 @@ class Asks(Protocol):
 
     @property
     def member_names(self) -> Collection[str]: ...
-    async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
+    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
 
 
-class ReleasingDesk(Asks, Protocol):
+class QuarantineContext(Asks, Protocol):
     """What it needs of the node."""
 
     origin: Origin
     broker: Broker
     store: Store
-    world: World
-    sealing: Sealing
+    environment: Environment
+    incarnation_gc: IncarnationGc
 
     def submit(self, out: Outcome) -> None: ...
-    async def all_told(self) -> None: ...
+    async def flushed(self) -> None: ...
     async def commit_slot(self) -> None: ...
     def received_vector(self) -> Vector: ...
     def durable_vector(self) -> Vector: ...
-    def note_gone(self, stretch: Stretch, out: Outcome) -> None: ...
+    def note_lost(self, stretch: LostRange, out: Outcome) -> None: ...
 
 
-def is_about_aside(question: bytes) -> bool:
+def is_about_quarantine(request: bytes) -> bool:
     """Whether a peer asks what is put aside here."""
-    return question.startswith(b'{"aside"')
+    return request.startswith(b'{"aside"')
 
 
-async def ask_aside(desk: Asks, after: Vector) -> dict[str, Vector] | None:
+async def ask_quarantined(context: Asks, after: Vector) -> dict[str, Vector] | None:
     """Per member, what it has put aside behind `after`: origin → its first such sequence, where there is one.
 
     None when not all of them have answered.
     """
-    question = json.dumps({"aside": [[*origin, last] for origin, last in after.items()]}).encode()
+    request = json.dumps({"aside": [[*origin, last] for origin, last in after.items()]}).encode()
     answers: dict[str, Vector] = {}
 
     async def ask(peer: str) -> None:
-        answer = await desk.ask_one(peer, question)
+        answer = await context.ask_one(peer, request)
         if answer is not None:
             try:
                 firsts = array(json.loads(answer)["aside"], len(after))
@@ -103,38 +103,38 @@ async def ask_aside(desk: Asks, after: Vector) -> dict[str, Vector] | None:
             except (ValueError, TypeError, KeyError, MeshError) as error:
                 log.error("! %s answers what it has put aside with nonsense: %s", peer, error)
 
-    peers = list(desk.member_names)
+    peers = list(context.member_names)
     async with trio.open_nursery() as nursery:
         for peer in peers:
             nursery.start_soon(ask, peer)
     return answers if len(answers) == len(peers) else None
 
 
-class Releasing:
+class QuarantineRestore:
     """See the module's opening. `links` is None on a node without peers."""
 
-    def __init__(self, desk: ReleasingDesk) -> None:
+    def __init__(self, context: QuarantineContext) -> None:
         self.links: Links | None = None
         # Valid batches that were put aside and were not here at the start: first sequences and last ones, ascending.
         self._aside: dict[Origin, list[tuple[int, int]]] = {}
         # What could not be taken back of these, nobody else may take for nothing.
         self._refused: set[Origin] = set()
         self._is_known = trio.Event()
-        self._desk = desk
-        self._stirred = trio.Event()
+        self._context = context
+        self._wake = trio.Event()
 
     def look(self) -> None:
         """Records came, a peer has told what it has, or the members are others."""
         if self._aside:
-            self._stirred.set()
+            self._wake.set()
 
-    async def answer(self, question: bytes) -> bytes:
+    async def answer(self, request: bytes) -> bytes:
         """What this node has put aside behind what a peer asks about: a first sequence for each origin, or 0.
 
         Raises Refused for nonsense.
         """
         try:
-            asked = [array(values, 3) for values in array(json.loads(question)["aside"])]
+            asked = [array(values, 3) for values in array(json.loads(request)["aside"])]
             after = [(origin_of(values[0], values[1]), number(values[2])) for values in asked]
         except (ValueError, TypeError, KeyError, MeshError) as error:
             raise Refused("bad-destination", "a question about what is put aside that means nothing") from error
@@ -147,7 +147,7 @@ class Releasing:
     async def anywhere(self, after: Vector) -> Vector | None:
         """What this node or a member has put aside behind `after`: incarnation → the first such sequence, where there
         is one. None: some member has not answered."""
-        answers = await ask_aside(self._desk, after)
+        answers = await ask_quarantined(self._context, after)
         await self._is_known.wait()
         if answers is None:
             return None
@@ -157,18 +157,18 @@ class Releasing:
 
     async def run(self) -> None:
         """Bring back what can be, until nothing is aside."""
-        desk, links = self._desk, self.links
-        recovered = desk.store.recovered
+        context, links = self._context, self.links
+        recovered = context.store.recovered
         if any(entry.origin is not None for entry in (*recovered.quarantined_before, *recovered.quarantined)):
-            store = desk.store
-            look = partial(valid_aside, store.disk, recovered.vector, store.journal.start)
-            self._aside = await desk.world.run_blocking(look)
+            store = context.store
+            look = partial(valid_quarantined, store.disk, recovered.vector, store.journal.start)
+            self._aside = await context.environment.run_blocking(look)
         self._is_known.set()
         while links is not None and self._due(links) is not None:
-            self._stirred = trio.Event()
+            self._wake = trio.Event()
             if not await self._step(links):
                 with trio.move_on_after(RETRY_SECONDS):
-                    await self._stirred.wait()
+                    await self._wake.wait()
 
     def _next(self, origin: Origin, after: int) -> int:
         """The first sequence of what is aside behind `after`; 0: nothing is."""
@@ -180,9 +180,9 @@ class Releasing:
 
         The node of a living incarnation sends what follows by itself, and what the mesh has sealed ends where it ends.
         """
-        desk = self._desk
-        have, durable, present = desk.received_vector(), desk.durable_vector(), links.present()
-        seals = desk.sealing.seals
+        context = self._context
+        have, durable, present = context.received_vector(), context.durable_vector(), links.present()
+        seals = context.incarnation_gc.seals
         following: Vector = {}
         parted: Vector = {}
         is_any = False
@@ -198,19 +198,19 @@ class Releasing:
                 # In the midst of a batch, where only a rest of it was here, it cannot go on.
                 if any(first == begin for begin, _ in self._aside[origin]):
                     following[origin] = known
-            elif durable.get(origin, 0) == known and links.all_have(desk.member_names, origin, known):
+            elif durable.get(origin, 0) == known and links.all_have(context.member_names, origin, known):
                 parted[origin] = known
         return (following, parted) if is_any else None
 
     async def _step(self, links: Links) -> bool:
         """Bring back what can be; False when that was nothing."""
-        desk = self._desk
+        context = self._context
         due = self._due(links)
-        if due is None or desk.broker.disk_full:
+        if due is None or context.broker.disk_full:
             return False
         following, parted = due
         if not following and parted:
-            answers = await ask_aside(desk, parted)
+            answers = await ask_quarantined(context, parted)
             if answers is None:
                 return False
             return await self._bring_back(links, self._ours(parted, answers), answers.keys())
@@ -218,7 +218,7 @@ class Releasing:
 
     def _ours(self, parted: Vector, answers: Mapping[str, Vector]) -> Vector:
         """What of `parted` this node brings back: nobody has put aside anything before it."""
-        own = self._desk.origin.node
+        own = self._context.origin.node
         ours: Vector = {}
         for origin, known in parted.items():
             firsts = [(answer[origin], peer) for peer, answer in answers.items() if origin in answer]
@@ -228,10 +228,12 @@ class Releasing:
 
     async def _bring_back(self, links: Links, have: Vector, asked: Collection[str]) -> bool:
         """`have`: how much of them is here; `asked`: who has nothing before what is aside. False: nothing came back."""
-        desk = self._desk
+        context = self._context
         if not have:
             return False
-        steps = await desk.world.run_blocking(partial(what_is_aside, desk.store.disk, have, 0, have.keys()))
+        steps = await context.environment.run_blocking(
+            partial(quarantined_ranges, context.store.disk, have, 0, have.keys())
+        )
         is_done = False
         for origin, known in have.items():
             step = next((step for step in steps if step.origin == origin), None)
@@ -244,37 +246,37 @@ class Releasing:
                 is_done = True
         return is_done
 
-    async def _take(self, links: Links, step: Aside, known: int, asked: Collection[str]) -> bool:
-        desk = self._desk
+    async def _take(self, links: Links, step: QuarantinedRange, known: int, asked: Collection[str]) -> bool:
+        context = self._context
         origin, gone = step.origin, step.gone
         for part in _parts(step.batches):
-            await desk.commit_slot()
+            await context.commit_slot()
             due = self._due(links)
             # Others had their turn: somebody was quicker, has sealed it, or has more by now.
-            if due is None or desk.broker.disk_full or desk.received_vector().get(origin, 0) != known:
+            if due is None or context.broker.disk_full or context.received_vector().get(origin, 0) != known:
                 return False
-            if gone is not None and not (due[1].get(origin) == known and set(asked).issuperset(desk.member_names)):
+            if gone is not None and not (due[1].get(origin) == known and set(asked).issuperset(context.member_names)):
                 return False
-            out = Outcome(now_us=desk.world.now_us())
+            out = Outcome(now_us=context.environment.now_us())
             try:
                 if gone is not None:
-                    links.take_rest(Want("", origin, known, gone[1]), nothing_left(gone[1]), out)
-                    desk.note_gone(Stretch(origin, *gone), out)
+                    links.take_snapshot(WantedRange("", origin, known, gone[1]), nothing_left(gone[1]), out)
+                    context.note_lost(LostRange(origin, *gone), out)
                     # Apart from what follows, so that readers hear of it in this order.
-                    desk.submit(out)
+                    context.submit(out)
                     out = Outcome(now_us=out.now_us)
                 if part.rest is not None:
-                    links.take_rest(Want("", origin, part.first - 1, part.last), part.rest, out)
+                    links.take_snapshot(WantedRange("", origin, part.first - 1, part.last), part.rest, out)
                 else:
-                    links.take_aside(part.batches, out)
+                    links.take_quarantined(part.batches, out)
             except MeshError as error:
                 log.error("! what was put aside of %s cannot be taken back: %s", origin, error.message)
                 self._refused.add(origin)
                 return True
             finally:
-                desk.submit(out)
+                context.submit(out)
             known, gone = part.last, None
-        await desk.all_told()
+        await context.flushed()
         log.info("= %d records of %s that stood behind damage are back", step.records, origin)
         return True
 
@@ -283,7 +285,7 @@ class _Part(NamedTuple):
     """Batches, or in their place the rest of a stretch; sequences `first` to `last`."""
 
     batches: bytes
-    rest: Rest | None
+    rest: RangeSnapshot | None
     first: int
     last: int
 

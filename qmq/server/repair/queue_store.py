@@ -2,9 +2,9 @@
 
 A damaged row is met when it is read, and never answered; its queue goes on without it. The message that it says it was
 is looked for: in the journal, in the quarantine, then at one peer after the other, in the same questions as for a gap
-(`repairs`), who look in theirs, too. What a peer accounts for without a record is done. When every member was heard and
-none has it, it is lost, and told so with its dot; while one is away it may be the one that has it. A node without peers
-goes by what it has itself.
+(`catch_up`), who look in theirs, too. What a peer accounts for without a record is done. When every member was heard
+and none has it, it is lost, and told so with its dot; while one is away it may be the one that has it. A node without
+peers goes by what it has itself.
 
 A whole file that was put aside is the same at a larger scale: all that the journal has dropped may be lacking. Until
 the peers that can be reached were asked for it, nothing of the queues is handed out (`is_behind`).
@@ -21,15 +21,15 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Dot, Origin, Vector
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.errors import CorruptLog, DiskFull
 from qmq.record_codec import record_of
-from qmq.replication.journal.gaps import Want
-from qmq.server.checkpoint.queue_pager import Clerk
-from qmq.server.repair.catch_up import DOTS_AT_ONCE, ask_rest, ask_settled
-from qmq.storage.format.interfaces import Lack
+from qmq.replication.journal.gaps import WantedRange
+from qmq.server.checkpoint.queue_pager import QueuePager
+from qmq.server.repair.catch_up import DOTS_AT_ONCE, ask_settled, ask_snapshot
+from qmq.storage.format.interfaces import MissingRange
 from qmq.storage.format.record import unpack_record
-from qmq.storage.repair.range_snapshot import Rest
+from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.storage.store import Store
 
 RETRY_SECONDS: Final = 1.0
@@ -51,42 +51,42 @@ class Links(Protocol):
     def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool: ...
 
 
-class RowDesk(Protocol):
+class QueueStoreContext(Protocol):
     """What row repairs need of the node."""
 
     origin: Origin
     broker: Broker
-    clerk: Clerk
+    queue_pager: QueuePager
     store: Store
-    world: World
+    environment: Environment
 
     @property
     def member_names(self) -> Collection[str]: ...
     def alarm(self, code: str, message: str) -> None: ...
     def submit(self, out: Outcome) -> None: ...
-    def repair_soon(self) -> None: ...
-    async def ask_one(self, peer: str, question: bytes) -> bytes | None: ...
-    async def aside_anywhere(self, after: Vector) -> Vector | None:
+    def schedule_repair(self) -> None: ...
+    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
+    async def quarantined_anywhere(self, after: Vector) -> Vector | None:
         """See `Releasing.anywhere`."""
 
     async def commit_slot(self) -> None: ...
 
 
-class RowRepairs:
+class QueueStoreRepair:
     """See the module's opening. `links` is None on a node without peers."""
 
-    def __init__(self, desk: RowDesk) -> None:
+    def __init__(self, context: QueueStoreContext) -> None:
         self.links: Links | None = None
         self.mended = 0
         """Damaged rows, or stretches of a lost file, that were accounted for, since the start."""
         self.lost = 0
         """Those that nobody had."""
-        self._desk = desk
-        self._stirred = trio.Event()
+        self._context = context
+        self._wake = trio.Event()
         self._rounds = 0
-        self._is_open = any(not lack.sequence for lack in desk.store.lacks())
+        self._is_open = any(not missing.sequence for missing in context.store.missing_ranges())
         # What is left of lacks that the journal was searched for.
-        self._searched: set[Lack] = set()
+        self._searched: set[MissingRange] = set()
         self._has_changed = False
         # Whether somebody who can be reached may know more soon.
         self._is_impatient = False
@@ -98,52 +98,54 @@ class RowRepairs:
 
     def soon(self) -> None:
         """A damaged row was met, or there is another peer to ask."""
-        self._stirred.set()
+        self._wake.set()
 
     @property
-    def searched_for(self) -> Collection[Lack]:
+    def searched_for(self) -> Collection[MissingRange]:
         """What is lacking although the journal was searched for it."""
         return frozenset(self._searched)
 
     async def run(self) -> None:
         """Mend whatever turns up; for ever."""
-        desk = self._desk
+        context = self._context
         while True:
-            self._stirred = trio.Event()
+            self._wake = trio.Event()
             self._is_impatient = False
-            lacks = await desk.world.run_blocking(desk.store.lacks)
-            open_ = lacks
+            missing_ranges = await context.environment.run_blocking(context.store.missing_ranges)
+            open_ = missing_ranges
             try:
                 # All of them before the first is asked for: peers may lack the same, and ask here.
-                left = [one for lack in lacks if (one := await self._search(lack)) is not None]
-                open_ = [one for lack in left if (one := await self._mend(lack)) is not None]
+                left = [one for missing in missing_ranges if (one := await self._search(missing)) is not None]
+                open_ = [one for missing in left if (one := await self._repair(missing)) is not None]
             except DiskFull as error:
-                desk.alarm("damage", f"no room to put back what the queue store lacks: {error}")
+                context.alarm("damage", f"no room to put back what the queue store lacks: {error}")
             self._searched.intersection_update(open_)
             if self._has_changed:
                 self._has_changed = False
                 await self._read_anew()
             was_behind = self.is_behind
             self._rounds += bool(self.links is not None and self.links.reachable())
-            self._is_open = any(not lack.sequence for lack in open_)
+            self._is_open = any(not missing.sequence for missing in open_)
             if was_behind and not self.is_behind:
-                desk.repair_soon()
+                context.schedule_repair()
             patience = RETRY_SECONDS if self.is_behind or self._is_impatient else PATIENT_SECONDS
             with trio.move_on_after(patience if open_ else inf):
-                await self._stirred.wait()
+                await self._wake.wait()
 
-    async def _search(self, lack: Lack) -> Lack | None:
-        """What the own journal, and what is aside here, do not bring back of `lack`."""
-        if lack in self._searched:
-            return lack
-        desk = self._desk
-        left = await desk.world.run_blocking(partial(desk.store.mend_by_journal, lack))
+    async def _search(self, missing: MissingRange) -> MissingRange | None:
+        """What the own journal, and what is aside here, do not bring back of `missing`."""
+        if missing in self._searched:
+            return missing
+        context = self._context
+        left = await context.environment.run_blocking(partial(context.store.repair_from_journal, missing))
         self._has_changed = True
         if left is not None and left.sequence:
             rest = self._in_memory(left)
             if rest is None:
-                packed = await desk.world.run_blocking(partial(desk.store.read_aside, Dot(left.origin, left.sequence)))
-                rest = None if packed is None else Rest(left.sequence, 0, 0, [packed])
+                packed = await context.environment.run_blocking(
+                    partial(context.store.read_quarantined, Dot(left.origin, left.sequence))
+                )
+                rest = None if packed is None else RangeSnapshot(left.sequence, 0, 0, [packed])
             if rest is not None:
                 left = await self._take(left, left.sequence - 1, rest)
         if left is None:
@@ -152,23 +154,23 @@ class RowRepairs:
             self._searched.add(left)
         return left
 
-    def _in_memory(self, lack: Lack) -> Rest | None:
+    def _in_memory(self, missing: MissingRange) -> RangeSnapshot | None:
         """The message that is lacking, where this node serves it and has not let go of it."""
-        sequence = lack.sequence
-        message = self._desk.broker.queues.owned.get(lack.origin, {}).get(sequence)
-        if message is None or message.envelope.destination != lack.queue:
+        sequence = missing.sequence
+        message = self._context.broker.queues.owned.get(missing.origin, {}).get(sequence)
+        if message is None or message.envelope.destination != missing.queue:
             return None
-        failed = [(lack.queue, sequence, message.attempts)] if message.attempts > 0 else []
-        return Rest(sequence, 0, 0, [record_of(message)], failed)
+        failed = [(missing.queue, sequence, message.attempts)] if message.attempts > 0 else []
+        return RangeSnapshot(sequence, 0, 0, [record_of(message)], failed)
 
-    async def _mend(self, lack: Lack) -> Lack | None:
+    async def _repair(self, missing: MissingRange) -> MissingRange | None:
         """What is still lacking when everybody who can be reached was asked."""
-        desk = self._desk
-        left = lack
+        context = self._context
+        left = missing
         knows_all = True
         if self.links is not None:
             peers = self.links.reachable()
-            knows_all = set(peers) >= set(desk.member_names)
+            knows_all = set(peers) >= set(context.member_names)
             for peer in peers:
                 still, is_all = await self._ask(self.links, peer, left)
                 knows_all = knows_all and is_all
@@ -186,78 +188,82 @@ class RowRepairs:
         self._searched.add(left)
         return left
 
-    async def _ask(self, links: Links, peer: str, lack: Lack) -> tuple[Lack | None, bool]:
+    async def _ask(self, links: Links, peer: str, missing: MissingRange) -> tuple[MissingRange | None, bool]:
         """What is still lacking when `peer` was asked, and whether that is all it will ever know by itself."""
-        left: Lack | None = lack
-        after = lack.after
+        left: MissingRange | None = missing
+        after = missing.after
         while left is not None and after < left.through:
-            rest = await ask_rest(self._desk, Want(peer, lack.origin, after, left.through), row=lack.sequence)
+            rest = await ask_snapshot(
+                self._context, WantedRange(peer, missing.origin, after, left.through), row=missing.sequence
+            )
             if rest is None or max(rest.lost, rest.through) <= after:
                 # Less of this origin than that is an answer; what its stores have not taken yet is none.
-                return left, rest is not None and links.has_none_beyond(peer, lack.origin, after)
+                return left, rest is not None and links.has_none_beyond(peer, missing.origin, after)
             if rest.lost > after:
                 # It knows nothing up to there but these records; it may know what comes behind.
                 rest = rest._replace(through=rest.lost)
             if rest.records or not rest.lost:
                 try:
-                    if not lack.sequence and not self.is_behind:
-                        rest = await self._without_done(links, peer, lack.origin, rest)
+                    if not missing.sequence and not self.is_behind:
+                        rest = await self._without_done(links, peer, missing.origin, rest)
                     left = await self._take(left, after, rest)
                 except (CorruptLog, ValueError) as error:
-                    log.error("! what %s has left of %s cannot be taken: %s", peer, lack.origin, error)
+                    log.error("! what %s has left of %s cannot be taken: %s", peer, missing.origin, error)
                     return left, False
             after = rest.through
         return left, True
 
-    async def _without_done(self, links: Links, peer: str, origin: Origin, rest: Rest) -> Rest:
+    async def _without_done(self, links: Links, peer: str, origin: Origin, rest: RangeSnapshot) -> RangeSnapshot:
         """Of what went with a file this node has forgotten what is settled, and it is about to hand it out: so it asks
         the others. Before, all of it is asked about at once (`Repairs`)."""
         dots = [Dot(origin, unpack_record(packed).sequence) for packed in rest.records]
         done: set[Dot] = set()
         for other in links.reachable():
             for at in range(0, len(dots) if other != peer else 0, DOTS_AT_ONCE):
-                known = await ask_settled(self._desk, other, dots[at : at + DOTS_AT_ONCE])
+                known = await ask_settled(self._context, other, dots[at : at + DOTS_AT_ONCE])
                 done.update(known[0] if known is not None else ())
         left = [packed for packed, dot in zip(rest.records, dots, strict=True) if dot not in done]
         return rest._replace(records=left)
 
-    async def _take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
+    async def _take(self, missing: MissingRange, after: int, rest: RangeSnapshot) -> MissingRange | None:
         self._has_changed = True
-        return await self._desk.world.run_blocking(partial(self._desk.store.mend_by_rest, lack, after, rest))
+        return await self._context.environment.run_blocking(
+            partial(self._context.store.repair_from_snapshot, missing, after, rest)
+        )
 
-    async def _nowhere_up_to(self, left: Lack) -> int:
+    async def _nowhere_up_to(self, left: MissingRange) -> int:
         """Every member was heard: up to where nobody has put aside either what is lacking, which may come back.
 
         A single message was asked for there, too.
         """
-        if self.links is None or left.sequence or left.origin == self._desk.origin:
+        if self.links is None or left.sequence or left.origin == self._context.origin:
             return left.through
-        firsts = await self._desk.aside_anywhere({left.origin: left.after})
+        firsts = await self._context.quarantined_anywhere({left.origin: left.after})
         if firsts is None:
             self._is_impatient = True
             return left.after
         return min(firsts.get(left.origin, left.through + 1) - 1, left.through)
 
-    async def _give_up(self, lack: Lack, through: int) -> None:
+    async def _give_up(self, missing: MissingRange, through: int) -> None:
         """Nobody has it up to there."""
-        desk = self._desk
+        context = self._context
         self._has_changed = True
-        if not await desk.world.run_blocking(partial(desk.store.give_up_rows, lack, through)):
+        if not await context.environment.run_blocking(partial(context.store.give_up_rows, missing, through)):
             return
         self.lost += 1
-        left = lack._replace(through=through)
+        left = missing._replace(through=through)
         if left.sequence:
             what = f"the message {Dot(left.origin, left.sequence)} of {left.queue}"
         else:
             what = f"unsettled messages of {left.origin} after {left.after} up to {left.through}, if there were any,"
-        desk.alarm("lost", f"{what} cannot be brought back: it was damaged here, and no member of the mesh has it")
+        context.alarm("lost", f"{what} cannot be brought back: it was damaged here, and no member of the mesh has it")
 
     async def _read_anew(self) -> None:
         """Rows have come back that the queues had passed over, or gone that they had counted."""
-        desk = self._desk
-        await desk.commit_slot()
-        async with desk.clerk.errand:
-            out = Outcome(now_us=desk.world.now_us())
-            desk.broker.queues.handover.rows_changed(out)
-            desk.submit(out)
-        desk.clerk.sweep_at(desk.world.now_us())
+        context = self._context
+        await context.commit_slot()
+        async with context.queue_pager.load_lock:
+            out = Outcome(now_us=context.environment.now_us())
+            context.broker.queues.handoff.rows_changed(out)
+            context.submit(out)
+        context.queue_pager.sweep_at(context.environment.now_us())

@@ -17,7 +17,7 @@ from typing import Final
 FOLLOWS_PARTS: Final = 8
 """One part in so many of the time that passes may go into following the wall clock."""
 
-LOOK_US: Final = 1_000
+POLL_US: Final = 1_000
 """The wall clock is not looked at more often than this."""
 
 _COUNTED = getattr(time, "CLOCK_BOOTTIME", None)
@@ -44,7 +44,7 @@ class SteadyClock:
         passed = seen_us - self._seen_us
         most = passed // FOLLOWS_PARTS
         now_us = self._base_us + passed + max(-most, min(most, self._wrong_us))
-        if passed >= LOOK_US:
+        if passed >= POLL_US:
             self._seen_us, self._base_us = seen_us, now_us
             self._wrong_us = self._wall() - now_us
         return now_us

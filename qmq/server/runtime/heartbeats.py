@@ -17,7 +17,7 @@ Check = Callable[[float], float | None]
 """Given the time now (trio seconds): do what is due; return when to look again, or None for never."""
 
 
-class Beats:
+class Heartbeats:
     """Calls each registered check when it wants to be asked."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import trio
 
-from qmq.environment import Listener, Network, Pipe, Tls
+from qmq.environment import Network, Pipe, PipeListener, Tls
 from qmq.errors import MeshError
 
 LISTEN_BACKLOG = 1024
@@ -196,7 +196,7 @@ class TcpNetwork:
             raise
         return TlsPipe(secured, host)
 
-    async def listen(self, host: str, port: int, tls: Tls | None) -> Listener:
+    async def listen(self, host: str, port: int, tls: Tls | None) -> PipeListener:
         await trio.lowlevel.checkpoint()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)

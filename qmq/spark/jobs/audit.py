@@ -30,8 +30,8 @@ from qmq.spark.ranges import RangeMap
 from qmq.spark.remote import read_journal
 from qmq.storage.disk.disk import ReadOnlyDisk
 from qmq.storage.format.batch import GAPS, REST, BatchHead, unpack_records
-from qmq.storage.format.lost_record import Stretch
-from qmq.storage.format.record import Kind, unpack_gap
+from qmq.storage.format.lost_record import LostRange
+from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.segment import read_summary, scan
 from qmq.storage.log.recovery import Quarantined
 
@@ -45,7 +45,7 @@ DOUBLED: Final = "doubled"
 OUT_OF_ORDER: Final = "out of order"
 CORRUPT: Final = "corrupt"
 LOST_FILE: Final = "lost file"
-PUT_ASIDE: Final = "put aside"
+QUARANTINED: Final = "put aside"
 
 FINDINGS_MAX: Final = 10_000
 """Findings of one node that are listed; a destroyed log would have millions."""
@@ -122,7 +122,7 @@ class _Walk:
         self.skipped = RangeMap()
         """What would stand where segments were left out, and does not, for all that is known: it may still come."""
         self.missing: dict[Origin, list[tuple[int, int]]] = {}
-        self.gone: dict[Stretch, None] = {}
+        self.gone: dict[LostRange, None] = {}
         """In the order in which they were noted."""
         self.findings: list[Finding] = []
 
@@ -286,7 +286,7 @@ def _walk(directory: DataDirectory, found: Audit, choice: Options | None) -> _Wa
     for entry in directory.quarantined:
         if walk.lacks(entry):
             origin, where = str(entry.origin or ""), f"journal {entry.start}–{entry.end}"
-            walk.note(Finding(walk.node, PUT_ASIDE, origin, entry.first, entry.last, where))
+            walk.note(Finding(walk.node, QUARANTINED, origin, entry.first, entry.last, where))
         elif not walk.is_gone(entry):
             found.healed += 1
     walk.finish()
@@ -326,22 +326,22 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
     """Returns the offset where its batches end, with damage and what is put aside."""
     name = segment.path.name
     end = segment.batches_end
-    put_aside = [stop for start, stop in segment.holes if end is not None and start < end]
+    quarantine = [stop for start, stop in segment.holes if end is not None and start < end]
     file = ReadOnlyDisk(segment.path.parent).open(name)
     try:
         # An index may be older than what was put aside since.
-        summary = read_summary(file, end) if end is not None and not put_aside else None
+        summary = read_summary(file, end) if end is not None and not quarantine else None
     finally:
         file.close()
     if end is not None and summary is not None:
-        if any(kind in (Kind.GAP, Kind.GONE) for _, kind in summary.kinds):
+        if any(kind in (RecordKind.GAP, RecordKind.GONE) for _, kind in summary.kinds):
             _learn_gaps(walk, segment, segment.list())
         missing = walk.missing_ranges()
         for origin, ranges in summary.ranges.items():
             for first, last in ranges:
                 walk.take(origin, first, last, name)
         if walk.missing_ranges() > missing:
-            _learn_rests(walk, segment.list())
+            _learn_compacted(walk, segment.list())
         return end
     listing = segment.list()
     for start, stop in listing.damage:
@@ -349,10 +349,10 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
     _learn_gaps(walk, segment, listing)
     for entry in listing.entries:
         walk.take(entry.origin, entry.first, entry.last, name, entry.records)
-    return max([listing.reach, *put_aside])
+    return max([listing.reach, *quarantine])
 
 
-def _learn_rests(walk: _Walk, listing: Listing) -> None:
+def _learn_compacted(walk: _Walk, listing: Listing) -> None:
     """Stretches of which peers had only a rest left when the node asked: it has all that there was."""
     for entry in listing.rests:
         walk.account_for(entry.origin, entry.first, entry.last)
@@ -367,7 +367,7 @@ def _learn_gaps(walk: _Walk, segment: Segment, listing: Listing) -> None:
 
 def _note_gaps(walk: _Walk, head: BatchHead, batch: bytes) -> None:
     for record in unpack_records(head, batch):
-        if record[2] >> 56 == Kind.GAP:
+        if record[2] >> 56 == RecordKind.GAP:
             gone, through = unpack_gap(record[5])
             walk.given_up.add(gone, 0, through)
 

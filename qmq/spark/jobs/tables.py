@@ -73,12 +73,12 @@ def tables(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
         DataLoss: the log does not hold any more what comes right after the table.
     """
     table = local_path(table)
-    with _alone(table):
+    with _isolated(table):
         return _add(spark, given, table)
 
 
 @contextmanager
-def _alone(table: str) -> Iterator[None]:
+def _isolated(table: str) -> Iterator[None]:
     """Nobody else adds to the table meanwhile. Raises TableError when somebody does; a lock ends with its process."""
     Path(table).mkdir(parents=True, exist_ok=True)
     with open(Path(table, LOCK), "w", encoding="utf-8") as file:
@@ -112,7 +112,7 @@ def _add(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
     try:
         texts = frame.select(f.col("body").cast("string").alias("text"))
         found = _infer(spark, texts)
-        kept = StructType.fromJson(json.loads(state["schema"])) if state["schema"] else _told_apart(found)
+        kept = StructType.fromJson(json.loads(state["schema"])) if state["schema"] else _served_apart(found)
         done.drift = drift(kept, found)
         done.rows, done.drift.unparsed = _write(frame, kept, f"{table}/run={state['runs']}")
     finally:
@@ -167,18 +167,18 @@ def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
     return spark.read.json(lines, mode="DROPMALFORMED", columnNameOfCorruptRecord=BROKEN).schema
 
 
-def _told_apart(kind: Any) -> Any:
+def _served_apart(kind: Any) -> Any:
     """A type without fields that Spark cannot tell from an earlier one beside them; `body` has them.
 
     For Spark capitals are the same letters.
     """
     if isinstance(kind, ArrayType):
-        return ArrayType(_told_apart(kind.elementType), kind.containsNull)
+        return ArrayType(_served_apart(kind.elementType), kind.containsNull)
     if not isinstance(kind, StructType):
         return kind
     fields: dict[str, StructField] = {}
     for one in kind.fields:
-        fields.setdefault(one.name.lower(), StructField(one.name, _told_apart(one.dataType), one.nullable))
+        fields.setdefault(one.name.lower(), StructField(one.name, _served_apart(one.dataType), one.nullable))
     return StructType(list(fields.values()))
 
 

@@ -119,7 +119,7 @@ def windows_of(
             facts.known, first_us = said.pop("known"), said.pop("first_us")
             facts.first_us = inf if first_us is None else first_us
         facts.of.update(said)
-    _tell_what_waited(known, {row.destination: row.first_us for row in waiting}, round(seconds * 1e6))
+    _send_waiting(known, {row.destination: row.first_us for row in waiting}, round(seconds * 1e6))
     rows = [
         Window(start=time_of(start), destination=destination, **facts.of)
         for (start, destination), facts in sorted(known.items())
@@ -164,7 +164,7 @@ def _collect(frame: DataFrame) -> Sequence[Any]:
     return frame.orderBy("window", "destination").limit(WINDOWS_MAX + 1).withColumns(bounds).drop("window").collect()
 
 
-def _tell_what_waited(known: dict[tuple[int, str], _Facts], unsettled: dict[str, int], length_us: int) -> None:
+def _send_waiting(known: dict[tuple[int, str], _Facts], unsettled: dict[str, int], length_us: int) -> None:
     by_destination: dict[str, list[int]] = {}
     for start, destination in sorted(known):
         if destination.startswith("/queue/"):

@@ -19,7 +19,7 @@ from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector, parse_origin
 from qmq.errors import LogBroken
 from qmq.storage.disk.sqlite import medium, open_migrated, vector_from_json, vector_to_json
-from qmq.storage.format.interfaces import CheckpointState, FanoutExtent, Identity
+from qmq.storage.format.interfaces import CheckpointState, DirectoryIdentity, FanoutExtent
 from qmq.storage.format.term_record import TermNote
 
 Row = dict[str, Any]
@@ -104,13 +104,13 @@ class SqliteCatalog:
             what = f"{path.name} cannot be used (see docs/operations.md, A damaged disk)"
             raise LogBroken(f"{what}: {error}") from error
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> DirectoryIdentity | None:
         with self._lock, medium():
             for row in self._rows("identity"):
-                return Identity(row["node"], row["uuid"], row["format_version"])
+                return DirectoryIdentity(row["node"], row["uuid"], row["format_version"])
             return None
 
-    def set_identity(self, identity: Identity) -> None:
+    def set_identity(self, identity: DirectoryIdentity) -> None:
         self._replace("identity", identity._asdict())
 
     def checkpoint(self) -> CheckpointState:
@@ -147,12 +147,12 @@ class SqliteCatalog:
         with self._lock, medium(), self._database.atomic():
             self._put_position("checkpoint", state)
             self._put("fanouts", [_extent_row(destination, extent) for destination, extent in fanouts.items()])
-            durables = self._database.table("durable_subscriptions")
+            durable_subscriptions = self._database.table("durable_subscriptions")
             kept = [cursor for cursor in cursors if cursor.created_us or cursor.deleted_us]
             self._put("durable_subscriptions", [_cursor_row(cursor) for cursor in kept])
             for cursor in cursors:
                 if not (cursor.created_us or cursor.deleted_us):
-                    durables.delete_where("destination = ? and client = ? and name = ?", list(cursor.name))
+                    durable_subscriptions.delete_where("destination = ? and client = ? and name = ?", list(cursor.name))
             given = [{"origin": str(origin), "through": through} for origin, through in (given_up or {}).items()]
             self._put("given_up", given)
             self._put("terms", [{**note._asdict(), "is_vote": int(note.is_vote)} for note in terms])

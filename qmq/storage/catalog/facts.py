@@ -25,10 +25,10 @@ LEARNER: Final = "learner"
 DISK: Final = "disk/"
 SELF_RETIRED: Final = "self-retired"
 RETIRED: Final = "retired/"
-HEEDLESS: Final = "heedless/"
+NO_TAKEOVER_SUPPORT: Final = "heedless/"
 UNCHECKED: Final = "unchecked"
 QUEUES_IN: Final = "queues-in"
-TOLD_AFTER: Final = "told-after"
+WARNED_AFTER: Final = "told-after"
 CLOCK: Final = "clock"
 UNSEEN: Final = "unseen"
 
@@ -38,9 +38,9 @@ def disks_of(facts: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(DISK): uuid for name, uuid in facts.items() if name.startswith(DISK)}
 
 
-def heedless_of(facts: Mapping[str, str]) -> set[str]:
+def no_takeover_support_of(facts: Mapping[str, str]) -> set[str]:
     """The peers that obey no terms."""
-    return {name.removeprefix(HEEDLESS) for name in facts if name.startswith(HEEDLESS)}
+    return {name.removeprefix(NO_TAKEOVER_SUPPORT) for name in facts if name.startswith(NO_TAKEOVER_SUPPORT)}
 
 
 def retirements_of(facts: Mapping[str, str]) -> list[Retirement]:

@@ -9,13 +9,13 @@ from typing import Final
 
 from qmq.cursors import Cursor, Name
 from qmq.dots import Vector, merge
-from qmq.lost_ranges import Gone
+from qmq.lost_ranges import LostRanges
 from qmq.storage.format.batch import GAPS, record_slices
 from qmq.storage.format.cursor_record import unpack_move
 from qmq.storage.format.interfaces import Catalog
-from qmq.storage.format.lost_record import gone_of, unpack_gone
-from qmq.storage.format.record import KIND_OFFSET, Kind, unpack_gap, unpack_record
-from qmq.storage.format.term_record import TermNote, Terms, is_term, unpack_term
+from qmq.storage.format.lost_record import gone_of, unpack_lost
+from qmq.storage.format.record import KIND_OFFSET, RecordKind, unpack_gap, unpack_record
+from qmq.storage.format.term_record import StoredTerms, TermNote, is_term, unpack_term
 from qmq.storage.log.journal import Journal
 
 _READ_BYTES: Final = 1024 * 1024
@@ -23,7 +23,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 def replay_cursors(
     journal: Journal, catalog: Catalog, position: int
-) -> tuple[dict[Name, Cursor], Vector, Gone, list[TermNote]]:
+) -> tuple[dict[Name, Cursor], Vector, LostRanges, list[TermNote]]:
     """The cursors by name, what this node has given up, what is gone, and the terms and votes that count, at the end of
     the journal.
 
@@ -32,23 +32,23 @@ def replay_cursors(
     cursors = catalog.cursors()
     given_up = catalog.given_up()
     gone = gone_of(catalog.facts())
-    terms = Terms.of(catalog.terms())
+    terms = StoredTerms.of(catalog.terms())
     while batches := journal.read(position, _READ_BYTES):
         for start, head, data in batches:
             position = start + head.size
             own_gaps = head.attributes & GAPS and head.origin.node == journal.node
             for packed in record_slices(data):
                 kind = packed[KIND_OFFSET]
-                if kind == Kind.CURSOR:
+                if kind == RecordKind.CURSOR:
                     record = unpack_record(packed)
                     move = unpack_move(record.destination, record.body)
                     cursors.setdefault(move.name, Cursor(move.name)).apply(move)
-                elif kind == Kind.GAP and own_gaps:
+                elif kind == RecordKind.GAP and own_gaps:
                     origin, through = unpack_gap(unpack_record(packed).body)
                     merge(given_up, {origin: through})
-                elif kind == Kind.GONE and head.origin.node == journal.node:
-                    stretch = unpack_gone(unpack_record(packed).body)
-                    gone.add(stretch.origin, stretch.last)
+                elif kind == RecordKind.GONE and head.origin.node == journal.node:
+                    span = unpack_lost(unpack_record(packed).body)
+                    gone.add(span.origin, span.last)
                 elif is_term(kind, head.origin.node, journal.node):
                     terms.take(unpack_term(kind, unpack_record(packed).body))
     return cursors, given_up, gone, list(terms.values())

@@ -3,8 +3,8 @@
 The journal is the truth until a checkpoint has copied a fanout's records here; then the catalog's extent says how much
 of this log counts. What a crashed checkpoint wrote beyond that is cut when the log is opened, and written again.
 
-Retention goes by when records came to this node, as far as checkpoints tell (`Arrival`), and by their own times only
-within that: the clock of an origin may be anywhere. The records themselves keep the times they came with.
+Retention goes by when records came to this node, as far as checkpoints tell (`RangeArrival`), and by their own times
+only within that: the clock of an origin may be anywhere. The records themselves keep the times they came with.
 
 Surprising: logs are opened when they are first used and only so many stay open, so a node can have many fanouts.
 """
@@ -19,7 +19,7 @@ from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.compaction import FanoutEntry
 from qmq.storage.format.batch import BATCH_BYTES_TARGET, SPARSE, encode_batch, read_head
-from qmq.storage.format.interfaces import CheckpointState, Disk, FanoutExtent, Retention, Shift, StorageSettings
+from qmq.storage.format.interfaces import CheckpointState, Disk, FanoutExtent, Retention, Shift, StoreSettings
 from qmq.storage.format.segment import FANOUT
 from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, open_chain
 
@@ -45,7 +45,7 @@ def directory_name(destination: str) -> str:
     return f"{readable.strip('_')[:_READABLE_CHARACTERS]}-{digest}"
 
 
-class Arrival(NamedTuple):
+class RangeArrival(NamedTuple):
     """When the records of one checkpoint came, µs: not before the previous one, and not after this one."""
 
     earliest_us: int
@@ -61,7 +61,7 @@ class FanoutLog:
 
     __slots__ = ("extent", "chain", "missing", "_settings")
 
-    def __init__(self, disk: Disk, node: str, settings: StorageSettings, extent: FanoutExtent) -> None:
+    def __init__(self, disk: Disk, node: str, settings: StoreSettings, extent: FanoutExtent) -> None:
         """Open the log and make it be exactly `extent`. Raises OSError and FutureVersion."""
         self.extent = extent
         self._settings = settings
@@ -77,7 +77,7 @@ class FanoutLog:
             # What follows goes on after what is lost: positions are never used twice.
             self.chain.add_segment(extent.end, extent.last_us, {})
 
-    def append(self, entries: list[FanoutEntry], retention: Retention, arrival: Arrival) -> FanoutExtent:
+    def append(self, entries: list[FanoutEntry], retention: Retention, arrival: RangeArrival) -> FanoutExtent:
         """Write `entries`, which came at `arrival`, in order, durable on return.
 
         Returns the extent with them, which the caller commits.
@@ -109,7 +109,7 @@ class FanoutLog:
             last_us=newest_us,
         )
 
-    def _write(self, run: list[FanoutEntry], newest_us: int, retention: Retention, arrival: Arrival) -> int:
+    def _write(self, run: list[FanoutEntry], newest_us: int, retention: Retention, arrival: RangeArrival) -> int:
         """Write one batch; `newest_us` is the newest time that counts before it. Returns the newest one with it.
 
         A segment is as old as that, not as what a peer sends late: else retention would drop it too early.
@@ -145,7 +145,7 @@ class FanoutLog:
         """
         chain = self.chain
         before = self.extent
-        arrival = Arrival(before.first_us, before.last_us)
+        arrival = RangeArrival(before.first_us, before.last_us)
         newest_us = before.first_us
         chain.sync()
         chain.add_segment(max(chain.end, before.end), newest_us, {})
@@ -274,7 +274,7 @@ class FanoutLogs:
     """
 
     def __init__(
-        self, disk: Disk, node: str, settings: StorageSettings, state: CheckpointState, extents: dict[str, FanoutExtent]
+        self, disk: Disk, node: str, settings: StoreSettings, state: CheckpointState, extents: dict[str, FanoutExtent]
     ) -> None:
         self.state = state
         """The last committed checkpoint."""

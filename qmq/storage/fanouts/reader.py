@@ -17,7 +17,7 @@ from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.fanouts.log import FanoutLogs
 from qmq.storage.format.batch import batch_records, published_destinations
 from qmq.storage.format.interfaces import FanoutExtent
-from qmq.storage.format.record import Kind, Record
+from qmq.storage.format.record import Record, RecordKind
 from qmq.storage.log.chain import Damage
 from qmq.storage.log.journal import Journal, Mark
 
@@ -230,7 +230,7 @@ class FanoutReader:
             found.extend(
                 (entry.origin, record)
                 for record in batch_records(read[0][2])
-                if record.destination == destination and record.kind == Kind.PUBLISH and record.sequence > known
+                if record.destination == destination and record.kind == RecordKind.PUBLISH and record.sequence > known
             )
             seen[entry.origin] = entry.last
         if unreadable is not None:

@@ -21,7 +21,7 @@ import msgpack
 
 from qmq.dots import Origin
 from qmq.errors import CorruptLog, FutureVersion
-from qmq.storage.format.record import KIND_OFFSET, PREFIX_BYTES, Kind, Record, unpack_record
+from qmq.storage.format.record import KIND_OFFSET, PREFIX_BYTES, Record, RecordKind, unpack_record
 
 BATCH_VERSION: Final = 1
 BATCH_MAGIC: Final = b"QMQ\xb1"
@@ -279,7 +279,7 @@ def published_destinations(data: bytes) -> dict[str, int]:
     counted: dict[bytes, int] = {}
     start = HEAD_BYTES + 4 * head.count
     for length in _lengths(memoryview(data), head.count):
-        if data[start + KIND_OFFSET] == Kind.PUBLISH:
+        if data[start + KIND_OFFSET] == RecordKind.PUBLISH:
             mark = data[start + PREFIX_BYTES]
             text = start + PREFIX_BYTES + 1
             if mark < 0xC0:

@@ -19,7 +19,7 @@ from qmq.storage.format.term_record import TermNote
 Sync = Literal["always", "interval", "never"]
 MIB = 1024 * 1024
 SEQUENCE_MAX = (1 << 63) - 1
-NO_ROOM: Final = (ENOSPC, EDQUOT)
+NO_SPACE: Final = (ENOSPC, EDQUOT)
 """What a disk without room says."""
 
 
@@ -37,7 +37,7 @@ def no_times(headers: bytes, timestamp_us: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorageSettings:
+class StoreSettings:
     """What the operator chose. Bytes are bytes on disk."""
 
     sync: Sync = "always"
@@ -154,7 +154,7 @@ class QueueRow(NamedTuple):
 NO_ATTEMPTS: Final[Mapping[str, Mapping[Dot, int]]] = {}
 
 
-class Lack(NamedTuple):
+class MissingRange(NamedTuple):
     """A queue store was damaged: unsettled messages of `origin` after `after`, up to `through`, may be missing."""
 
     origin: Origin
@@ -200,7 +200,7 @@ class QueueStore(Protocol):
     they do not wait for an `apply` under way, and see what the last finished one left.
 
     A row whose checksum does not fit is never answered. It stays where it is, and what it may have been becomes one of
-    `lacks`, until `mend` says what belongs there.
+    `missing_ranges`, until `repair` says what belongs there.
 
     Raises LogBroken when the medium fails; an `apply` is then all there or not at all. Where the file itself is damaged
     that is `Malformed`, and the next opening puts it aside.
@@ -237,14 +237,14 @@ class QueueStore(Protocol):
         By the caller of `apply`, not beside it. Raises DiskFull; nothing has changed then.
         """
 
-    def lacks(self) -> list[Lack]:
+    def missing_ranges(self) -> list[MissingRange]:
         """What is damaged, as far as it was met by a read or is remembered, and not mended yet."""
 
-    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+    def missing(self, missing_ranges: Sequence[MissingRange], position: int) -> None:
         """Remember these for good; but for them the store is right up to `position`. By the caller of `apply`."""
 
-    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: "Lack | None") -> None:
-        """`rows` are missing no more, and of `lack` only `left` is. The damaged row goes.
+    def repair(self, missing: MissingRange, rows: Sequence[QueueRow], left: "MissingRange | None") -> None:
+        """`rows` are missing no more, and of `missing` only `left` is. The damaged row goes.
 
         A row that is there already stays as it is. Of a single message that a checkpoint has settled since it was
         missed nothing comes back: that ended the lack, whatever others still know. By the caller of `apply`. All or
@@ -299,13 +299,13 @@ class QueueStore(Protocol):
         Looks at each queue of the origin and at the bodies, so it is for repairs and not for every day.
         """
 
-    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+    def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         """The rows there, by sequence: about `bytes_max` of headers and bodies, but at least one if there is one."""
 
     def close(self) -> None: ...
 
 
-class Identity(NamedTuple):
+class DirectoryIdentity(NamedTuple):
     """Whose directory this is. The uuid is drawn once per directory, so a wiped disk shows."""
 
     node: str
@@ -342,10 +342,10 @@ class Catalog(Protocol):
     Raises LogBroken when the medium fails.
     """
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> DirectoryIdentity | None:
         """None in a fresh directory."""
 
-    def set_identity(self, identity: Identity) -> None: ...
+    def set_identity(self, identity: DirectoryIdentity) -> None: ...
 
     def checkpoint(self) -> CheckpointState: ...
 

@@ -14,12 +14,12 @@ import msgpack
 
 from qmq.dots import Origin, parse_origin
 from qmq.errors import CorruptLog
-from qmq.lost_ranges import Gone
+from qmq.lost_ranges import LostRanges
 
 GONE: Final = "gone/"
 
 
-class Stretch(NamedTuple):
+class LostRange(NamedTuple):
     """Records `first` to `last` of `origin`."""
 
     origin: Origin
@@ -27,24 +27,24 @@ class Stretch(NamedTuple):
     last: int
 
 
-def pack_gone(stretch: Stretch) -> bytes:
+def pack_lost(span: LostRange) -> bytes:
     """Body of a GONE: `[node, incarnation, first, last]`."""
-    packed: bytes = msgpack.packb([*stretch.origin, stretch.first, stretch.last])
+    packed: bytes = msgpack.packb([*span.origin, span.first, span.last])
     return packed
 
 
-def unpack_gone(body: bytes) -> Stretch:
-    """The inverse of `pack_gone`; what a later version adds is ignored. Raises CorruptLog for anything else."""
+def unpack_lost(body: bytes) -> LostRange:
+    """The inverse of `pack_lost`; what a later version adds is ignored. Raises CorruptLog for anything else."""
     try:
         node, incarnation, first, last, *_ = msgpack.unpackb(body)
-        return Stretch(Origin(str(node), int(incarnation)), int(first), int(last))
+        return LostRange(Origin(str(node), int(incarnation)), int(first), int(last))
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a stretch of records: {error}") from error
 
 
-def gone_of(facts: Mapping[str, str]) -> Gone:
+def gone_of(facts: Mapping[str, str]) -> LostRanges:
     """What the catalog remembers."""
-    return Gone(
+    return LostRanges(
         {
             parse_origin(name.removeprefix(GONE)): json.loads(text)
             for name, text in facts.items()
@@ -53,6 +53,6 @@ def gone_of(facts: Mapping[str, str]) -> Gone:
     )
 
 
-def gone_facts(gone: Gone, origins: Iterable[Origin]) -> dict[str, str | None]:
+def lost_facts(gone: LostRanges, origins: Iterable[Origin]) -> dict[str, str | None]:
     """How what is gone of these is remembered; None: not any more."""
     return {f"{GONE}{origin}": json.dumps(gone.ends[origin]) if origin in gone.ends else None for origin in origins}

@@ -42,7 +42,7 @@ _pack_head = _PREFIX.pack
 _pack_middle = struct.Struct(">BQBQ").pack
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record says. Kinds that are not listed are kept and passed on byte for byte, and otherwise ignored."""
 
     PUBLISH = 1

@@ -1,8 +1,8 @@
 """The checksum of a row of the queue store: one rule for every database.
 
 CRC-32 as in the journal, over everything that is delivered or decided from: origin, sequence, queue, priority, times,
-flags, headers, body. What rows of one lane share is computed once for the lane (`lane_checksum`), and stands in the
-lane's own row as well.
+flags, headers, body. What rows of one lane share is computed once for the lane (`partition_checksum`), and stands in
+the lane's own row as well.
 
 Surprising: deliveries that have failed are counted by the database, which cannot compute a CRC. So the upper half of a
 checksum is that count once more; whoever raises one raises both.
@@ -24,34 +24,34 @@ _LANE: Final = Struct(">Qq?H").pack
 _PLACE: Final = Struct(">QQ").pack
 
 
-def lane_checksum(queue: str, rank: int, delayed: bool, origin: Origin) -> int:
+def partition_checksum(queue: str, rank: int, delayed: bool, origin: Origin) -> int:
     """Of what all rows of a lane share; never 0."""
     node = origin.node.encode()
     return crc32(node + queue.encode(), crc32(_LANE(origin.incarnation, rank, delayed, len(node)))) or 1
 
 
-def checksum_of(lane: int, row: QueueRow) -> int:
-    """Of a row of the lane whose own checksum is `lane`."""
+def checksum_of(partition: int, row: QueueRow) -> int:
+    """Of a row of the lane whose own checksum is `partition`."""
     (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
     # The length of the headers, for else a byte could change sides between them and the body.
     numbers = _NUMBERS(sequence, timestamp_us, flags, due_us, expires_us, len(headers))
-    return (crc32(body, crc32(headers, crc32(numbers, lane))) or 1) | attempts << COUNT_SHIFT
+    return (crc32(body, crc32(headers, crc32(numbers, partition))) or 1) | attempts << COUNT_SHIFT
 
 
-def is_sound(lane: int, row: QueueRow, checksum: object) -> bool:
+def is_sound(partition: int, row: QueueRow, checksum: object) -> bool:
     """Whether `row` is what it was when its checksum was made. That may be anything, too, where a file is damaged."""
     try:
-        return checksum == checksum_of(lane, row)
+        return checksum == checksum_of(partition, row)
     except (TypeError, ValueError, StructError):
         return False  # There are values in it that no row has.
 
 
-def is_in_place(lane: int, row: QueueRow, checksum: object) -> bool:
+def is_in_place(partition: int, row: QueueRow, checksum: object) -> bool:
     """Whether a damaged row may be believed about its sequence: messages have such a number, and no change of a single
     bit of it makes the row sound. Otherwise the order is broken in which rows are found."""
     dot = row.dot
     flipped = (row._replace(dot=dot._replace(sequence=dot.sequence ^ 1 << bit)) for bit in range(64))
-    return dot.sequence > 0 and not any(is_sound(lane, one, checksum) for one in flipped)
+    return dot.sequence > 0 and not any(is_sound(partition, one, checksum) for one in flipped)
 
 
 def number_checksum(number: int, of: str = "", incarnation: int = 0) -> int:

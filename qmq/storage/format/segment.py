@@ -77,7 +77,7 @@ class SegmentHead(NamedTuple):
     size: int
 
 
-class Found(NamedTuple):
+class BatchSpan(NamedTuple):
     """One stretch of a scanned range, `start` to `end`: a good batch, or (no head) bytes that are none."""
 
     start: int
@@ -150,7 +150,7 @@ def read_segment_head(file: File) -> SegmentHead:
     return SegmentHead(base, content, node.rstrip(b"\0").decode("ascii"), created_us, vector, size)
 
 
-def scan(data: bytes) -> Iterator[Found]:
+def scan(data: bytes) -> Iterator[BatchSpan]:
     """Every byte of `data`, in order, as good batches and stretches that are none. Starts at a batch's beginning.
 
     After damage it goes on at the next place where a whole batch with a valid checksum begins: where the damaged one
@@ -161,11 +161,11 @@ def scan(data: bytes) -> Iterator[Found]:
     while place < len(data):
         head = _batch_at(data, place)
         if head is not None:
-            yield Found(place, place + head.size, head)
+            yield BatchSpan(place, place + head.size, head)
             place += head.size
         else:
             after = _resync(data, place)
-            yield Found(place, after, None)
+            yield BatchSpan(place, after, None)
             place = after
 
 
@@ -342,11 +342,11 @@ def _read_index(file: File, batches_end: int) -> bytes | None:
     end = file.size() - _TRAILER.size
     if end < batches_end:
         return None
-    told_end, size, version, _reserved, checksum, magic = _TRAILER.unpack(file.read(end, _TRAILER.size))
-    if magic != FOOTER_MAGIC or told_end != batches_end or end - size < batches_end:
+    committed_end, size, version, _reserved, checksum, magic = _TRAILER.unpack(file.read(end, _TRAILER.size))
+    if magic != FOOTER_MAGIC or committed_end != batches_end or end - size < batches_end:
         return None
     index = file.read(end - size, size)
-    sealed = _TRAILER_SEALED.pack(told_end, size, version, _reserved)
+    sealed = _TRAILER_SEALED.pack(committed_end, size, version, _reserved)
     if zlib.crc32(sealed, zlib.crc32(index)) != checksum:
         return None
     if version != SEGMENT_VERSION:

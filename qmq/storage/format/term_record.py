@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgpack
 
 from qmq.errors import CorruptLog
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 
 
 class TermNote(NamedTuple):
@@ -34,16 +34,16 @@ def unpack_term(kind: int, body: bytes) -> TermNote:
     """The inverse of `pack_term`. Raises CorruptLog for anything else."""
     try:
         owner, number, server = msgpack.unpackb(body)[:3]
-        return TermNote(str(owner), int(number), str(server), kind == Kind.VOTE)
+        return TermNote(str(owner), int(number), str(server), kind == RecordKind.VOTE)
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a term: {error}") from error
 
 
-class Terms(dict[tuple[str, bool], TermNote]):
+class StoredTerms(dict[tuple[str, bool], TermNote]):
     """(owner, whether it is a vote) → the note that counts: of the highest term, the later one of equals."""
 
     @classmethod
-    def of(cls, notes: Iterable[TermNote]) -> "Terms":
+    def of(cls, notes: Iterable[TermNote]) -> "StoredTerms":
         """Those that `notes` come to."""
         terms = cls()
         for note in notes:
@@ -61,4 +61,4 @@ class Terms(dict[tuple[str, bool], TermNote]):
 
 def is_term(kind: int, writer: str, node: str) -> bool:
     """Whether a record that `writer` wrote is about terms and matters to `node`."""
-    return kind == Kind.TERM or (kind == Kind.VOTE and writer == node)
+    return kind == RecordKind.TERM or (kind == RecordKind.VOTE and writer == node)

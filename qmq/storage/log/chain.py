@@ -17,7 +17,7 @@ from typing import Final
 from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog, DiskFull
 from qmq.storage.format.batch import HEAD_BYTES, BatchHead, read_head, verify_batch
-from qmq.storage.format.interfaces import NO_ROOM, Disk, File
+from qmq.storage.format.interfaces import NO_SPACE, Disk, File
 from qmq.storage.format.segment import (
     BatchEntry,
     Footer,
@@ -110,7 +110,7 @@ class Chain:
             file = self.disk.create(path)
             file.write(head)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
             with suppress(OSError):
                 self.disk.remove(path)
@@ -197,11 +197,11 @@ class Chain:
         except CorruptLog:
             pass  # Damage: the scan below finds out how far it reaches.
         data = segment.bytes_between(position, limit)
-        for stretch in scan(data):
-            if stretch.head is not None:
-                found.append((position + stretch.start, stretch.head, data[stretch.start : stretch.end]))
-                return stretch.end
-            if (found_bad := (position + stretch.start, position + stretch.end)) not in damage:
+        for span in scan(data):
+            if span.head is not None:
+                found.append((position + span.start, span.head, data[span.start : span.end]))
+                return span.end
+            if (found_bad := (position + span.start, position + span.end)) not in damage:
                 damage.append(found_bad)
         return len(data) or limit - position
 
@@ -352,7 +352,7 @@ def _append(file: File, data: bytes, size: int) -> None:
     try:
         file.write(data)
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_SPACE:
             raise
         file.cut(size)
         if file.size() != size:
@@ -369,7 +369,7 @@ def cut_file(disk: Disk, path: str, file: File, size: int) -> File:
     try:
         whole = _write_beside(disk, path, file.read(0, size))
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_SPACE:
             raise
         file.cut(size)
         file.sync()

@@ -16,7 +16,7 @@ from qmq.storage.format.batch import BatchHead
 from qmq.storage.log.chain import Chain, Segment
 
 
-class JournalRests:
+class CompactedRanges:
     """Of one journal; made before anything is appended. Any thread may call any of it."""
 
     def __init__(self, chain: Chain) -> None:
@@ -47,12 +47,12 @@ class JournalRests:
         with self._looking:
             for segment in self._chain.segments:
                 if segment.base < self._unseen_end:
-                    self._look_at(segment)
+                    self._check(segment)
             self._unseen_end = 0
         with self._state:
             return dict(self._last)
 
-    def _look_at(self, segment: Segment) -> None:
+    def _check(self, segment: Segment) -> None:
         try:
             entries = self._chain.index_of(segment)
         except OSError as error:

@@ -21,12 +21,12 @@ from typing import Final
 from qmq.dots import Vector, covers, merge
 from qmq.errors import DiskFull, LogBroken
 from qmq.storage.format.batch import GAPS, REST, BatchHead, Unpacked, batch_records, is_journal, read_head
-from qmq.storage.format.interfaces import StorageSettings
-from qmq.storage.format.record import Kind, unpack_gap
+from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.log.chain import Chain, Damage, find_segment
-from qmq.storage.log.compacted_ranges import JournalRests
-from qmq.storage.log.segment_index import Indexing
-from qmq.storage.log.tail_cache import Recent
+from qmq.storage.log.compacted_ranges import CompactedRanges
+from qmq.storage.log.segment_index import SegmentIndexer
+from qmq.storage.log.tail_cache import TailCache
 
 MARK_BYTES: Final = 1024 * 1024
 """How far apart the positions are whose vector is remembered; a seek reads at most this much too early."""
@@ -45,7 +45,7 @@ class Journal:
         self,
         chain: Chain,
         *,
-        settings: StorageSettings,
+        settings: StoreSettings,
         vector: Vector,
         marks: list[Mark],
         holes: list[Damage],
@@ -55,9 +55,9 @@ class Journal:
         self._vector = vector
         self._marks = marks
         self._holes = holes
-        self._rests = JournalRests(chain)
-        self._recent = Recent()
-        self._indexing = Indexing()
+        self._rests = CompactedRanges(chain)
+        self._recent = TailCache()
+        self._indexing = SegmentIndexer()
         self._writing = threading.Lock()
         self._state = threading.Lock()
         self._broken = False
@@ -94,7 +94,7 @@ class Journal:
         return dict(self._chain.segments[0].head.vector)
 
     def rests(self) -> Vector:
-        """Per origin the end of the last stretch of which only a rest stands here; see `JournalRests.last`."""
+        """Per origin the end of the last stretch of which only a rest stands here; see `CompactedRanges.last`."""
         return self._rests.last()
 
     def append(self, batches: Sequence[bytes], settle_only: bool = False) -> int:
@@ -346,7 +346,7 @@ def advance(vector: Vector, head: BatchHead, data: bytes, node: str) -> None:
     vector[head.origin] = head.last
     if head.attributes & GAPS and head.origin.node == node:
         for record in batch_records(data):
-            if record.kind == Kind.GAP:
+            if record.kind == RecordKind.GAP:
                 origin, through = unpack_gap(record.body)
                 merge(vector, {origin: through})
 

@@ -27,7 +27,7 @@ import msgpack
 from qmq.dots import Origin, Vector
 from qmq.errors import LogBroken
 from qmq.storage.format.batch import BatchHead, is_journal
-from qmq.storage.format.interfaces import CheckpointState, Disk, StorageSettings
+from qmq.storage.format.interfaces import CheckpointState, Disk, StoreSettings
 from qmq.storage.format.segment import JOURNAL, SegmentHead, scan, segment_base
 from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, find_segment, open_chain, replace_file
 from qmq.storage.log.journal import MARK_BYTES, SYNC_FAILED, Journal, Mark, advance, strip_heads
@@ -82,7 +82,7 @@ class JournalRecovery(NamedTuple):
 def recover_journal(
     disk: Disk,
     node: str,
-    settings: StorageSettings,
+    settings: StoreSettings,
     checkpoint: CheckpointState,
     base: CheckpointState,
     stored: int = 0,
@@ -107,7 +107,7 @@ def recover_journal(
 def _recover(
     disk: Disk,
     node: str,
-    settings: StorageSettings,
+    settings: StoreSettings,
     checkpoint: CheckpointState,
     base: CheckpointState,
     stored: int,
@@ -142,20 +142,20 @@ def _recover(
         end = segment.end
         for piece_start, piece_end in _outside(holes, max(start, segment.first), end):
             data = segment.bytes_between(piece_start, piece_end)
-            for stretch in scan(data):
-                place = piece_start + stretch.start
-                head = stretch.head
+            for span in scan(data):
+                place = piece_start + span.start
+                head = span.head
                 if head is not None and _continues(vector, head):
-                    advance(vector, head, data[stretch.start : stretch.end], node)
-                    after = piece_start + stretch.end
+                    advance(vector, head, data[span.start : span.end], node)
+                    after = piece_start + span.end
                     if after - marks[-1][0] >= MARK_BYTES:
                         marks.append((after, dict(vector)))
-                elif head is None and is_last and piece_start + stretch.end == end:
-                    torn_bytes = len(data) - stretch.start
+                elif head is None and is_last and piece_start + span.end == end:
+                    torn_bytes = len(data) - span.start
                     segment.end = place
                 else:
-                    found.append(_quarantined(place, piece_start + stretch.end, head))
-                    raw.append(data[stretch.start : stretch.end])
+                    found.append(_quarantined(place, piece_start + span.end, head))
+                    raw.append(data[span.start : span.end])
 
     after_failed_sync = SYNC_FAILED.rpartition("/")[2] in disk.names(JOURNAL_DIRECTORY)
     if chain.segments and after_failed_sync:
@@ -167,7 +167,7 @@ def _recover(
         # What stands there must not change any more: a power cut after the list was written would else put good
         # batches where the list says that none are.
         chain.sync()
-        _put_aside(disk, found, raw)
+        _quarantine(disk, found, raw)
         holes = sorted([*holes, *((entry.start, entry.end) for entry in found)])
     if after_failed_sync:
         disk.remove(SYNC_FAILED)
@@ -224,7 +224,7 @@ def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> Segme
     start = segment_base(path.rpartition("/")[2])
     assert start is not None, "open_chain reports only segment files"
     data = file.read(0, file.size())
-    first = next((stretch for stretch in scan(data) if stretch.head is not None), None)
+    first = next((span for span in scan(data) if span.head is not None), None)
     if first is None or first.head is None:
         file.close()
         return None
@@ -235,9 +235,9 @@ def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> Segme
         # The file knows its vector no more, but the segment before it can be read to its end.
         before[-1].end = min(before[-1].base + before[-1].file.size(), start)
         vector = dict(before[-1].head.vector)
-        for stretch in scan(before[-1].bytes_between(before[-1].first, before[-1].end)):
-            if stretch.head is not None and _continues(vector, stretch.head):
-                vector[stretch.head.origin] = stretch.head.last
+        for span in scan(before[-1].bytes_between(before[-1].first, before[-1].end)):
+            if span.head is not None and _continues(vector, span.head):
+                vector[span.head.origin] = span.head.last
     head = SegmentHead(start, chain.content, chain.node, first.head.first_us, vector, first.start)
     end = min(start + len(data), after[0].base) if after else start + len(data)
     segment = Segment(head, path, file, end)
@@ -245,7 +245,7 @@ def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> Segme
     return segment
 
 
-def _put_aside(disk: Disk, found: list[Quarantined], raw: list[bytes]) -> None:
+def _quarantine(disk: Disk, found: list[Quarantined], raw: list[bytes]) -> None:
     """Keep the bytes, then commit the list of holes. In this order a crash leaves nothing that counts."""
     disk.make_directory(QUARANTINE_DIRECTORY)
     stem = f"{QUARANTINE_DIRECTORY}/{found[0].start:016x}"

@@ -19,7 +19,7 @@ SEGMENTS_MAX: Final = 4
 """That wait to be sealed; it happens at the end of the checkpoint that has read them."""
 
 
-class Indexing:
+class SegmentIndexer:
     """`note` batches as they are read; `index_of` a segment of which all were."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ BATCHES_MAX: Final = 256
 BYTES_MAX: Final = 1024 * 1024
 
 
-class Recent:
+class TailCache:
     """Batches with the positions where they begin, in log order, without a gap but for heads of segments."""
 
     __slots__ = ("_batches", "_bytes")

@@ -82,5 +82,5 @@ def copy(old: QueueStore, new: QueueStore) -> int:
                 new.apply(rows, {}, [], [], 0)
                 rows, size = [], 0
     new.apply(rows, {}, old.tombstones(), [], 0)
-    new.lack(old.lacks(), old.position())
+    new.missing(old.missing_ranges(), old.position())
     return count

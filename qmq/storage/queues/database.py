@@ -13,21 +13,21 @@ from contextlib import AbstractContextManager
 from typing import Final, Generic, TypeVar
 
 from qmq.dots import Dot, Origin
-from qmq.storage.format.interfaces import NO_ATTEMPTS, Lack, QueueRow, RowDamage
+from qmq.storage.format.interfaces import NO_ATTEMPTS, MissingRange, QueueRow, RowDamage
 from qmq.storage.format.row_checksum import is_in_place, is_sound
 from qmq.storage.queues.plan import (
-    STANDING_ROWS,
-    LaneKey,
-    LaneRow,
+    UNSETTLED_ROWS,
+    PartitionKey,
+    PartitionRow,
     Raw,
     attempts_by_origin,
-    by_lane,
+    by_partition,
     first_sound,
-    lack_key,
-    lack_of_row,
+    missing_key,
+    missing_of_row,
     note_damage,
-    settled_lacks,
     settled_met,
+    settled_missing,
     settles_by_origin,
     unsigned,
 )
@@ -53,7 +53,7 @@ class DatabaseQueueStore(ABC, Generic[C]):
         self.damage = RowDamage()
         self._ids: dict[Origin, int] = {}
         # Damaged rows that were met, and what they may have been.
-        self._met: dict[Place, Lack] = {}
+        self._met: dict[Place, MissingRange] = {}
 
     # Writing
 
@@ -69,35 +69,35 @@ class DatabaseQueueStore(ABC, Generic[C]):
         missing_no_more = settled_met(self._met, deletes)
         added: dict[Origin, int] = {}
         with self._change() as writer:
-            self._insert(by_lane(upserts), added)
+            self._insert(by_partition(upserts), added)
             self._fail(attempts_by_origin(attempts), added)
             self._delete(settles_by_origin(deletes), added)
             self._drop(missing_no_more)
-            for lack in settled_lacks(self._lost(writer), deletes):
-                self._end_lack(lack)
+            for missing in settled_missing(self._lost(writer), deletes):
+                self._end_missing(missing)
             self._add_tombstones(tombstones_add, added)
             self._delete_tombstones(tombstones_del, added)
             self._move(position)
         self._changed(added, missing_no_more)
 
-    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+    def missing(self, missing_ranges: Sequence[MissingRange], position: int) -> None:
         with self._change():
-            for lack in lacks:
-                self._remember(lack)
+            for missing in missing_ranges:
+                self._remember(missing)
             self._move(position)
 
-    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
-        met = [place for place, one in list(self._met.items()) if lack_key(one) == lack_key(lack)]
+    def repair(self, missing: MissingRange, rows: Sequence[QueueRow], left: MissingRange | None) -> None:
+        met = [place for place, one in list(self._met.items()) if missing_key(one) == missing_key(missing)]
         added: dict[Origin, int] = {}
         with self._change() as writer:
             damaged = [place for place in met if self._is_damaged(writer, place)]
             # First: where the damaged row stands there may be the place of the sound one.
             self._drop(damaged)
-            stood = self._end_lack(lack)
-            if damaged or stood or not lack.is_of_one:
+            stood = self._end_missing(missing)
+            if damaged or stood or not missing.is_of_one:
                 if left is not None:
                     self._remember(left)
-                self._insert(by_lane(rows), added)
+                self._insert(by_partition(rows), added)
         self._changed(added, met)
 
     def _changed(self, added: dict[Origin, int], mended: Sequence[Place]) -> None:
@@ -127,7 +127,7 @@ class DatabaseQueueStore(ABC, Generic[C]):
         """One transaction on the connection that writes; raises as `ports.QueueStore` says."""
 
     @abstractmethod
-    def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
+    def _insert(self, partitions: dict[PartitionKey, list[QueueRow]], added: dict[Origin, int]) -> None:
         """Add what is not here already, and the lanes it needs."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class DatabaseQueueStore(ABC, Generic[C]):
     def _delete_row(self, place: Place) -> None: ...
 
     @abstractmethod
-    def _recount(self, lane: int) -> None:
+    def _recount(self, partition: int) -> None:
         """Let a lane have the counts of its rows, and go when there are none."""
 
     @abstractmethod
@@ -154,10 +154,10 @@ class DatabaseQueueStore(ABC, Generic[C]):
     def _delete_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None: ...
 
     @abstractmethod
-    def _remember(self, lack: Lack) -> None: ...
+    def _remember(self, missing: MissingRange) -> None: ...
 
     @abstractmethod
-    def _end_lack(self, lack: Lack) -> int:
+    def _end_missing(self, missing: MissingRange) -> int:
         """How many there were."""
 
     @abstractmethod
@@ -165,7 +165,7 @@ class DatabaseQueueStore(ABC, Generic[C]):
 
     # Reading
 
-    def lacks(self) -> list[Lack]:
+    def missing_ranges(self) -> list[MissingRange]:
         with self._snapshot() as reader:
             for place in list(self._met):
                 if not self._is_damaged(reader, place):
@@ -185,10 +185,10 @@ class DatabaseQueueStore(ABC, Generic[C]):
                 after = keys[-1][0]
         return found
 
-    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+    def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for row in self._ones(reader, origin, self._standing(reader, origin, after, through, STANDING_ROWS)):
+            for row in self._ones(reader, origin, self._standing(reader, origin, after, through, UNSETTLED_ROWS)):
                 bytes_max -= len(row.headers) + len(row.body)
                 if rows and bytes_max < 0:
                     break
@@ -197,44 +197,44 @@ class DatabaseQueueStore(ABC, Generic[C]):
 
     def _ones(self, reader: C, origin: Origin, keys: Sequence[Standing]) -> Iterator[QueueRow]:
         """The sound ones of these rows, read one by one: their bodies may be large."""
-        for sequence, lane, queue, rank, delayed, number in keys:
-            raw = self._one(reader, (lane, sequence))
+        for sequence, partition, queue, rank, delayed, number in keys:
+            raw = self._one(reader, (partition, sequence))
             if raw is None:
-                raise self._broken(f"row {sequence} of lane {lane} is in one place and not in another")
-            row = self._row(reader, LaneRow(lane, queue, rank, bool(delayed), number, origin), raw)
+                raise self._broken(f"row {sequence} of lane {partition} is in one place and not in another")
+            row = self._row(reader, PartitionRow(partition, queue, rank, bool(delayed), number, origin), raw)
             if row is not None:
                 yield row
 
     def _sound(
-        self, reader: C, lane: LaneRow, statement: str, parameters: tuple[int, ...], limit: int
+        self, reader: C, partition: PartitionRow, statement: str, parameters: tuple[int, ...], limit: int
     ) -> list[QueueRow]:
-        """The first `limit` rows that `statement` finds in `lane`, without the damaged ones among them."""
+        """The first `limit` rows that `statement` finds in `partition`, without the damaged ones among them."""
         return first_sound(
             lambda wanted: self._rows(reader, statement, (*parameters, wanted)),
-            lambda raw: self._row(reader, lane, raw),
+            lambda raw: self._row(reader, partition, raw),
             limit,
         )
 
-    def _row(self, reader: C, lane: LaneRow, raw: Raw) -> QueueRow | None:
-        """None: it is damaged, and one of the `lacks` from now on."""
+    def _row(self, reader: C, partition: PartitionRow, raw: Raw) -> QueueRow | None:
+        """None: it is damaged, and one of the `missing_ranges` from now on."""
         _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
         if sequence < 0 or timestamp_us < 0:
             sequence, timestamp_us = unsigned(sequence), unsigned(timestamp_us)
         # The classes' own constructors would take longer than the checksum.
-        dot = _new(Dot, (lane.origin, sequence))
+        dot = _new(Dot, (partition.origin, sequence))
         row = _new(
             QueueRow,
-            (dot, lane.queue, timestamp_us, flags, -lane.rank, due_us, expires_us, headers, body, attempts),
+            (dot, partition.queue, timestamp_us, flags, -partition.rank, due_us, expires_us, headers, body, attempts),
         )
-        if is_sound(lane.checksum, row, checksum):
+        if is_sound(partition.checksum, row, checksum):
             return row
-        place = (lane.id, raw[1])
+        place = (partition.id, raw[1])
         if place not in self._met:
-            if self._lane(reader, lane.id).checksum != lane.checksum:
-                raise self._broken(f"the row of lane {lane.id} is damaged")
-            if not is_in_place(lane.checksum, row, checksum):
-                raise self._broken(f"a row of lane {lane.id} is not in its place")
-            self._met[place] = lack_of_row(row)
+            if self._partition(reader, partition.id).checksum != partition.checksum:
+                raise self._broken(f"the row of lane {partition.id} is damaged")
+            if not is_in_place(partition.checksum, row, checksum):
+                raise self._broken(f"a row of lane {partition.id} is not in its place")
+            self._met[place] = missing_of_row(row)
             note_damage(self.damage, self._met[place])
         return None
 
@@ -243,9 +243,11 @@ class DatabaseQueueStore(ABC, Generic[C]):
         raw = self._one(connection, place)
         if raw is None:
             return False
-        lane = self._lane(connection, place[0])
-        lane = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
-        return self._row(connection, lane, raw) is None
+        partition = self._partition(connection, place[0])
+        partition = PartitionRow(
+            partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
+        )
+        return self._row(connection, partition, raw) is None
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[C]:
@@ -262,7 +264,7 @@ class DatabaseQueueStore(ABC, Generic[C]):
     def _one(self, connection: C, place: Place) -> Raw | None: ...
 
     @abstractmethod
-    def _lane(self, reader: C, number: int) -> LaneRow:
+    def _partition(self, reader: C, number: int) -> PartitionRow:
         """Its checksum is the one that was written down. Raises `_broken` when there is none."""
 
     @abstractmethod
@@ -270,7 +272,7 @@ class DatabaseQueueStore(ABC, Generic[C]):
         """By sequence."""
 
     @abstractmethod
-    def _lost(self, connection: C) -> list[Lack]:
+    def _lost(self, connection: C) -> list[MissingRange]:
         """What was written down as lacking."""
 
 

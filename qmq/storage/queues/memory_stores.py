@@ -15,23 +15,23 @@ from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.interfaces import (
     NO_ATTEMPTS,
     CheckpointState,
+    DirectoryIdentity,
     FanoutExtent,
-    Identity,
-    Lack,
+    MissingRange,
     QueueHead,
     QueueRow,
     RowDamage,
 )
-from qmq.storage.format.term_record import TermNote, Terms
+from qmq.storage.format.term_record import StoredTerms, TermNote
 from qmq.storage.queues.plan import (
-    LaneKey,
-    by_lane,
+    PartitionKey,
+    by_partition,
     expired_within,
-    lack_key,
-    lack_of_row,
+    missing_key,
+    missing_of_row,
     note_damage,
-    settled_lacks,
     settled_met,
+    settled_missing,
 )
 
 
@@ -50,7 +50,7 @@ class _CatalogState:
     )
 
     def __init__(self) -> None:
-        self.identity: Identity | None = None
+        self.identity: DirectoryIdentity | None = None
         self.checkpoint = CheckpointState(0, {})
         self.fanouts: dict[str, FanoutExtent] = {}
         self.base = CheckpointState(0, {})
@@ -59,11 +59,12 @@ class _CatalogState:
         self.cursors: dict[Name, Cursor] = {}
         self.given_up: Vector = {}
         self.facts: dict[str, str] = {}
-        self.terms = Terms()
+        self.terms = StoredTerms()
 
 
-class _Lane:
-    """Rows of one `LaneKey`. `order` is sorted; sequences stay in it after their row went, until it is mostly those."""
+class _Partition:
+    """Rows of one `PartitionKey`. `order` is sorted; sequences stay in it after their row went, until it is mostly
+    those."""
 
     __slots__ = ("rows", "order", "body_bytes")
 
@@ -101,10 +102,10 @@ class _Lane:
 
 
 class _QueueState:
-    __slots__ = ("queues", "expiring", "tombstones", "origins", "position", "reading", "rotten", "lacks")
+    __slots__ = ("queues", "expiring", "tombstones", "origins", "position", "reading", "rotten", "missing_ranges")
 
     def __init__(self) -> None:
-        self.queues: dict[str, dict[LaneKey, _Lane]] = {}
+        self.queues: dict[str, dict[PartitionKey, _Partition]] = {}
         self.expiring: dict[Dot, QueueRow] = {}
         self.tombstones: set[Dot] = set()
         self.origins: dict[Origin, int] = {}
@@ -112,7 +113,7 @@ class _QueueState:
         self.reading = threading.Lock()
         # Dots of rows whose checksum would not fit.
         self.rotten: set[Dot] = set()
-        self.lacks: dict[tuple[str, int, int, int, str], Lack] = {}
+        self.missing_ranges: dict[tuple[str, int, int, int, str], MissingRange] = {}
 
 
 class MemoryCatalog:
@@ -124,10 +125,10 @@ class MemoryCatalog:
         assert isinstance(state, _CatalogState)
         self._state = state
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> DirectoryIdentity | None:
         return self._state.identity
 
-    def set_identity(self, identity: Identity) -> None:
+    def set_identity(self, identity: DirectoryIdentity) -> None:
         _commit(self._disk)
         self._state.identity = identity
 
@@ -212,7 +213,7 @@ class MemoryQueueStore:
         state = disk.tables.setdefault("queues", _QueueState())
         assert isinstance(state, _QueueState)
         self._state = state
-        self._met: dict[Dot, Lack] = {}
+        self._met: dict[Dot, MissingRange] = {}
         self.damage = RowDamage()
 
     def apply(
@@ -233,8 +234,8 @@ class MemoryQueueStore:
                     self._fail(queue, dot, count)
             for queue, dots in deletes.items():
                 self._delete(queue, dots)
-            for lack in settled_lacks(state.lacks.values(), deletes):
-                state.lacks.pop(lack_key(lack), None)
+            for missing in settled_missing(state.missing_ranges.values(), deletes):
+                state.missing_ranges.pop(missing_key(missing), None)
             state.tombstones.update(tombstones_add)
             state.tombstones.difference_update(tombstones_del)
             state.position = position
@@ -243,64 +244,64 @@ class MemoryQueueStore:
 
     def _insert(self, upserts: Sequence[QueueRow]) -> None:
         state = self._state
-        for key, rows in by_lane(upserts).items():
+        for key, rows in by_partition(upserts).items():
             state.origins.setdefault(key.origin, len(state.origins))
-            lane = state.queues.setdefault(key.queue, {}).setdefault(key, _Lane())
+            partition = state.queues.setdefault(key.queue, {}).setdefault(key, _Partition())
             for row in rows:
-                lane.add(row)
+                partition.add(row)
                 if row.expires_us:
                     state.expiring[row.dot] = row
 
     def _fail(self, queue: str, dot: Dot, count: int) -> None:
-        for key, lane in self._state.queues.get(queue, {}).items():
-            row = lane.rows.get(dot.sequence) if key.origin == dot.origin else None
+        for key, partition in self._state.queues.get(queue, {}).items():
+            row = partition.rows.get(dot.sequence) if key.origin == dot.origin else None
             if row is not None:
-                row = lane.rows[dot.sequence] = row._replace(attempts=max(row.attempts, count))
+                row = partition.rows[dot.sequence] = row._replace(attempts=max(row.attempts, count))
                 if row.expires_us:
                     self._state.expiring[dot] = row
 
     def _delete(self, queue: str, dots: Sequence[Dot]) -> None:
-        lanes = self._state.queues.get(queue, {})
+        partitions = self._state.queues.get(queue, {})
         for dot in dots:
             self._state.expiring.pop(dot, None)
             self._state.rotten.discard(dot)
-            for key in list(lanes):
+            for key in list(partitions):
                 if key.origin == dot.origin:
-                    lanes[key].remove(dot.sequence)
-                    if not lanes[key].rows:
-                        del lanes[key]
-        if not lanes:
+                    partitions[key].remove(dot.sequence)
+                    if not partitions[key].rows:
+                        del partitions[key]
+        if not partitions:
             self._state.queues.pop(queue, None)
 
-    def lack(self, lacks: Sequence[Lack], position: int) -> None:
+    def missing(self, missing_ranges: Sequence[MissingRange], position: int) -> None:
         _commit(self._disk)
-        for lack in lacks:
-            self._remember(lack)
+        for missing in missing_ranges:
+            self._remember(missing)
         self._state.position = position
 
-    def mend(self, lack: Lack, rows: Sequence[QueueRow], left: Lack | None) -> None:
+    def repair(self, missing: MissingRange, rows: Sequence[QueueRow], left: MissingRange | None) -> None:
         state = self._state
-        met = [dot for dot, one in list(self._met.items()) if lack_key(one) == lack_key(lack)]
+        met = [dot for dot, one in list(self._met.items()) if missing_key(one) == missing_key(missing)]
         before = {dot: self._met[dot].queue for dot in met}
         _commit(self._disk)
         with state.reading:
-            stood = state.lacks.pop(lack_key(lack), None) is not None
+            stood = state.missing_ranges.pop(missing_key(missing), None) is not None
             for dot, queue in before.items():
                 stood = stood or dot in state.rotten
                 self._delete(queue, [dot])
                 self._met.pop(dot)
-            if stood or not lack.is_of_one:
+            if stood or not missing.is_of_one:
                 if left is not None:
                     self._remember(left)
                 self._insert(rows)
 
-    def _remember(self, lack: Lack) -> None:
-        known = self._state.lacks.setdefault(lack_key(lack), lack)
-        self._state.lacks[lack_key(lack)] = known._replace(through=max(known.through, lack.through))
+    def _remember(self, missing: MissingRange) -> None:
+        known = self._state.missing_ranges.setdefault(missing_key(missing), missing)
+        self._state.missing_ranges[missing_key(missing)] = known._replace(through=max(known.through, missing.through))
 
-    def lacks(self) -> list[Lack]:
+    def missing_ranges(self) -> list[MissingRange]:
         with self._state.reading:
-            return sorted(self._state.lacks.values()) + list(self._met.values())
+            return sorted(self._state.missing_ranges.values()) + list(self._met.values())
 
     def spoil(self, dots: Collection[Dot]) -> None:
         """Bits of these rows have flipped: whoever reads one finds that its checksum does not fit."""
@@ -312,13 +313,13 @@ class MemoryQueueStore:
         self._state.position = position
 
     def _sound(self, rows: list[QueueRow]) -> list[QueueRow]:
-        """Those of `rows` that are not damaged; the others are among the `lacks` from now on."""
+        """Those of `rows` that are not damaged; the others are among the `missing_ranges` from now on."""
         rotten = self._state.rotten
         if not rotten:
             return rows
         for row in rows:
             if row.dot in rotten and row.dot not in self._met:
-                self._met[row.dot] = lack_of_row(row)
+                self._met[row.dot] = missing_of_row(row)
                 note_damage(self.damage, self._met[row.dot])
         return [row for row in rows if row.dot not in rotten]
 
@@ -338,13 +339,15 @@ class MemoryQueueStore:
         found: dict[str, QueueHead] = {}
         with self._state.reading:
             for queue in queues:
-                lanes = self._lanes(node, queue)
-                if lanes:
-                    late = [row.due_us for key, lane in lanes if key.delayed for row in lane.rows.values()]
+                partitions = self._partitions(node, queue)
+                if partitions:
+                    late = [
+                        row.due_us for key, partition in partitions if key.delayed for row in partition.rows.values()
+                    ]
                     found[queue] = QueueHead(
-                        sum(len(lane.rows) for _, lane in lanes),
-                        sum(lane.body_bytes for _, lane in lanes),
-                        tuple(sorted({-key.rank for key, _ in lanes}, reverse=True)),
+                        sum(len(partition.rows) for _, partition in partitions),
+                        sum(partition.body_bytes for _, partition in partitions),
+                        tuple(sorted({-key.rank for key, _ in partitions}, reverse=True)),
                         min((due_us for due_us in late if due_us > now_us), default=0),
                     )
         return found
@@ -356,17 +359,22 @@ class MemoryQueueStore:
             first = -1
             if after is not None:
                 first = state.origins.get(after.origin, len(state.origins))
-            for key, lane in self._lanes(node, queue):
+            for key, partition in self._partitions(node, queue):
                 number = state.origins[key.origin]
                 if key.rank == -priority and number >= first:
                     beyond = after.sequence if after is not None and number == first else -1
-                    found += self._sound(lane.beyond(beyond, now_us, limit + len(state.rotten)))
+                    found += self._sound(partition.beyond(beyond, now_us, limit + len(state.rotten)))
             found.sort(key=self._acceptance)
         return found[:limit]
 
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         with self._state.reading:
-            late = [row for key, lane in self._lanes(node, queue) if key.delayed for row in lane.rows.values()]
+            late = [
+                row
+                for key, partition in self._partitions(node, queue)
+                if key.delayed
+                for row in partition.rows.values()
+            ]
             late = self._sound(late)
         return sorted((row for row in late if after_us < row.due_us <= until_us), key=_due)[:limit]
 
@@ -380,10 +388,10 @@ class MemoryQueueStore:
         found: list[tuple[str, int, int]] = []
         with self._state.reading:
             for queue in sorted(self._state.queues):
-                lanes = self._lanes(node, queue)
-                if lanes and (after is None or queue > after):
-                    messages = sum(len(lane.rows) for _, lane in lanes)
-                    found.append((queue, messages, sum(lane.body_bytes for _, lane in lanes)))
+                partitions = self._partitions(node, queue)
+                if partitions and (after is None or queue > after):
+                    messages = sum(len(partition.rows) for _, partition in partitions)
+                    found.append((queue, messages, sum(partition.body_bytes for _, partition in partitions)))
                     if len(found) == limit:
                         break
         return found
@@ -394,12 +402,12 @@ class MemoryQueueStore:
 
     def origins(self) -> list[Origin]:
         with self._state.reading:
-            return sorted({key.origin for lanes in self._state.queues.values() for key in lanes})
+            return sorted({key.origin for partitions in self._state.queues.values() for key in partitions})
 
     def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
         return [(row.dot.sequence, row.queue, row.attempts) for row in self._standing(origin, after, through)[:limit]]
 
-    def standing_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+    def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         found: list[QueueRow] = []
         for row in self._standing(origin, after, through):
             bytes_max -= len(row.headers) + len(row.body)
@@ -412,10 +420,10 @@ class MemoryQueueStore:
         with self._state.reading:
             rows = [
                 row
-                for lanes in self._state.queues.values()
-                for key, lane in lanes.items()
+                for partitions in self._state.queues.values()
+                for key, partition in partitions.items()
                 if key.origin == origin
-                for row in lane.rows.values()
+                for row in partition.rows.values()
                 if after < row.dot.sequence <= through
             ]
             rows = self._sound(rows)
@@ -424,9 +432,9 @@ class MemoryQueueStore:
     def close(self) -> None:
         """Nothing to give back: the state belongs to the disk."""
 
-    def _lanes(self, node: str | None, queue: str) -> list[tuple[LaneKey, _Lane]]:
-        lanes = self._state.queues.get(queue, {})
-        return [(key, lane) for key, lane in lanes.items() if node is None or key.origin.node == node]
+    def _partitions(self, node: str | None, queue: str) -> list[tuple[PartitionKey, _Partition]]:
+        partitions = self._state.queues.get(queue, {})
+        return [(key, partition) for key, partition in partitions.items() if node is None or key.origin.node == node]
 
     def _acceptance(self, row: QueueRow) -> tuple[int, int]:
         return self._state.origins[row.dot.origin], row.dot.sequence

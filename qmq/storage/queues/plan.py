@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from qmq.dots import Dot, Origin
-from qmq.storage.format.interfaces import Lack, QueueRow, RowDamage
-from qmq.storage.format.row_checksum import checksum_of, lane_checksum
+from qmq.storage.format.interfaces import MissingRange, QueueRow, RowDamage
+from qmq.storage.format.row_checksum import checksum_of, partition_checksum
 
 SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
@@ -29,7 +29,7 @@ Raw = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
 body. Unsigned numbers are as databases hold them (`signed`). In a damaged one there may be values of other types."""
 
 
-class LaneKey(NamedTuple):
+class PartitionKey(NamedTuple):
     """`rank` is the priority with its sign turned, so that high priorities come first."""
 
     queue: str
@@ -38,7 +38,7 @@ class LaneKey(NamedTuple):
     origin: Origin
 
 
-class LaneRow:
+class PartitionRow:
     """A lane as a database has it: `id` and `number` stand for it and for its origin there. `checksum` is what rows go
     by, made of the rest, unless it is given as it was written down."""
 
@@ -53,46 +53,48 @@ class LaneRow:
         self.delayed = delayed
         self.number = number
         self.origin = origin
-        self.checksum = lane_checksum(queue, rank, delayed, origin) if checksum is None else checksum
+        self.checksum = partition_checksum(queue, rank, delayed, origin) if checksum is None else checksum
 
 
-def lack_of_row(row: QueueRow) -> Lack:
+def missing_of_row(row: QueueRow) -> MissingRange:
     """The message that a damaged row was."""
     origin, sequence = row.dot
-    return Lack(origin, sequence - 1, sequence, sequence, row.queue)
+    return MissingRange(origin, sequence - 1, sequence, sequence, row.queue)
 
 
-def lack_columns(lack: Lack) -> tuple[str, int, int, int, int, str]:
-    """As a database holds it; `lack_of` gives it back."""
-    through = min(lack.through, SIGN - 1)
-    return (*origin_columns(lack.origin), signed(lack.after), through, signed(lack.sequence), lack.queue)
+def missing_columns(missing: MissingRange) -> tuple[str, int, int, int, int, str]:
+    """As a database holds it; `missing_of` gives it back."""
+    through = min(missing.through, SIGN - 1)
+    return (*origin_columns(missing.origin), signed(missing.after), through, signed(missing.sequence), missing.queue)
 
 
-def lack_key(lack: Lack) -> tuple[str, int, int, int, str]:
+def missing_key(missing: MissingRange) -> tuple[str, int, int, int, str]:
     """What tells it from others in a database: it may become shorter at its end."""
-    return (*origin_columns(lack.origin), signed(lack.after), signed(lack.sequence), lack.queue)
+    return (*origin_columns(missing.origin), signed(missing.after), signed(missing.sequence), missing.queue)
 
 
-def lack_of(node: str, incarnation: int, after: int, through: int, sequence: int, queue: str) -> Lack:
-    return Lack(Origin(node, unsigned(incarnation)), after, through, unsigned(sequence), queue)
+def missing_of(node: str, incarnation: int, after: int, through: int, sequence: int, queue: str) -> MissingRange:
+    return MissingRange(Origin(node, unsigned(incarnation)), after, through, unsigned(sequence), queue)
 
 
-DAMAGE_TOLD_MAX: Final = 20
+DAMAGE_REPORTED_MAX: Final = 20
 """Damaged rows that are told one by one: fewer than there are alarms to be seen."""
 
 
-def note_damage(damage: RowDamage, lack: Lack) -> None:
+def note_damage(damage: RowDamage, missing: MissingRange) -> None:
     """Count a damaged row, and add it to what an operator is told."""
     damage.met += 1
-    if len(damage.told) < DAMAGE_TOLD_MAX:
-        damage.told.append(f"the queue store's row of {Dot(lack.origin, lack.sequence)} in {lack.queue} is damaged")
+    if len(damage.told) < DAMAGE_REPORTED_MAX:
+        damage.told.append(
+            f"the queue store's row of {Dot(missing.origin, missing.sequence)} in {missing.queue} is damaged"
+        )
 
 
-def by_lane(rows: Iterable[QueueRow]) -> dict[LaneKey, list[QueueRow]]:
+def by_partition(rows: Iterable[QueueRow]) -> dict[PartitionKey, list[QueueRow]]:
     """`rows`, each lane's in the order given."""
-    lanes: dict[LaneKey, list[QueueRow]] = {}
+    partitions: dict[PartitionKey, list[QueueRow]] = {}
     last_queue, last_priority, last_delayed, last_origin = "", -1, False, None
-    lane: list[QueueRow] = []
+    partition: list[QueueRow] = []
     for row in rows:
         (origin, _), queue, _, _, priority, due_us, _, _, _, _ = row
         delayed = due_us > 0
@@ -104,12 +106,12 @@ def by_lane(rows: Iterable[QueueRow]) -> dict[LaneKey, list[QueueRow]]:
             or (queue is not last_queue and queue != last_queue)
         ):
             last_queue, last_priority, last_delayed, last_origin = queue, priority, delayed, origin
-            lane = lanes.setdefault(LaneKey(queue, -priority, delayed, origin), [])
-        lane.append(row)
-    return lanes
+            partition = partitions.setdefault(PartitionKey(queue, -priority, delayed, origin), [])
+        partition.append(row)
+    return partitions
 
 
-def row_values(lane: int, number: int, shared: int, rows: Iterable[QueueRow]) -> list[int | bytearray]:
+def row_values(partition: int, number: int, shared: int, rows: Iterable[QueueRow]) -> list[int | bytearray]:
     """`rows` of one lane, as the statement that inserts them wants them, one after another. `shared` is the lane's
     checksum.
 
@@ -122,7 +124,7 @@ def row_values(lane: int, number: int, shared: int, rows: Iterable[QueueRow]) ->
         checksum = checksum_of(shared, row)
         if sequence >= SIGN or timestamp_us >= SIGN:
             sequence, timestamp_us = signed(sequence), signed(timestamp_us)
-        values += (lane, sequence, number, timestamp_us, flags, due_us, expires_us)
+        values += (partition, sequence, number, timestamp_us, flags, due_us, expires_us)
         values += (bytearray(headers), bytearray(body), attempts, checksum)
     return values
 
@@ -141,27 +143,27 @@ def settles_by_origin(deletes: Mapping[str, Sequence[Dot]]) -> dict[tuple[str, O
     return {key: sorted(set(sequences)) for key, sequences in found.items()}
 
 
-def settled_lacks(lacks: Iterable[Lack], deletes: Mapping[str, Sequence[Dot]]) -> list[Lack]:
+def settled_missing(missing_ranges: Iterable[MissingRange], deletes: Mapping[str, Sequence[Dot]]) -> list[MissingRange]:
     """The lacks of single messages that are among those settled: nothing is missing of these any more."""
-    single = {Dot(lack.origin, lack.sequence): lack for lack in lacks if lack.is_of_one}
+    single = {Dot(missing.origin, missing.sequence): missing for missing in missing_ranges if missing.is_of_one}
     if not single:
         return []
     return [single[dot] for dots in deletes.values() for dot in set(dots) if dot in single]
 
 
-def settled_met(met: Mapping[Key, Lack], deletes: Mapping[str, Sequence[Dot]]) -> list[Key]:
+def settled_met(met: Mapping[Key, MissingRange], deletes: Mapping[str, Sequence[Dot]]) -> list[Key]:
     """The damaged rows met by readers whose messages are among those settled: they are missing no more."""
     if not met:
         return []
-    settled = set(settled_lacks(list(met.values()), deletes))
-    return [key for key, lack in list(met.items()) if lack in settled]
+    settled = set(settled_missing(list(met.values()), deletes))
+    return [key for key, missing in list(met.items()) if missing in settled]
 
 
-def missing_among(dots: Iterable[Dot], lacks: Iterable[Lack]) -> set[Dot]:
+def missing_among(dots: Iterable[Dot], missing_ranges: Iterable[MissingRange]) -> set[Dot]:
     """Those of `dots` that may be what is missing."""
     stretches: dict[Origin, set[tuple[int, int]]] = {}
-    for lack in lacks:
-        stretches.setdefault(lack.origin, set()).add((lack.after, lack.through))
+    for missing in missing_ranges:
+        stretches.setdefault(missing.origin, set()).add((missing.after, missing.through))
     return {
         dot
         for dot in dots
@@ -199,8 +201,8 @@ def runs(sequences: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
     return long, rest
 
 
-STANDING_ROWS: Final = 1000
-"""Rows that one call of `QueueStore.standing_rows` looks for."""
+UNSETTLED_ROWS: Final = 1000
+"""Rows that one call of `QueueStore.unsettled_rows` looks for."""
 
 
 def within(sizes: Iterable[int], bytes_max: int) -> int:

@@ -44,7 +44,7 @@ STEPS: Final = (
     """,
 )
 
-OPEN_LANES: Final = """INSERT INTO qmq_lanes (queue, rank, delayed, origin, messages, bytes, checksum)
+OPEN_PARTITIONS: Final = """INSERT INTO qmq_lanes (queue, rank, delayed, origin, messages, bytes, checksum)
     SELECT * FROM unnest(
         %s::text[], %s::smallint[], %s::boolean[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[])
     ON CONFLICT (queue, rank, delayed, origin) DO UPDATE
@@ -56,7 +56,7 @@ INSERT: Final = "INSERT INTO qmq_messages VALUES (%s, %s, %s, %s, %s, %s, %s, %s
 RECOUNT: Final = """UPDATE qmq_lanes SET (messages, bytes) = (
     SELECT count(*), coalesce(sum(octet_length(body)), 0) FROM qmq_messages WHERE lane = qmq_lanes.id)
     WHERE id = ANY(%s)"""
-LANES_OF: Final = """SELECT wanted.n, id
+PARTITIONS_OF: Final = """SELECT wanted.n, id
     FROM unnest(%s::integer[], %s::text[], %s::integer[]) AS wanted (n, queue, origin) JOIN qmq_lanes
     ON qmq_lanes.queue = wanted.queue AND qmq_lanes.origin = wanted.origin"""
 FAIL: Final = """UPDATE qmq_messages m SET attempts = greatest(m.attempts, failed.attempts), checksum =
@@ -74,7 +74,7 @@ DELETE: Final = f"""WITH gone AS (
 SUBTRACT: Final = """UPDATE qmq_lanes
     SET messages = qmq_lanes.messages - gone.messages, bytes = qmq_lanes.bytes - gone.bytes
     FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) AS gone (lane, messages, bytes) WHERE id = gone.lane"""
-CLOSE_LANES: Final = "DELETE FROM qmq_lanes WHERE messages = 0 AND id = ANY(%s)"
+CLOSE_PARTITIONS: Final = "DELETE FROM qmq_lanes WHERE messages = 0 AND id = ANY(%s)"
 ADD_TOMBSTONES: Final = """INSERT INTO qmq_tombstones
     SELECT * FROM unnest(%s::integer[], %s::bigint[], %s::bigint[])
     ON CONFLICT DO NOTHING"""
@@ -82,10 +82,10 @@ DELETE_TOMBSTONES: Final = """DELETE FROM qmq_tombstones t
     USING unnest(%s::integer[], %s::bigint[]) AS gone (origin, sequence)
     WHERE t.origin = gone.origin AND t.sequence = gone.sequence"""
 MOVE: Final = "UPDATE qmq_progress SET position = %s, checksum = %s"
-ADD_LACK: Final = """INSERT INTO qmq_lacks VALUES (%s, %s, %s, %s, %s, %s)
+ADD_MISSING: Final = """INSERT INTO qmq_lacks VALUES (%s, %s, %s, %s, %s, %s)
     ON CONFLICT (node, incarnation, after, sequence, queue)
     DO UPDATE SET through = greatest(qmq_lacks.through, excluded.through)"""
-END_LACK: Final = "DELETE FROM qmq_lacks WHERE (node, incarnation, after, sequence, queue) = (%s, %s, %s, %s, %s)"
+END_MISSING: Final = "DELETE FROM qmq_lacks WHERE (node, incarnation, after, sequence, queue) = (%s, %s, %s, %s, %s)"
 DELETE_ONE: Final = "DELETE FROM qmq_messages WHERE lane = %s AND sequence = %s"
 
 LANES: Final = """SELECT qmq_lanes.id, qmq_origins.id, node, incarnation, queue, rank, delayed, messages, bytes
@@ -107,7 +107,7 @@ ONE: Final = ROWS + "lane = %s AND sequence = %s"
 ORIGINS: Final = """SELECT node, incarnation FROM qmq_origins
     WHERE EXISTS (SELECT 1 FROM qmq_lanes WHERE qmq_lanes.origin = qmq_origins.id)"""
 LANE: Final = f"{LANES.replace('bytes', 'bytes, qmq_lanes.checksum')} WHERE qmq_lanes.id = %s"
-LACKS: Final = (
+MISSING_RANGES: Final = (
     "SELECT node, incarnation, after, through, sequence, queue FROM qmq_lacks ORDER BY node, incarnation, after"
 )
 LISTING: Final = """SELECT queue, sum(messages)::bigint, sum(bytes)::bigint

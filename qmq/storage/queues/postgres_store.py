@@ -19,19 +19,19 @@ from psycopg.conninfo import conninfo_to_dict
 
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
-from qmq.storage.format.interfaces import Lack, QueueHead, QueueRow
-from qmq.storage.format.row_checksum import checksum_of, lane_checksum, number_checksum
+from qmq.storage.format.interfaces import MissingRange, QueueHead, QueueRow
+from qmq.storage.format.row_checksum import checksum_of, number_checksum, partition_checksum
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
 from qmq.storage.queues.plan import (
     SIGN,
-    LaneKey,
-    LaneRow,
+    PartitionKey,
+    PartitionRow,
     Raw,
     expired_within,
-    lack_columns,
-    lack_key,
-    lack_of,
+    missing_columns,
+    missing_key,
+    missing_of,
     origin_columns,
     runs,
     signed,
@@ -193,8 +193,8 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     # Writing
 
     apply = made_again(writes=True)(DatabaseQueueStore.apply)
-    lack = made_again(writes=True)(DatabaseQueueStore.lack)
-    mend = made_again(writes=True)(DatabaseQueueStore.mend)
+    missing = made_again(writes=True)(DatabaseQueueStore.missing)
+    repair = made_again(writes=True)(DatabaseQueueStore.repair)
 
     @contextmanager
     def _change(self) -> Iterator[_Connection]:
@@ -203,72 +203,74 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             yield writer
         self._moved = self._moving
 
-    def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
-        if not lanes:
+    def _insert(self, partitions: dict[PartitionKey, list[QueueRow]], added: dict[Origin, int]) -> None:
+        if not partitions:
             return
-        keys = [(key.queue, key.rank, key.delayed, self._number(key.origin, added)) for key in lanes]
-        counts = [len(rows) for rows in lanes.values()]
-        sizes = [sum([len(row.body) for row in rows]) for rows in lanes.values()]
+        keys = [(key.queue, key.rank, key.delayed, self._number(key.origin, added)) for key in partitions]
+        counts = [len(rows) for rows in partitions.values()]
+        sizes = [sum([len(row.body) for row in rows]) for rows in partitions.values()]
         columns = [list(column) for column in zip(*keys, strict=True)]
-        checksums = [lane_checksum(*key) for key in lanes]
-        opened = self._writer.execute(sql.OPEN_LANES, (*columns, counts, sizes, checksums)).fetchall()
-        ids = {(queue, rank, delayed, origin): lane for queue, rank, delayed, origin, lane in opened}
+        checksums = [partition_checksum(*key) for key in partitions]
+        opened = self._writer.execute(sql.OPEN_PARTITIONS, (*columns, counts, sizes, checksums)).fetchall()
+        ids = {(queue, rank, delayed, origin): partition for queue, rank, delayed, origin, partition in opened}
         try:
             with self._writer.transaction(), self._writer.cursor() as cursor, cursor.copy(sql.COPY) as copy:
                 copy.set_types(sql.COPY_TYPES)
-                for row in _flat(keys, ids, lanes):
+                for row in _flat(keys, ids, partitions):
                     copy.write_row(row)
         except errors.UniqueViolation:
             # Some are here already: after the disk lost journal that it had synced, peers send it again.
             with self._writer.cursor() as cursor:
-                cursor.executemany(sql.INSERT, _flat(keys, ids, lanes))
+                cursor.executemany(sql.INSERT, _flat(keys, ids, partitions))
             self._writer.execute(sql.RECOUNT, (list(ids.values()),))
 
     def _fail(self, attempts: dict[tuple[str, Origin], list[tuple[int, int]]], added: dict[Origin, int]) -> None:
         keys = list(attempts)
         failed = [
-            (lane, sequence, count) for n, lane in self._lanes_of(keys, added) for sequence, count in attempts[keys[n]]
+            (partition, sequence, count)
+            for n, partition in self._partitions_of(keys, added)
+            for sequence, count in attempts[keys[n]]
         ]
         if failed:
             self._writer.execute(sql.FAIL, [list(column) for column in zip(*failed, strict=True)])
 
-    def _lanes_of(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[tuple[int, int]]:
+    def _partitions_of(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[tuple[int, int]]:
         """(Place in `keys`, lane) of the lanes that there are."""
         numbers = [(queue, self._known_number(origin, added)) for queue, origin in keys]
         known = [(n, queue, number) for n, (queue, number) in enumerate(numbers) if number is not None]
         if not known:
             return []
         columns = [list(column) for column in zip(*known, strict=True)]
-        return [(n, lane) for n, lane in self._writer.execute(sql.LANES_OF, columns).fetchall()]
+        return [(n, partition) for n, partition in self._writer.execute(sql.PARTITIONS_OF, columns).fetchall()]
 
     def _delete(self, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
         keys = list(settles)
         gone: list[tuple[int, int, int]] = []
         single: list[tuple[int, int]] = []
-        for n, lane in self._lanes_of(keys, added):
+        for n, partition in self._partitions_of(keys, added):
             long, rest = runs(settles[keys[n]])
             for first, last in long:
-                gone += self._writer.execute(sql.DELETE_RUN, (lane, first, last)).fetchall()
-            single += [(lane, sequence) for sequence in rest]
+                gone += self._writer.execute(sql.DELETE_RUN, (partition, first, last)).fetchall()
+            single += [(partition, sequence) for sequence in rest]
         if single:
             gone += self._writer.execute(sql.DELETE, [list(column) for column in zip(*single, strict=True)]).fetchall()
         totals: dict[int, tuple[int, int]] = {}
-        for lane, count, size in gone:
-            before = totals.get(lane, (0, 0))
-            totals[lane] = (before[0] + count, before[1] + size)
+        for partition, count, size in gone:
+            before = totals.get(partition, (0, 0))
+            totals[partition] = (before[0] + count, before[1] + size)
         if totals:
-            lanes = list(totals)
+            partitions = list(totals)
             counts = [count for count, _ in totals.values()]
             sizes = [size for _, size in totals.values()]
-            self._writer.execute(sql.SUBTRACT, (lanes, counts, sizes))
-            self._writer.execute(sql.CLOSE_LANES, (lanes,))
+            self._writer.execute(sql.SUBTRACT, (partitions, counts, sizes))
+            self._writer.execute(sql.CLOSE_PARTITIONS, (partitions,))
 
     def _delete_row(self, place: Place) -> None:
         self._writer.execute(sql.DELETE_ONE, place)
 
-    def _recount(self, lane: int) -> None:
-        self._writer.execute(sql.RECOUNT, ([lane],))
-        self._writer.execute(sql.CLOSE_LANES, ([lane],))
+    def _recount(self, partition: int) -> None:
+        self._writer.execute(sql.RECOUNT, ([partition],))
+        self._writer.execute(sql.CLOSE_PARTITIONS, ([partition],))
 
     def _add_origin(self, origin: Origin) -> int:
         # It is there already when the answer to an earlier COMMIT was lost.
@@ -291,11 +293,11 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             numbers = [self._number(origin, added) for origin, _ in dots]
             self._writer.execute(sql.DELETE_TOMBSTONES, (numbers, [signed(dot.sequence) for dot in dots]))
 
-    def _remember(self, lack: Lack) -> None:
-        self._writer.execute(sql.ADD_LACK, lack_columns(lack))
+    def _remember(self, missing: MissingRange) -> None:
+        self._writer.execute(sql.ADD_MISSING, missing_columns(missing))
 
-    def _end_lack(self, lack: Lack) -> int:
-        return self._writer.execute(sql.END_LACK, lack_key(lack)).rowcount
+    def _end_missing(self, missing: MissingRange) -> int:
+        return self._writer.execute(sql.END_MISSING, missing_key(missing)).rowcount
 
     def _move(self, position: int) -> None:
         self._writer.execute(sql.MOVE, (position, number_checksum(position)))
@@ -303,9 +305,9 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
 
     # Reading
 
-    lacks = made_again(writes=False)(DatabaseQueueStore.lacks)
+    missing_ranges = made_again(writes=False)(DatabaseQueueStore.missing_ranges)
     standing = made_again(writes=False)(DatabaseQueueStore.standing)
-    standing_rows = made_again(writes=False)(DatabaseQueueStore.standing_rows)
+    unsettled_rows = made_again(writes=False)(DatabaseQueueStore.unsettled_rows)
 
     @made_again(writes=False)
     def position(self) -> int:
@@ -339,11 +341,11 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
         found: dict[str, QueueHead] = {}
         with self._snapshot() as reader:
-            lanes = _lanes(reader, "WHERE queue = ANY(%s) AND node = %s", (list(set(queues)), node))
-            for lane, _, _, _, queue, rank, delayed, messages, size in lanes:
+            partitions = _partitions(reader, "WHERE queue = ANY(%s) AND node = %s", (list(set(queues)), node))
+            for partition, _, _, _, queue, rank, delayed, messages, size in partitions:
                 due_us = 0
                 if delayed:
-                    due = reader.execute(sql.NEXT_DUE, (lane, now_us)).fetchone()
+                    due = reader.execute(sql.NEXT_DUE, (partition, now_us)).fetchone()
                     due_us = due[0] or 0 if due is not None else 0
                 known = found.get(queue, QueueHead(0, 0, (), 0))
                 found[queue] = QueueHead(
@@ -367,17 +369,17 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                     return []
                 first = known[0]
             found: dict[int, list[QueueRow]] = {}
-            for lane, number, name, incarnation, _, _, delayed, _, _ in _lanes(
+            for partition, number, name, incarnation, _, _, delayed, _, _ in _partitions(
                 reader,
                 "WHERE queue = %s AND node = %s AND rank = %s AND origin >= %s ORDER BY origin",
                 (queue, node, -priority, first),
             ):
                 if number not in found and sum(map(len, found.values())) >= limit:
                     break
-                of = LaneRow(lane, queue, -priority, delayed, number, Origin(name, unsigned(incarnation)))
+                of = PartitionRow(partition, queue, -priority, delayed, number, Origin(name, unsigned(incarnation)))
                 beyond = signed(after.sequence) if after is not None and number == first else -(1 << 63)
                 statement = sql.OVERDUE if delayed else sql.READY
-                parameters = (lane, now_us, beyond) if delayed else (lane, beyond)
+                parameters = (partition, now_us, beyond) if delayed else (partition, beyond)
                 found.setdefault(number, []).extend(self._sound(reader, of, statement, parameters, limit))
         for those in found.values():
             those.sort(key=by_sequence)
@@ -388,11 +390,11 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for lane, number, name, incarnation, _, rank, _, _, _ in _lanes(
+            for partition, number, name, incarnation, _, rank, _, _, _ in _partitions(
                 reader, "WHERE queue = %s AND delayed AND node = %s", (queue, node)
             ):
-                of = LaneRow(lane, queue, rank, True, number, Origin(name, unsigned(incarnation)))
-                rows += self._sound(reader, of, sql.DUE, (lane, after_us, until_us), limit)
+                of = PartitionRow(partition, queue, rank, True, number, Origin(name, unsigned(incarnation)))
+                rows += self._sound(reader, of, sql.DUE, (partition, after_us, until_us), limit)
         rows.sort(key=by_due_time)
         return rows[:limit]
 
@@ -403,21 +405,21 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             for (number,) in reader.execute("SELECT id FROM qmq_origins WHERE node = %s", (node,)).fetchall():
                 sizes = reader.execute(sql.EXPIRED_SIZES, (number, until_us, limit)).fetchall()
                 count = within((size for (size,) in sizes), bytes_max)
-                lanes: dict[int, LaneRow] = {}
+                partitions: dict[int, PartitionRow] = {}
                 for raw in self._rows(reader, sql.EXPIRED, (number, until_us, count)):
-                    lane = lanes.get(raw[0]) or lanes.setdefault(raw[0], self._lane(reader, raw[0]))
-                    row = self._row(reader, lane, raw)
+                    partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
+                    row = self._row(reader, partition, raw)
                     if row is not None:
                         rows.append(row)
                 rows = expired_within(rows, limit, bytes_max)
         return rows
 
-    def _lane(self, reader: _Connection, number: int) -> LaneRow:
+    def _partition(self, reader: _Connection, number: int) -> PartitionRow:
         found = reader.execute(sql.LANE, (number,)).fetchone()
         if found is None:
             raise self._broken(f"lane {number} is missing")
-        lane, origin, node, incarnation, queue, rank, delayed, _, _, checksum = found
-        return LaneRow(lane, queue, rank, delayed, origin, Origin(node, unsigned(incarnation)), checksum)
+        partition, origin, node, incarnation, queue, rank, delayed, _, _, checksum = found
+        return PartitionRow(partition, queue, rank, delayed, origin, Origin(node, unsigned(incarnation)), checksum)
 
     def _broken(self, what: str) -> Malformed:
         return Malformed(f"the queue store {self._where} is damaged: {what}; bring back a backup of that database")
@@ -426,8 +428,8 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         found = self._rows(connection, sql.ONE, place)
         return found[0] if found else None
 
-    def _lost(self, connection: _Connection) -> list[Lack]:
-        return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]
+    def _lost(self, connection: _Connection) -> list[MissingRange]:
+        return [missing_of(*found) for found in connection.execute(sql.MISSING_RANGES).fetchall()]
 
     @made_again(writes=False)
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
@@ -502,15 +504,15 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
 def _flat(
     keys: list[tuple[str, int, bool, int]],
     ids: Mapping[tuple[str, int, bool, int], int],
-    lanes: Mapping[LaneKey, list[QueueRow]],
+    partitions: Mapping[PartitionKey, list[QueueRow]],
 ) -> Iterator[tuple[int, int, int, int, int, int, int, bytes, bytes, int, int]]:
-    """The rows of `lanes`, in the order of the table's columns."""
-    for key, (lane_key, rows) in zip(keys, lanes.items(), strict=True):
-        lane, number, shared = ids[key], key[3], lane_checksum(*lane_key)
+    """The rows of `partitions`, in the order of the table's columns."""
+    for key, (partition_key, rows) in zip(keys, partitions.items(), strict=True):
+        partition, number, shared = ids[key], key[3], partition_checksum(*partition_key)
         for row in rows:
             (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
             yield (
-                lane,
+                partition,
                 signed(sequence),
                 number,
                 signed(timestamp_us),
@@ -524,7 +526,7 @@ def _flat(
             )
 
 
-def _lanes(reader: _Connection, where: str, parameters: tuple[object, ...]) -> list[_Lane]:
+def _partitions(reader: _Connection, where: str, parameters: tuple[object, ...]) -> list[_Lane]:
     return cast(list[_Lane], reader.execute(f"{sql.LANES} {where}", parameters).fetchall())
 
 

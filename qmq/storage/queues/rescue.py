@@ -19,8 +19,8 @@ from qmq.errors import LogBroken, Malformed
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.format.row_checksum import is_sound
 from qmq.storage.log.recovery import QUARANTINE_DIRECTORY
-from qmq.storage.queues.plan import LaneRow, Raw, unsigned
-from qmq.storage.queues.scan import LANES_ALL, is_lane_sound, lane_of, read_tombstones
+from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
+from qmq.storage.queues.scan import PARTITIONS_ALL, is_partition_sound, partition_of, read_tombstones
 from qmq.storage.queues.sqlite_sql import COLUMNS
 from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
 
@@ -78,7 +78,7 @@ def _begin_anew(path: Path, mark: Path, aside: Path, why: str) -> SqliteQueueSto
         raise LogBroken(f"the damaged queue store cannot be put aside: {error}") from error
     store = SqliteQueueStore(path)
     try:
-        store.lack([], NOWHERE)
+        store.missing([], NOWHERE)
         count = _rescue(aside, store)
         store.damage.told.append(
             f"the queue store is damaged ({why}): it was put aside as {aside.relative_to(path.parent)}, and a new one"
@@ -131,21 +131,21 @@ def _sound_tombstones(reader: sqlite3.Connection) -> set[Dot]:
 
 
 def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
-    lanes: list[LaneRow] = []
+    partitions: list[PartitionRow] = []
     with suppress(sqlite3.Error, TypeError, ValueError):
-        for _, _, *found in reader.execute(LANES_ALL):
+        for _, _, *found in reader.execute(PARTITIONS_ALL):
             with suppress(TypeError, ValueError):
-                lane = lane_of(found)
-                if is_lane_sound(lane):
-                    lanes.append(lane)
-    for lane in lanes:
+                partition = partition_of(found)
+                if is_partition_sound(partition):
+                    partitions.append(partition)
+    for partition in partitions:
         seen: set[int] = set()
         for direction in ("ASC", "DESC"):
             try:
                 for raw in reader.execute(
-                    f"SELECT {COLUMNS} FROM messages WHERE lane = ? ORDER BY sequence {direction}", (lane.id,)
+                    f"SELECT {COLUMNS} FROM messages WHERE lane = ? ORDER BY sequence {direction}", (partition.id,)
                 ):
-                    row = _row(lane, raw)
+                    row = _row(partition, raw)
                     if row is not None and row.dot.sequence not in seen:
                         seen.add(row.dot.sequence)
                         yield row
@@ -154,13 +154,13 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
                 continue  # From the other end, as far as that goes.
 
 
-def _row(lane: LaneRow, raw: Raw) -> QueueRow | None:
+def _row(partition: PartitionRow, raw: Raw) -> QueueRow | None:
     """None: it is not sound."""
     try:
         _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
-        dot = Dot(lane.origin, unsigned(sequence))
-        times = (unsigned(timestamp_us), flags, -lane.rank, due_us, expires_us)
-        row = QueueRow(dot, lane.queue, *times, headers, body, attempts)
+        dot = Dot(partition.origin, unsigned(sequence))
+        times = (unsigned(timestamp_us), flags, -partition.rank, due_us, expires_us)
+        row = QueueRow(dot, partition.queue, *times, headers, body, attempts)
     except (TypeError, ValueError):
         return None
-    return row if is_sound(lane.checksum, row, checksum) else None
+    return row if is_sound(partition.checksum, row, checksum) else None

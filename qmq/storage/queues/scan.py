@@ -11,10 +11,10 @@ from typing import Final
 
 from qmq.dots import Dot, Origin
 from qmq.storage.format.row_checksum import number_checksum
-from qmq.storage.queues.plan import LaneRow, Raw, unsigned
+from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
 from qmq.storage.queues.sqlite_sql import COLUMNS, PLAIN, WIDTHS
 
-LANES_ALL: Final = """SELECT messages, bytes, lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
+PARTITIONS_ALL: Final = """SELECT messages, bytes, lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
     FROM lanes LEFT JOIN origins ON origins.id = lanes.origin"""
 WALK: Final = f"SELECT origin, {COLUMNS} FROM messages ORDER BY lane, sequence"
 
@@ -42,16 +42,18 @@ def read_tombstones(reader: sqlite3.Connection) -> set[Dot]:
     return found
 
 
-def lane_of(found: tuple[int, str, int, int, int, str, int, int]) -> LaneRow:
+def partition_of(found: tuple[int, str, int, int, int, str, int, int]) -> PartitionRow:
     """From a row of `queue_sql.LANE`. Its checksum is the one that was written down."""
-    lane, queue, rank, delayed, origin, node, incarnation, checksum = found
-    return LaneRow(lane, queue, rank, bool(delayed), origin, Origin(node, unsigned(incarnation)), checksum)
+    partition, queue, rank, delayed, origin, node, incarnation, checksum = found
+    return PartitionRow(partition, queue, rank, bool(delayed), origin, Origin(node, unsigned(incarnation)), checksum)
 
 
-def is_lane_sound(lane: LaneRow) -> bool:
-    """Whether what was written down (`lane_of`) fits the rest."""
-    made = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
-    return lane.checksum == made.checksum
+def is_partition_sound(partition: PartitionRow) -> bool:
+    """Whether what was written down (`partition_of`) fits the rest."""
+    made = PartitionRow(
+        partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
+    )
+    return partition.checksum == made.checksum
 
 
 def _compile_all(reader: sqlite3.Connection) -> None:
@@ -61,7 +63,7 @@ def _compile_all(reader: sqlite3.Connection) -> None:
         reader.execute(f"EXPLAIN {statement}", [None] * statement.count("?")).fetchall()
 
 
-def walk(reader: sqlite3.Connection, is_sound: Callable[[LaneRow, Raw], bool]) -> str | None:
+def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], bool]) -> str | None:
     """What is wrong with the file beyond single rows; None: nothing. Those it gives to `is_sound`, one by one.
 
     Raises sqlite3.DatabaseError when SQLite gives up.
@@ -72,22 +74,24 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[LaneRow, Raw], bool]) -
     _compile_all(reader)
     read_position(reader)
     read_tombstones(reader)
-    lanes: dict[int, LaneRow] = {}
+    partitions: dict[int, PartitionRow] = {}
     said: dict[int, tuple[int, int]] = {}
-    for messages, size, *rest in reader.execute(LANES_ALL).fetchall():
+    for messages, size, *rest in reader.execute(PARTITIONS_ALL).fetchall():
         if rest[5] is None:
             return f"lane {rest[0]} has no origin"
-        lane = lane_of(rest)
-        if not is_lane_sound(lane):
-            return f"the checksum of lane {lane.id} does not fit"
-        lanes[lane.id] = LaneRow(lane.id, lane.queue, lane.rank, lane.delayed, lane.number, lane.origin)
-        said[lane.id] = messages, size
+        partition = partition_of(rest)
+        if not is_partition_sound(partition):
+            return f"the checksum of lane {partition.id} does not fit"
+        partitions[partition.id] = PartitionRow(
+            partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
+        )
+        said[partition.id] = messages, size
     counts: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     hurt: set[int] = set()
     for origin, *raw in reader.execute(WALK):
         row: Raw = tuple(raw)
-        known = lanes.get(row[0])
+        known = partitions.get(row[0])
         if known is None or known.number != origin:
             return f"row {row[1]} of lane {row[0]} belongs to no lane of its origin"
         counts[known.id] += 1
@@ -95,7 +99,7 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[LaneRow, Raw], bool]) -
             sizes[known.id] += len(row[-1])
         else:
             hurt.add(known.id)
-    for lane_id, (messages, size) in said.items():
-        if messages != counts[lane_id] or (size != sizes[lane_id] and lane_id not in hurt):
-            return f"lane {lane_id} has {counts[lane_id]} messages, and says {messages}"
+    for partition_id, (messages, size) in said.items():
+        if messages != counts[partition_id] or (size != sizes[partition_id] and partition_id not in hurt):
+            return f"lane {partition_id} has {counts[partition_id]} messages, and says {messages}"
     return None

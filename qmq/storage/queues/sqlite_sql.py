@@ -58,12 +58,12 @@ def m001_first(database: sqlite_utils.Database) -> None:
 KNOWN_MIGRATIONS: Final = frozenset({"m001_first"})
 
 INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO NOTHING"
-OPEN_LANES: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes, checksum) VALUES {}
+OPEN_PARTITIONS: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes, checksum) VALUES {}
     ON CONFLICT (queue, rank, delayed, origin)
     DO UPDATE SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes"""
 LANES: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALUES {})
     SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, rank, delayed, origin)"""
-LANES_OF: Final = """WITH wanted (n, queue, origin) AS (VALUES {})
+PARTITIONS_OF: Final = """WITH wanted (n, queue, origin) AS (VALUES {})
     SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, origin)"""
 COUNT_RUN: Final = "SELECT count(*), sum(length(body)) FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
 DELETE_RUN: Final = "DELETE FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
@@ -81,14 +81,14 @@ FAIL: Final = """WITH failed (lane, sequence, attempts) AS (VALUES {})
     UPDATE messages SET attempts = max(messages.attempts, failed.attempts), checksum =
         (checksum & 4294967295) | (max(checksum >> 32, failed.attempts) << 32)
     FROM failed WHERE messages.lane = failed.lane AND messages.sequence = failed.sequence"""
-CLOSE_LANES: Final = "DELETE FROM lanes WHERE messages = 0 AND id IN (VALUES {})"
+CLOSE_PARTITIONS: Final = "DELETE FROM lanes WHERE messages = 0 AND id IN (VALUES {})"
 RECOUNT: Final = """UPDATE lanes SET (messages, bytes) = (
     SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE lane = lanes.id) WHERE id IN (VALUES {})"""
 ADD_TOMBSTONES: Final = "INSERT INTO tombstones VALUES {} ON CONFLICT (origin, sequence) DO NOTHING"
 MOVE: Final = "UPDATE progress SET position = ?, checksum = ?"
-ADD_LACK: Final = """INSERT INTO lacks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (node, incarnation, after, sequence, queue)
+ADD_MISSING: Final = """INSERT INTO lacks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (node, incarnation, after, sequence, queue)
     DO UPDATE SET through = max(through, excluded.through)"""
-END_LACK: Final = "DELETE FROM lacks WHERE (node, incarnation, after, sequence, queue) = (?, ?, ?, ?, ?)"
+END_MISSING: Final = "DELETE FROM lacks WHERE (node, incarnation, after, sequence, queue) = (?, ?, ?, ?, ?)"
 DELETE_TOMBSTONES: Final = """WITH gone (origin, sequence) AS (VALUES {})
     DELETE FROM tombstones WHERE (origin, sequence) IN (SELECT origin, sequence FROM gone)"""
 
@@ -123,20 +123,22 @@ ORIGINS: Final = """SELECT node, incarnation FROM origins
     WHERE EXISTS (SELECT 1 FROM lanes WHERE lanes.origin = origins.id)"""
 LANE: Final = """SELECT lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
     FROM lanes JOIN origins ON origins.id = lanes.origin WHERE lanes.id = ?"""
-LACKS: Final = "SELECT node, incarnation, after, through, sequence, queue FROM lacks ORDER BY node, incarnation, after"
+MISSING_RANGES: Final = (
+    "SELECT node, incarnation, after, through, sequence, queue FROM lacks ORDER BY node, incarnation, after"
+)
 LISTING: Final = """SELECT queue, sum(messages), sum(bytes) FROM lanes JOIN origins ON origins.id = lanes.origin
     WHERE queue > ? AND node = coalesce(?, node) GROUP BY queue ORDER BY queue LIMIT ?"""
 
 WIDTHS: Final = {
     INSERT: 11,
-    OPEN_LANES: 7,
+    OPEN_PARTITIONS: 7,
     LANES: 5,
-    LANES_OF: 3,
+    PARTITIONS_OF: 3,
     COUNT: 2,
     DELETE: 2,
     SUBTRACT: 3,
     FAIL: 3,
-    CLOSE_LANES: 1,
+    CLOSE_PARTITIONS: 1,
     RECOUNT: 1,
     ADD_TOMBSTONES: 3,
     DELETE_TOMBSTONES: 2,
@@ -147,8 +149,8 @@ PLAIN: Final = (
     COUNT_RUN,
     DELETE_RUN,
     MOVE,
-    ADD_LACK,
-    END_LACK,
+    ADD_MISSING,
+    END_MISSING,
     READY,
     OVERDUE,
     DUE,
@@ -157,7 +159,7 @@ PLAIN: Final = (
     STANDING,
     ONE,
     LANE,
-    LACKS,
+    MISSING_RANGES,
     ORIGINS,
     LISTING,
 )

@@ -22,20 +22,20 @@ from typing import Final
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken, Malformed
 from qmq.storage.disk.sqlite import medium, open_migrated, open_reader
-from qmq.storage.format.interfaces import Lack, QueueHead, QueueRow
-from qmq.storage.format.row_checksum import lane_checksum, number_checksum
+from qmq.storage.format.interfaces import MissingRange, QueueHead, QueueRow
+from qmq.storage.format.row_checksum import number_checksum, partition_checksum
 from qmq.storage.queues import sqlite_sql as sql
 from qmq.storage.queues import vacuum
 from qmq.storage.queues.database import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
 from qmq.storage.queues.plan import (
     SIGN,
-    LaneKey,
-    LaneRow,
+    PartitionKey,
+    PartitionRow,
     Raw,
     expired_within,
-    lack_columns,
-    lack_key,
-    lack_of,
+    missing_columns,
+    missing_key,
+    missing_of,
     origin_columns,
     row_values,
     runs,
@@ -43,7 +43,7 @@ from qmq.storage.queues.plan import (
     unsigned,
     within,
 )
-from qmq.storage.queues.scan import lane_of, read_position, read_tombstones, walk
+from qmq.storage.queues.scan import partition_of, read_position, read_tombstones, walk
 
 _CHUNKS: Final = (256, 32, 4, 1)
 """How many rows the statements carry. Few sizes, so that each is compiled once."""
@@ -87,32 +87,32 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         with self._medium():
             return vacuum.give_back(self._database.conn)
 
-    def _insert(self, lanes: dict[LaneKey, list[QueueRow]], added: dict[Origin, int]) -> None:
+    def _insert(self, partitions: dict[PartitionKey, list[QueueRow]], added: dict[Origin, int]) -> None:
         opening: list[Value] = []
         wanted: list[Value] = []
-        for index, ((queue, rank, delayed, origin), rows) in enumerate(lanes.items()):
+        for index, ((queue, rank, delayed, origin), rows) in enumerate(partitions.items()):
             number = self._number(origin, added)
-            lane = lane_checksum(queue, rank, delayed, origin)
-            opening += (queue, rank, delayed, number, len(rows), sum([len(row.body) for row in rows]), lane)
+            partition = partition_checksum(queue, rank, delayed, origin)
+            opening += (queue, rank, delayed, number, len(rows), sum([len(row.body) for row in rows]), partition)
             wanted += (index, queue, rank, delayed, number)
-        self._run(sql.OPEN_LANES, 7, opening)
-        ids = {index: lane for index, lane in self._ask(sql.LANES, 5, wanted)}
+        self._run(sql.OPEN_PARTITIONS, 7, opening)
+        ids = {index: partition for index, partition in self._ask(sql.LANES, 5, wanted)}
         flat: list[Value] = []
         count = 0
-        for index, (key, rows) in enumerate(lanes.items()):
+        for index, (key, rows) in enumerate(partitions.items()):
             count += len(rows)
-            flat += row_values(ids[index], self._number(key.origin, added), lane_checksum(*key), rows)
+            flat += row_values(ids[index], self._number(key.origin, added), partition_checksum(*key), rows)
         if self._run(sql.INSERT, 11, flat) != count:
             # Some were here already: after the disk lost journal that it had synced, peers send it again.
             self._run(sql.RECOUNT, 1, list(ids.values()))
 
     def _delete_row(self, place: Place) -> None:
-        lane, sequence = place
-        self._database.conn.execute(sql.DELETE_RUN, (lane, sequence, sequence))
+        partition, sequence = place
+        self._database.conn.execute(sql.DELETE_RUN, (partition, sequence, sequence))
 
-    def _recount(self, lane: int) -> None:
-        self._run(sql.RECOUNT, 1, [lane])
-        self._run(sql.CLOSE_LANES, 1, [lane])
+    def _recount(self, partition: int) -> None:
+        self._run(sql.RECOUNT, 1, [partition])
+        self._run(sql.CLOSE_PARTITIONS, 1, [partition])
 
     def _add_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None:
         flat: list[Value] = []
@@ -126,11 +126,11 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
             flat += (self._number(origin, added), signed(sequence))
         self._run(sql.DELETE_TOMBSTONES, 2, flat)
 
-    def _remember(self, lack: Lack) -> None:
-        self._database.conn.execute(sql.ADD_LACK, lack_columns(lack))
+    def _remember(self, missing: MissingRange) -> None:
+        self._database.conn.execute(sql.ADD_MISSING, missing_columns(missing))
 
-    def _end_lack(self, lack: Lack) -> int:
-        return self._database.conn.execute(sql.END_LACK, lack_key(lack)).rowcount
+    def _end_missing(self, missing: MissingRange) -> int:
+        return self._database.conn.execute(sql.END_MISSING, missing_key(missing)).rowcount
 
     def _move(self, position: int) -> None:
         self._database.conn.execute(sql.MOVE, (position, number_checksum(position)))
@@ -138,12 +138,12 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
     def _fail(self, attempts: dict[tuple[str, Origin], list[tuple[int, int]]], added: dict[Origin, int]) -> None:
         keys = list(attempts)
         flat: list[Value] = []
-        for index, lane in self._ask(sql.LANES_OF, 3, self._lanes_wanted(keys, added)):
+        for index, partition in self._ask(sql.PARTITIONS_OF, 3, self._partitions_wanted(keys, added)):
             for sequence, count in attempts[keys[index]]:
-                flat += (lane, sequence, count)
+                flat += (partition, sequence, count)
         self._run(sql.FAIL, 3, flat)
 
-    def _lanes_wanted(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[Value]:
+    def _partitions_wanted(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[Value]:
         """What LANES_OF asks for; origins that are not here have none."""
         wanted: list[Value] = []
         for index, (queue, origin) in enumerate(keys):
@@ -154,26 +154,26 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
 
     def _delete(self, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
         keys = list(settles)
-        wanted = self._lanes_wanted(keys, added)
+        wanted = self._partitions_wanted(keys, added)
         less: dict[int, tuple[int, int]] = {}
         single: list[Value] = []
-        for index, lane in self._ask(sql.LANES_OF, 3, wanted):
+        for index, partition in self._ask(sql.PARTITIONS_OF, 3, wanted):
             long, rest = runs(settles[keys[index]])
             for first, last in long:
-                count, size = self._database.conn.execute(sql.COUNT_RUN, (lane, first, last)).fetchone()
+                count, size = self._database.conn.execute(sql.COUNT_RUN, (partition, first, last)).fetchone()
                 if count:
-                    self._database.conn.execute(sql.DELETE_RUN, (lane, first, last))
-                    _add(less, lane, count, size)
+                    self._database.conn.execute(sql.DELETE_RUN, (partition, first, last))
+                    _add(less, partition, count, size)
             for sequence in rest:
-                single += (lane, sequence)
-        for lane, count, size in self._ask(sql.COUNT, 2, single):
-            _add(less, lane, count, size)
+                single += (partition, sequence)
+        for partition, count, size in self._ask(sql.COUNT, 2, single):
+            _add(less, partition, count, size)
         self._run(sql.DELETE, 2, single)
         flat: list[Value] = []
-        for lane, (count, size) in less.items():
-            flat += (lane, count, size)
+        for partition, (count, size) in less.items():
+            flat += (partition, count, size)
         self._run(sql.SUBTRACT, 3, flat)
-        self._run(sql.CLOSE_LANES, 1, list(less))
+        self._run(sql.CLOSE_PARTITIONS, 1, list(less))
 
     def _add_origin(self, origin: Origin) -> int:
         cursor = self._database.conn.execute(
@@ -232,9 +232,9 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         with self._snapshot() as reader:
             for statement, part in self._parts(sql.HEADS, 2, wanted):
                 answer = reader.execute(statement, (*part, node)).fetchone()[0]
-                for index, lane, rank, delayed, messages, size in json.loads(answer):
+                for index, partition, rank, delayed, messages, size in json.loads(answer):
                     queue = names[index]
-                    due_us = reader.execute(sql.NEXT_DUE, (lane, now_us)).fetchone()[0] or 0 if delayed else 0
+                    due_us = reader.execute(sql.NEXT_DUE, (partition, now_us)).fetchone()[0] or 0 if delayed else 0
                     known = found.get(queue, QueueHead(0, 0, (), 0))
                     found[queue] = QueueHead(
                         known.messages + messages,
@@ -255,17 +255,17 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
                 if known is None:
                     return []
                 first = known[0]
-            lanes = _lanes_of(reader, node, queue, f"AND rank = {-priority:d} AND origin >= {first:d}")
-            for number, (origin, ready, delayed) in lanes.items():
+            partitions = _partitions_of(reader, node, queue, f"AND rank = {-priority:d} AND origin >= {first:d}")
+            for number, (origin, ready, delayed) in partitions.items():
                 beyond = signed(after.sequence) if after is not None and number == first else -1 << 63
                 left = limit - len(rows)
                 found: list[QueueRow] = []
                 if ready is not None:
-                    lane = LaneRow(ready, queue, -priority, False, number, origin)
-                    found = self._sound(reader, lane, sql.READY, (ready, beyond), left)
+                    partition = PartitionRow(ready, queue, -priority, False, number, origin)
+                    found = self._sound(reader, partition, sql.READY, (ready, beyond), left)
                 if delayed is not None:
-                    lane = LaneRow(delayed, queue, -priority, True, number, origin)
-                    found += self._sound(reader, lane, sql.OVERDUE, (delayed, beyond, now_us), left)
+                    partition = PartitionRow(delayed, queue, -priority, True, number, origin)
+                    found += self._sound(reader, partition, sql.OVERDUE, (delayed, beyond, now_us), left)
                     found.sort(key=by_sequence)
                 rows += found[:left]
                 if len(rows) >= limit:
@@ -280,20 +280,20 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
                 " WHERE queue = ? AND delayed = 1 AND node = ?",
                 (queue, node),
             ).fetchall():
-                lane = LaneRow(number, queue, rank, True, origin, _origin(reader, origin))
-                rows += self._sound(reader, lane, sql.DUE, (number, after_us, until_us), limit)
+                partition = PartitionRow(number, queue, rank, True, origin, _origin(reader, origin))
+                rows += self._sound(reader, partition, sql.DUE, (number, after_us, until_us), limit)
         rows.sort(key=by_due_time)
         return rows[:limit]
 
     def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            lanes: dict[int, LaneRow] = {}
+            partitions: dict[int, PartitionRow] = {}
             for (number,) in reader.execute("SELECT id FROM origins WHERE node = ?", (node,)).fetchall():
                 sizes = json.loads(reader.execute(sql.EXPIRED_SIZES, (number, until_us, limit)).fetchone()[0])
                 for raw in self._rows(reader, sql.EXPIRED, (number, until_us, within(sizes, bytes_max))):
-                    lane = lanes.get(raw[0]) or lanes.setdefault(raw[0], self._lane(reader, raw[0]))
-                    row = self._row(reader, lane, raw)
+                    partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
+                    row = self._row(reader, partition, raw)
                     if row is not None:
                         rows.append(row)
                 rows = expired_within(rows, limit, bytes_max)
@@ -305,10 +305,10 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         Reads all of it, and keeps other readers waiting. Raises Malformed.
         """
         with self._snapshot() as reader:
-            return walk(reader, lambda lane, raw: self._row(reader, lane, raw) is not None)
+            return walk(reader, lambda partition, raw: self._row(reader, partition, raw) is not None)
 
-    def _lost(self, connection: sqlite3.Connection) -> list[Lack]:
-        return [lack_of(*found) for found in connection.execute(sql.LACKS).fetchall()]
+    def _lost(self, connection: sqlite3.Connection) -> list[MissingRange]:
+        return [missing_of(*found) for found in connection.execute(sql.MISSING_RANGES).fetchall()]
 
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:
@@ -345,11 +345,11 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
             raise self._broken("rows of the queue store cannot be read: their lengths are wrong")
         return rows
 
-    def _lane(self, reader: sqlite3.Connection, number: int) -> LaneRow:
+    def _partition(self, reader: sqlite3.Connection, number: int) -> PartitionRow:
         found = reader.execute(sql.LANE, (number,)).fetchone()
         if found is None:
             raise self._broken(f"there is no lane {number}")
-        return lane_of(found)
+        return partition_of(found)
 
     def _one(self, connection: sqlite3.Connection, place: Place) -> Raw | None:
         found: Raw | None = connection.execute(sql.ONE, place).fetchone()
@@ -437,18 +437,18 @@ def is_damage(error: BaseException | None) -> bool:
     return code is None or code & 0xFF not in _NOT_THE_FILE
 
 
-def _lanes_of(
+def _partitions_of(
     reader: sqlite3.Connection, node: str, queue: str, where: str
 ) -> dict[int, tuple[Origin, int | None, int | None]]:
     """Number of an origin → the origin, its lane of what is ready, and its lane of what is delayed; by number."""
     found: dict[int, tuple[Origin, int | None, int | None]] = {}
-    for number, incarnation, delayed, lane in reader.execute(
+    for number, incarnation, delayed, partition in reader.execute(
         "SELECT origin, incarnation, delayed, lanes.id FROM lanes JOIN origins ON origins.id = lanes.origin"
         f" WHERE queue = ? AND node = ? {where} ORDER BY origin",
         (queue, node),
     ).fetchall():
         origin, ready, late = found.get(number, (Origin(node, unsigned(incarnation)), None, None))
-        found[number] = (origin, ready, lane) if delayed else (origin, lane, late)
+        found[number] = (origin, ready, partition) if delayed else (origin, partition, late)
     return found
 
 
@@ -457,6 +457,6 @@ def _origin(reader: sqlite3.Connection, number: int) -> Origin:
     return Origin(node, unsigned(incarnation))
 
 
-def _add(totals: dict[int, tuple[int, int]], lane: int, messages: int, size: int) -> None:
-    known = totals.get(lane, (0, 0))
-    totals[lane] = (known[0] + messages, known[1] + size)
+def _add(totals: dict[int, tuple[int, int]], partition: int, messages: int, size: int) -> None:
+    known = totals.get(partition, (0, 0))
+    totals[partition] = (known[0] + messages, known[1] + size)

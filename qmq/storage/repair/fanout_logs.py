@@ -19,8 +19,8 @@ from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.storage.checkpoint import Checkpointer
 from qmq.storage.fanouts.log import DROPPED_ORIGINS_MAX, FanoutLogs
 from qmq.storage.format.batch import SPARSE, BatchHead, batch_records, encode_batch, record_slices
-from qmq.storage.format.interfaces import NO_ROOM, Disk, FanoutExtent
-from qmq.storage.format.record import KIND_OFFSET, Kind, unpack_record
+from qmq.storage.format.interfaces import NO_SPACE, Disk, FanoutExtent
+from qmq.storage.format.record import KIND_OFFSET, RecordKind, unpack_record
 from qmq.storage.log.chain import Chain, Damage
 from qmq.storage.log.journal import Journal
 
@@ -30,7 +30,7 @@ SPOOL: Final = "mending.tmp"
 _READ_BYTES: Final = 1024 * 1024
 
 
-class Lack(NamedTuple):
+class FanoutGap(NamedTuple):
     """Records of `origin` after `after`, up to `through`: unreadable here, as far as there are any. `place` is where
     the log has the hole that they belong into."""
 
@@ -41,12 +41,12 @@ class Lack(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """A log as it was when all of it was read. `lacks` are in the order of their places."""
+    """A log as it was when all of it was read. `missing_ranges` are in the order of their places."""
 
     extent: FanoutExtent
     holes: frozenset[int]
     """Where they begin."""
-    lacks: list[Lack]
+    missing_ranges: list[FanoutGap]
 
 
 class _Good(NamedTuple):
@@ -68,7 +68,7 @@ def survey(chain: Chain, extent: FanoutExtent, holes: list[Damage], vector: Vect
         bad += [hole for hole in found if extent.start < hole[1] and hole[0] < extent.end]
     before: Vector = dict(extent.dropped)
     merge(before, given_up)
-    lacks: list[Lack] = []
+    missing_ranges: list[FanoutGap] = []
     begin = 0
     for place in sorted(start for start, _ in bad):
         while begin < len(good) and good[begin].place < place:
@@ -80,17 +80,17 @@ def survey(chain: Chain, extent: FanoutExtent, holes: list[Damage], vector: Vect
         for origin, through in sorted(following.items()):
             after = before.get(origin, 0)
             if through > after:
-                lacks.append(Lack(place, origin, after, through))
+                missing_ranges.append(FanoutGap(place, origin, after, through))
                 before[origin] = through
-    return Survey(extent, frozenset(start for start, _ in bad), lacks)
+    return Survey(extent, frozenset(start for start, _ in bad), missing_ranges)
 
 
-class Found:
+class FoundRange:
     """What was found of a survey's lacks, in a file; only where it lies is in memory."""
 
     def __init__(self, disk: Disk, of: Survey) -> None:
         self.survey = of
-        self.left = list(of.lacks)
+        self.left = list(of.missing_ranges)
         """What is still missing, each from where it is known to be."""
         self.gone: Vector = {}
         """Per origin, up to where somebody's retention had dropped records that nobody else has."""
@@ -116,7 +116,7 @@ class Found:
             try:
                 self._file.write(data)
             except OSError as error:
-                if error.errno in NO_ROOM:
+                if error.errno in NO_SPACE:
                     raise DiskFull(f"no room for what was found of a fanout: {error}") from error
                 raise LogBroken(f"cannot keep what was found of a fanout: {error}") from error
             self._at.setdefault(lack.place, []).append((self._size, len(data)))
@@ -156,7 +156,7 @@ class Found:
         self._disk.remove(SPOOL)
 
 
-def look_in_journal(journal: Journal, destination: str, found: Found, end: int) -> None:
+def search_journal(journal: Journal, destination: str, found: FoundRange, end: int) -> None:
     """Take what the journal still has of the lacks, before position `end`. Raises LogBroken."""
     wanted = {lack.origin for lack in found.left if lack.after < lack.through}
     position = journal.start
@@ -167,7 +167,7 @@ def look_in_journal(journal: Journal, destination: str, found: Found, end: int) 
                 _take(found, destination, head, data)
 
 
-def _take(found: Found, destination: str, head: BatchHead, data: bytes) -> None:
+def _take(found: FoundRange, destination: str, head: BatchHead, data: bytes) -> None:
     for index, lack in enumerate(found.left):
         # What stands for a stretch of which only a rest was left (`batch.REST`) accounts for it, too.
         if lack.origin == head.origin and head.first <= lack.after + 1 and lack.after < min(head.last, lack.through):
@@ -179,12 +179,12 @@ def records_of(destination: str, data: bytes, after: int, through: int) -> list[
     return [
         packed
         for record, packed in zip(batch_records(data), record_slices(data), strict=True)
-        if after < record.sequence <= through and packed[KIND_OFFSET] == Kind.PUBLISH
+        if after < record.sequence <= through and packed[KIND_OFFSET] == RecordKind.PUBLISH
         if record.destination == destination
     ]
 
 
-def mended(chain: Chain, found: Found, end: int) -> Iterator[bytes]:
+def mended(chain: Chain, found: FoundRange, end: int) -> Iterator[bytes]:
     """The batches of the whole log up to `end`: those that can be read, and in the places of the holes what was found.
 
     Raises CorruptLog when more is damaged than the survey saw.
@@ -204,7 +204,7 @@ def mended(chain: Chain, found: Found, end: int) -> Iterator[bytes]:
     yield from found.at(range(place, end + 1))
 
 
-class Mender:
+class FanoutRepairer:
     """Of one store. `begin` and `finish` keep checkpoints waiting while they read or write a whole log."""
 
     def __init__(
@@ -216,7 +216,7 @@ class Mender:
         self._lock = lock
         self._checkpointer = checkpointer
 
-    def begin(self, destination: str, given_up: Vector) -> Found:
+    def begin(self, destination: str, given_up: Vector) -> FoundRange:
         """What the log of `destination` lacks, and what of it the journal still had. Close it.
 
         Raises LogBroken.
@@ -229,11 +229,11 @@ class Mender:
             seen = survey(log.chain, extent, log.missing, state.vector, given_up)
             with self._lock:
                 self._logs.release()
-        found = Found(self._disk, seen)
-        look_in_journal(self._journal, destination, found, state.position)
+        found = FoundRange(self._disk, seen)
+        search_journal(self._journal, destination, found, state.position)
         return found
 
-    def finish(self, destination: str, found: Found, reserve_bytes: int) -> bool:
+    def finish(self, destination: str, found: FoundRange, reserve_bytes: int) -> bool:
         """Write the log anew with what was found. False: it has changed since, or finds no room; nothing has changed.
 
         Readers that were in the midst of it are refused once (`CorruptLog`), and begin again. Raises LogBroken.

@@ -3,8 +3,8 @@
 A damaged stretch of the journal is quarantined, and with it every later batch of an origin that no longer continues:
 valid, but of no use until the stretch is there again. With peers it comes back by itself
 (`qmq.server.repair.quarantine`). Without them somebody has to say that it never will: then something else stands for
-what is damaged (`rest_batch`), a GONE record says so, and the valid batches behind it are appended anew (`release`), or
-go with it (`drop`).
+what is damaged (`snapshot_batch`), a GONE record says so, and the valid batches behind it are appended anew
+(`release`), or go with it (`drop`).
 
 These two work on a store that nobody else has open. Nothing is removed: what was put aside stays in `quarantine/`.
 Repeated, they find that everything is here already.
@@ -17,14 +17,14 @@ from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog
 from qmq.storage.format.batch import BatchHead, encode_batch, verify_batch
 from qmq.storage.format.interfaces import Disk
-from qmq.storage.format.lost_record import Stretch, pack_gone
-from qmq.storage.format.record import Kind, pack_envelope, pack_record
+from qmq.storage.format.lost_record import LostRange, pack_lost
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.log.recovery import Quarantined, quarantined_bytes
-from qmq.storage.repair.range_snapshot import nothing_left, rest_batch
+from qmq.storage.repair.range_snapshot import nothing_left, snapshot_batch
 from qmq.storage.store import Store
 
 
-class Aside(NamedTuple):
+class QuarantinedRange(NamedTuple):
     """What is to become of one origin: records `gone` (first, last) are nowhere, `batches` come back behind them.
 
     More than one step where damage hit the origin in several places.
@@ -43,7 +43,7 @@ class Aside(NamedTuple):
         return self.last - self.first + 1
 
 
-def valid_aside(disk: Disk, have: Vector, start: int) -> dict[Origin, list[tuple[int, int]]]:
+def valid_quarantined(disk: Disk, have: Vector, start: int) -> dict[Origin, list[tuple[int, int]]]:
     """First and last sequences of the batches that are aside and not here, ascending. Reads and verifies all.
 
     `start`: of the journal. An incarnation of which nothing is here, and that had its place before it, is forgotten.
@@ -54,7 +54,9 @@ def valid_aside(disk: Disk, have: Vector, start: int) -> dict[Origin, list[tuple
     return {origin: sorted(batches) for origin, batches in found.items()}
 
 
-def what_is_aside(disk: Disk, have: Vector, start: int = 0, origins: Collection[Origin] | None = None) -> list[Aside]:
+def quarantined_ranges(
+    disk: Disk, have: Vector, start: int = 0, origins: Collection[Origin] | None = None
+) -> list[QuarantinedRange]:
     """The steps that bring back all that is valid, in order; none when it is here already, or cannot be read.
 
     `start` as above. Only of these `origins`, if any are named. Where what is here ends in the midst of a batch nothing
@@ -63,7 +65,7 @@ def what_is_aside(disk: Disk, have: Vector, start: int = 0, origins: Collection[
     valid: dict[Origin, dict[int, tuple[int, bytes]]] = {}
     for head, data in _valid(disk, have, start, origins):
         valid.setdefault(head.origin, {})[head.first] = (head.last, data)
-    steps: list[Aside] = []
+    steps: list[QuarantinedRange] = []
     for origin in sorted(valid):
         known = have.get(origin, 0)
         for first, (last, data) in sorted(valid[origin].items()):
@@ -76,7 +78,7 @@ def what_is_aside(disk: Disk, have: Vector, start: int = 0, origins: Collection[
                 steps.append(before._replace(batches=(*before.batches, data), last=last))
             else:
                 gone = (known + 1, first - 1) if first > known + 1 else None
-                steps.append(Aside(origin, gone, (data,), first, last))
+                steps.append(QuarantinedRange(origin, gone, (data,), first, last))
             known = last
     return steps
 
@@ -98,7 +100,7 @@ def _valid(
         yield head, data
 
 
-def release(store: Store, steps: list[Aside], draw: Callable[[], int], now_us: int) -> None:
+def release(store: Store, steps: list[QuarantinedRange], draw: Callable[[], int], now_us: int) -> None:
     """Go on behind what is gone and append the rest, durable on return; the next start takes it into the stores.
 
     `draw` gives the number of an incarnation. Raises what `Journal.append` raises.
@@ -106,7 +108,7 @@ def release(store: Store, steps: list[Aside], draw: Callable[[], int], now_us: i
     _append(store, [(step.origin, step.gone, step.batches) for step in steps], draw, now_us)
 
 
-def drop(store: Store, steps: list[Aside], draw: Callable[[], int], now_us: int) -> None:
+def drop(store: Store, steps: list[QuarantinedRange], draw: Callable[[], int], now_us: int) -> None:
     """Go on behind all of it, also what is valid; durable on return."""
     gone = [(step.origin, (step.gone[0] if step.gone else step.first, step.last), ()) for step in steps]
     _append(store, gone, draw, now_us)
@@ -124,9 +126,9 @@ def _append(
         todo = list(batches)
         if gone is not None:
             sequence += 1
-            body = pack_gone(Stretch(origin, *gone))
-            record = pack_record(sequence, now_us, Kind.GONE, 0, pack_envelope("", b""), body)
+            body = pack_lost(LostRange(origin, *gone))
+            record = pack_record(sequence, now_us, RecordKind.GONE, 0, pack_envelope("", b""), body)
             told = encode_batch(writer, [record], sequence, sequence, now_us, now_us, 0)
-            todo = [told, rest_batch(origin, gone[0] - 1, nothing_left(gone[1])), *todo]
+            todo = [told, snapshot_batch(origin, gone[0] - 1, nothing_left(gone[1])), *todo]
         store.journal.append(todo, settle_only=True)
     store.journal.sync()

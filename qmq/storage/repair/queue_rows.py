@@ -17,12 +17,12 @@ from qmq.errors import CorruptLog
 from qmq.storage.checkpoint import Checkpointer, Stored
 from qmq.storage.format.batch import BatchHead, batch_records, record_slices, verify_batch
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
-from qmq.storage.format.interfaces import Disk, Lack, QueueRow, QueueStore, StorageSettings
+from qmq.storage.format.interfaces import Disk, MissingRange, QueueRow, QueueStore, StoreSettings
 from qmq.storage.format.record import (
     KIND_OFFSET,
     TIMED,
-    Kind,
     Record,
+    RecordKind,
     pack_envelope,
     pack_record,
     priority_of,
@@ -31,19 +31,19 @@ from qmq.storage.format.record import (
 )
 from qmq.storage.log.journal import Journal
 from qmq.storage.log.recovery import Quarantined, quarantined_bytes
-from qmq.storage.queues.plan import lack_key, missing_among
-from qmq.storage.repair.range_snapshot import Rest
+from qmq.storage.queues.plan import missing_among, missing_key
+from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 _READ_BYTES: Final = 1024 * 1024
-_TELLS: Final = frozenset({Kind.SETTLE, Kind.DEAD, Kind.ATTEMPTS})
+_TELLS: Final = frozenset({RecordKind.SETTLE, RecordKind.DEAD, RecordKind.ATTEMPTS})
 """Kinds that speak of messages of any origin."""
 
 
-class RowMender:
+class RowRepairer:
     """Of one store. What it does is done one at a time; it may run beside appends, and waits for checkpoints."""
 
     def __init__(
-        self, queues: QueueStore, journal: Journal, checkpointer: Checkpointer, settings: StorageSettings
+        self, queues: QueueStore, journal: Journal, checkpointer: Checkpointer, settings: StoreSettings
     ) -> None:
         self._queues = queues
         self._journal = journal
@@ -55,35 +55,35 @@ class RowMender:
         self._searches: dict[tuple[Origin, int, str], Search] = {}
         """What each lack was found to have lost: the journal may drop a settle while others are asked for the row."""
 
-    def lacks(self) -> list[Lack]:
+    def missing_ranges(self) -> list[MissingRange]:
         """Of what the stores should have by now. What is behind that comes by itself."""
         vector = self._checkpointer.stored.vector
-        found: list[Lack] = []
-        for lack in self._queues.lacks():
-            through = min(lack.through, vector.get(lack.origin, 0))
-            if lack.after < through:
-                found.append(lack._replace(through=through))
+        found: list[MissingRange] = []
+        for missing in self._queues.missing_ranges():
+            through = min(missing.through, vector.get(missing.origin, 0))
+            if missing.after < through:
+                found.append(missing._replace(through=through))
         return found
 
-    def look_in_journal(self, lack: Lack) -> Lack | None:
-        """Put back what the journal has of `lack`; what only others may have, None: nothing.
+    def search_journal(self, missing: MissingRange) -> MissingRange | None:
+        """Put back what the journal has of `missing`; what only others may have, None: nothing.
 
         Raises LogBroken, and DiskFull.
         """
         with self._one:
-            search = Search(self._settings, lack)
+            search = Search(self._settings, missing)
             search.read(self._journal, self._queues.position())
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
                 left = search.left()
-                self._mend(lack, self._wanted(search.rows()), left)
+                self._repair(missing, self._wanted(search.rows()), left)
             search.forget_rows()
-            self._searches[_name(lack)] = search
+            self._searches[_name(missing)] = search
             self._forget_searches()
             return left
 
-    def take(self, lack: Lack, after: int, rest: Rest) -> Lack | None:
-        """Put back what a peer has left behind `after` of `lack`, which `look_in_journal` has left; returns what is
+    def take(self, missing: MissingRange, after: int, rest: RangeSnapshot) -> MissingRange | None:
+        """Put back what a peer has left behind `after` of `missing`, which `search_journal` has left; returns what is
         still lacking: where the peer knew nothing of its beginning, or of some of it (`rest.lost`), that is asked for
         again of the next one.
 
@@ -91,52 +91,52 @@ class RowMender:
         """
         failed = {sequence: count for _, sequence, count in rest.attempts}
         with self._one:
-            search = self._searches.get(_name(lack))
-            if search is None or not search.covers(lack):
-                search = self._searches[_name(lack)] = Search(self._settings, lack)
+            search = self._searches.get(_name(missing))
+            if search is None or not search.covers(missing):
+                search = self._searches[_name(missing)] = Search(self._settings, missing)
             search.read(self._journal, self._queues.position())
             rows: list[QueueRow] = []
             for packed in rest.records:
                 record = unpack_record(packed)
-                if record.kind == Kind.PUBLISH and after < record.sequence <= rest.through:
+                if record.kind == RecordKind.PUBLISH and after < record.sequence <= rest.through:
                     if record.destination.startswith(self._settings.queue_prefix):
                         row = search.row(record)
                         rows.append(row._replace(attempts=failed.get(record.sequence, 0)))
-            left: Lack | None = lack
-            if after == lack.after and not rest.lost:
-                left = lack._replace(after=rest.through) if rest.through < lack.through else None
-            elif rest.through >= lack.through and not rest.lost:
-                left = lack._replace(through=after)
-            elif lack.is_of_one and rows:
+            left: MissingRange | None = missing
+            if after == missing.after and not rest.lost:
+                left = missing._replace(after=rest.through) if rest.through < missing.through else None
+            elif rest.through >= missing.through and not rest.lost:
+                left = missing._replace(through=after)
+            elif missing.is_of_one and rows:
                 left = None
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
-                self._mend(lack, self._wanted(search.unsettled(rows)), left)
+                self._repair(missing, self._wanted(search.unsettled(rows)), left)
             search.forget_rows()
             self._forget_searches()
             return left
 
     def _forget_searches(self) -> None:
         """Of what is lacking no more."""
-        lacking = set(map(_name, self._queues.lacks()))
+        lacking = set(map(_name, self._queues.missing_ranges()))
         for key in self._searches.keys() - lacking:
             del self._searches[key]
 
-    def give_up(self, lack: Lack, through: int) -> bool:
+    def give_up(self, missing: MissingRange, through: int) -> bool:
         """Nobody has it up to `through`. False: it was settled meanwhile, so nothing is missing."""
         with self._one, self._checkpointer.working():
-            if not any(lack_key(known) == lack_key(lack) for known in self._queues.lacks()):
+            if not any(missing_key(known) == missing_key(missing) for known in self._queues.missing_ranges()):
                 return False
-            self._mend(lack, [], lack._replace(after=through) if through < lack.through else None)
+            self._repair(missing, [], missing._replace(after=through) if through < missing.through else None)
             return True
 
-    def _mend(self, lack: Lack, rows: list[QueueRow], left: Lack | None) -> None:
+    def _repair(self, missing: MissingRange, rows: list[QueueRow], left: MissingRange | None) -> None:
         """And tombstones go that stand for what is missing no more."""
         with self.still:
-            self._queues.mend(lack, rows, left)
+            self._queues.repair(missing, rows, left)
         vector, tombstones = self._checkpointer.stored
-        passed = missing_among(tombstones, [lack._replace(through=vector.get(lack.origin, 0))])
-        passed -= missing_among(passed, self._queues.lacks())
+        passed = missing_among(tombstones, [missing._replace(through=vector.get(missing.origin, 0))])
+        passed -= missing_among(passed, self._queues.missing_ranges())
         if passed:
             self._queues.apply([], {}, [], passed, self._queues.position())
             self._checkpointer.stored = Stored(vector, tombstones - passed)
@@ -147,12 +147,12 @@ class RowMender:
         return [row for row in rows if row.dot not in tombstones]
 
 
-def _name(lack: Lack) -> tuple[Origin, int, str]:
+def _name(missing: MissingRange) -> tuple[Origin, int, str]:
     """What stays of it while it becomes shorter."""
-    return lack.origin, lack.sequence, lack.queue
+    return missing.origin, missing.sequence, missing.queue
 
 
-def record_aside(disk: Disk, dot: Dot) -> bytes | None:
+def record_quarantined(disk: Disk, dot: Dot) -> bytes | None:
     """The record of a message, packed, if it is valid among what was put aside."""
 
     def is_wanted(entry: Quarantined) -> bool:
@@ -163,23 +163,23 @@ def record_aside(disk: Disk, dot: Dot) -> bytes | None:
             verify_batch(data)
             for record, packed in zip(batch_records(data), record_slices(data), strict=True):
                 if record.sequence == dot.sequence:
-                    return packed if record.kind == Kind.PUBLISH else _letter(record)
+                    return packed if record.kind == RecordKind.PUBLISH else _letter(record)
     return None
 
 
 def _letter(record: Record) -> bytes | None:
     """A dead letter as if it had been published."""
-    if record.kind != Kind.DEAD:
+    if record.kind != RecordKind.DEAD:
         return None
-    head = (record.sequence, record.timestamp_us, Kind.PUBLISH, record.flags)
+    head = (record.sequence, record.timestamp_us, RecordKind.PUBLISH, record.flags)
     return pack_record(*head, pack_envelope(record.destination, record.headers), unpack_dead(record.body)[2])
 
 
 class Search:
-    """What the journal says of one `Lack`, read up to a position and then on from there."""
+    """What the journal says of one `MissingRange`, read up to a position and then on from there."""
 
-    def __init__(self, settings: StorageSettings, lack: Lack) -> None:
-        self.lack = lack
+    def __init__(self, settings: StoreSettings, missing: MissingRange) -> None:
+        self.missing = missing
         self._settings = settings
         self._place = -1
         self._found: dict[int, QueueRow] = {}
@@ -189,31 +189,31 @@ class Search:
         self._have = 0
         self._holes: list[tuple[int, int]] = []
 
-    def covers(self, lack: Lack) -> bool:
-        """Whether what was read says all that the journal knows of `lack`."""
-        return self.lack.after <= lack.after and lack.through <= self.lack.through
+    def covers(self, missing: MissingRange) -> bool:
+        """Whether what was read says all that the journal knows of `missing`."""
+        return self.missing.after <= missing.after and missing.through <= self.missing.through
 
     def read(self, journal: Journal, end: int) -> None:
         """Go on up to the position `end`. Raises LogBroken."""
         if self._place < 0:
             self._place = journal.start
-            self._hole(0, journal.base().get(self.lack.origin, 0))
+            self._hole(0, journal.base().get(self.missing.origin, 0))
         while self._place < end and (batches := journal.read(self._place, _READ_BYTES)):
             for start, head, data in batches:
                 if start < end:
                     self._take(head, data)
                 self._place = start + head.size
 
-    def left(self) -> Lack | None:
+    def left(self) -> MissingRange | None:
         """What the journal cannot account for."""
         holes = list(self._holes)
-        if self._have < self.lack.through:
-            holes.append((self._have, self.lack.through))
-        open_ = [hole for hole in holes if hole[0] < self.lack.through and hole[1] > self.lack.after]
+        if self._have < self.missing.through:
+            holes.append((self._have, self.missing.through))
+        open_ = [hole for hole in holes if hole[0] < self.missing.through and hole[1] > self.missing.after]
         if not open_:
             return None
-        after, through = max(open_[0][0], self.lack.after), min(open_[-1][1], self.lack.through)
-        return self.lack._replace(after=after, through=through)
+        after, through = max(open_[0][0], self.missing.after), min(open_[-1][1], self.missing.through)
+        return self.missing._replace(after=after, through=through)
 
     def rows(self) -> list[QueueRow]:
         """Of the lack, what the journal has and nobody has settled."""
@@ -238,7 +238,7 @@ class Search:
         if record.flags & TIMED:
             due_us, expires_us = self._settings.times_of(record.headers, record.timestamp_us)
         return QueueRow(
-            Dot(self.lack.origin, record.sequence),
+            Dot(self.missing.origin, record.sequence),
             record.destination,
             record.timestamp_us,
             record.flags,
@@ -255,41 +255,41 @@ class Search:
         self._have = max(self._have, through)
 
     def _take(self, head: BatchHead, data: bytes) -> None:
-        mine = head.origin == self.lack.origin
+        mine = head.origin == self.missing.origin
         if mine:
             self._hole(self._have, head.first - 1)
             self._have = max(self._have, head.last)
-        is_near = mine and head.first <= self.lack.through and head.last > self.lack.after
+        is_near = mine and head.first <= self.missing.through and head.last > self.missing.after
         for packed in record_slices(data):
             kind = packed[KIND_OFFSET]
-            if kind in _TELLS or (is_near and kind == Kind.PUBLISH):
+            if kind in _TELLS or (is_near and kind == RecordKind.PUBLISH):
                 record = unpack_record(packed)
                 self._tell(record)
                 if is_near and self._is_lacking(record.sequence):
                     self._publish(record)
 
     def _is_lacking(self, sequence: int) -> bool:
-        return self.lack.after < sequence <= self.lack.through
+        return self.missing.after < sequence <= self.missing.through
 
     def _publish(self, record: Record) -> None:
-        if record.kind == Kind.DEAD:
+        if record.kind == RecordKind.DEAD:
             record.body = unpack_dead(record.body)[2]
-        elif record.kind != Kind.PUBLISH:
+        elif record.kind != RecordKind.PUBLISH:
             return
         if record.destination.startswith(self._settings.queue_prefix):
             self._found[record.sequence] = self.row(record)
 
     def _tell(self, record: Record) -> None:
         """Of the messages that this record speaks of, those of the lack."""
-        if record.kind == Kind.SETTLE:
+        if record.kind == RecordKind.SETTLE:
             for origin, sequences in unpack_by_origin(record.body):
-                if origin == self.lack.origin:
+                if origin == self.missing.origin:
                     self._settled.update(filter(self._is_lacking, sequences))
-        elif record.kind == Kind.DEAD:
+        elif record.kind == RecordKind.DEAD:
             dot = unpack_dead(record.body)[1]
-            if dot.origin == self.lack.origin and self._is_lacking(dot.sequence):
+            if dot.origin == self.missing.origin and self._is_lacking(dot.sequence):
                 self._settled.add(dot.sequence)
-        elif record.kind == Kind.ATTEMPTS:
+        elif record.kind == RecordKind.ATTEMPTS:
             for dot, count in unpack_attempts(record.body).items():
-                if dot.origin == self.lack.origin and self._is_lacking(dot.sequence):
+                if dot.origin == self.missing.origin and self._is_lacking(dot.sequence):
                     self._attempts[dot.sequence] = max(count, self._attempts.get(dot.sequence, 0))

@@ -2,8 +2,8 @@
 
 Queue messages that nobody has settled come from the queue store, fanout records from the logs that retention has left.
 Everything else of the stretch is settled, expired or dropped, so an answer accounts for all of it, and the vector of
-the peer may pass over it (`rest_batch`). An answer never speaks of what the stores have not reached, nor of what this
-node itself gave up: of that it knows nothing.
+the peer may pass over it (`snapshot_batch`). An answer never speaks of what the stores have not reached, nor of what
+this node itself gave up: of that it knows nothing.
 
 Surprising: the index of an origin's batches in the fanout logs is kept between two calls, because the stretches of one
 origin are asked for one after another. It takes some 200 bytes per batch; sealed segments give it without being read.
@@ -18,17 +18,17 @@ from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.fanouts.log import FanoutLogs
 from qmq.storage.format.batch import HEAD_BYTES, REST, SPARSE, batch_records, encode_batch, record_slices, verify_batch
 from qmq.storage.format.interfaces import FanoutExtent, QueueRow, QueueStore
-from qmq.storage.format.record import Kind, pack_envelope, pack_gap, pack_record, unpack_record
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, unpack_record
 from qmq.storage.log.chain import Damage, Segment
 
-REST_BYTES: Final = 256 * 1024
+SNAPSHOT_BYTES: Final = 256 * 1024
 """Of records in one answer, about; at least one record if there is one."""
 
 _WINDOW: Final = 4096
 """Sequences that are looked at first; where little is left, four times as many at a time."""
 
 
-class Rest(NamedTuple):
+class RangeSnapshot(NamedTuple):
     """What is left of an origin after a sequence. All of it up to `through` is accounted for by `records`."""
 
     through: int
@@ -42,9 +42,9 @@ class Rest(NamedTuple):
     """Of the queue messages among them those that have failed: queue, sequence, how often."""
 
 
-def nothing_left(through: int) -> Rest:
+def nothing_left(through: int) -> RangeSnapshot:
     """All up to there is accounted for, by nothing."""
-    return Rest(through, 0, 0, [])
+    return RangeSnapshot(through, 0, 0, [])
 
 
 class _Place(NamedTuple):
@@ -54,7 +54,7 @@ class _Place(NamedTuple):
     position: int
 
 
-class RestReader:
+class SnapshotReader:
     """`lock` is the one under which fanout logs are opened. One caller at a time."""
 
     def __init__(self, queues: QueueStore, logs: FanoutLogs, lock: threading.RLock) -> None:
@@ -75,7 +75,7 @@ class RestReader:
         fanout: str = "",
         gone: Sequence[int] = (),
         rows_only: bool = False,
-    ) -> Rest:
+    ) -> RangeSnapshot:
         """The next part of (`after`, `through`]; `given_up`: up to where this node gave up records of the origin.
 
         A part ends where a stretch does that is `gone` (their ends, ascending), and says so as if it were dropped. With
@@ -88,11 +88,11 @@ class RestReader:
             LogBroken: the disk refused.
         """
         if given_up > after:
-            return Rest(after, min(given_up, through), 0, [])
+            return RangeSnapshot(after, min(given_up, through), 0, [])
         wanted = through
         through = min(through, self._logs.state.vector.get(origin, 0))
         if through <= after:
-            return Rest(after, 0, 0, [])
+            return RangeSnapshot(after, 0, 0, [])
         end = next((end for end in gone if end > after), 0)
         through = min(through, end) if end else through
         if not rows_only and (self._of != (origin, fanout) or self._indexed < through):
@@ -106,7 +106,7 @@ class RestReader:
         for sequence in sorted(found):
             if sequence > cut:
                 break
-            if records and size + len(found[sequence]) > REST_BYTES:
+            if records and size + len(found[sequence]) > SNAPSHOT_BYTES:
                 cut = sequence - 1
                 break
             records.append(found[sequence])
@@ -114,14 +114,14 @@ class RestReader:
         failed = [row for row in rows if row.attempts and row.dot.sequence <= cut]
         attempts = [(row.queue, row.dot.sequence, row.attempts) for row in failed]
         dropped = end if cut == end else dropped
-        return Rest(cut, 0, dropped if dropped > after else 0, records, attempts)
+        return RangeSnapshot(cut, 0, dropped if dropped > after else 0, records, attempts)
 
     def _waiting(self, origin: Origin, after: int, through: int) -> tuple[list[QueueRow], int]:
         """Queue messages after `after`, and up to which sequence these are all."""
         width = _WINDOW
         while True:
             high = min(through, after + width)
-            rows = self._queues.standing_rows(origin, after, high, REST_BYTES)
+            rows = self._queues.unsettled_rows(origin, after, high, SNAPSHOT_BYTES)
             last = rows[-1].dot.sequence if rows else after
             # What follows the last row is only known to be nothing when the store says so.
             if rows and self._queues.standing(origin, last, high, 1):
@@ -138,7 +138,7 @@ class RestReader:
                 break
             if place.last <= after:
                 continue
-            if size > REST_BYTES and place.first > after + 1:
+            if size > SNAPSHOT_BYTES and place.first > after + 1:
                 return place.first - 1
             data = self._batch(place, origin)
             size += len(data)
@@ -201,25 +201,25 @@ class RestReader:
         ]
 
 
-def rest_batch(origin: Origin, after: int, rest: Rest) -> bytes:
+def snapshot_batch(origin: Origin, after: int, rest: RangeSnapshot) -> bytes:
     """The batch that stands in a journal for everything of `origin` after `after` up to `rest.through`."""
     records = list(rest.records)
     known = [unpack_record(packed) for packed in records]
     if not known or known[-1].sequence < rest.through:
         # A batch has at least one record; this one says where the stretch ends.
         timestamp_us = known[-1].timestamp_us if known else 0
-        end = (rest.through, timestamp_us, Kind.GAP, 0, pack_envelope("", b""), pack_gap(origin, rest.through))
+        end = (rest.through, timestamp_us, RecordKind.GAP, 0, pack_envelope("", b""), pack_gap(origin, rest.through))
         records.append(pack_record(*end))
     first_us = known[0].timestamp_us if known else 0
     last_us = known[-1].timestamp_us if known else 0
     return encode_batch(origin, records, after + 1, rest.through, first_us, last_us, SPARSE | REST)
 
 
-def rest_of(batch: bytes) -> Rest:
-    """The inverse of `rest_batch`: what is left of the stretch that `batch` stands for."""
+def rest_of(batch: bytes) -> RangeSnapshot:
+    """The inverse of `snapshot_batch`: what is left of the stretch that `batch` stands for."""
     head = verify_batch(batch)
     records = zip(batch_records(batch), record_slices(batch), strict=True)
-    return Rest(head.last, 0, 0, [packed for record, packed in records if record.kind != Kind.GAP])
+    return RangeSnapshot(head.last, 0, 0, [packed for record, packed in records if record.kind != RecordKind.GAP])
 
 
 class Known(NamedTuple):
@@ -263,4 +263,4 @@ def known_of(
 
 def _packed(row: QueueRow) -> bytes:
     envelope = pack_envelope(row.queue, row.headers)
-    return pack_record(row.dot.sequence, row.timestamp_us, Kind.PUBLISH, row.flags, envelope, row.body)
+    return pack_record(row.dot.sequence, row.timestamp_us, RecordKind.PUBLISH, row.flags, envelope, row.body)

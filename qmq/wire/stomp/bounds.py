@@ -39,12 +39,12 @@ class PartialHead:
         Raises RemoteProtocolError as keep() does.
         """
         # At least as many bytes again: looking at all of them once more costs no more than looking at the new ones.
-        worth_a_look = len(data) >= len(self._bytes)
+        worth_polling = len(data) >= len(self._bytes)
         self._bytes += data
-        if not worth_a_look:
+        if not worth_polling:
             start = max(0, self._searched - 2)
-            worth_a_look = self._bytes.find(b"\n\n", start) >= 0 or self._bytes.find(b"\n\r\n", start) >= 0
-        if not worth_a_look:
+            worth_polling = self._bytes.find(b"\n\n", start) >= 0 or self._bytes.find(b"\n\r\n", start) >= 0
+        if not worth_polling:
             self._check()
             return b""
         whole = bytes(self._bytes)

@@ -1,6 +1,6 @@
 """What the queue subscriptions of one client share."""
 
-from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.subscription import Ack, Subscription
 
 
@@ -9,7 +9,7 @@ def subscriptions(count: int) -> list[Subscription]:
 
 
 def test_who_waits_stands_in_the_round_once_and_goes_to_its_end_when_served() -> None:
-    window = Window(1)
+    window = ConnectionPrefetch(1)
     one, two = subscriptions(2)
 
     window.wait(one)
@@ -21,7 +21,7 @@ def test_who_waits_stands_in_the_round_once_and_goes_to_its_end_when_served() ->
 
 
 def test_who_leaves_is_forgotten() -> None:
-    window = Window(3)
+    window = ConnectionPrefetch(3)
     (one,) = subscriptions(1)
     window.subscriptions[one] = None
     window.wait(one)
@@ -34,7 +34,7 @@ def test_who_leaves_is_forgotten() -> None:
 
 
 def test_room_is_what_is_not_held() -> None:
-    window = Window(3)
+    window = ConnectionPrefetch(3)
     window.held = 2
 
     assert window.room == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.broker.consumers.light_subscriptions import Listener
+from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Retain
@@ -27,7 +27,9 @@ def test_a_million_of_them_would_make_one_object() -> None:
 
     session = node.broker.sessions[client.id]
     assert session.subscribed == 3 and not session.subscriptions
-    assert {type(hearer) for name in "abc" for hearer in node.broker.topics.match(f"/topic/{name}")} == {Listener}
+    assert {type(subscriber) for name in "abc" for subscriber in node.broker.topics.match(f"/topic/{name}")} == {
+        LightSubscriptions
+    }
     assert node.broker.topics.match("/topic/a")[0] is node.broker.topics.match("/topic/b")[0]
     assert hears(client, "/topic/a", b"1", b"2")
 

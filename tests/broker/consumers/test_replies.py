@@ -4,7 +4,7 @@ import pytest
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Origin
@@ -23,7 +23,7 @@ def implicit(client: Client, name: str = ANSWERS) -> str:
 
 
 def reply(node: Node, address: str, body: bytes = b"yes", headers: bytes = b"") -> Outcome:
-    envelope = Envelope(address, Kind.REPLY, headers, False)
+    envelope = Envelope(address, DestinationKind.REPLY, headers, False)
     return node.decide(lambda out: node.broker.send(envelope, body, NOW_US, out))
 
 
@@ -71,15 +71,15 @@ def test_a_reply_that_a_peer_hands_on_reaches_the_session_or_is_counted() -> Non
     node = Node()
     asker = node.client()
     address = implicit(asker)
-    gone = Message(Envelope(f"{address}0", Kind.REPLY, b"", False), b"late", B, -1, NOW_US)
+    gone = Message(Envelope(f"{address}0", DestinationKind.REPLY, b"", False), b"late", B, -1, NOW_US)
     for_another_life = Message(
-        Envelope(address.replace("a-0000000000000001", "a-0000000000000002"), Kind.REPLY, b"", False),
+        Envelope(address.replace("a-0000000000000001", "a-0000000000000002"), DestinationKind.REPLY, b"", False),
         b"x",
         B,
         -2,
         NOW_US,
     )
-    good = Message(Envelope(address, Kind.REPLY, b"", False), b"good", B, -3, NOW_US)
+    good = Message(Envelope(address, DestinationKind.REPLY, b"", False), b"good", B, -3, NOW_US)
 
     node.decide(lambda out: [node.broker.replies.from_peer(message, out) for message in (gone, for_another_life, good)])
 

@@ -1,6 +1,6 @@
 import pytest
 
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.errors import Refused
 
@@ -18,11 +18,11 @@ def test_held_frames_are_bounded_by_their_bytes_over_all_transactions_of_a_clien
     client = node.client()
     client.begin("one")
     client.begin("two")
-    client.hold(Held(envelope=envelope(), body=b"x" * 600), "one")
+    client.hold(HeldFrame(envelope=envelope(), body=b"x" * 600), "one")
 
     with pytest.raises(Refused) as refused:
-        client.hold(Held(envelope=envelope(), body=b"x" * 600), "two")
+        client.hold(HeldFrame(envelope=envelope(), body=b"x" * 600), "two")
 
     assert refused.value.code == "transaction-too-large"
     node.broker.transactions.abort(client.id, "one")
-    client.hold(Held(envelope=envelope(), body=b"x" * 600), "two")
+    client.hold(HeldFrame(envelope=envelope(), body=b"x" * 600), "two")

@@ -4,7 +4,7 @@ import pytest
 
 from qmq.broker.broker import COPIES_BYTES_MAX
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import QueueRules
 from qmq.dots import Dot, Origin
@@ -66,9 +66,9 @@ def test_a_transaction_whose_copies_do_not_all_fit_is_refused_as_a_whole() -> No
     node = Node(rules_of=lambda name: QueueRules(messages_max=2))
     client = node.client()
     client.begin("t")
-    client.hold(Held(envelope=envelope(MAIL), body=b"one"))
-    client.hold(Held(envelope=family(MAIL), body=b"two"))
-    client.hold(Held(envelope=family(MAIL), body=b"three"))
+    client.hold(HeldFrame(envelope=envelope(MAIL), body=b"one"))
+    client.hold(HeldFrame(envelope=family(MAIL), body=b"two"))
+    client.hold(HeldFrame(envelope=family(MAIL), body=b"three"))
 
     with pytest.raises(Refused, match=f"child {MAIL}"):
         client.commit("t")
@@ -81,7 +81,7 @@ def test_a_transaction_puts_its_copies_into_the_same_batch() -> None:
     node = Node()
     client = node.client()
     client.begin("t")
-    client.hold(Held(envelope=family(MAIL), body=b"one"))
+    client.hold(HeldFrame(envelope=family(MAIL), body=b"one"))
 
     out = client.commit("t")
 
@@ -98,9 +98,12 @@ def test_a_message_whose_copies_would_not_fit_into_one_batch_is_refused() -> Non
 
 
 def test_copies_count_for_the_size_of_a_transaction() -> None:
-    alone, with_child = Held(envelope=envelope(NEWS), body=b"x" * 999), Held(envelope=family(MAIL), body=b"x" * 999)
+    isolated_mode, with_child = (
+        HeldFrame(envelope=envelope(NEWS), body=b"x" * 999),
+        HeldFrame(envelope=family(MAIL), body=b"x" * 999),
+    )
 
-    assert with_child.bytes - alone.bytes > 999
+    assert with_child.bytes - isolated_mode.bytes > 999
 
 
 def test_a_full_disk_refuses_a_message_with_children() -> None:

@@ -12,7 +12,7 @@ from qmq.broker.messages.message import Moved
 from qmq.cursors import DELETIONS_MAX, Cursor, Move, Name
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
-from qmq.lost_ranges import Gone
+from qmq.lost_ranges import LostRanges
 from tests.broker.rig import NOW_US, Node, check_accounts, message_of
 
 F = "/fanout/f"
@@ -37,7 +37,9 @@ class Reader:
     def offer(self, origin: Origin, *sequences: int) -> list[Handed]:
         """What is handed out of these records."""
         handed = [
-            self.node.broker.durables.hand_out(self.attachment, message_of(origin, sequence, destination=F))
+            self.node.broker.durable_subscriptions.hand_out(
+                self.attachment, message_of(origin, sequence, destination=F)
+            )
             for sequence in sequences
         ]
         return [one for one in handed if one is not None]
@@ -111,7 +113,7 @@ def test_after_a_crash_as_many_of_each_origin_as_there_was_credit_may_have_been_
         if isinstance(record, Moved):
             cursor.apply(record.move)
     node = Node(incarnation=2)
-    node.broker.durables.restore({NAME: cursor}, {}, Gone())
+    node.broker.durable_subscriptions.restore({NAME: cursor}, {}, LostRanges())
 
     handed = Reader(node).offer(B, 1, 2, 3, 4, 5)
 
@@ -126,7 +128,7 @@ def test_refused_messages_keep_their_credit_and_come_again_in_order() -> None:
     assert reader.attachment.free == 0
     check_accounts(node)
 
-    again = node.broker.durables.hand_out_again(reader.attachment)
+    again = node.broker.durable_subscriptions.hand_out_again(reader.attachment)
 
     assert [(one.message.sequence, one.redelivered) for one in again] == [(1, True), (2, True)]
     reader.ack(handed[2], *again)
@@ -148,12 +150,12 @@ def test_a_gap_is_told_with_exact_bounds_and_is_done_when_it_is_acknowledged() -
     node = Node()
     reader = Reader(node, {B: 3})
     reader.ack(*reader.offer(B, 4))
-    durables = node.broker.durables
+    durable_subscriptions = node.broker.durable_subscriptions
 
-    missing = durables.gaps(reader.attachment, [Dot(B, 9), Dot(C, 2)])
+    missing = durable_subscriptions.gaps(reader.attachment, [Dot(B, 9), Dot(C, 2)])
 
     assert missing == [(B, 4, 9), (C, 0, 2)]
-    assert durables.gaps(reader.attachment, [Dot(B, 9), Dot(C, 2)]) == []
+    assert durable_subscriptions.gaps(reader.attachment, [Dot(B, 9), Dot(C, 2)]) == []
     assert sequences(reader.offer(B, 8, 9, 10)) == [10]
 
 
@@ -165,16 +167,16 @@ def test_what_was_acknowledged_out_of_order_is_not_missing() -> None:
     reader.client.leave()
     reader = Reader(node)
 
-    assert node.broker.durables.gaps(reader.attachment, [Dot(B, 7)]) == [(B, 3, 6)]
+    assert node.broker.durable_subscriptions.gaps(reader.attachment, [Dot(B, 7)]) == [(B, 3, 6)]
 
 
 def test_a_deletion_while_it_is_used_here_ends_the_subscription() -> None:
     node = Node()
     reader = Reader(node)
 
-    node.broker.durables.accept(Move(NAME, 0, NOW_US + 1))
+    node.broker.durable_subscriptions.accept(Move(NAME, 0, NOW_US + 1))
 
-    ((ended, why),) = node.broker.durables.ended
+    ((ended, why),) = node.broker.durable_subscriptions.ended
     assert (ended, why.code) == (reader.subscription, "durable-deleted")
     assert moves(reader.client.leave()) == []
 
@@ -184,9 +186,9 @@ def test_one_that_was_made_earlier_on_the_other_side_of_a_cut_starts_over_so_tha
     node.broker.received = lambda: {B: 9}
     reader = Reader(node)
 
-    node.broker.durables.accept(Move(NAME, NOW_US - 5, start={B: 4}))
+    node.broker.durable_subscriptions.accept(Move(NAME, NOW_US - 5, start={B: 4}))
 
-    ((ended, why),) = node.broker.durables.ended
+    ((ended, why),) = node.broker.durable_subscriptions.ended
     assert (ended, why.code) == (reader.subscription, "durable-merged")
     reader.client.leave()
     assert sequences(Reader(node).offer(B, 4, 5, 9, 10)) == [5, 9, 10]
@@ -196,9 +198,9 @@ def test_a_record_that_only_repeats_the_beginning_ends_nothing() -> None:
     node = Node()
     reader = Reader(node, {B: 4})
 
-    node.broker.durables.accept(Move(NAME, NOW_US, start={B: 4}, done={B: [(4, 5)]}, credit=9))
+    node.broker.durable_subscriptions.accept(Move(NAME, NOW_US, start={B: 4}, done={B: [(4, 5)]}, credit=9))
 
-    assert not node.broker.durables.ended
+    assert not node.broker.durable_subscriptions.ended
     assert sequences(reader.offer(B, 5, 6)) == [6]
 
 
@@ -208,7 +210,7 @@ def test_a_node_that_has_just_started_makes_no_new_name_and_knows_the_old_ones()
     with pytest.raises(Refused, match="not-caught-up"):
         Reader(node)
 
-    node.broker.durables.accept(Move(NAME, NOW_US, start={B: 4}))
+    node.broker.durable_subscriptions.accept(Move(NAME, NOW_US, start={B: 4}))
 
     assert sequences(Reader(node).offer(B, 4, 5)) == [5]
 
@@ -228,37 +230,37 @@ def test_a_client_that_has_heard_its_last_frame_gives_its_name_away() -> None:
 
 
 def test_deletions_that_are_remembered_are_bounded() -> None:
-    durables = Node().broker.durables
+    durable_subscriptions = Node().broker.durable_subscriptions
 
     for n in range(DELETIONS_MAX + 10):
-        durables.accept(Move(Name(F, "", str(n)), 0, 5))
+        durable_subscriptions.accept(Move(Name(F, "", str(n)), 0, 5))
 
-    assert len(durables.by_name) == DELETIONS_MAX
+    assert len(durable_subscriptions.by_name) == DELETIONS_MAX
 
 
 def test_of_too_many_deletions_the_oldest_is_forgotten_not_the_oldest_name() -> None:
-    durables = Node().broker.durables
+    durable_subscriptions = Node().broker.durable_subscriptions
     first = Name(F, "", "first")
-    durables.accept(Move(first, 3, start={}))
+    durable_subscriptions.accept(Move(first, 3, start={}))
     for n in range(DELETIONS_MAX):
-        durables.accept(Move(Name(F, "", str(n)), 0, 5 + n))
+        durable_subscriptions.accept(Move(Name(F, "", str(n)), 0, 5 + n))
 
-    durables.accept(Move(first, 0, 1 << 40))
+    durable_subscriptions.accept(Move(first, 0, 1 << 40))
 
-    assert first in durables.by_name and Name(F, "", "0") not in durables.by_name
-    assert len(durables.by_name) == DELETIONS_MAX
+    assert first in durable_subscriptions.by_name and Name(F, "", "0") not in durable_subscriptions.by_name
+    assert len(durable_subscriptions.by_name) == DELETIONS_MAX
 
 
 def test_deletions_that_a_start_finds_are_bounded() -> None:
-    durables = Node().broker.durables
+    durable_subscriptions = Node().broker.durable_subscriptions
     found = {}
     for n in range(DELETIONS_MAX + 3):
         found[Name(F, "", str(n))] = Cursor(Name(F, "", str(n)))
         found[Name(F, "", str(n))].apply(Move(Name(F, "", str(n)), 0, 5 + n))
 
-    durables.restore(found, {}, Gone())
+    durable_subscriptions.restore(found, {}, LostRanges())
 
-    assert len(durables.by_name) == DELETIONS_MAX and Name(F, "", "2") not in durables.by_name
+    assert len(durable_subscriptions.by_name) == DELETIONS_MAX and Name(F, "", "2") not in durable_subscriptions.by_name
 
 
 def test_a_refused_subscribe_leaves_no_name_behind() -> None:
@@ -270,7 +272,7 @@ def test_a_refused_subscribe_leaves_no_name_behind() -> None:
     with pytest.raises(Refused, match="too-many-subscriptions"):
         node.decide(lambda out: node.broker.subscribe_durable(subscription, NAME, NOW_US, out))
 
-    assert not node.broker.durables.by_name
+    assert not node.broker.durable_subscriptions.by_name
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -280,10 +282,10 @@ def test_at_least_once_over_two_nodes_that_learn_of_each_other_late(seed: int) -
     Every message is handed out; what was acknowledged is handed out again only where that was not known yet; and once
     both know everything, nothing is left.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     nodes = [Node("a"), Node("b")]
-    log = [(origin, sequence) for origin in (B, C) for sequence in range(1, 40) if chance.random() < 0.6]
-    chance.shuffle(log)
+    log = [(origin, sequence) for origin in (B, C) for sequence in range(1, 40) if rng.random() < 0.6]
+    rng.shuffle(log)
     log.sort(key=lambda dot: dot[1])  # each origin in order
     heard = [0, 0]
     acknowledged: set[tuple[Origin, int]] = set()
@@ -294,13 +296,13 @@ def test_at_least_once_over_two_nodes_that_learn_of_each_other_late(seed: int) -
         other = nodes[1 - index]
         records = [record.move for record in other.journal if isinstance(record, Moved)]
         while heard[index] < len(records):
-            nodes[index].broker.durables.accept(records[heard[index]])
+            nodes[index].broker.durable_subscriptions.accept(records[heard[index]])
             heard[index] += 1
         known[index] |= learned[1 - index][-1] if learned[1 - index] else set()
 
     for _ in range(12):
-        index = chance.randrange(2)
-        if chance.random() < 0.5:
+        index = rng.randrange(2)
+        if rng.random() < 0.5:
             learn(index)
         reader = Reader(nodes[index], "first", credit=8)
         for origin, sequence in log:
@@ -308,7 +310,7 @@ def test_at_least_once_over_two_nodes_that_learn_of_each_other_late(seed: int) -
                 break
             for handed in reader.offer(origin, sequence):
                 assert (origin, sequence) not in known[index], "acknowledged here, or known to be"
-                if chance.random() < 0.7:
+                if rng.random() < 0.7:
                     reader.ack(handed)
                     acknowledged.add((origin, sequence))
                     known[index].add((origin, sequence))
@@ -317,7 +319,7 @@ def test_at_least_once_over_two_nodes_that_learn_of_each_other_late(seed: int) -
         check_accounts(nodes[index])
     for index in (0, 1):
         learn(index)
-    cursors = [node.broker.durables.by_name[NAME] for node in nodes]
+    cursors = [node.broker.durable_subscriptions.by_name[NAME] for node in nodes]
     for origin, sequence in log:
         answers = {cursor.is_done(origin, sequence) for cursor in cursors}
         assert answers == {(origin, sequence) in acknowledged}

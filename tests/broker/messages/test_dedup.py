@@ -3,7 +3,7 @@
 import pytest
 
 from qmq.broker.messages.dedup import ASKED_MAX, KEY_BYTES, Dedup, dedup_key
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
 from qmq.dots import Dot, Origin
 
@@ -34,9 +34,11 @@ def test_the_first_of_repeated_headers_counts() -> None:
     assert dedup_key("/queue/q", b"dedup-id:x\ndedup-id:y\n") == dedup_key("/queue/q", b"dedup-id:x\n")
 
 
-@pytest.mark.parametrize(("kind", "known"), [(Kind.QUEUE, True), (Kind.FANOUT, True), (Kind.TOPIC, False)])
-def test_only_what_is_kept_has_a_key(kind: Kind, known: bool) -> None:
-    envelope = Envelope(f"/{kind.name.lower()}/x", kind, b"dedup-id:x\n", kind is not Kind.TOPIC)
+@pytest.mark.parametrize(
+    ("kind", "known"), [(DestinationKind.QUEUE, True), (DestinationKind.FANOUT, True), (DestinationKind.TOPIC, False)]
+)
+def test_only_what_is_kept_has_a_key(kind: DestinationKind, known: bool) -> None:
+    envelope = Envelope(f"/{kind.name.lower()}/x", kind, b"dedup-id:x\n", kind is not DestinationKind.TOPIC)
 
     assert (envelope.key is not None) is known
 

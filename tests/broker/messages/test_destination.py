@@ -1,21 +1,21 @@
 import pytest
 
-from qmq.broker.messages.destination import DESTINATION_BYTES_MAX, Kind, check_pattern, is_pattern, kind_of
+from qmq.broker.messages.destination import DESTINATION_BYTES_MAX, DestinationKind, check_pattern, is_pattern, kind_of
 from qmq.errors import Refused
 
 
 @pytest.mark.parametrize(
     ("destination", "kind"),
     [
-        ("/topic/news", Kind.TOPIC),
-        ("/queue/jobs", Kind.QUEUE),
-        ("/fanout/orders", Kind.FANOUT),
-        ("/control/count-msgs/queue/jobs", Kind.CONTROL),
-        ("/queue//", Kind.QUEUE),
-        ("/queue/a b/ü", Kind.QUEUE),
+        ("/topic/news", DestinationKind.TOPIC),
+        ("/queue/jobs", DestinationKind.QUEUE),
+        ("/fanout/orders", DestinationKind.FANOUT),
+        ("/control/count-msgs/queue/jobs", DestinationKind.CONTROL),
+        ("/queue//", DestinationKind.QUEUE),
+        ("/queue/a b/ü", DestinationKind.QUEUE),
     ],
 )
-def test_prefix_names_the_kind(destination: str, kind: Kind) -> None:
+def test_prefix_names_the_kind(destination: str, kind: DestinationKind) -> None:
     assert kind_of(destination) is kind
 
 
@@ -34,7 +34,7 @@ def test_name_without_a_kind_is_refused_with_the_list_of_kinds(destination: str)
 def test_length_is_counted_in_bytes_not_in_characters() -> None:
     fits = "/queue/" + "ü" * ((DESTINATION_BYTES_MAX - 7) // 2)
 
-    assert kind_of(fits) is Kind.QUEUE
+    assert kind_of(fits) is DestinationKind.QUEUE
     with pytest.raises(Refused) as refused:
         kind_of(fits + "ü")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from qmq.broker.messages.lifecycle import COMES_BACK, TRANSITIONS, Back, State, diagram
+from qmq.broker.messages.lifecycle import COMES_BACK, TRANSITIONS, Back, MessageState, diagram
 
 
 @pytest.mark.parametrize("why", Back)
@@ -9,8 +9,8 @@ def test_every_reason_to_come_back_leads_somewhere_and_is_in_the_picture(why: Ba
     assert f": {why.name.lower().replace('_', ' ')}" in diagram()
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_state_is_in_the_picture_can_be_reached_and_is_left_or_final(state: State) -> None:
+@pytest.mark.parametrize("state", MessageState)
+def test_every_state_is_in_the_picture_can_be_reached_and_is_left_or_final(state: MessageState) -> None:
     arrows = [line.strip().partition(" --> ") for line in diagram().splitlines() if " --> " in line]
     name = state.name.lower()
 
@@ -19,18 +19,18 @@ def test_every_state_is_in_the_picture_can_be_reached_and_is_left_or_final(state
 
 
 def test_picture_names_no_state_that_there_is_not() -> None:
-    known = {state.name.lower() for state in State} | {"[*]"}
+    known = {state.name.lower() for state in MessageState} | {"[*]"}
     arrows = [line.strip().partition(" --> ") for line in diagram().splitlines() if " --> " in line]
 
     assert {source for source, _, _ in arrows} | {target.partition(":")[0] for _, _, target in arrows} == known
 
 
 def test_settled_and_dead_messages_stay_so() -> None:
-    assert not {here for here, _, _ in TRANSITIONS} & {State.SETTLED, State.DEAD}
+    assert not {here for here, _, _ in TRANSITIONS} & {MessageState.SETTLED, MessageState.DEAD}
 
 
 def test_limit_of_deliveries_spares_only_what_no_client_has_seen_and_what_one_has_left_in_order() -> None:
-    assert [why for why in Back if COMES_BACK[why][1] is not State.DEAD] == [Back.UNSEEN, Back.LEFT]
+    assert [why for why in Back if COMES_BACK[why][1] is not MessageState.DEAD] == [Back.UNSEEN, Back.LEFT]
 
 
 def test_numbers_that_travel_between_peers_stay_what_they_are() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.broker.consumers.session import LATE_MAX, Held, Session
+from qmq.broker.consumers.session import LATE_MAX, ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
@@ -168,7 +168,7 @@ def test_session_knows_which_of_its_deliveries_were_late_by_tag_and_by_message_i
 
 
 def test_names_of_late_deliveries_are_remembered_up_to_a_bound_and_the_oldest_forgotten_first() -> None:
-    session = Session(1)
+    session = ClientState(1)
     subscription = Subscription(1, "s", JOBS, Ack.CLIENT, 1, b"")
     deliveries = [Delivery(tag, subscription, message_of(A, tag)) for tag in range(1, LATE_MAX)]
 
@@ -189,8 +189,8 @@ def test_transaction_with_a_late_delivery_is_refused_as_a_whole(is_ack: bool) ->
     client.subscribe(credit=1, ack_timeout_us=SECOND_US)
     node.send(b"in")
     client.begin()
-    client.hold(Held(envelope=envelope("/queue/out"), body=b"out"))
-    client.hold(Held(delivery=client.inbox[0], is_ack=is_ack))
+    client.hold(HeldFrame(envelope=envelope("/queue/out"), body=b"out"))
+    client.hold(HeldFrame(delivery=client.inbox[0], is_ack=is_ack))
     node.later(SECOND_US)
 
     with pytest.raises(Refused) as refused:

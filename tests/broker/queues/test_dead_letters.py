@@ -4,10 +4,10 @@ import pytest
 
 from qmq.broker.abilities import BURIALS
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Asks
 from qmq.broker.messages.lifecycle import Back
-from qmq.broker.messages.message import Attempts, Burial, Message, Settle
+from qmq.broker.messages.message import Attempts, DeadLetter, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, DELIVERY_LIMIT_DEFAULT, QueueRules
 from qmq.dots import Dot, Origin
 from qmq.gateways.encode import encode_deliveries
@@ -65,7 +65,7 @@ def test_letter_and_settle_are_one_record() -> None:
     out = client.nack(client.inbox[0], Back.REJECTED)
 
     (burial,) = out.records
-    assert isinstance(burial, Burial)
+    assert isinstance(burial, DeadLetter)
     assert (burial.queue, burial.dot) == (JOBS, Dot(A, 1))
     assert (burial.sequence, burial.letter.sequence) == (2, 2)
     assert out.needs_commit
@@ -85,7 +85,7 @@ def test_letter_and_settle_are_two_records_of_one_decision_while_a_member_may_no
     node.broker.abilities.heard("c", frozenset({BURIALS, "more"}))
     node.send(b"y")
     (burial,) = client.nack(client.inbox[1], Back.REJECTED).records
-    assert isinstance(burial, Burial)
+    assert isinstance(burial, DeadLetter)
 
 
 def test_letter_that_is_dropped_where_it_should_go_leaves_a_settle() -> None:
@@ -549,8 +549,8 @@ def test_failed_message_that_is_settled_elsewhere_during_its_pause_stays_gone() 
 def test_rejection_in_a_transaction_counts_at_commit_only() -> None:
     node, client = with_consumer(AT_ONCE)
     client.begin()
-    client.hold(Held(delivery=client.inbox[0], is_ack=False, why=Back.REJECTED))
-    client.hold(Held(envelope=envelope(OTHER), body=b"new"))
+    client.hold(HeldFrame(delivery=client.inbox[0], is_ack=False, why=Back.REJECTED))
+    client.hold(HeldFrame(envelope=envelope(OTHER), body=b"new"))
     assert node.depth() == 1
 
     out = client.commit()
@@ -616,7 +616,7 @@ def test_message_that_another_node_serves_by_then_is_not_buried_beside_it() -> N
     node.queues.held = True
     client.nack(client.inbox[0], Back.REJECTED)
 
-    node.queues.handover.cede("a", "b")
+    node.queues.handoff.cede("a", "b")
 
     assert letters_in(node.decide(node.queues.release_hold)) == []
     check_accounts(node)
@@ -636,7 +636,7 @@ def test_message_that_the_other_node_has_settled_by_then_is_not_buried() -> None
 def test_node_without_any_link_buries_what_no_other_can_have() -> None:
     node = Node(rules=QueueRules(delivery_limit=1))
     node.queues.held = True
-    node.queues.alone.begin(node.broker.next_sequence - 1)
+    node.queues.isolated_mode.begin(node.broker.next_sequence - 1)
     client = node.client()
     client.subscribe()
     node.send(b"x")

@@ -3,7 +3,7 @@
 import pytest
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.session import Held
+from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS, DEFAULT_RULES, Overflow, QueueRules
@@ -139,7 +139,7 @@ def test_transaction_into_a_full_queue_drops_as_single_messages_do() -> None:
     client = node.client()
     client.begin()
     for number in range(4):
-        client.hold(Held(envelope=envelope(), body=b"%d" % number))
+        client.hold(HeldFrame(envelope=envelope(), body=b"%d" % number))
 
     client.commit()
 

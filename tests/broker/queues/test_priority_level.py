@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.priority_level import Lane
+from qmq.broker.queues.priority_level import PriorityLevel
 from qmq.dots import Dot, Origin
 
 from ..rig import message_of
@@ -22,73 +22,73 @@ def places(messages: object) -> list[int]:
 
 
 def test_whole_lane_takes_new_messages_at_its_end() -> None:
-    lane = Lane(4, behind=False)
+    level = PriorityLevel(4, behind=False)
 
     for place in (1, 2):
-        lane.append(placed(place))
+        level.append(placed(place))
 
-    assert places(lane.ready) == [1, 2]
-    assert lane.fresh is None
+    assert places(level.ready) == [1, 2]
+    assert level.fresh is None
 
 
 def test_lane_that_is_behind_keeps_new_messages_apart_until_the_gap_is_closed() -> None:
-    lane = Lane(4, behind=True)
-    lane.after = Dot(A, 1)
-    lane.ready_of_its_own().append(placed(1))
+    level = PriorityLevel(4, behind=True)
+    level.after = Dot(A, 1)
+    level.ready_of_its_own().append(placed(1))
     for place in (8, 9):
-        lane.append(placed(place))
-    assert (places(lane.ready), places(lane.fresh)) == ([1], [8, 9])
+        level.append(placed(place))
+    assert (places(level.ready), places(level.fresh)) == ([1], [8, 9])
 
-    lane.close_gap()
+    level.close_gap()
 
-    assert places(lane.ready) == [1, 8, 9]
-    assert (lane.behind, lane.after, lane.fresh) == (False, None, None)
-    lane.append(placed(10))
-    assert places(lane.ready) == [1, 8, 9, 10]
+    assert places(level.ready) == [1, 8, 9]
+    assert (level.behind, level.after, level.fresh) == (False, None, None)
+    level.append(placed(10))
+    assert places(level.ready) == [1, 8, 9, 10]
 
 
 def test_lane_that_missed_nothing_is_whole_again_when_its_gap_is_closed() -> None:
-    lane = Lane(4, behind=True)
+    level = PriorityLevel(4, behind=True)
 
-    lane.close_gap()
+    level.close_gap()
 
-    assert (lane.behind, places(lane.ready)) == (False, [])
+    assert (level.behind, places(level.ready)) == (False, [])
 
 
 @pytest.mark.parametrize(("there", "comes"), [([], 5), ([6, 7], 5), ([1, 7], 5), ([1, 2, 7], 5), ([1, 2], 5)])
 def test_message_that_comes_back_stands_where_it_stood(there: list[int], comes: int) -> None:
-    lane = Lane(4, behind=False)
-    lane.ready.extend(map(placed, there))
+    level = PriorityLevel(4, behind=False)
+    level.ready.extend(map(placed, there))
 
-    lane.push_back(placed(comes))
+    level.push_back(placed(comes))
 
-    assert places(lane.ready) == sorted([*there, comes])
+    assert places(level.ready) == sorted([*there, comes])
 
 
 @given(st.sets(st.integers(1, 60)), st.permutations(range(100, 120)), st.booleans())
 def test_whatever_comes_back_in_whatever_order_the_lane_stays_in_order(
     there: set[int], back: list[int], below: bool
 ) -> None:
-    lane = Lane(4, behind=False)
-    lane.ready.extend(placed(place + 200) for place in sorted(there))
+    level = PriorityLevel(4, behind=False)
+    level.ready.extend(placed(place + 200) for place in sorted(there))
 
     for place in back:
-        lane.push_back(placed(place - 100 * below))
+        level.push_back(placed(place - 100 * below))
 
-    assert places(lane.ready) == sorted(places(lane.ready))
-    assert len(lane.ready) == len(there) + len(back)
+    assert places(level.ready) == sorted(places(level.ready))
+    assert len(level.ready) == len(there) + len(back)
 
 
 def test_a_message_that_is_only_in_memory_waits_behind_what_the_store_takes_before_it() -> None:
-    lane = Lane(4, behind=False)
+    level = PriorityLevel(4, behind=False)
     for place in range(1, 7):
         message = placed(place)
         if place in (2, 5):
             message.sequence = -place  # memory-only
-        lane.append(message)
+        level.append(message)
 
-    gone = lane.evict({A: 4}, 1, is_cold=False)
+    gone = level.evict({A: 4}, 1, is_cold=False)
 
     assert places(gone) == [3, 4]
-    assert (places(lane.ready), places(lane.fresh)) == ([1, 2], [5, 6])
-    assert lane.behind
+    assert (places(level.ready), places(level.fresh)) == ([1, 2], [5, 6])
+    assert level.behind

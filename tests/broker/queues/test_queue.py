@@ -9,7 +9,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEFAULT_RULES
-from qmq.broker.queues.context import Shared
+from qmq.broker.queues.context import QueueContext
 from qmq.broker.queues.queue import Queue
 from qmq.dots import Origin
 
@@ -23,7 +23,7 @@ def never_expire(queue: Queue, message: Message, out: Outcome) -> None:
 
 
 def queue_of(*bodies: bytes) -> Queue:
-    queue = Queue(JOBS, DEFAULT_RULES, Shared("a", never_expire))
+    queue = Queue(JOBS, DEFAULT_RULES, QueueContext("a", never_expire))
     for sequence, body in enumerate(bodies, 1):
         queue.push(message_of(A, sequence, body), NOW_US)
     return queue
@@ -57,8 +57,8 @@ def taken_by(queue: Queue, *bodies: bytes) -> list[Message]:
 
 def take(queue: Queue, count: int) -> list[Message]:
     """The first `count` messages off the head."""
-    (lane,) = queue.lanes
-    return [lane.ready.popleft() for _ in range(count)]
+    (level,) = queue.levels
+    return [level.ready.popleft() for _ in range(count)]
 
 
 def ready(queue: Queue) -> list[bytes]:
@@ -243,8 +243,8 @@ class Watched(deque[Message]):
 def test_message_that_comes_back_looks_at_few_of_those_that_wait() -> None:
     queue = queue_of(*(b"m" for _ in range(10_000)))
     taken = take(queue, 3)
-    lane = queue.lanes[0]
-    lane.ready = ready = Watched(lane.ready)
+    level = queue.levels[0]
+    level.ready = ready = Watched(level.ready)
 
     for index in (0, 2, 1):
         queue.push_back([taken[index]])
@@ -256,8 +256,8 @@ def test_message_that_comes_back_behind_many_others_looks_at_few_of_them() -> No
     queue = queue_of(*(b"m" for _ in range(10_000)))
     taken = take(queue, 5_000)
     queue.push_back(taken[:-1])
-    lane = queue.lanes[0]
-    lane.ready = ready = Watched(lane.ready)
+    level = queue.levels[0]
+    level.ready = ready = Watched(level.ready)
 
     queue.push_back(taken[-1:])
 
@@ -266,7 +266,7 @@ def test_message_that_comes_back_behind_many_others_looks_at_few_of_them() -> No
 
 
 def test_tags_are_never_used_again() -> None:
-    shared = Shared("a", never_expire)
+    shared = QueueContext("a", never_expire)
     queue = Queue(JOBS, DEFAULT_RULES, shared)
     subscription = consumer(queue)
     for sequence in (1, 2):

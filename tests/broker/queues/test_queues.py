@@ -421,7 +421,7 @@ def test_a_restored_message_whose_delay_ends_goes_behind_what_waits() -> None:
 def test_what_a_peer_has_had_since_before_it_was_served_here_is_marked_when_it_comes_back() -> None:
     node = Node()
     message = message_of(OLD, 1)
-    node.queues.handover.elsewhere[message.dot] = "b"
+    node.queues.handoff.elsewhere[message.dot] = "b"
 
     node.decide(lambda out: node.queues.take_in(message, out))
 

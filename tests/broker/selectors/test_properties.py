@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import compile_selector, properties_of, selected, selects
 from qmq.broker.selectors.properties import ANSWERS_MAX
@@ -13,7 +13,7 @@ ORIGIN = Origin("a", 1)
 
 
 def envelope(headers: bytes = b"n:1\n", *, durable: bool = False) -> Envelope:
-    return Envelope("/topic/t", Kind.TOPIC, headers, durable)
+    return Envelope("/topic/t", DestinationKind.TOPIC, headers, durable)
 
 
 def test_the_sender_s_headers_the_destination_and_the_keeping_are_seen() -> None:

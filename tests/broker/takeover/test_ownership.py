@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qmq.broker.takeover.ownership import LEASE, NEVER, Beat, Bid, Heard, Ownership, Term, diagram
+from qmq.broker.takeover.ownership import LEASE, NEVER, Beat, Bid, Ownership, PeerReport, Term, diagram
 from qmq.broker.takeover.quorum import settled_through
 from tests.broker import ownership_model as model
 
@@ -334,78 +334,78 @@ def one_crash(make: model.Make = Ownership) -> model.World:
 
 def silent_pair(make: model.Make = Ownership) -> model.World:
     """`a` and `b` are cut off from each other for so long that `b` begins to wonder."""
-    world = model.World(make)
-    world.cut, world.cuts_left = model.OWNER_AND_B, 0
+    environment = model.World(make)
+    environment.cut, environment.cuts_left = model.OWNER_AND_B, 0
     for _ in range(4):
-        world.tick()
-    return world
+        environment.tick()
+    return environment
 
 
 def restarted_between(make: model.Make = Ownership) -> model.World:
     """The same, and the third node, which heard both of them, has just started again."""
-    world = silent_pair(make)
-    world.crash("c", make)
-    world.crashes_left = 0
-    return world
+    environment = silent_pair(make)
+    environment.crash("c", make)
+    environment.crashes_left = 0
+    return environment
 
 
-def served_by_b(make: model.Make = Ownership, world: model.World | None = None) -> model.World:
+def served_by_b(make: model.Make = Ownership, environment: model.World | None = None) -> model.World:
     """`a` is cut off, and `b` has its votes."""
-    world = world or model.World(make)
-    world.cut, world.cuts_left = model.OWNER_ALONE, 0
+    environment = environment or model.World(make)
+    environment.cut, environment.cuts_left = model.OWNER_ALONE, 0
     for _ in range(4):
-        world.tick()
-    b = world.members["b"]
-    b.bid = b.rules.bid_for("a", world.now)
-    world.vote("b", "b")
-    world.vote("b", "c")
-    world.tick()
-    assert b.rules.leads(model.OWNER, world.now)
-    return world
+        environment.tick()
+    b = environment.members["b"]
+    b.bid = b.rules.bid_for("a", environment.now)
+    environment.vote("b", "b")
+    environment.vote("b", "c")
+    environment.tick()
+    assert b.rules.leads(model.OWNER, environment.now)
+    return environment
 
 
 def back_again(make: model.Make = Ownership) -> model.World:
     """The cut is over, and `a` finds itself served by `b`."""
-    world = served_by_b(make)
-    world.cut = frozenset()
-    return world
+    environment = served_by_b(make)
+    environment.cut = frozenset()
+    return environment
 
 
 def acked_at_a_while_b_serves(make: model.Make = Ownership) -> model.World:
     """A consumer of `a` settles what it has had for long; `c` hears of it after it has voted for `b`."""
-    world = model.World(make)
-    world.hand_out("a", "m", "a")
-    world = served_by_b(make, world)
-    world.cut = frozenset()
-    world.settle("a", "m")
-    world.tell_settles("a", "c")
-    return world
+    environment = model.World(make)
+    environment.hand_out("a", "m", "a")
+    environment = served_by_b(make, environment)
+    environment.cut = frozenset()
+    environment.settle("a", "m")
+    environment.tell_settles("a", "c")
+    return environment
 
 
 def acked_at_c_while_a_has_forgotten(make: model.Make = Ownership) -> model.World:
     """`a` has started again and does not know who has what; then it is cut off."""
-    world = model.World(make)
-    world.hand_out("a", "m", "c")
-    world.crash("a", make)
-    world.crashes_left = 0
-    world.tick()
-    world.tick()
-    assert world.members["a"].can_serve(world.now)
-    world.settle("c", "m")
-    world.cut, world.cuts_left = model.OWNER_ALONE, 0
-    return world
+    environment = model.World(make)
+    environment.hand_out("a", "m", "c")
+    environment.crash("a", make)
+    environment.crashes_left = 0
+    environment.tick()
+    environment.tick()
+    assert environment.members["a"].can_serve(environment.now)
+    environment.settle("c", "m")
+    environment.cut, environment.cuts_left = model.OWNER_ALONE, 0
+    return environment
 
 
 def receipted_before_b_serves(make: model.Make = Ownership) -> model.World:
     """`b` was voted for by one who knows of a receipted ACK, and does not know of it yet."""
-    world = model.World(make)
-    world.hand_out("a", "m", "a")
-    world.settle("a", "m")
-    world.tell_settles("a", "c")
-    world.confirm("a", "c")
-    assert world.may_receipt("a", "m")
-    world.receipted |= {"m"}
-    return served_by_b(make, world)
+    environment = model.World(make)
+    environment.hand_out("a", "m", "a")
+    environment.settle("a", "m")
+    environment.tell_settles("a", "c")
+    environment.confirm("a", "c")
+    assert environment.may_receipt("a", "m")
+    environment.receipted |= {"m"}
+    return served_by_b(make, environment)
 
 
 def longer_at_the_owner(make: model.Make = Ownership) -> model.World:
@@ -420,25 +420,25 @@ def longer_elsewhere(make: model.Make = Ownership) -> model.World:
 
 def cut_off_with_the_longer_time(make: model.Make = Ownership) -> model.World:
     """The owner has the longer time, and was cut off for as long as the shorter one."""
-    world = longer_at_the_owner(make)
-    world.cut, world.cuts_left = model.OWNER_ALONE, 0
+    environment = longer_at_the_owner(make)
+    environment.cut, environment.cuts_left = model.OWNER_ALONE, 0
     for _ in range(int(model.AFTER)):
-        world.tick()
-    return world
+        environment.tick()
+    return environment
 
 
 def shortened_while_cut_off(make: model.Make = Ownership) -> model.World:
     """The others have started again with a shorter time in the moment in which the owner was cut off; that is over."""
-    world = model.World(make, dict.fromkeys(NODES, model.LONGER))
-    world.cut, world.cuts_left = model.OWNER_ALONE, 0
+    environment = model.World(make, dict.fromkeys(NODES, model.LONGER))
+    environment.cut, environment.cuts_left = model.OWNER_ALONE, 0
     for name in "bc":
-        world.crash(name, make, model.AFTER)
+        environment.crash(name, make, model.AFTER)
     for here, there in ("bc", "cb"):
-        world.tell(here, there)
-        world.look(here)
+        environment.tell(here, there)
+        environment.look(here)
     for _ in range(int(model.AFTER)):
-        world.tick()
-    return world
+        environment.tick()
+    return environment
 
 
 STARTS = (
@@ -525,7 +525,7 @@ class LongLease(Ownership):
 class OwnTime(Ownership):
     """Leases and votes go by the node's own time, whatever the others tell."""
 
-    def _echo_until(self, name: str, heard: Heard, after_us: int, now: float) -> float:
+    def _echo_until(self, name: str, heard: PeerReport, after_us: int, now: float) -> float:
         return heard.echo_us / 1e6 + self.after * LEASE if heard.echo_us > after_us else NEVER
 
     def _keeps_still(self, name: str) -> float:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message, Retain
 from qmq.broker.topics import retained as module
 from qmq.broker.topics import retained_sync as spread_module
 from qmq.broker.topics.patterns import Pattern
-from qmq.broker.topics.retained import SCAN_VISITS_MAX, Retained
-from qmq.broker.topics.retained_sync import Spread
+from qmq.broker.topics.retained import SCAN_VISITS_MAX, RetainedValues
+from qmq.broker.topics.retained_sync import RetainedSync
 from qmq.dots import Origin
 from qmq.errors import Refused
 
@@ -20,24 +20,24 @@ A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
 ALL = 1 << 62
 
 
-def kept(topics_max: int = 1000, bytes_max: int = 1 << 20) -> Retained:
-    return Retained(topics_max, bytes_max)
+def kept(topics_max: int = 1000, bytes_max: int = 1 << 20) -> RetainedValues:
+    return RetainedValues(topics_max, bytes_max)
 
 
 def value(
     name: str, body: bytes = b"v", *, origin: Origin = A, number: int = 1, at: int = 1000, remove: bool = False
 ) -> Message:
-    envelope = Envelope(f"/topic/{name}", Kind.TOPIC, b"", False)
+    envelope = Envelope(f"/topic/{name}", DestinationKind.TOPIC, b"", False)
     envelope.retain = Retain.REMOVE if remove else Retain.SET
     return Message(envelope, body, origin, -number, at)
 
 
-def body_of(values: Retained, name: str) -> bytes | None:
+def body_of(values: RetainedValues, name: str) -> bytes | None:
     message = values.older(f"/topic/{name}", ALL)
     return None if message is None else message.body
 
 
-def pages(values: Retained, pattern: str, *, since: int = ALL, size: int = 1 << 20) -> list[list[str]]:
+def pages(values: RetainedValues, pattern: str, *, since: int = ALL, size: int = 1 << 20) -> list[list[str]]:
     found: list[list[str]] = []
     position: str | None = ""
     while position is not None:
@@ -46,11 +46,11 @@ def pages(values: Retained, pattern: str, *, since: int = ALL, size: int = 1 << 
     return found
 
 
-def everything(values: Retained) -> dict[str, tuple[bytes, bool]]:
+def everything(values: RetainedValues) -> dict[str, tuple[bytes, bool]]:
     return {name: (v.message.body, v.is_removed) for name, v in values.values.items()}
 
 
-def check_accounts(values: Retained) -> None:
+def check_accounts(values: RetainedValues) -> None:
     assert values.names == sorted(values.values)
     living = [v.message for v in values.values.values() if not v.is_removed]
     assert values.topics == len(living)
@@ -304,13 +304,13 @@ def test_a_value_of_a_peer_that_finds_no_room_is_told_and_counted_and_not_kept()
 # What a peer is told
 
 
-def spread(values: Retained, *direct: Origin, peer: str = "z") -> Spread:
-    made = values.spreads[peer] = Spread(values, lambda: None)
+def spread(values: RetainedValues, *direct: Origin, peer: str = "z") -> RetainedSync:
+    made = values.spreads[peer] = RetainedSync(values, lambda: None)
     made.follows(frozenset(direct))
     return made
 
 
-def taken(from_spread: Spread, size: int = 1 << 20) -> list[tuple[str, bytes]]:
+def taken(from_spread: RetainedSync, size: int = 1 << 20) -> list[tuple[str, bytes]]:
     found: list[tuple[str, bytes]] = []
     while from_spread.is_due:
         found += [(m.envelope.destination.removeprefix("/topic/"), m.body) for m in from_spread.take(size)]
@@ -330,7 +330,7 @@ def test_a_link_begins_with_all_values_and_marks_that_the_peer_does_not_hear_its
 def test_nothing_is_told_before_the_peer_said_whom_it_follows() -> None:
     values = kept()
     values.put(value("t"))
-    made = Spread(values, lambda: None)
+    made = RetainedSync(values, lambda: None)
 
     assert not made.is_due
     made.mark("/topic/t")
@@ -340,14 +340,14 @@ def test_nothing_is_told_before_the_peer_said_whom_it_follows() -> None:
 def test_values_of_others_are_passed_on_to_those_who_do_not_follow_them() -> None:
     values = kept()
     follows_b, does_not = spread(values, B, peer="c"), spread(values, peer="d")
-    teller = spread(values, peer="b")
-    assert taken(follows_b) == taken(does_not) == taken(teller) == []
+    dispatcher = spread(values, peer="b")
+    assert taken(follows_b) == taken(does_not) == taken(dispatcher) == []
 
     values.hear(value("t", b"1", origin=B))
     values.hear(value("t", b"2", origin=B, number=2, at=2000))
 
     assert taken(does_not) == [("t", b"2")], "only the present value"
-    assert taken(follows_b) == [] and taken(teller) == []
+    assert taken(follows_b) == [] and taken(dispatcher) == []
 
 
 def test_when_a_peer_loses_an_origin_it_is_told_what_that_one_has_set() -> None:

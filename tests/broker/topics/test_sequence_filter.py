@@ -2,14 +2,14 @@
 
 import pytest
 
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.topics import sequence_filter
-from qmq.broker.topics.sequence_filter import Once
+from qmq.broker.topics.sequence_filter import SequenceFilter
 from qmq.dots import Origin
 
 A, A2, B = Origin("a", 1), Origin("a", 2), Origin("b", 1)
-TOPIC = Envelope("/topic/t", Kind.TOPIC, b"", False)
+TOPIC = Envelope("/topic/t", DestinationKind.TOPIC, b"", False)
 
 
 def messages(origin: Origin, *numbers: int) -> list[Message]:
@@ -21,7 +21,7 @@ def numbers(found: list[Message]) -> list[int]:
 
 
 def test_a_frame_with_news_only_is_told_whole() -> None:
-    told = Once()
+    told = SequenceFilter()
     frame = messages(A, 1, 2, 5)
 
     assert told.fresh(frame) is frame
@@ -30,7 +30,7 @@ def test_a_frame_with_news_only_is_told_whole() -> None:
 
 
 def test_a_second_copy_is_not_told_whichever_part_of_it_came_before() -> None:
-    told = Once()
+    told = SequenceFilter()
     told.fresh(messages(A, 1, 2, 3))
 
     assert numbers(told.fresh(messages(A, 2, 3, 4, 5))) == [4, 5]
@@ -39,7 +39,7 @@ def test_a_second_copy_is_not_told_whichever_part_of_it_came_before() -> None:
 
 
 def test_what_was_overtaken_on_another_way_is_dropped_and_counted() -> None:
-    told = Once()
+    told = SequenceFilter()
     told.fresh(messages(A, 10))
 
     assert told.fresh(messages(A, 8, 9)) == []
@@ -47,7 +47,7 @@ def test_what_was_overtaken_on_another_way_is_dropped_and_counted() -> None:
 
 
 def test_incarnations_and_nodes_are_counted_apart() -> None:
-    told = Once()
+    told = SequenceFilter()
     told.fresh(messages(A, 10))
 
     assert numbers(told.fresh(messages(A2, 1))) == [1]
@@ -57,7 +57,7 @@ def test_incarnations_and_nodes_are_counted_apart() -> None:
 
 def test_of_too_many_incarnations_the_first_one_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_filter, "ORIGINS_MAX", 2)
-    told = Once()
+    told = SequenceFilter()
     for origin in (A, A2, B):
         told.fresh(messages(origin, 5))
 

@@ -6,7 +6,7 @@ import pytest
 
 from qmq.broker.topics.patterns import PatternTable
 from qmq.replication.interest import aggregation
-from qmq.replication.interest.aggregation import EVERYTHING, Aggregate, group_of
+from qmq.replication.interest.aggregation import EVERYTHING, Aggregation, group_of
 
 
 class Wanting:
@@ -14,7 +14,7 @@ class Wanting:
 
     def __init__(self) -> None:
         self.wanted: dict[str, int] = {}
-        self.aggregate = Aggregate(self.wanted)
+        self.aggregate = Aggregation(self.wanted)
         self.told: dict[str, bool] = {}
         self.table: PatternTable[str] = PatternTable()
 
@@ -132,7 +132,7 @@ def test_after_every_topic_new_patterns_are_told_one_by_one_again(few: Wanting) 
 
 
 def test_what_is_wanted_is_told_however_often_it_swings_between_nothing_and_every_topic(few: Wanting) -> None:
-    chance = random.Random("swings")
+    rng = random.Random("swings")
     names = [f"/topic/{number}.x" for number in range(80)]
     full = 0
     for swing in range(20):
@@ -142,9 +142,9 @@ def test_what_is_wanted_is_told_however_often_it_swings_between_nothing_and_ever
             # Up until it is every topic, then down to a few; now and then a step the other way.
             if len(few.wanted) >= 60 if wanted else len(few.wanted) <= 5:
                 break
-            few.change(*chance.sample(choice, min(len(choice), chance.randrange(1, 6))), wanted=wanted)
-            if few.wanted and chance.random() < 0.3:
-                few.change(chance.choice(list(few.wanted)), wanted=False)
+            few.change(*rng.sample(choice, min(len(choice), rng.randrange(1, 6))), wanted=wanted)
+            if few.wanted and rng.random() < 0.3:
+                few.change(rng.choice(list(few.wanted)), wanted=False)
 
             for name in few.wanted:
                 assert name in few.told or few.table.match(name), f"{name} is wanted and not told"
@@ -154,13 +154,13 @@ def test_what_is_wanted_is_told_however_often_it_swings_between_nothing_and_ever
 
 
 def test_whatever_is_wanted_is_told_and_never_more_than_the_bound(few: Wanting) -> None:
-    chance = random.Random("wants")
+    rng = random.Random("wants")
     names = [f"/topic/{first}.{second}" for first in "abcdefgh" for second in range(15)]
     names += ["/topic/a.*", "/topic/#", "/topic/b*", "/topic/x.", EVERYTHING]
     for _ in range(3000):
-        wanted = chance.random() < len(names) / (len(names) + 2 * len(few.wanted))
+        wanted = rng.random() < len(names) / (len(names) + 2 * len(few.wanted))
         choice = [name for name in names if (name in few.wanted) != wanted]
-        few.change(*chance.sample(choice, min(len(choice), chance.randrange(1, 4))), wanted=wanted)
+        few.change(*rng.sample(choice, min(len(choice), rng.randrange(1, 4))), wanted=wanted)
 
         assert len(few.told) <= 40
         for name in few.wanted:

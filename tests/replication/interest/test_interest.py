@@ -5,36 +5,36 @@ import random
 import pytest
 
 from qmq.replication.interest import interest
-from qmq.replication.interest.interest import NEVER, Wants
+from qmq.replication.interest.interest import NEVER, InterestState
 
 
 def test_a_difference_brings_whoever_stands_at_its_first_version_or_later_to_the_last_one() -> None:
-    chance = random.Random(7)
-    source = Wants()
-    followers: list[Wants] = [Wants()]
+    rng = random.Random(7)
+    source = InterestState()
+    followers: list[InterestState] = [InterestState()]
     for version in range(1, 200):
-        changes = {f"/topic/{chance.randrange(12)}": chance.random() < 0.5 for _ in range(chance.randrange(4))}
+        changes = {f"/topic/{rng.randrange(12)}": rng.random() < 0.5 for _ in range(rng.randrange(4))}
         source.advance(version, changes)
-        base = chance.randrange(version)
+        base = rng.randrange(version)
         difference = source.since(base)
         assert difference is not None
         for follower in followers:
-            if base <= follower.version < version and chance.random() < 0.4:
+            if base <= follower.version < version and rng.random() < 0.4:
                 follower.advance(version, difference)
 
                 assert follower.patterns.keys() == source.patterns.keys()
         if len(followers) < 8:
-            followers.append(Wants())
+            followers.append(InterestState())
 
 
 def test_a_follower_passes_on_what_is_no_news_to_itself() -> None:
     """Somebody else may stand between the two versions."""
-    between = Wants()
+    between = InterestState()
     between.advance(1, {"/topic/a": True})
-    source = Wants()
+    source = InterestState()
     source.advance(1, {"/topic/a": True})
     source.advance(2, {"/topic/a": False})
-    relay = Wants()
+    relay = InterestState()
     difference = source.since(0)
     assert difference is not None
     relay.advance(2, difference)
@@ -47,7 +47,7 @@ def test_a_follower_passes_on_what_is_no_news_to_itself() -> None:
 
 
 def test_who_was_told_all_cannot_tell_what_happened_on_the_way() -> None:
-    follower = Wants(NEVER)
+    follower = InterestState(NEVER)
 
     changed = follower.replace(7, ["/topic/a", "/topic/b"])
 
@@ -59,7 +59,7 @@ def test_who_was_told_all_cannot_tell_what_happened_on_the_way() -> None:
 
 def test_who_missed_more_changes_than_are_remembered_must_be_told_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interest, "CHANGES_MAX", 10)
-    source = Wants()
+    source = InterestState()
     for version in range(1, 21):
         source.advance(version, {f"/topic/{version}": True})
 
@@ -69,7 +69,7 @@ def test_who_missed_more_changes_than_are_remembered_must_be_told_all(monkeypatc
 
 def test_patterns_beyond_the_bound_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interest, "PATTERNS_MAX", 3)
-    source = Wants()
+    source = InterestState()
 
     changed = source.advance(1, {f"/topic/{number}": True for number in range(5)})
 

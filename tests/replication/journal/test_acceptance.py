@@ -18,7 +18,7 @@ from qmq.record_codec import Replay
 from qmq.replication.journal.acceptance import CHECKED, ELEMENTS_MAX, FACTS, NOT_HERE, Acceptance
 from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, encode_batch
 from qmq.storage.format.failure_records import pack_attempts, pack_dead
-from qmq.storage.format.record import Kind, pack_envelope, pack_gap, pack_record
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record
 from qmq.storage.format.term_record import pack_term
 
 from ..rig import batch_of
@@ -102,7 +102,9 @@ def test_own_records_of_an_earlier_life_are_taken_back() -> None:
 
 
 def gap_batch(noted_by: Origin, body: bytes) -> bytes:
-    return encode_batch(noted_by, [pack_record(1, 1, Kind.GAP, 0, pack_envelope("", b""), body)], 1, 1, 1, 1, GAPS)
+    return encode_batch(
+        noted_by, [pack_record(1, 1, RecordKind.GAP, 0, pack_envelope("", b""), body)], 1, 1, 1, 1, GAPS
+    )
 
 
 def test_what_an_earlier_life_gave_up_counts_again_when_its_records_come_back() -> None:
@@ -170,7 +172,7 @@ def test_a_batch_of_a_later_version_says_so() -> None:
 
 def test_batches_that_no_journal_holds_are_refused() -> None:
     envelope = pack_envelope("/fanout/x", b"")
-    records = [pack_record(sequence, 1, Kind.PUBLISH, 0, envelope, b"") for sequence in (1, 5)]
+    records = [pack_record(sequence, 1, RecordKind.PUBLISH, 0, envelope, b"") for sequence in (1, 5)]
 
     assert refusal(encode_batch(A, records, 1, 5, 1, 1, SPARSE)).code == "bad-batch"
     assert refusal(encode_batch(A, records[:1], 1, 1, 1, 1, MEMORY)).code == "bad-batch"
@@ -179,21 +181,21 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        [1, 1, Kind.PUBLISH << 56, 5, b"", b""],
-        [1, 1, Kind.PUBLISH << 56, "/fanout/x", "text", b""],
-        [1, 1, Kind.PUBLISH << 56, "/fanout/x", b"", None],
-        [1, 1, Kind.SETTLE << 56, "/queue/x", b"", b"\xc1"],
-        [1, 1, Kind.SETTLE << 56, "/queue/x", b"", msgpack.packb([["a", 1, ["x"]]])],
-        [1, 1, Kind.SETTLE << 56, "/queue/x", b"", msgpack.packb(5)],
-        [1, 1, Kind.DEAD << 56, "/queue/x", b"", b"\xc1"],
-        [1, 1, Kind.DEAD << 56, "/queue/x", b"", pack_dead("/topic/x", Dot(A, 1), b"")],
-        [1, 1, Kind.DEAD << 56, "/fanout/x", b"", pack_dead("/queue/x", Dot(A, 1), b"")],
-        [1, 1, Kind.DEAD << 56, "/queue/x", b"", pack_dead("/queue/x", Dot(Origin("No Name", 1), 1), b"")],
-        [1, 1, Kind.ATTEMPTS << 56, "/queue/x", b"", msgpack.packb([["a", 1, [1]]])],
-        [1, 1, Kind.ATTEMPTS << 56, "/queue/x", b"", pack_attempts([(Dot(Origin("No Name", 1), 1), 1)])],
-        *[[1, 1, Kind.CURSOR << 56, "/fanout/x", b"", body] for body in (b"", b"\xc1", msgpack.packb(5))],
+        [1, 1, RecordKind.PUBLISH << 56, 5, b"", b""],
+        [1, 1, RecordKind.PUBLISH << 56, "/fanout/x", "text", b""],
+        [1, 1, RecordKind.PUBLISH << 56, "/fanout/x", b"", None],
+        [1, 1, RecordKind.SETTLE << 56, "/queue/x", b"", b"\xc1"],
+        [1, 1, RecordKind.SETTLE << 56, "/queue/x", b"", msgpack.packb([["a", 1, ["x"]]])],
+        [1, 1, RecordKind.SETTLE << 56, "/queue/x", b"", msgpack.packb(5)],
+        [1, 1, RecordKind.DEAD << 56, "/queue/x", b"", b"\xc1"],
+        [1, 1, RecordKind.DEAD << 56, "/queue/x", b"", pack_dead("/topic/x", Dot(A, 1), b"")],
+        [1, 1, RecordKind.DEAD << 56, "/fanout/x", b"", pack_dead("/queue/x", Dot(A, 1), b"")],
+        [1, 1, RecordKind.DEAD << 56, "/queue/x", b"", pack_dead("/queue/x", Dot(Origin("No Name", 1), 1), b"")],
+        [1, 1, RecordKind.ATTEMPTS << 56, "/queue/x", b"", msgpack.packb([["a", 1, [1]]])],
+        [1, 1, RecordKind.ATTEMPTS << 56, "/queue/x", b"", pack_attempts([(Dot(Origin("No Name", 1), 1), 1)])],
+        *[[1, 1, RecordKind.CURSOR << 56, "/fanout/x", b"", body] for body in (b"", b"\xc1", msgpack.packb(5))],
         *[
-            [1, 1, Kind.CURSOR << 56, "/fanout/x", b"", msgpack.packb({**CURSOR, **wrong})]
+            [1, 1, RecordKind.CURSOR << 56, "/fanout/x", b"", msgpack.packb({**CURSOR, **wrong})]
             for wrong in (
                 {"client": 5},
                 {"created": "x"},
@@ -209,9 +211,9 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
                 {"holder": [inf, "a", 1]},
             )
         ],
-        [1, 1, Kind.CURSOR << 56, 5, b"", msgpack.packb(CURSOR)],
+        [1, 1, RecordKind.CURSOR << 56, 5, b"", msgpack.packb(CURSOR)],
         *[
-            [1, 1, Kind.SEAL << 56, "", b"", msgpack.packb([seal])]
+            [1, 1, RecordKind.SEAL << 56, "", b"", msgpack.packb([seal])]
             for seal in (
                 ["", 1, 1, False, ""],
                 ["a", -1, 1, False, ""],
@@ -220,15 +222,15 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
             )
         ],
         *[
-            [1, 1, Kind.GONE << 56, "", b"", msgpack.packb(stretch)]
+            [1, 1, RecordKind.GONE << 56, "", b"", msgpack.packb(stretch)]
             for stretch in (["", 1, 1, 1], ["a", -1, 1, 1], ["a", 1, 1, -1], ["a", 1, 1, inf], ["a", 1], 5)
         ],
         *[
             [1, 1, kind << 56, "", b"", pack_term(owner, term, server)]
-            for kind in (Kind.TERM, Kind.VOTE)
+            for kind in (RecordKind.TERM, RecordKind.VOTE)
             for owner, term, server in (("", 1, "b"), ("a", -1, "b"), ("a", 1 << 63, "b"), ("a", 1, "No Name"))
         ],
-        [1, 1, Kind.TERM << 56, "", b"", msgpack.packb(["a", inf, "b"])],
+        [1, 1, RecordKind.TERM << 56, "", b"", msgpack.packb(["a", inf, "b"])],
         [1, 1, "x", "/queue/x", b"", b""],
         [1, 1],
         5,
@@ -238,8 +240,8 @@ def test_records_that_mean_nothing_are_refused(record: object) -> None:
     assert refusal(raw_batch(record)).code == "bad-batch"
 
 
-@pytest.mark.parametrize("kind", [*CHECKED - {Kind.PUBLISH, Kind.DEAD}, *FACTS])
-def test_a_record_of_millions_of_elements_is_refused_while_it_is_unpacked(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [*CHECKED - {RecordKind.PUBLISH, RecordKind.DEAD}, *FACTS])
+def test_a_record_of_millions_of_elements_is_refused_while_it_is_unpacked(kind: RecordKind) -> None:
     bomb = b"\xdd" + (2 * ELEMENTS_MAX).to_bytes(4, "big") + b"\x90" * (2 * ELEMENTS_MAX)
 
     refused = refusal(raw_batch([1, 1, kind << 56, "/queue/x", b"", bomb]))
@@ -292,7 +294,7 @@ def test_any_bytes_are_taken_or_refused_with_one_error(body: bytes) -> None:
 @given(seed=st.integers(0, 1 << 32), cuts=st.lists(st.integers(1, 4), min_size=3, max_size=12))
 def test_three_nodes_that_copy_from_each_other_in_any_order_end_up_equal(seed: int, cuts: list[int]) -> None:
     """Prefixes, repeats, relays and skips at random: nobody takes a repeat or a gap, and in the end all have all."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     origins = (A, B, C)
     journals: dict[Origin, list[tuple[Origin, bytes]]] = {origin: [] for origin in origins}
     have: dict[Origin, Vector] = {origin: {} for origin in origins}
@@ -311,14 +313,14 @@ def test_three_nodes_that_copy_from_each_other_in_any_order_end_up_equal(seed: i
             journals[target].append((origin, data))
 
     for size in cuts:
-        writer = chance.choice(origins)
+        writer = rng.choice(origins)
         first = have[writer].get(writer, 0) + 1
         have[writer][writer] = first + size - 1
         journals[writer].append((writer, batch_of(writer, first, first + size - 1)))
-        for _ in range(chance.randrange(4)):
-            source, target = chance.sample(origins, 2)
-            begin = chance.randrange(len(journals[source]) + 1)
-            copy(source, target, begin, chance.randrange(begin, len(journals[source]) + 1))
+        for _ in range(rng.randrange(4)):
+            source, target = rng.sample(origins, 2)
+            begin = rng.randrange(len(journals[source]) + 1)
+            copy(source, target, begin, rng.randrange(begin, len(journals[source]) + 1))
     for _ in range(2):
         for source in origins:
             for target in origins:

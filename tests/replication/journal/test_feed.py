@@ -7,7 +7,7 @@ from qmq.dots import Origin, Vector
 from qmq.replication.journal.feed import WINDOW_BATCHES, Feed
 from qmq.replication.protocol.congestion import FIRST_BYTES, LEAST_BYTES, PARTS, WINDOW_BYTES
 from qmq.replication.protocol.frames import Ack, Batches, Gap, Hole
-from qmq.storage.repair.range_snapshot import Rest, rest_batch
+from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
 
 from ..rig import ListJournal, batch_of
 
@@ -288,7 +288,7 @@ def test_a_peer_that_can_fill_a_gap_gets_nothing_of_that_origin_until_it_has() -
 
 
 def test_what_stands_for_a_stretch_is_never_passed_on_and_counts_as_dropped() -> None:
-    rest = rest_batch(A, 0, Rest(3, 0, 0, []))
+    rest = snapshot_batch(A, 0, RangeSnapshot(3, 0, 0, []))
     journal = journal_of(rest, batch_of(A, 4, 4))
 
     feed = filling()

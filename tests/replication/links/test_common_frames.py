@@ -5,7 +5,7 @@ import trio
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
 from qmq.replication.links.outbox import REPLY_BYTES_MAX
 from qmq.replication.protocol import handshake
@@ -24,7 +24,7 @@ def address_at(node: Node) -> str:
 
 def reply(node: Node, address: str, body: bytes) -> None:
     out = Outcome()
-    node.broker.send(Envelope(address, Kind.REPLY, b"k:v\n", False), body, 1, out)
+    node.broker.send(Envelope(address, DestinationKind.REPLY, b"k:v\n", False), body, 1, out)
     node.submit(out)
 
 

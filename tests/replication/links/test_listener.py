@@ -11,7 +11,7 @@ from qmq.replication.links.listener import PENDING_MAX
 from qmq.replication.links.outbox import encode_message, encode_send
 from qmq.replication.protocol.conversation import Conversation
 from qmq.replication.protocol.frames import Ack, Batches, Credit, Held, Interest, MeshFrame, Settled, Welcome
-from qmq.replication.protocol.handshake import Answering, Dialling, Identity
+from qmq.replication.protocol.handshake import Answering, Dialling, PeerIdentity
 
 from ..rig import SECRET, Network, Node, Pipe, batch_of, peers_of, running, until
 
@@ -21,8 +21,8 @@ A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
 Clock = trio.testing.MockClock
 
 
-def identity(name: str = "b", incarnation: int = 1, secret: str | None = SECRET) -> Identity:
-    return Identity(
+def identity(name: str = "b", incarnation: int = 1, secret: str | None = SECRET) -> PeerIdentity:
+    return PeerIdentity(
         mesh="test",
         peers_version=1,
         origin=Origin(name, incarnation),
@@ -35,7 +35,7 @@ def identity(name: str = "b", incarnation: int = 1, secret: str | None = SECRET)
 class Stranger:
     """A follower written by hand, which can say anything."""
 
-    def __init__(self, pipe: Pipe, mine: Identity) -> None:
+    def __init__(self, pipe: Pipe, mine: PeerIdentity) -> None:
         self.pipe = pipe
         self.dialling = Dialling(mine, "a", "f" * 32)
         self.conversation = Conversation(self.dialling)

@@ -1,13 +1,13 @@
 """What waits for one link: whose turn it is, and what happens at each bound."""
 
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message, Retain
-from qmq.broker.topics.retained import Retained
-from qmq.broker.topics.retained_sync import Spread
+from qmq.broker.topics.retained import RetainedValues
+from qmq.broker.topics.retained_sync import RetainedSync
 from qmq.dots import Origin
-from qmq.replication.links.outbox import SINGLE_BYTES_MAX, SMALL_BYTES_MAX, TOPIC_BYTES_MAX, TURN_BYTES, Outbox
+from qmq.replication.links.outbox import SINGLE_BYTES_MAX, SMALL_BYTES_MAX, TOPIC_BYTES_MAX, TURN_BYTES, LinkOutbox
 from qmq.replication.protocol.frames import Batches, Lend, MeshFrame, Topics, Welcome
-from qmq.replication.protocol.frames import Retained as Values
+from qmq.replication.protocol.frames import RetainedValues as Values
 
 A = Origin("a", 1)
 
@@ -18,7 +18,7 @@ class Wakes:
     def __init__(self) -> None:
         self.count = 0
         self.frames: list[MeshFrame] = []
-        self.outbox = Outbox(self.encode, self.wake)
+        self.outbox = LinkOutbox(self.encode, self.wake)
 
     def wake(self) -> None:
         self.count += 1
@@ -29,7 +29,7 @@ class Wakes:
 
 
 def messages(count: int, size: int = 10) -> list[Message]:
-    envelope = Envelope("/topic/t", Kind.TOPIC, b"", durable=False)
+    envelope = Envelope("/topic/t", DestinationKind.TOPIC, b"", durable=False)
     return [Message(envelope, b"x" * size, A, -number - 1, 0) for number in range(count)]
 
 
@@ -129,7 +129,7 @@ def test_lent_messages_that_never_left_can_be_had_back() -> None:
 
 def test_what_is_lent_under_a_withdrawn_offer_is_taken_out_and_the_rest_keeps_its_order() -> None:
     outbox = Wakes().outbox
-    jobs, more = (Envelope(name, Kind.QUEUE, b"", durable=True) for name in ("/queue/jobs", "/queue/more"))
+    jobs, more = (Envelope(name, DestinationKind.QUEUE, b"", durable=True) for name in ("/queue/jobs", "/queue/more"))
     lent = [Message(envelope, b"", A, sequence, 0) for sequence, envelope in enumerate((jobs, more, jobs, jobs), 1)]
     lent[3].lent_as = "a = 1\x000"
     outbox.put_lends(lent)
@@ -141,11 +141,11 @@ def test_what_is_lent_under_a_withdrawn_offer_is_taken_out_and_the_rest_keeps_it
 
 def test_a_value_whose_message_is_dropped_is_told_later() -> None:
     wakes = Wakes()
-    retained = Retained(10, 1 << 30)
-    spread = wakes.outbox.spread = retained.spreads["b"] = Spread(retained, wakes.wake)
+    retained = RetainedValues(10, 1 << 30)
+    spread = wakes.outbox.spread = retained.spreads["b"] = RetainedSync(retained, wakes.wake)
     spread.follows(frozenset())
     assert wakes.outbox.take() == b""
-    envelope = Envelope("/topic/last", Kind.TOPIC, b"", durable=False)
+    envelope = Envelope("/topic/last", DestinationKind.TOPIC, b"", durable=False)
     envelope.retain = Retain.SET
     last = Message(envelope, b"last", A, -1000, 1)
     wakes.outbox.put_topics(messages(1, TOPIC_BYTES_MAX))
@@ -162,12 +162,12 @@ def test_a_value_whose_message_is_dropped_is_told_later() -> None:
 
 def test_the_writer_goes_on_while_values_are_due() -> None:
     wakes = Wakes()
-    retained = Retained(10_000, 1 << 30)
+    retained = RetainedValues(10_000, 1 << 30)
     for number in range(6000):
-        envelope = Envelope(f"/topic/{number:04}", Kind.TOPIC, b"", durable=False)
+        envelope = Envelope(f"/topic/{number:04}", DestinationKind.TOPIC, b"", durable=False)
         envelope.retain = Retain.SET
         retained.put(Message(envelope, b"", A if number < 5999 else Origin("c", 1), -number - 1, 1))
-    spread = wakes.outbox.spread = Spread(retained, wakes.wake)
+    spread = wakes.outbox.spread = RetainedSync(retained, wakes.wake)
     spread.follows(frozenset({A}))
 
     before = wakes.count

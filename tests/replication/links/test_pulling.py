@@ -5,13 +5,13 @@ import pytest
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack as Mode
 from qmq.broker.consumers.subscription import Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Dot, Origin, Vector
 from qmq.replication.journal.acceptance import Acceptance
 from qmq.replication.journal.gaps import Gaps
-from qmq.replication.links.outbox import Outbox
-from qmq.replication.links.pulling import PATTERNS_PER_FRAME, Following
+from qmq.replication.links.outbox import LinkOutbox
+from qmq.replication.links.pulling import PATTERNS_PER_FRAME, Pulling
 from qmq.replication.protocol.frames import ROUTES, Ack, Batches, Gap, Held, Hole, Interest, Lend, MeshFrame, Welcome
 from qmq.replication.protocol.handshake import Partner
 from qmq.replication.protocol.takeover_frames import TERMS
@@ -30,9 +30,9 @@ class Link:
         self.node = Node(Network(), "b", peers_of("abc"))
         self._told: list[MeshFrame] = []
         partner = Partner(origin=A, peers_version=1, features=features, beat_ms=1000)
-        outbox = Outbox(self._encode, lambda: None)
+        outbox = LinkOutbox(self._encode, lambda: None)
         acceptance = Acceptance(B, frozenset("abc"), self.node.replay)
-        self.following = Following(self.node, partner, outbox, acceptance, Gaps())
+        self.following = Pulling(self.node, partner, outbox, acceptance, Gaps())
 
     def _encode(self, frame: MeshFrame) -> bytes:
         self._told.append(frame)
@@ -72,16 +72,16 @@ async def test_later_acks_tell_only_what_changed() -> None:
     link.following.begin((B,))
     link.told()
 
-    link.following.tell_ack((B,))
+    link.following.send_ack((B,))
     assert link.told() == []
     link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
     assert link.following.ack_due
-    link.following.tell_ack((B,))
+    link.following.send_ack((B,))
     assert link.told() == [Ack(1, {A: 2}, {}, None)]
     link.node.journal.append(batch_of(A, 1, 2))
     link.following.became_durable()
     assert link.following.ack_due
-    link.following.tell_ack((B, C))
+    link.following.send_ack((B, C))
     assert link.told() == [Ack(1, {}, {A: 2}, (B, C))]
     assert not link.following.ack_due
 
@@ -93,7 +93,7 @@ async def test_a_repeat_is_acknowledged_too_because_it_took_room_in_the_window()
     link.told()
 
     assert not link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
-    link.following.tell_ack(())
+    link.following.send_ack(())
 
     assert link.told() == [Ack(1, {}, {}, None)]
 
@@ -106,13 +106,13 @@ async def test_a_full_disk_leaves_the_window_shut_until_somebody_made_room() -> 
 
     link.node.broker.disk_full = True
     link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
-    link.following.tell_ack(())
+    link.following.send_ack(())
     assert link.told() == [Ack(0, {A: 2}, {}, None)]
-    link.following.tell_ack(())
+    link.following.send_ack(())
     assert link.told() == []
 
     link.node.broker.disk_full = False
-    link.following.tell_ack(())
+    link.following.send_ack(())
     assert link.told() == [Ack(1, {}, {}, None)]
 
 
@@ -120,7 +120,7 @@ async def test_many_patterns_are_told_in_several_frames() -> None:
     link = Link()
     wanted = {f"/topic/{number}": True for number in range(PATTERNS_PER_FRAME + 1)}
 
-    link.following.tell_interest(wanted)
+    link.following.send_interest(wanted)
 
     told = link.told()
     assert [len(frame.patterns) for frame in told if isinstance(frame, Interest)] == [PATTERNS_PER_FRAME, 1]
@@ -154,7 +154,7 @@ async def test_a_stale_loan_of_one_owner_takes_nothing_away_from_those_of_others
     monkeypatch.setattr(
         link.node, "may_borrow", lambda peer, terms, echo_us, least_ms, owners: {"a": True, "b": None, "c": False}
     )
-    lent = [Message(Envelope(JOBS, Kind.QUEUE, b"", True), b"", origin, 7, 0) for origin in (A, B, C)]
+    lent = [Message(Envelope(JOBS, DestinationKind.QUEUE, b"", True), b"", origin, 7, 0) for origin in (A, B, C)]
     for message in lent:
         message.owner = "a"
     out = Outcome()

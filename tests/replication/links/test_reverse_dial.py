@@ -6,7 +6,7 @@ from trio.testing import MockClock
 
 from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.replication.protocol.handshake import Answering, Identity, turn
+from qmq.replication.protocol.handshake import Answering, PeerIdentity, turn
 from qmq.replication.protocol.proof import DIAL, make_proof
 from qmq.wire.stomp import Connection, Limits, Role
 from qmq.wire.stomp.frames import Frame
@@ -71,8 +71,8 @@ async def test_between_nodes_that_dial_each_other_nothing_is_turned(autojump_clo
         assert network.dials == dials
 
 
-def identity(node: str, secret: str = "s") -> Identity:
-    return Identity(
+def identity(node: str, secret: str = "s") -> PeerIdentity:
+    return PeerIdentity(
         mesh="m", peers_version=1, origin=Origin(node, 1), members=frozenset("ab"), secret=secret, beat_ms=1000
     )
 

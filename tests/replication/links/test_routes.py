@@ -3,7 +3,7 @@
 import pytest
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Origin
 from qmq.errors import MeshError
@@ -243,7 +243,7 @@ def test_many_patterns_are_told_in_parts_and_a_part_that_is_missing_makes_it_beg
     mesh.link("a", "b")
     for line in mesh.all_lines:
         for outbox in line.outboxes.values():
-            outbox.turn_bytes = 200
+            outbox.quantum_bytes = 200
     arrived: list[WantsPart] = []
     take = mesh["a"].routes.take
 
@@ -289,7 +289,7 @@ def test_more_patterns_than_a_node_may_tell_end_the_link(monkeypatch: pytest.Mon
 
 
 def passed(origin: Origin, target: str) -> Passed:
-    return Passed(target, [Message(Envelope(T, Kind.TOPIC, b"", False), b"x", origin, -9, 0)])
+    return Passed(target, [Message(Envelope(T, DestinationKind.TOPIC, b"", False), b"x", origin, -9, 0)])
 
 
 def test_messages_of_a_node_that_is_not_known_yet_are_told_to_nobody_and_the_link_goes_on() -> None:
@@ -362,27 +362,27 @@ def test_whatever_breaks_nothing_is_doubled_or_late_and_in_the_end_all_know_who_
         monkeypatch.setattr(interest, "CHANGES_MAX", 5)
     names = "abcd"[: 3 + seed % 2]
     mesh = Spots(names, seed).mesh()
-    chance = mesh.chance
+    rng = mesh.rng
     topics = [f"/topic/{number}" for number in range(4)] + ["/topic/x.*"]
     for _ in range(250):
-        node = mesh[chance.choice(names)]
-        what = chance.random()
-        one, other = chance.sample(names, 2)
+        node = mesh[rng.choice(names)]
+        what = rng.random()
+        one, other = rng.sample(names, 2)
         linked = any({mesh[one], mesh[other]} == set(line.ends) for line in mesh.all_lines)
         if what < 0.2:
-            topic = chance.choice(topics)
+            topic = rng.choice(topics)
             (node.unsubscribe if topic in node.subscriptions else node.subscribe)(topic)
         elif what < 0.5:
-            node.publish(chance.choice([*topics[:4], "/topic/x.y"]), chance.randrange(1, 4))
+            node.publish(rng.choice([*topics[:4], "/topic/x.y"]), rng.randrange(1, 4))
         elif what < 0.57 and linked:
-            mesh.cut(one, other, noticed_by=chance.choice([None, one, other]))
+            mesh.cut(one, other, noticed_by=rng.choice([None, one, other]))
         elif what < 0.65 and not linked:
-            mesh.link(one, other, both=chance.random() < 0.7)
+            mesh.link(one, other, both=rng.random() < 0.7)
         elif what < 0.66:
             mesh.restart(one)
         elif what < 0.7:
             mesh.notice()
-        mesh.flow(chance.choice([0, 2, 5, 40]))
+        mesh.flow(rng.choice([0, 2, 5, 40]))
         for spot in mesh.nodes.values():
             for origin in {origin for origin, _, _ in spot.heard}:
                 numbers = spot.numbers(origin)
@@ -391,7 +391,7 @@ def test_whatever_breaks_nothing_is_doubled_or_late_and_in_the_end_all_know_who_
     mesh.notice()
     for index, one in enumerate(names):
         for other in names[index + 1 :]:
-            if not any({mesh[one], mesh[other]} == set(line.ends) for line in mesh.all_lines) and chance.random() < 0.5:
+            if not any({mesh[one], mesh[other]} == set(line.ends) for line in mesh.all_lines) and rng.random() < 0.5:
                 mesh.link(one, other)
     mesh.flow()
 

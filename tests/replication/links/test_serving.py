@@ -9,7 +9,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.replication.links import serving as serving_module
-from qmq.replication.links.outbox import Outbox, encode_message
+from qmq.replication.links.outbox import LinkOutbox, encode_message
 from qmq.replication.links.serving import Serving
 from qmq.replication.protocol.frames import Credit, Held, Interest, Returned, Welcome
 from qmq.replication.protocol.handshake import Partner
@@ -35,7 +35,7 @@ def node_and_follower() -> tuple[Node, Serving]:
 
 def serve(node: Node) -> Serving:
     partner = Partner(origin=B, peers_version=1, features=frozenset(), beat_ms=1000)
-    serving = Serving(node, partner, Outbox(encode_message, lambda: None))
+    serving = Serving(node, partner, LinkOutbox(encode_message, lambda: None))
     serving.begin()
     return serving
 
@@ -130,7 +130,7 @@ async def test_an_ended_link_takes_nothing_back() -> None:
 async def test_the_follower_is_welcomed_with_what_is_durable() -> None:
     node, serving = node_and_follower()
 
-    assert serving.outbox.take() == encode_message(Welcome({}, node.world.now_us()))
+    assert serving.outbox.take() == encode_message(Welcome({}, node.environment.now_us()))
 
 
 async def test_a_frame_that_comes_too_early_changes_nothing() -> None:
@@ -169,11 +169,11 @@ async def test_a_hole_makes_other_peers_relay(autojump_clock: trio.testing.MockC
         network.cuts.discard(frozenset("bc"))
         await until(lambda: b.journal.vector == {origin: 1})
         await trio.sleep(10)
-        alone = dict(b.journal.vector)
+        isolated_mode = dict(b.journal.vector)
         network.heal()
         await until(lambda: b.journal.vector == {origin: 3})
 
-    assert alone == {origin: 1}
+    assert isolated_mode == {origin: 1}
     assert b.fanouts == [(origin, b"1"), (origin, b"2"), (origin, b"3")]
 
 
@@ -181,7 +181,7 @@ async def test_a_hole_makes_other_peers_relay(autojump_clock: trio.testing.MockC
 async def test_last_values_go_only_to_those_who_understand_them(features: frozenset[str], told: bool) -> None:
     node = Node(Network(), "a", peers_of("ab"))
     partner = Partner(origin=B, peers_version=1, features=features, beat_ms=1000)
-    serving = Serving(node, partner, Outbox(encode_message, lambda: None))
+    serving = Serving(node, partner, LinkOutbox(encode_message, lambda: None))
     serving.begin()
 
     assert list(node.broker.retained.spreads) == (["b"] if told else [])

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.replication.protocol import handshake
 
@@ -103,7 +103,7 @@ async def test_what_no_node_can_pass_on_is_dropped_and_counted(autojump_clock: t
         network.cut("a", "b")
         network.cut("c", "b")
         await until(lambda: wanted(a, T) == set())
-        envelope = Envelope(T, Kind.TOPIC, b"", False)
+        envelope = Envelope(T, DestinationKind.TOPIC, b"", False)
         a.mesh.send_topics("b", [Message(envelope, b"late", a.origin, -1, 0)])
         b_as_a_sees_it = next(peer for peer in a.mesh.statistics().peers if peer.name == "b")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from qmq.dots import Origin
 from qmq.replication.links.outbox import encode_message, encode_send
-from qmq.replication.protocol.conversation import NEXT_STATE, UNPROVEN_BYTES_MAX, Conversation, LinkState, Side
+from qmq.replication.protocol.conversation import NEXT_STATE, UNPROVEN_BYTES_MAX, Conversation, LinkSide, LinkState
 from qmq.replication.protocol.frames import FROM_FOLLOWER, JOURNAL, TO_FOLLOWER, Ack, Batches, MeshFrame, Welcome
 from qmq.replication.protocol.handshake import Answering, Dialling
 from qmq.wire.stomp.writer import encode_frame
@@ -44,23 +44,23 @@ def take_reply(conversation: Conversation) -> bytes:
     return reply
 
 
-def at(side: Side, state: LinkState) -> Conversation:
+def at(side: LinkSide, state: LinkState) -> Conversation:
     """A conversation that has come as far as `state`."""
     follower, server, connect = pair()
     if state is not LinkState.CONNECTING:
         server.receive(connect)
         connected = take_reply(server)
-        if side is Side.FOLLOWER:
+        if side is LinkSide.FOLLOWER:
             follower.receive(connected)
         if state is LinkState.OPEN:
-            if side is Side.FOLLOWER:
+            if side is LinkSide.FOLLOWER:
                 follower.receive(encode_message(Welcome({})))
             else:
                 follower.receive(connected)
                 server.receive(take_reply(follower))
         elif state is LinkState.ENDED:
-            (follower if side is Side.FOLLOWER else server).receive(b"nonsense\n\n\0")
-    found = follower if side is Side.FOLLOWER else server
+            (follower if side is LinkSide.FOLLOWER else server).receive(b"nonsense\n\n\0")
+    found = follower if side is LinkSide.FOLLOWER else server
     assert found.state is state
     take_reply(found)
     return found
@@ -82,10 +82,10 @@ def test_frames_pass_both_ways_once_the_link_is_open() -> None:
     assert (follower.error, server.error) == (None, None)
 
 
-@pytest.mark.parametrize("side", Side)
+@pytest.mark.parametrize("side", LinkSide)
 @pytest.mark.parametrize("state", LinkState)
 @pytest.mark.parametrize("what", SAMPLES)
-def test_what_the_table_does_not_list_is_refused_and_ends_the_link(side: Side, state: LinkState, what: str) -> None:
+def test_what_the_table_does_not_list_is_refused_and_ends_the_link(side: LinkSide, state: LinkState, what: str) -> None:
     listed = what in NEXT_STATE[side][state]
     conversation = at(side, state)
     before = conversation.error
@@ -102,13 +102,13 @@ def test_what_the_table_does_not_list_is_refused_and_ends_the_link(side: Side, s
 
 
 def test_the_table_knows_every_frame() -> None:
-    for side, table in ((Side.SERVER, FROM_FOLLOWER), (Side.FOLLOWER, {**TO_FOLLOWER, JOURNAL: None})):
+    for side, table in ((LinkSide.SERVER, FROM_FOLLOWER), (LinkSide.FOLLOWER, {**TO_FOLLOWER, JOURNAL: None})):
         reachable = {name for row in NEXT_STATE[side].values() for name in row if name.startswith("/")}
         assert reachable == set(table)
 
 
 def test_an_error_frame_says_why_the_peer_refused() -> None:
-    conversation = at(Side.FOLLOWER, LinkState.CONNECTING)
+    conversation = at(LinkSide.FOLLOWER, LinkState.CONNECTING)
 
     conversation.receive(SAMPLES["ERROR"])
 
@@ -117,7 +117,7 @@ def test_an_error_frame_says_why_the_peer_refused() -> None:
 
 
 def test_frames_before_the_broken_one_are_still_good() -> None:
-    conversation = at(Side.SERVER, LinkState.OPEN)
+    conversation = at(LinkSide.SERVER, LinkState.OPEN)
     good = Ack(0, {}, {}, None)
 
     frames = conversation.receive(encode_send(good) + SAMPLES["/queue/jobs"] + encode_send(good))
@@ -128,7 +128,7 @@ def test_frames_before_the_broken_one_are_still_good() -> None:
 
 
 def test_nobody_is_listened_to_for_long_before_proving_who_it_is() -> None:
-    conversation = at(Side.SERVER, LinkState.PROVING)
+    conversation = at(LinkSide.SERVER, LinkState.PROVING)
     claim = b"SUBSCRIBE\nid:" + b"0" * 3000 + b"\n"
 
     for _ in range(UNPROVEN_BYTES_MAX // len(claim) + 1):
@@ -140,7 +140,7 @@ def test_nobody_is_listened_to_for_long_before_proving_who_it_is() -> None:
 
 
 def test_a_connect_without_end_is_refused_by_the_codec() -> None:
-    conversation = at(Side.SERVER, LinkState.CONNECTING)
+    conversation = at(LinkSide.SERVER, LinkState.CONNECTING)
 
     conversation.receive(b"CONNECT\n" + b"a:b\n" * 5000)
 
@@ -149,7 +149,7 @@ def test_a_connect_without_end_is_refused_by_the_codec() -> None:
 
 
 def test_a_frame_that_names_a_giant_body_is_refused_before_it_comes() -> None:
-    conversation = at(Side.SERVER, LinkState.OPEN)
+    conversation = at(LinkSide.SERVER, LinkState.OPEN)
 
     conversation.receive(b"SEND\ndestination:/mesh/ack\ncontent-length:999999999\n\n")
 
@@ -157,8 +157,8 @@ def test_a_frame_that_names_a_giant_body_is_refused_before_it_comes() -> None:
     assert conversation.error.code == "body-too-large"
 
 
-@given(side=st.sampled_from(Side), data=st.binary(max_size=300), state=st.sampled_from(LinkState))
-def test_any_bytes_give_frames_or_one_error(side: Side, data: bytes, state: LinkState) -> None:
+@given(side=st.sampled_from(LinkSide), data=st.binary(max_size=300), state=st.sampled_from(LinkState))
+def test_any_bytes_give_frames_or_one_error(side: LinkSide, data: bytes, state: LinkState) -> None:
     conversation = at(side, state)
 
     conversation.receive(data)
@@ -170,7 +170,7 @@ def test_any_bytes_give_frames_or_one_error(side: Side, data: bytes, state: Link
 
 @given(cuts=st.lists(st.integers(0, 2000), max_size=8))
 def test_any_split_of_the_stream_gives_the_same_frames(cuts: list[int]) -> None:
-    server = at(Side.SERVER, LinkState.OPEN)
+    server = at(LinkSide.SERVER, LinkState.OPEN)
     stream = b"".join(encode_send(Ack(number, {Origin("b", number): 1}, {}, None)) + b"\n" for number in range(5))
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.broker.consumers.subscription import Asks
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope, Message, Retain
 from qmq.broker.takeover.ownership import Beat, Bid, Term
@@ -17,8 +17,8 @@ from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.members import Listing, Retirement, Standing
 from qmq.replication.protocol.frames import (
-    BOTH_WAYS,
     BOUNDS,
+    COMMON_FRAMES,
     FEW,
     FROM_FOLLOWER,
     TO_FOLLOWER,
@@ -47,8 +47,8 @@ from qmq.replication.protocol.frames import (
     decode,
     pack,
 )
-from qmq.replication.protocol.membership_frame import Members
-from qmq.replication.protocol.takeover_frames import Ask, Beats, Holds, Release, Vote
+from qmq.replication.protocol.membership_frame import MembershipFrame
+from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Vote
 from qmq.replication.protocol.values import Sender
 
 A, A2, B = Origin("a", 1), Origin("a", (1 << 64) - 1), Origin("b", 0)
@@ -75,14 +75,14 @@ FRAMES: list[MeshFrame] = [
     Gap([(A, 3), (B, 1)]),
     Hole((A, B)),
     Question(7, b"what?"),
-    Beats(Beat(5, 0, True, False, {"a": 0, "b": 3}, {"b": 4}, 10_000, 7_500)),
+    HeartbeatFrame(Beat(5, 0, True, False, {"a": 0, "b": 3}, {"b": 4}, 10_000, 7_500)),
     Ask(Bid("a", 4, "b", Term(3, "c"))),
     Ask(Bid("a", 1, "b")),
     Vote("a", 4, {A: 7}),
     Release("a", 3),
     Release("a", 3, {A: 7}, {"b": [Dot(A, 2)]}),
     Holds("a", 4, [Dot(A, 2), Dot(A2, 5)]),
-    Members(
+    MembershipFrame(
         Standing(
             listing=Listing(3, frozenset({"a", "b"})),
             disk="0123",
@@ -91,8 +91,10 @@ FRAMES: list[MeshFrame] = [
             heard_of={"d": 1, "e": 3},
         )
     ),
-    Members(Standing(listing=Listing(0, frozenset()), disk="", is_learner=False)),
-    Members(Standing(listing=Listing(0, frozenset()), disk="", is_learner=False, destinations={"/queue/a": "0a1b"})),
+    MembershipFrame(Standing(listing=Listing(0, frozenset()), disk="", is_learner=False)),
+    MembershipFrame(
+        Standing(listing=Listing(0, frozenset()), disk="", is_learner=False, destinations={"/queue/a": "0a1b"})
+    ),
     Answer(7, b""),
     Reach(3, frozenset({A, B})),
     Reach(0, frozenset()),
@@ -107,7 +109,7 @@ def through(frame: MeshFrame, sender: Sender | None = None) -> MeshFrame:
     return decode(BOTH, destination, body, Sender("a") if sender is None else sender)
 
 
-def message(body: bytes, destination: str, kind: Kind, sequence: int, headers: bytes = b"k:v\n") -> Message:
+def message(body: bytes, destination: str, kind: DestinationKind, sequence: int, headers: bytes = b"k:v\n") -> Message:
     return Message(Envelope(destination, kind, headers, sequence > 0), body, A, sequence, 17)
 
 
@@ -117,9 +119,9 @@ def test_what_is_packed_comes_back(frame: MeshFrame) -> None:
 
 
 def test_lent_messages_come_back_with_their_lender_as_owner_and_their_attempts() -> None:
-    one = message(b"one", "/queue/jobs", Kind.QUEUE, 5)
+    one = message(b"one", "/queue/jobs", DestinationKind.QUEUE, 5)
     one.attempts = 2
-    memory = message(b"\0\xff", "/queue/jobs", Kind.QUEUE, -1)
+    memory = message(b"\0\xff", "/queue/jobs", DestinationKind.QUEUE, -1)
 
     found = through(Lend([one, memory]))
 
@@ -133,7 +135,10 @@ def test_lent_messages_come_back_with_their_lender_as_owner_and_their_attempts()
 
 @pytest.mark.parametrize("terms", [{"b": 3}, {}])
 def test_messages_lent_for_another_owner_name_it_also_when_it_is_served_no_more(terms: dict[str, int]) -> None:
-    own, other = message(b"own", "/queue/jobs", Kind.QUEUE, 5), message(b"other", "/queue/jobs", Kind.QUEUE, 7)
+    own, other = (
+        message(b"own", "/queue/jobs", DestinationKind.QUEUE, 5),
+        message(b"other", "/queue/jobs", DestinationKind.QUEUE, 7),
+    )
     other.envelope = own.envelope
     other.origin = B
 
@@ -145,7 +150,7 @@ def test_messages_lent_for_another_owner_name_it_also_when_it_is_served_no_more(
 
 
 def test_lent_messages_name_the_class_of_consumers_that_they_are_lent_to() -> None:
-    plain, red, other = (message(b"m", "/queue/jobs", Kind.QUEUE, sequence) for sequence in (1, 2, 3))
+    plain, red, other = (message(b"m", "/queue/jobs", DestinationKind.QUEUE, sequence) for sequence in (1, 2, 3))
     other.envelope = red.envelope = plain.envelope
     red.lent_as, other.lent_as = "color = 'red'\x000", "\x0017"
 
@@ -159,7 +164,7 @@ def test_replies_come_back_and_are_not_remembered_by_their_envelope() -> None:
     sender = Sender("a")
     address = "/reply-queue/b-0000000000000001.1.2.3"
 
-    found = through(Replies([message(b"yes", address, Kind.REPLY, -1)]), sender)
+    found = through(Replies([message(b"yes", address, DestinationKind.REPLY, -1)]), sender)
 
     assert isinstance(found, Replies)
     assert [(m.dot, m.body, m.envelope.destination) for m in found.messages] == [(Dot(A, -1), b"yes", address)]
@@ -169,9 +174,12 @@ def test_replies_come_back_and_are_not_remembered_by_their_envelope() -> None:
 def test_topic_messages_share_their_envelope_over_frames() -> None:
     sender = Sender("a")
     first = through(
-        Topics([message(b"1", "/topic/t", Kind.TOPIC, -1), message(b"2", "/topic/u", Kind.TOPIC, -2)]), sender
+        Topics(
+            [message(b"1", "/topic/t", DestinationKind.TOPIC, -1), message(b"2", "/topic/u", DestinationKind.TOPIC, -2)]
+        ),
+        sender,
     )
-    second = through(Topics([message(b"3", "/topic/t", Kind.TOPIC, -3)]), sender)
+    second = through(Topics([message(b"3", "/topic/t", DestinationKind.TOPIC, -3)]), sender)
 
     assert isinstance(first, Topics) and isinstance(second, Topics)
     assert first.messages[0].envelope is second.messages[0].envelope
@@ -181,7 +189,7 @@ def test_topic_messages_share_their_envelope_over_frames() -> None:
 
 def test_topic_messages_that_are_passed_on_keep_their_origin_and_share_envelopes() -> None:
     sender = Sender("c")
-    sent = [message(b"1", "/topic/t", Kind.TOPIC, -1), message(b"2", "/topic/t", Kind.TOPIC, -4)]
+    sent = [message(b"1", "/topic/t", DestinationKind.TOPIC, -1), message(b"2", "/topic/t", DestinationKind.TOPIC, -4)]
 
     first = through(Passed("b", sent), sender)
     second = through(Passed("b", sent[:1]), sender)
@@ -198,16 +206,16 @@ def test_topic_messages_that_are_passed_on_keep_their_origin_and_share_envelopes
 def test_replies_that_are_passed_on_are_told_from_topic_messages() -> None:
     address = "/reply-queue/b-0000000000000001.1.2.3"
 
-    found = through(Passed("b", [message(b"yes", address, Kind.REPLY, -1)]), Sender("c"))
+    found = through(Passed("b", [message(b"yes", address, DestinationKind.REPLY, -1)]), Sender("c"))
 
     assert isinstance(found, Passed)
     assert [(m.dot, m.envelope.kind, m.envelope.destination) for m in found.messages] == [
-        (Dot(A, -1), Kind.REPLY, address)
+        (Dot(A, -1), DestinationKind.REPLY, address)
     ]
 
 
 def test_what_a_topic_message_does_to_the_last_value_travels_with_it() -> None:
-    sent = [message(b"1", "/topic/t", Kind.TOPIC, -number) for number in (1, 2, 3)]
+    sent = [message(b"1", "/topic/t", DestinationKind.TOPIC, -number) for number in (1, 2, 3)]
     sent[1].envelope.retain, sent[2].envelope.retain = Retain.SET, Retain.REMOVE
 
     found = through(Topics(sent))
@@ -224,9 +232,9 @@ def test_topic_messages_of_a_version_without_last_values_are_understood() -> Non
 
 
 def test_last_values_come_back_with_their_origin_whoever_sends_them() -> None:
-    one = message(b"\0one", "/topic/t", Kind.TOPIC, -5)
+    one = message(b"\0one", "/topic/t", DestinationKind.TOPIC, -5)
     one.origin, one.envelope.retain = B, Retain.SET
-    gone = message(b"", "/topic/u", Kind.TOPIC, -6, b"")
+    gone = message(b"", "/topic/u", DestinationKind.TOPIC, -6, b"")
     gone.envelope.retain = Retain.REMOVE
 
     found = through(Retained([one, gone]), Sender("c"))
@@ -265,24 +273,24 @@ def test_the_clock_of_the_sender_rides_along_and_may_be_missing() -> None:
 
 
 def test_a_beat_of_an_older_node_leans_on_echoes_by_the_time_that_it_tells() -> None:
-    destination, body = pack(Beats(Beat(5, 0, True, False, {}, {}, 10_000, 7_500)))
+    destination, body = pack(HeartbeatFrame(Beat(5, 0, True, False, {}, {}, 10_000, 7_500)))
     older = msgpack.packb(msgpack.unpackb(body)[:-1])
 
-    assert decode(FROM_FOLLOWER, destination, older, Sender("a")) == Beats(
+    assert decode(FROM_FOLLOWER, destination, older, Sender("a")) == HeartbeatFrame(
         Beat(5, 0, True, False, {}, {}, 10_000, 10_000)
     )
 
 
 def test_a_standing_of_an_older_node_says_nothing_of_destinations_or_of_nodes_heard_of() -> None:
     standing = Standing(listing=Listing(0, frozenset()), disk="", is_learner=False, destinations={"/queue/a": "0a1b"})
-    destination, body = pack(Members(standing))
+    destination, body = pack(MembershipFrame(standing))
     fields = msgpack.unpackb(body)
 
-    assert decode(FROM_FOLLOWER, destination, msgpack.packb(fields[:5]), Sender("a")) == Members(
+    assert decode(FROM_FOLLOWER, destination, msgpack.packb(fields[:5]), Sender("a")) == MembershipFrame(
         replace(standing, destinations=None)
     )
     unheard = msgpack.packb(fields[:6])
-    assert decode(FROM_FOLLOWER, destination, unheard, Sender("a")) == Members(standing)
+    assert decode(FROM_FOLLOWER, destination, unheard, Sender("a")) == MembershipFrame(standing)
     for wrong in (3, ["d"], {"d": 0}, {3: 1}, {f"n{number}": 1 for number in range(1001)}):
         with pytest.raises(MeshError):
             decode(FROM_FOLLOWER, destination, msgpack.packb([*fields[:6], wrong]), Sender("a"))
@@ -292,7 +300,7 @@ def test_a_standing_of_an_older_node_says_nothing_of_destinations_or_of_nodes_he
 
 
 def test_each_direction_has_its_own_frames() -> None:
-    assert set(FROM_FOLLOWER) & set(TO_FOLLOWER) == set(BOTH_WAYS)
+    assert set(FROM_FOLLOWER) & set(TO_FOLLOWER) == set(COMMON_FRAMES)
     with pytest.raises(MeshError, match="not sent in this direction"):
         decode(FROM_FOLLOWER, "/mesh/lend", msgpack.packb([[]]), Sender("a"))
 

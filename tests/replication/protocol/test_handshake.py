@@ -6,7 +6,7 @@ import pytest
 
 from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.replication.protocol.handshake import FORMAT, NONCE_CHARACTERS, Answering, Dialling, Identity, Partner
+from qmq.replication.protocol.handshake import FORMAT, NONCE_CHARACTERS, Answering, Dialling, Partner, PeerIdentity
 from qmq.replication.protocol.proof import DIAL, is_proof, make_proof
 from qmq.wire.stomp.connection import Connection
 from qmq.wire.stomp.frames import Frame
@@ -18,8 +18,10 @@ NONCE_A, NONCE_B = "a" * NONCE_CHARACTERS, "b" * NONCE_CHARACTERS
 ABC = frozenset("abc")
 
 
-def identity(name: str, **changes: object) -> Identity:
-    mine = Identity(mesh="test", peers_version=3, origin=Origin(name, 0xBEEF), members=ABC, secret=SECRET, beat_ms=1000)
+def identity(name: str, **changes: object) -> PeerIdentity:
+    mine = PeerIdentity(
+        mesh="test", peers_version=3, origin=Origin(name, 0xBEEF), members=ABC, secret=SECRET, beat_ms=1000
+    )
     return replace(mine, **changes)  # type: ignore[arg-type]
 
 
@@ -46,7 +48,7 @@ def changed(frame: Frame, **headers: str | None) -> Frame:
     return Frame(Head(frame.head.command, found, frame.head.version), frame.body, None)
 
 
-def meet(b: Identity, a: Identity, to: str = "a", certificate: str | None = None) -> tuple[Partner, Partner]:
+def meet(b: PeerIdentity, a: PeerIdentity, to: str = "a", certificate: str | None = None) -> tuple[Partner, Partner]:
     """b dials a; (what b believes, what a believes)."""
     certificate_names = None if certificate is None else lambda: frozenset(certificate.split())
     dialling, answering = Dialling(b, to, NONCE_B), Answering(a, NONCE_A, certificate_names)
@@ -56,7 +58,7 @@ def meet(b: Identity, a: Identity, to: str = "a", certificate: str | None = None
     return seen_by_b, seen_by_a
 
 
-def code_of(b: Identity, a: Identity, to: str = "a", certificate: str | None = None) -> str:
+def code_of(b: PeerIdentity, a: PeerIdentity, to: str = "a", certificate: str | None = None) -> str:
     with pytest.raises(MeshError) as refused:
         meet(b, a, to, certificate)
     return refused.value.code

@@ -86,7 +86,7 @@ async def test_a_node_that_is_down_is_named_and_costs_no_time(autojump_clock: Mo
 async def test_a_node_that_does_not_answer_is_waited_for_so_long_and_no_longer(autojump_clock: MockClock) -> None:
     async with running("abc") as mesh:
         asker, other = await at(mesh, "a"), await at(mesh, "a")
-        mesh.nodes["c"].asking._answering[mesh.nodes["a"].origin] = 1000
+        mesh.nodes["c"].peer_rpc._answering[mesh.nodes["a"].origin] = 1000
         await asker.send(
             send("/control/count-msgs/queue/q", "", "slow", scope="mesh"), send("/topic/t", "", "after it")
         )
@@ -100,7 +100,7 @@ async def test_a_node_that_does_not_answer_is_waited_for_so_long_and_no_longer(a
         assert (answer["receipt-id"], answer["nodes-missing"]) == ("slow", "c")
         assert await asker.receipt() == "after it"
         assert waited_other < ANSWER_SECONDS / 2 < ANSWER_SECONDS <= waited < ANSWER_SECONDS + 0.5
-        assert not mesh.nodes["a"].asking._asked
+        assert not mesh.nodes["a"].peer_rpc._asked
 
 
 async def test_an_answer_comes_in_order_and_counts_what_was_sent_before_the_question(autojump_clock: MockClock) -> None:
@@ -248,8 +248,8 @@ async def test_a_question_of_a_peer_that_makes_no_sense_is_not_answered_and_harm
     async with running("ab") as mesh:
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         for question in (b"", b"[]", b'{"what": 1}', b'{"what": "/control/list", "about": "x"}', b"\xff"):
-            b.asking.question_came(a.origin, 1, question)
-        await eventually(lambda: not b.asking._answering)
+            b.peer_rpc.request_received(a.origin, 1, question)
+        await eventually(lambda: not b.peer_rpc._answering)
         client = await at(mesh, "a")
 
         found = await ask(client, "/control/count-msgs/queue/q", scope="mesh")
@@ -264,7 +264,7 @@ async def test_an_answer_of_a_peer_that_makes_no_sense_counts_as_none(autojump_c
             await trio.lowlevel.checkpoint()
             return b'{"a later version": "says more"}'
 
-        mesh.nodes["b"].asking._answer = nonsense
+        mesh.nodes["b"].peer_rpc._answer = nonsense
         client = await at(mesh, "a")
 
         found = await ask(client, "/control/count-msgs/queue/q", scope="mesh")

@@ -24,14 +24,14 @@ async def test_while_a_checkpoint_hangs_there_is_an_alarm_and_new_clients_are_an
     rig = Rig(storage=StorageSettings(checkpoint_bytes=4096))
     async with rig.run():
         goes_on = trio.Event()
-        run_blocking = rig.alive.world.run_blocking
+        run_blocking = rig.alive.environment.run_blocking
 
         async def hang(call: Callable[[], Any]) -> Any:
             if getattr(getattr(call, "func", None), "__name__", "") in HANGS:
                 await goes_on.wait()
             return await run_blocking(call)
 
-        monkeypatch.setattr(rig.alive.world, "run_blocking", hang)
+        monkeypatch.setattr(rig.alive.environment, "run_blocking", hang)
         sender = await rig.connect()
         for n in range(40):
             await sender.send(send("/queue/q", "x" * 1000, f"r{n}"))
@@ -39,8 +39,8 @@ async def test_while_a_checkpoint_hangs_there_is_an_alarm_and_new_clients_are_an
         await trio.sleep(9)
         assert "checkpoint" not in codes(rig)
         await eventually(lambda: "checkpoint" in codes(rig))
-        assert await rig.alive.world.run_blocking(lambda: True)
-        assert rig.alive.clerk._is_overrun()
+        assert await rig.alive.environment.run_blocking(lambda: True)
+        assert rig.alive.queue_pager._is_overrun()
         for _ in range(2):
             newcomer = await rig.connect()
             await newcomer.send(send("/control/status", "", "status"))
@@ -58,7 +58,7 @@ async def test_the_alarm_about_a_checkpoint_is_not_over_when_the_node_ends_of_it
     rig = Rig(storage=StorageSettings(checkpoint_bytes=4096))
     with pytest.RaisesGroup(LogBroken, flatten_subgroups=True, allow_unwrapped=True):
         async with rig.run():
-            run_blocking = rig.alive.world.run_blocking
+            run_blocking = rig.alive.environment.run_blocking
 
             async def fail_late(call: Callable[[], Any]) -> Any:
                 if getattr(getattr(call, "func", None), "__name__", "") == "checkpoint":
@@ -66,7 +66,7 @@ async def test_the_alarm_about_a_checkpoint_is_not_over_when_the_node_ends_of_it
                     raise LogBroken("the queue store postgresql://host/db failed: it went away")
                 return await run_blocking(call)
 
-            monkeypatch.setattr(rig.alive.world, "run_blocking", fail_late)
+            monkeypatch.setattr(rig.alive.environment, "run_blocking", fail_late)
             sender = await rig.connect()
             await sender.send(send("/queue/q", "x" * 8000))
             await trio.sleep(60)

@@ -5,30 +5,30 @@ from trio.testing import MockClock
 
 from qmq.config import LimitSettings
 from qmq.errors import Refused
-from qmq.server.clients.admission import Door, Login, counted_address
+from qmq.server.clients.admission import Admission, PendingLogin, counted_address
 from tests.server.rig import Rig
 
 
-def door(**limits: int) -> Door:
-    return Door(LimitSettings(**limits))
+def admission(**limits: int) -> Admission:
+    return Admission(LimitSettings(**limits))
 
 
 class Came:
     """Logins that came to a door, by name, and the names of those that were dismissed."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
         self.dismissed: list[str] = []
-        self.logins: dict[str, Login] = {}
+        self.logins: dict[str, PendingLogin] = {}
 
     def come(self, name: str, address: str, *, is_silent: bool = True) -> None:
-        login = self.logins[name] = self.door.admit(address)
+        login = self.logins[name] = self.admission.admit(address)
         login.is_silent = is_silent
         login.dismiss = lambda why: self.dismissed.append(name)
 
 
 def test_the_oldest_silent_login_gives_its_place() -> None:
-    came = Came(door(logins_pending_max=3))
+    came = Came(admission(logins_pending_max=3))
     came.come("waits for its check", "10.0.0.1", is_silent=False)
     came.come("first silent", "10.0.0.1")
     came.come("second silent", "10.0.0.1")
@@ -37,11 +37,11 @@ def test_the_oldest_silent_login_gives_its_place() -> None:
     came.come("newer", "10.0.0.1")
 
     assert came.dismissed == ["first silent", "second silent"]
-    assert came.door.pending == 3
+    assert came.admission.pending == 3
 
 
 def test_an_address_that_has_taken_all_room_displaces_itself() -> None:
-    came = Came(door(logins_pending_max=4, logins_pending_per_address_max=3))
+    came = Came(admission(logins_pending_max=4, logins_pending_per_address_max=3))
     came.come("innocent", "10.0.0.2")
     for number in range(20):
         came.come(f"flood {number}", "10.0.0.1")
@@ -49,11 +49,11 @@ def test_an_address_that_has_taken_all_room_displaces_itself() -> None:
     came.come("second innocent", "10.0.0.3")
 
     assert came.dismissed == [f"flood {number}" for number in range(18)]
-    assert came.door.pending == 4
+    assert came.admission.pending == 4
 
 
 def test_one_address_displaces_its_own_at_its_own_bound() -> None:
-    came = Came(door(logins_pending_per_address_max=2))
+    came = Came(admission(logins_pending_per_address_max=2))
     for number in range(3):
         came.come(f"flood {number}", "10.0.0.1")
 
@@ -61,7 +61,7 @@ def test_one_address_displaces_its_own_at_its_own_bound() -> None:
 
 
 def test_checks_of_one_address_that_fill_the_line_give_a_place_to_another_address() -> None:
-    came = Came(door(logins_pending_max=3))
+    came = Came(admission(logins_pending_max=3))
     for number in range(3):
         came.come(f"guess {number}", "10.0.0.1", is_silent=False)
 
@@ -74,7 +74,7 @@ def test_checks_of_one_address_that_fill_the_line_give_a_place_to_another_addres
 def test_a_newcomer_is_refused_when_no_address_has_more_than_its_own_and_all_wait_for_checks(
     addresses: list[str],
 ) -> None:
-    came = Came(door(logins_pending_max=2))
+    came = Came(admission(logins_pending_max=2))
     for address in addresses:
         came.come(address, address, is_silent=False)
 
@@ -82,11 +82,11 @@ def test_a_newcomer_is_refused_when_no_address_has_more_than_its_own_and_all_wai
         came.come("new", "10.0.0.9")
 
     assert refused.value.code == "too-many-logins"
-    assert not came.dismissed and came.door.pending == 2
+    assert not came.dismissed and came.admission.pending == 2
 
 
 def test_what_was_refused_or_dismissed_or_has_left_counts_no_more() -> None:
-    came = Came(door(connections_per_address_max=2, connections_max=3))
+    came = Came(admission(connections_per_address_max=2, connections_max=3))
     came.come("one", "10.0.0.1")
     came.come("two", "10.0.0.1")
     for _ in range(3):
@@ -98,19 +98,19 @@ def test_what_was_refused_or_dismissed_or_has_left_counts_no_more() -> None:
         came.come("fourth of the node", "10.0.0.3")
 
     for login in came.logins.values():
-        came.door.decided(login)
-        came.door.decided(login)
-        came.door.leave(login)
+        came.admission.decided(login)
+        came.admission.decided(login)
+        came.admission.leave(login)
 
-    assert came.door.pending == 0
+    assert came.admission.pending == 0
     for number in range(3):
         came.come(f"again {number}", f"10.0.0.{number}")
 
 
 def test_a_login_that_has_succeeded_is_not_dismissed() -> None:
-    came = Came(door(logins_pending_max=1))
+    came = Came(admission(logins_pending_max=1))
     came.come("logged in", "10.0.0.1")
-    came.door.decided(came.logins["logged in"])
+    came.admission.decided(came.logins["logged in"])
     came.come("silent", "10.0.0.1")
 
     came.come("new", "10.0.0.1")

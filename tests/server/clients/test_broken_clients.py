@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
 from qmq.gateways.stomp import StompGateway
 from tests.server.rig import Rig, eventually, send, subscribe
@@ -15,7 +15,7 @@ from tests.support.depths import depths
 async def test_a_client_may_be_told_something_at_every_moment_of_its_going(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         node = rig.alive
-        envelope = Envelope("/topic/t", Kind.TOPIC, b"", durable=False)
+        envelope = Envelope("/topic/t", DestinationKind.TOPIC, b"", durable=False)
 
         async def publish_at_every_step() -> None:
             while True:

@@ -5,7 +5,7 @@ from itertools import count
 import trio
 from trio.testing import MockClock
 
-from qmq.server.checkpoint.queue_count import LOOK_SECONDS
+from qmq.server.checkpoint.queue_count import POLL_SECONDS
 
 from ..rig import Client, Rig, eventually, send, subscribe
 
@@ -92,9 +92,9 @@ async def test_what_ends_in_the_store_makes_room_when_it_is_counted_again(autoju
         client = await after_a_restart(rig)
         assert await answer(client, send(new_name(rig), "x", "r")) == "too-many-destinations"
 
-        await trio.sleep(2 * LOOK_SECONDS)
+        await trio.sleep(2 * POLL_SECONDS)
         await rig.alive.checkpoints.checkpoint()
-        await trio.sleep(2 * LOOK_SECONDS)
+        await trio.sleep(2 * POLL_SECONDS)
 
         client = await rig.connect()
         assert await answer(client, send(new_name(rig), "x", "r")) == "r"

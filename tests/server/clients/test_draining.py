@@ -205,13 +205,13 @@ async def test_a_node_ends_only_when_its_peers_have_what_it_recorded_last(
 ) -> None:
     rig = MeshRig("a", "b")
     async with rig.run():
-        run_commit = rig.nodes["b"].world.run_commit
+        run_commit = rig.nodes["b"].environment.run_commit
 
         async def slowly(call: Any) -> Any:
             await trio.sleep(1.5)
             return await run_commit(call)
 
-        monkeypatch.setattr(rig.nodes["b"].world, "run_commit", slowly)
+        monkeypatch.setattr(rig.nodes["b"].environment, "run_commit", slowly)
         client = await consumer(await rig.connect("a"))
         await publish(await rig.connect("a"), *map(str, range(20)))
         messages = [await client.next("MESSAGE") for _ in range(20)]

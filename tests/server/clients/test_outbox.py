@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from qmq.server.clients.outbox import Outbox
+from qmq.server.clients.outbox import ClientOutbox
 
 FIRST, SECOND, LAST = b"MESSAGE\n\none\0", b"MESSAGE\n\ntwo\0", b"ERROR\n\nlast words\0"
 
@@ -40,9 +40,9 @@ class Starts:
             await task()
 
 
-def outbox_with(room: int) -> tuple[Kernel, Starts, Outbox]:
+def outbox_with(room: int) -> tuple[Kernel, Starts, ClientOutbox]:
     kernel, starts = Kernel(room), Starts()
-    outbox = Outbox(kernel, starts)  # type: ignore[arg-type]  # of a pipe it only sends
+    outbox = ClientOutbox(kernel, starts)  # type: ignore[arg-type]  # of a pipe it only sends
     outbox.put(FIRST)
     outbox.put(SECOND)
     outbox.flush()
@@ -76,7 +76,7 @@ async def test_last_words_do_not_begin_in_the_midst_of_a_frame(room: int) -> Non
 async def test_what_is_held_back_is_counted_until_it_has_gone_out() -> None:
     counted: list[int] = []
     kernel, starts = Kernel(1000), Starts()
-    outbox = Outbox(kernel, starts, counted.append)  # type: ignore[arg-type]  # of a pipe it only sends
+    outbox = ClientOutbox(kernel, starts, counted.append)  # type: ignore[arg-type]  # of a pipe it only sends
     outbox.await_answer()
     outbox.put(FIRST)
     outbox.flush()
@@ -93,7 +93,7 @@ async def test_what_is_held_back_is_counted_until_it_has_gone_out() -> None:
 async def test_what_is_held_back_is_dropped_with_the_rest_to_make_room_for_an_error() -> None:
     counted: list[int] = []
     kernel, starts = Kernel(1000), Starts()
-    outbox = Outbox(kernel, starts, counted.append)  # type: ignore[arg-type]  # of a pipe it only sends
+    outbox = ClientOutbox(kernel, starts, counted.append)  # type: ignore[arg-type]  # of a pipe it only sends
     outbox.await_answer()
     outbox.put(FIRST)
 
@@ -108,7 +108,7 @@ async def test_what_is_held_back_is_dropped_with_the_rest_to_make_room_for_an_er
 
 async def test_hooks_wait_for_what_is_held_back() -> None:
     kernel, starts = Kernel(1000), Starts()
-    outbox = Outbox(kernel, starts)  # type: ignore[arg-type]  # of a pipe it only sends
+    outbox = ClientOutbox(kernel, starts)  # type: ignore[arg-type]  # of a pipe it only sends
     written: list[bytes] = []
     outbox.await_answer()
     outbox.put(FIRST)

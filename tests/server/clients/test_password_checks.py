@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from qmq.config import User
 from qmq.server.clients import password_checks
-from qmq.server.clients.password_checks import AT_ONCE, Checks
+from qmq.server.clients.password_checks import AT_ONCE, PasswordChecks
 from tests.server.rig import Client, Rig, eventually, send
 
 PASSWORD_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
@@ -23,7 +23,7 @@ class Line:
     """Clients that wait for a check; each check lasts until `pass_on`. `order` says who had one."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        self.checks = Checks()
+        self.checks = PasswordChecks()
         self.order: list[tuple[str, str]] = []
         self.left: list[tuple[str, str]] = []
         self._nursery = nursery
@@ -145,7 +145,7 @@ async def test_checks_of_long_ago_and_too_many_of_them_are_forgotten(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(password_checks, "REMEMBERED_MAX", 8)
-    line = Checks()
+    line = PasswordChecks()
     for number in range(50):
         async with line.turn(f"address {number}", f"user {number}", trio.sleep_forever):
             pass
@@ -169,7 +169,7 @@ async def guess(rig: Rig, address: str, user: str = "ann") -> Client:
 def slow_checks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Let every blocking call last CHECK_SECONDS; returns when each began."""
     began: list[float] = []
-    run_blocking = rig.alive.world.run_blocking
+    run_blocking = rig.alive.environment.run_blocking
 
     async def slow(call: Callable[[], object]) -> object:
         began.append(trio.current_time())
@@ -177,7 +177,7 @@ def slow_checks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
             await trio.sleep(CHECK_SECONDS)
         return await run_blocking(call)
 
-    monkeypatch.setattr(rig.alive.world, "run_blocking", slow)
+    monkeypatch.setattr(rig.alive.environment, "run_blocking", slow)
     return began
 
 
@@ -206,7 +206,7 @@ async def test_guesses_whose_clients_have_left_are_not_checked(
 
         for client in guesses:
             client.pipe.close()
-        await eventually(lambda: rig.alive.door.pending == 0)
+        await eventually(lambda: rig.alive.admission.pending == 0)
 
         assert len(began) < 20
 

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from qmq.config import User
 from qmq.errors import Refused
 from qmq.server.clients.refusals import SUM_SECONDS, USER_CHARACTERS_MAX, Refusals
-from qmq.server.runtime.heartbeats import Beats
+from qmq.server.runtime.heartbeats import Heartbeats
 from tests.server.rig import Rig, eventually
 
 FULL = Refused("too-many-logins", "Too many.")
@@ -33,7 +33,7 @@ def lines() -> Iterator[list[str]]:
 
 @asynccontextmanager
 async def refusals() -> AsyncIterator[Refusals]:
-    beats = Beats()
+    beats = Heartbeats()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(beats.run)
         yield Refusals(beats)
@@ -133,6 +133,6 @@ async def test_sixteen_hundred_refused_connections_are_a_handful_of_lines(
         for _ in range(1600):
             (await rig.dial("10.0.0.1")).pipe.close()
         await rig.connect("10.0.0.2")
-        await eventually(lambda: rig.alive.door.turning_away == 0)
+        await eventually(lambda: rig.alive.admission.refusing == 0)
 
     assert 1 <= len(lines) <= 3

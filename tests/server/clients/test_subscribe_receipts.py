@@ -17,13 +17,13 @@ SLOW_SECONDS = 0.4
 
 def slow_commits(node: Node, monkeypatch: pytest.MonkeyPatch, seconds: float = SLOW_SECONDS) -> None:
     """Let each commit of the node take that long, so that what waits for the disk comes late."""
-    run_commit = node.world.run_commit
+    run_commit = node.environment.run_commit
 
     async def slowly(call: Callable[[], Any]) -> Any:
         await trio.sleep(seconds)
         return await run_commit(call)
 
-    monkeypatch.setattr(node.world, "run_commit", slowly)
+    monkeypatch.setattr(node.environment, "run_commit", slowly)
 
 
 async def published(client: Client, destination: str, *bodies: str, **headers: str) -> None:

@@ -10,9 +10,9 @@ from qmq.broker.consumers.buffer import Buffer, Overflow
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.environment import Pipe
 from qmq.server.admin.status import status_of
-from qmq.server.clients.outbox import Outbox
-from qmq.server.clients.session import Session
-from qmq.server.clients.subscriber_buffers import STRAIGHT_BYTES_MAX, Buffers
+from qmq.server.clients.outbox import ClientOutbox
+from qmq.server.clients.session import ClientSession
+from qmq.server.clients.subscriber_buffers import STRAIGHT_BYTES_MAX, SubscriberBuffers
 from qmq.wire.stomp import Frame
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 
@@ -68,13 +68,13 @@ def test_more_than_an_outbox_should_hold_flows_while_the_socket_takes_it() -> No
             return len(data)
 
     pipe = Taking()
-    outbox = Outbox(cast(Pipe, pipe), lambda task: None)
+    outbox = ClientOutbox(cast(Pipe, pipe), lambda task: None)
     session = SimpleNamespace(outbox=outbox, buffered=None, buffered_bytes=0)
     subscription = Subscription(1, "s", "/topic/t", Ack.AUTO, 1, b"")
     subscription.buffer = Buffer(1, 1, Overflow.DISCONNECT)
     rests = [b"x" * 50_000] * 50
 
-    Buffers(1 << 20).tell(cast(Session, session), subscription, rests)
+    SubscriberBuffers(1 << 20).tell(cast(ClientSession, session), subscription, rests)
     outbox.flush()
 
     assert pipe.taken == 50 * 50_000

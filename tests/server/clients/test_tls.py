@@ -14,7 +14,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from qmq.config import Address, ListenerSettings, TlsSettings, User
-from qmq.environment import Listener, Pipe, Tls
+from qmq.environment import Pipe, PipeListener, Tls
 from qmq.errors import ConfigError, MeshError
 from qmq.server.clients.listeners import serve_clients
 from qmq.server.runtime.certificates import Certificates
@@ -56,7 +56,7 @@ def papers(tmp_path: Path) -> Papers:
 async def both_ends(listening: Tls, dialling: Tls, server_name: str) -> tuple[Pipe, Pipe, bytes]:
     """A dialled and an accepted pipe, and the first bytes that the latter received."""
     network = TcpNetwork()
-    listener: Listener = await network.listen(HOST, 0, listening)
+    listener: PipeListener = await network.listen(HOST, 0, listening)
     ends: list[Pipe] = []
     first = b""
     try:
@@ -103,7 +103,7 @@ async def test_a_client_speaks_stomp_over_tls_and_its_connection_ends_without_de
                 "tls": papers.of("node").model_copy(update={"ca": None}),
             }
         )
-        node.world.network = TcpNetwork()
+        node.environment.network = TcpNetwork()
         limits = node.limits.model_copy(update={"farewell_seconds": 1000.0})
         node.limits = limits
         with trio.fail_after(SECONDS_MAX):
@@ -145,7 +145,7 @@ async def test_a_certificate_that_a_client_must_show_is_no_login(
         node = rig.alive
         listener = ListenerSettings(address=Address(HOST, 0), tls=papers.of("node"), anonymous=written_down)
         _, shown = Certificates().for_links(papers.of("client"))
-        node.world.network = TcpNetwork()
+        node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
                 address, stop = await nursery.start(serve_clients, node, listener)
@@ -171,7 +171,7 @@ async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Pape
                 "tls": papers.of("node").model_copy(update={"ca": None}),
             }
         )
-        node.world.network = TcpNetwork()
+        node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
                 address, stop = await nursery.start(serve_clients, node, settings)

@@ -41,8 +41,8 @@ def commits_on(disk: Any) -> Commits:
         Broker(B, 1),
         disk,
         pending_bytes_max=BOUND,
-        tell_now=lambda out: None,
-        tell_after=lambda group, begin: None,
+        before_commit=lambda out: None,
+        after_commit=lambda group, begin: None,
         flush=lambda: None,
         on_short=lambda: None,
     )

@@ -217,13 +217,13 @@ async def test_the_disk_is_looked_at_while_messages_come_and_not_while_none_do(
     async with rig.run():
         client = await rig.connect(on_error="keep-open")
         looks: list[float] = []
-        look = rig.alive.checkpoints.look_at_space
+        look = rig.alive.checkpoints.check_space
 
         async def counted() -> None:
             looks.append(trio.current_time())
             await look()
 
-        monkeypatch.setattr(rig.alive.checkpoints, "look_at_space", counted)
+        monkeypatch.setattr(rig.alive.checkpoints, "check_space", counted)
         await trio.sleep(3600)
         idle = len(looks)
         take_all_room(rig)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from qmq.config import DestinationPolicy, DestinationSettings
-from qmq.replication.protocol.takeover_frames import Ask, Beats, Terms
+from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Terms
 from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig, isolate
 from tests.server.rig import Client, Rig, eventually, send, subscribe
@@ -50,7 +50,7 @@ async def is_quiet(rig: MeshRig, name: str) -> None:
 
 
 def serves(rig: MeshRig, name: str) -> set[str]:
-    return rig.nodes[name].broker.queues.handover.serves
+    return rig.nodes[name].broker.queues.handoff.serves
 
 
 async def test_the_receipt_waits_for_the_node_that_serves_the_message(autojump_clock: Any) -> None:
@@ -255,16 +255,16 @@ async def test_a_candidate_tells_its_promise_in_the_moment_in_which_it_makes_it(
         mesh = rig.nodes["b"].mesh
         assert mesh is not None
         told: list[tuple[float, Terms]] = []
-        tell = mesh.tell_terms
+        tell = mesh.send_terms
         monkeypatch.setattr(
-            mesh, "tell_terms", lambda *said: (told.append((trio.current_time(), said[1])), tell(*said))
+            mesh, "send_terms", lambda *said: (told.append((trio.current_time(), said[1])), tell(*said))
         )
         isolate(rig, "a")
 
         await eventually(lambda: serves(rig, "b") == {"a", "b"})
 
         asked_at, bid = next((at, frame.bid) for at, frame in told if isinstance(frame, Ask))
-        beats = [frame.beat for at, frame in told if isinstance(frame, Beats) and at == asked_at]
+        beats = [frame.beat for at, frame in told if isinstance(frame, HeartbeatFrame) and at == asked_at]
         assert any(beat.promises.get("a") == bid.term for beat in beats)
 
 

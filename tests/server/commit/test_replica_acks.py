@@ -4,20 +4,20 @@ from collections.abc import Mapping
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, QUORUM, with_quorum
-from qmq.server.commit.replica_acks import Answer, Copies, answers_of
+from qmq.server.commit.replica_acks import PendingReceipt, ReplicaAcks, answers_of
 
 ANN, BOB = 1, 2
 
 
-def copies() -> Copies:
-    return Copies(("b", "c", "d"), 1.0)
+def copies() -> ReplicaAcks:
+    return ReplicaAcks(("b", "c", "d"), 1.0)
 
 
-def answer(receipt: str, sequence: int, level: int = 1, session: int = ANN) -> Answer:
-    return Answer(session, [receipt], level=level, sequence=sequence)
+def answer(receipt: str, sequence: int, level: int = 1, session: int = ANN) -> PendingReceipt:
+    return PendingReceipt(session, [receipt], level=level, sequence=sequence)
 
 
-def told(answers: list[Answer]) -> list[str]:
+def told(answers: list[PendingReceipt]) -> list[str]:
     return [receipt for answer in answers for receipt in answer.receipts]
 
 
@@ -193,12 +193,12 @@ class Servers:
     def settled_through(self, owner: str, marks: Mapping[str, int]) -> int:
         return marks.get(self.server_of[owner], 0)
 
-    def copies(self) -> Copies:
-        return Copies(("b", "c", "d"), 1.0, settled_through=self.settled_through)
+    def copies(self) -> ReplicaAcks:
+        return ReplicaAcks(("b", "c", "d"), 1.0, settled_through=self.settled_through)
 
 
-def ack(receipt: str, sequence: int, *owners: str, level: int = FSYNC, session: int = ANN) -> Answer:
-    return Answer(session, [receipt], level=level, sequence=sequence, owners=owners)
+def ack(receipt: str, sequence: int, *owners: str, level: int = FSYNC, session: int = ANN) -> PendingReceipt:
+    return PendingReceipt(session, [receipt], level=level, sequence=sequence, owners=owners)
 
 
 def test_an_ack_at_quorum_waits_for_the_servers_of_all_whose_messages_it_settles() -> None:

@@ -16,7 +16,7 @@ F = "/fanout/f"
 
 
 async def durable(rig: Rig, *, ack: str = "client-individual", id: str = "mail", **headers: str) -> Client:
-    await eventually(lambda: not any(name.name == id for name in rig.alive.broker.durables.attached))
+    await eventually(lambda: not any(name.name == id for name in rig.alive.broker.durable_subscriptions.attached))
     client = await rig.connect()
     await client.send(subscribe(F, id=id, ack=ack, durable="true", **headers))
     await client.receipt()
@@ -126,8 +126,8 @@ async def test_cursors_survive_a_start_of_the_node(autojump_clock: MockClock, cr
             if crash:
                 raise RuntimeError("the process dies here")
     if crash:
-        rig.disk.crash(rig.fabric.chance)
-    rig.fabric = type(rig.fabric)(rig.fabric.chance)
+        rig.disk.crash(rig.fabric.rng)
+    rig.fabric = type(rig.fabric)(rig.fabric.rng)
     async with rig.run():
         again = await taken(await durable(rig), 2)
 
@@ -325,7 +325,7 @@ async def test_the_words_of_activemq_name_one_too(autojump_clock: MockClock, hea
         await client.send(f"UNSUBSCRIBE\nid:2\n{header}:mail\nreceipt:u\n\n")
         while await client.receipt() != "u":
             pass
-        assert [cursor.created_us for cursor in rig.alive.broker.durables.by_name.values()] == [0]
+        assert [cursor.created_us for cursor in rig.alive.broker.durable_subscriptions.by_name.values()] == [0]
 
 
 async def test_one_of_activemq_is_deleted_without_being_used(autojump_clock: MockClock) -> None:
@@ -341,7 +341,7 @@ async def test_one_of_activemq_is_deleted_without_being_used(autojump_clock: Moc
 
         while await client.receipt() != "d":
             pass
-        assert not any(cursor.created_us for cursor in rig.alive.broker.durables.by_name.values())
+        assert not any(cursor.created_us for cursor in rig.alive.broker.durable_subscriptions.by_name.values())
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ async def test_a_timestamp_begins_with_what_was_accepted_then_or_later(autojump_
     async with Rig().run() as rig:
         await publish(rig, "old")
         await trio.sleep(100)
-        now = rig.alive.world.now_us() / 1e6
+        now = rig.alive.environment.now_us() / 1e6
         await trio.sleep(1)
         await publish(rig, "young", "younger")
         client = await rig.connect()
@@ -513,7 +513,7 @@ async def test_what_the_node_gave_up_is_missing_too(autojump_clock: MockClock) -
         await leave(client)
         lost = Origin("b", 0xB)
         rig.alive.accept_gap(lost, 77)
-        await rig.alive.all_told()
+        await rig.alive.flushed()
 
         (notice,) = await taken(await durable(rig), 1)
 
@@ -530,7 +530,7 @@ async def test_a_notice_has_a_message_id_that_no_message_has(autojump_clock: Moc
             await acknowledge(client, *(await taken(client, 1)))
             await leave(client)
             rig.alive.accept_gap(lost, 77)
-            await rig.alive.all_told()
+            await rig.alive.flushed()
             (notice,) = await taken(await durable(rig, id=f"of {lost}"), 1)
             notices.append(notice)
         reader = await rig.connect()
@@ -561,7 +561,7 @@ async def test_a_selector_leaves_out_for_good_what_it_does_not_want(autojump_clo
 
 async def test_durable_subscriptions_are_bounded(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Rig().run() as rig:
-        monkeypatch.setattr(rig.alive.broker.durables, "durables_max", 1)
+        monkeypatch.setattr(rig.alive.broker.durable_subscriptions, "durables_max", 1)
         await durable(rig)
         other = await rig.connect()
         await other.send(subscribe(F, id="other", durable="true"))
@@ -580,5 +580,5 @@ async def test_a_session_that_ends_leaves_nothing_behind(autojump_clock: MockClo
 
         assert not node.followers.live
         assert not node.broker.queues.deliveries
-        assert not node.broker.durables.attached
+        assert not node.broker.durable_subscriptions.attached
         assert not node.followers.feeds._waiting

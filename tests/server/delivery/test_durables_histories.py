@@ -24,9 +24,9 @@ QUIET_SECONDS = 0.4
 class History:
     """One subscription and everything that happens to it."""
 
-    def __init__(self, mesh: Mesh, chance: random.Random) -> None:
+    def __init__(self, mesh: Mesh, rng: random.Random) -> None:
         self.mesh = mesh
-        self.chance = chance
+        self.rng = rng
         self.numbers = iter(range(10_000))
         self.receipted: set[bytes] = set()
         self.done_at: dict[str, set[bytes]] = {name: set() for name in mesh.names}
@@ -38,8 +38,8 @@ class History:
         return client
 
     async def publish(self) -> None:
-        client = await self.client(self.chance.choice(self.mesh.names))
-        bodies = [f"{next(self.numbers)}" for _ in range(self.chance.randrange(1, 12))]
+        client = await self.client(self.rng.choice(self.mesh.names))
+        bodies = [f"{next(self.numbers)}" for _ in range(self.rng.randrange(1, 12))]
         await client.send(*(send(F, body, body) for body in bodies))
         for body in bodies:
             assert await client.receipt() == body
@@ -50,7 +50,7 @@ class History:
         """Subscribe at `name`, as often as it takes until a node that has just started knows the name."""
         while True:
             client = await self.client(name)
-            credit = self.chance.choice(("1", "3", "100"))
+            credit = self.rng.choice(("1", "3", "100"))
             await client.send(subscribe(F, id="mail", ack="client-individual", durable="true", prefetch_count=credit))
             while not client.frames:
                 await client._read()
@@ -67,28 +67,28 @@ class History:
             if frame is None:
                 break
             assert frame.body not in self.done_at[name], "acknowledged with a receipt here, and delivered again"
-            if ack_all or self.chance.random() < 0.6:
+            if ack_all or self.rng.random() < 0.6:
                 await client.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:a{frame.body.decode()}\n\n")
                 while await client.receipt() != f"a{frame.body.decode()}":
                     pass
                 self.done_at[name].add(frame.body)
                 self.done.add(frame.body)
-        if self.chance.random() < 0.5:
+        if self.rng.random() < 0.5:
             await client.send("DISCONNECT\nreceipt:bye\n\n")
             while await client.receipt() != "bye":
                 pass
         client.pipe.close()
 
     async def step(self) -> None:
-        what = self.chance.random()
-        name = self.chance.choice(self.mesh.names)
+        what = self.rng.random()
+        name = self.rng.choice(self.mesh.names)
         if what < 0.4:
             await self.publish()
         elif what < 0.8:
             async with trio.open_nursery() as nursery:
-                for _ in range(self.chance.randrange(4)):
+                for _ in range(self.rng.randrange(4)):
                     nursery.start_soon(self.publish)
-                await self.consume(name, self.chance.randrange(0, 15))
+                await self.consume(name, self.rng.randrange(0, 15))
         elif what < 0.9:
             self.mesh.kill(name)
             await self.mesh.start(name)
@@ -122,7 +122,7 @@ async def test_nothing_receipted_is_missed_and_nothing_acknowledged_comes_again_
             await history.step()
         # Both know all, and what is left comes, at whichever node.
         await trio.sleep(3)
-        last = history.chance.choice(mesh.names)
+        last = history.rng.choice(mesh.names)
         await history.consume(last, 10_000, ack_all=True)
 
         assert history.receipted <= history.done, sorted(history.receipted - history.done)

@@ -43,7 +43,7 @@ async def leave(client: Client) -> None:
 async def until_same(mesh: MeshRig) -> None:
     """Every node has all that any has, and nobody is attached any more."""
     nodes = list(mesh.nodes.values())
-    await eventually(lambda: not any(node.broker.durables.attached for node in nodes))
+    await eventually(lambda: not any(node.broker.durable_subscriptions.attached for node in nodes))
     await eventually(lambda: all(node.durable_vector() == nodes[0].durable_vector() for node in nodes))
 
 
@@ -90,13 +90,15 @@ async def test_who_comes_last_on_any_node_has_the_name(autojump_clock: MockClock
 
 async def until_attached(mesh: MeshRig, name: str) -> None:
     """Nobody but this node serves the subscription any more."""
-    await eventually(lambda: [n for n, node in mesh.nodes.items() if node.broker.durables.attached] == [name])
+    await eventually(
+        lambda: [n for n, node in mesh.nodes.items() if node.broker.durable_subscriptions.attached] == [name]
+    )
 
 
 async def test_in_a_split_both_go_on_and_then_the_later_one(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         first = await durable(mesh, "b")
-        await eventually(lambda: all(node.broker.durables.by_name for node in mesh.nodes.values()))
+        await eventually(lambda: all(node.broker.durable_subscriptions.by_name for node in mesh.nodes.values()))
         for other in ("a", "c"):
             mesh.cut("b", other)
         second = await durable(mesh, "a")
@@ -176,7 +178,7 @@ async def test_a_deletion_counts_everywhere(autojump_clock: MockClock) -> None:
 async def test_one_that_is_deleted_elsewhere_is_told_so(autojump_clock: MockClock) -> None:
     async with MeshRig().run() as mesh:
         attached = await durable(mesh, "a")
-        await eventually(lambda: bool(mesh.nodes["b"].broker.durables.by_name))
+        await eventually(lambda: bool(mesh.nodes["b"].broker.durable_subscriptions.by_name))
         client = await mesh.connect("b")
         await client.send(f"UNSUBSCRIBE\nid:mail\ndestination:{F}\ndurable:true\nreceipt:u\n\n")
         await client.receipt()

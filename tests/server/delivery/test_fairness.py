@@ -9,15 +9,15 @@ from trio.testing import MockClock
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
-from qmq.server.clients.outbox import Outbox
-from qmq.server.clients.session import READ_BYTES_MAX, Session
+from qmq.server.clients.outbox import ClientOutbox
+from qmq.server.clients.session import READ_BYTES_MAX, ClientSession
 from qmq.server.runtime.sockets import SocketPipe
 from tests.server.rig import Rig, eventually
 
 
-class EndlessOutbox(Outbox):
+class EndlessOutbox(ClientOutbox):
     """Whatever is put is with the kernel at once, as over loopback to a quick reader."""
 
     def put(self, data: bytes) -> None:
@@ -30,7 +30,7 @@ async def test_a_long_memory_queue_is_drained_in_steps_that_let_others_in(autoju
         await rig.connect()
         (session,) = node.sessions.values()
         session.outbox = EndlessOutbox(session.outbox._pipe, session.outbox._start)
-        envelope = Envelope("/queue/q", Kind.QUEUE, b"", durable=False)
+        envelope = Envelope("/queue/q", DestinationKind.QUEUE, b"", durable=False)
         out = Outcome()
         for _ in range(20_000):
             node.broker.send(envelope, b"x", 0, out)
@@ -147,8 +147,8 @@ async def test_a_busy_client_is_read_twice_at_most_while_another_waits_for_its_a
     async with Rig().run() as rig:
         async with trio.open_nursery() as nursery:
             for pipe in [quiet, *[BusyPipe(frame, turns, turns_max) for _ in range(busy)]]:
-                login = rig.alive.door.admit(pipe.peer_address)
-                nursery.start_soon(Session(rig.alive, pipe, rig.settings.stomp[0], login).serve)
+                login = rig.alive.admission.admit(pipe.peer_address)
+                nursery.start_soon(ClientSession(rig.alive, pipe, rig.settings.stomp[0], login).serve)
 
     assert len(quiet.waits) > 5
     assert max(quiet.waits) <= 2 * busy

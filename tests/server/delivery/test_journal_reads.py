@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from qmq.dots import Origin
 from qmq.storage.format.batch import batch_records, read_head
-from qmq.storage.repair.range_snapshot import Rest, rest_batch
+from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 
 JOURNAL = "/system/journal"
@@ -78,7 +78,7 @@ async def test_the_picture_tells_where_rests_end_before_and_after_a_restart(auto
     rig, lost = Rig(), Origin("lost", 7)
     async with rig.run():
         journal = rig.alive.store.journal
-        await trio.to_thread.run_sync(journal.append, [rest_batch(lost, 0, Rest(20, 0, 0, []))])
+        await trio.to_thread.run_sync(journal.append, [snapshot_batch(lost, 0, RangeSnapshot(20, 0, 0, []))])
         client = await rig.connect()
 
         await client.send(subscribe(JOURNAL, **{"qmq-until": ""}))
@@ -138,9 +138,9 @@ async def test_what_is_written_and_not_told_yet_is_waited_for(
     async with Rig().run() as rig:
         client, reader = await rig.connect(), await rig.connect()
         await publish(client, "one")
-        told = rig.alive.commits.told_end
+        told = rig.alive.commits.committed_end
         await publish(client, "two")
-        monkeypatch.setattr(rig.alive.journal_reads, "_desk", _Behind(rig.alive, told))
+        monkeypatch.setattr(rig.alive.journal_reads, "_context", _Behind(rig.alive, told))
 
         await reader.send(subscribe(JOURNAL, **{"qmq-until": f"{rig.alive.origin}=3"}))
 
@@ -155,8 +155,8 @@ class _Behind:
         self._node = node
         self._told: int | None = told
 
-    def told_end(self) -> int:
-        return self._node.told_end() if self._told is None else self._told
+    def committed_end(self) -> int:
+        return self._node.committed_end() if self._told is None else self._told
 
     async def journal_grew(self, position: int) -> None:
         self._told = None

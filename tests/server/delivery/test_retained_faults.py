@@ -30,9 +30,9 @@ async def listen(client: Client, heard: dict[str, list[str]]) -> None:
 @pytest.mark.parametrize("seed", [*range(8), 24])
 async def test_everyone_ends_with_what_was_written_last(seed: int, autojump_clock: MockClock) -> None:
     """With an even seed the last cut stays, and what crosses it goes through the third node."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     async with MeshRig(*NAMES).run() as mesh, trio.open_nursery() as nursery:
-        mesh.fabric.chance.seed(seed)
+        mesh.fabric.rng.seed(seed)
         writers = {name: await mesh.connect(name) for name in NAMES}
         heard: dict[str, dict[str, list[str]]] = {name: {} for name in NAMES}
         for name in NAMES:
@@ -41,12 +41,12 @@ async def test_everyone_ends_with_what_was_written_last(seed: int, autojump_cloc
             await listener.receipt()
             nursery.start_soon(listen, listener, heard[name])
         written: dict[str, str] = {}
-        owners = {f"/topic/t{number}": chance.choice(NAMES) for number in range(TOPICS)}
+        owners = {f"/topic/t{number}": rng.choice(NAMES) for number in range(TOPICS)}
         cuts: set[tuple[str, str]] = set()
 
         for number in range(STEPS):
-            one, other = sorted(chance.sample(NAMES, 2))
-            action = chance.random()
+            one, other = sorted(rng.sample(NAMES, 2))
+            action = rng.random()
             if action < 0.1 and not cuts:
                 cuts.add((one, other))
                 mesh.cut(one, other)
@@ -55,9 +55,9 @@ async def test_everyone_ends_with_what_was_written_last(seed: int, autojump_cloc
             elif action < 0.17:
                 mesh.fabric.break_between(host_of(NAMES.index(one)), host_of(NAMES.index(other)))
             elif action < 0.5:
-                await trio.sleep(chance.uniform(0, 6))
-            for topic in chance.sample(sorted(owners), 3):
-                body = "" if chance.random() < 0.15 else f"{number}"
+                await trio.sleep(rng.uniform(0, 6))
+            for topic in rng.sample(sorted(owners), 3):
+                body = "" if rng.random() < 0.15 else f"{number}"
                 await write(writers[owners[topic]], topic, body)
                 written[topic] = body
 

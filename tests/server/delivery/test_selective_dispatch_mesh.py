@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from qmq.broker.queues.selective.dispatcher import Picking
+from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, send, subscribe
 
@@ -36,8 +36,8 @@ async def ack(client: Client, count: int) -> list[bytes]:
     return bodies
 
 
-def picking(rig: MeshRig, name: str) -> Picking:
-    found = rig.nodes[name].broker.queues.by_name[JOBS].picking
+def selective(rig: MeshRig, name: str) -> SelectiveDispatcher:
+    found = rig.nodes[name].broker.queues.by_name[JOBS].selective
     assert found is not None
     return found
 

@@ -6,18 +6,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.broker.consumers.light_subscriptions import Hearer
-from qmq.broker.consumers.outcome import TURN_TOIL, Outcome
+from qmq.broker.consumers.light_subscriptions import Subscriber
+from qmq.broker.consumers.outcome import TURN_COST, Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import Selector, compile_selector
 from qmq.dots import Origin
 from qmq.errors import Refused
-from qmq.server.delivery.selector_evaluation import Selecting
+from qmq.server.delivery.selector_evaluation import SelectorEvaluation
 from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
 
-TURN_MOST = 2 * TURN_TOIL + 2_000
+TURN_MOST = 2 * TURN_COST + 2_000
 """One turn may decide for a client, which selects up to TURN_TOIL, or follow a group of commits up to twice that."""
 
 
@@ -46,7 +46,7 @@ class Toil(trio.abc.Instrument):
 
 
 @pytest.fixture
-def toil(monkeypatch: pytest.MonkeyPatch) -> Toil:
+def selector_cost(monkeypatch: pytest.MonkeyPatch) -> Toil:
     """Counts from the beginning of the test on; the test adds it to the loop."""
     return Toil(monkeypatch)
 
@@ -85,20 +85,20 @@ async def in_a_transaction(sender: Client) -> None:
 
 @pytest.mark.parametrize("sends", [one_by_one, all_at_once, in_a_transaction])
 async def test_topic_messages_are_selected_in_slices_and_come_in_order(
-    toil: Toil, sends: Sends, autojump_clock: MockClock
+    selector_cost: Toil, sends: Sends, autojump_clock: MockClock
 ) -> None:
     async with Rig().run() as rig:
         clients = await picky_clients(rig, "/topic/t")
         sender = await rig.connect()
-        trio.lowlevel.add_instrument(toil)
+        trio.lowlevel.add_instrument(selector_cost)
 
         await sends(sender)
 
         for client in clients:
             assert await client.messages(5) == [b"0", b"1", b"2", b"3", b"4"]
         await nothing_more(sender)
-        assert toil.asked >= 5 * 19
-        assert toil.most <= TURN_MOST
+        assert selector_cost.asked >= 5 * 19
+        assert selector_cost.most <= TURN_MOST
 
 
 class Stub:
@@ -115,31 +115,33 @@ class Stub:
 
 
 class Told:
-    """`Selecting` with sessions that note what they are told; nothing waits for a socket."""
+    """`SelectorEvaluation` with sessions that note what they are told; nothing waits for a socket."""
 
     def __init__(self, sessions: int) -> None:
         self.sessions = {number: Stub(number) for number in range(1, sessions + 1)}
         self.told: list[tuple[int, bytes]] = []
         self.tasks: list[Callable[[], object]] = []
-        self.selecting = Selecting(self.sessions, self._tell, lambda: None, self.tasks.append)  # type: ignore[arg-type]
-        self.hearers: tuple[Subscription, ...] = ()
+        self.selecting = SelectorEvaluation(self.sessions, self._tell, lambda: None, self.tasks.append)  # type: ignore[arg-type]
+        self.subscribers: tuple[Subscription, ...] = ()
 
     def subscribe(self, session: int, selector: str | None) -> Subscription:
         found = Subscription(session, "0", "/topic/t", Ack.AUTO, 0, b"")
         found.selector = None if selector is None else compile_selector(selector)
-        self.hearers += (found,)
+        self.subscribers += (found,)
         return found
 
     def send(self, *bodies: bytes, asker: int = 99, to: tuple[Subscription, ...] = ()) -> None:
         """Each in an envelope of its own, all in one Outcome."""
         out = Outcome(asker)
         for body in bodies:
-            envelope = Envelope("/topic/t", Kind.TOPIC, b"want:yes\n", False)
-            out.publish_topic(to or self.hearers, Message(envelope, body, Origin("a", 1), -1, 0))
+            envelope = Envelope("/topic/t", DestinationKind.TOPIC, b"want:yes\n", False)
+            out.publish_topic(to or self.subscribers, Message(envelope, body, Origin("a", 1), -1, 0))
         self.selecting.tell(out)
 
-    def _tell(self, hearers: tuple[Hearer, ...], messages: list[Message], mark: bytes, asked: Selector | None) -> None:
-        self.told += [(hearer.session, message.body) for hearer in hearers for message in messages]
+    def _tell(
+        self, subscribers: tuple[Subscriber, ...], messages: list[Message], mark: bytes, asked: Selector | None
+    ) -> None:
+        self.told += [(subscriber.session, message.body) for subscriber in subscribers for message in messages]
 
     async def rest(self) -> None:
         """Tell what waits."""
@@ -176,7 +178,7 @@ async def test_plain_subscriber_is_told_at_once_and_costly_ones_by_turns() -> No
 async def test_session_that_waits_hears_its_plain_topics_in_order_too() -> None:
     rig = told_by_many()
     plain = (rig.subscribe(40, None), rig.subscribe(1, None))
-    rig.send(b"1", to=rig.hearers[:-2])
+    rig.send(b"1", to=rig.subscribers[:-2])
 
     rig.send(b"2", to=plain, asker=98)
 
@@ -185,18 +187,18 @@ async def test_session_that_waits_hears_its_plain_topics_in_order_too() -> None:
     assert rig.heard(40) == [b"1", b"2"]
 
 
-async def test_long_run_for_one_costly_subscription_is_told_in_order(toil: Toil) -> None:
+async def test_long_run_for_one_costly_subscription_is_told_in_order(selector_cost: Toil) -> None:
     rig = Told(1)
     rig.subscribe(1, f"{costly(0)} OR want = 'yes'")
     bodies = [b"%d" % number for number in range(200)]
-    trio.lowlevel.add_instrument(toil)
+    trio.lowlevel.add_instrument(selector_cost)
 
     rig.send(*bodies)
     rig.send(b"last", asker=98)
     await rig.rest()
 
     assert rig.heard(1) == [*bodies, b"last"]
-    assert toil.most <= TURN_MOST
+    assert selector_cost.most <= TURN_MOST
 
 
 async def test_sessions_take_turns_so_that_one_costly_client_delays_itself() -> None:
@@ -204,7 +206,7 @@ async def test_sessions_take_turns_so_that_one_costly_client_delays_itself() -> 
     for number in range(100):
         rig.subscribe(1, f"{costly(number)} OR want = 'yes'")
     cheap = rig.subscribe(2, "want = 'yes'")
-    rig.send(b"1", to=rig.hearers[:-1])
+    rig.send(b"1", to=rig.subscribers[:-1])
 
     rig.send(b"2", b"3", to=(cheap,), asker=98)
 
@@ -217,9 +219,9 @@ async def test_sessions_take_turns_so_that_one_costly_client_delays_itself() -> 
 async def test_asker_waits_for_what_it_set_off_and_for_nothing_else(autojump_clock: MockClock) -> None:
     rig = told_by_many()
     done: list[str] = []
-    rig.selecting.once_told(99, lambda: done.append("nothing yet"))
+    rig.selecting.after_delivery(99, lambda: done.append("nothing yet"))
     rig.send(b"1", asker=99)
-    rig.selecting.once_told(99, lambda: done.append("all"))
+    rig.selecting.after_delivery(99, lambda: done.append("all"))
     with trio.fail_after(1):
         await rig.selecting.told(98)
 
@@ -231,18 +233,18 @@ async def test_asker_waits_for_what_it_set_off_and_for_nothing_else(autojump_clo
     assert done == ["nothing yet", "all"]
 
 
-async def test_subscriber_that_left_is_selected_for_no_more(toil: Toil) -> None:
+async def test_subscriber_that_left_is_selected_for_no_more(selector_cost: Toil) -> None:
     rig = told_by_many()
     rig.send(b"1")
-    asked = toil.asked
+    asked = selector_cost.asked
 
     rig.sessions[40].finishing = True
     del rig.sessions[39]
-    for hearer in rig.hearers[:-4]:
-        hearer.closed = True
+    for subscriber in rig.subscribers[:-4]:
+        subscriber.closed = True
     await rig.rest()
 
-    assert toil.asked == asked and not rig.selecting.behind
+    assert selector_cost.asked == asked and not rig.selecting.behind
     assert not rig.selecting._asked
 
 
@@ -265,7 +267,7 @@ async def test_sender_is_not_read_before_what_it_set_off_is_told(autojump_clock:
         await sender.send(send("/topic/none", "", "next"))
         await sender.receipt()
 
-        assert not rig.alive.teller.selecting.behind
+        assert not rig.alive.dispatcher.selecting.behind
         assert [await client.messages(1) for client in clients] == [[b"1"]] * 20
 
 
@@ -274,7 +276,7 @@ async def test_connection_that_set_much_off_and_left_keeps_its_place_until_that_
 ) -> None:
     async with Rig(limits={"connections_max": 1}).run() as rig:
         waiting: list[Callable[[], None]] = []
-        monkeypatch.setattr(rig.alive.teller.selecting, "once_told", lambda session, do: waiting.append(do))
+        monkeypatch.setattr(rig.alive.dispatcher.selecting, "after_delivery", lambda session, do: waiting.append(do))
         sender = await rig.connect()
 
         sender.pipe.close()
@@ -287,13 +289,13 @@ async def test_connection_that_set_much_off_and_left_keeps_its_place_until_that_
 
 
 async def test_live_followers_of_a_fanout_read_the_log_when_selecting_costs_much(
-    toil: Toil, autojump_clock: MockClock
+    selector_cost: Toil, autojump_clock: MockClock
 ) -> None:
     async with Rig().run() as rig:
         clients = await picky_clients(rig, "/fanout/f", x_stream_offset="next")
         sender = await rig.connect()
         await nothing_more(sender)
-        trio.lowlevel.add_instrument(toil)
+        trio.lowlevel.add_instrument(selector_cost)
 
         for number in range(3):
             await sender.send(send("/fanout/f", str(number), str(number), want="yes"))
@@ -301,19 +303,19 @@ async def test_live_followers_of_a_fanout_read_the_log_when_selecting_costs_much
 
         for client in clients:
             assert await client.messages(3) == [b"0", b"1", b"2"]
-        assert toil.most <= TURN_MOST
+        assert selector_cost.most <= TURN_MOST
         await eventually(lambda: rig.alive.followers.live == 100)
         for client in clients:
             await nothing_more(client)
 
 
-async def test_past_of_a_fanout_is_selected_in_slices(toil: Toil, autojump_clock: MockClock) -> None:
+async def test_past_of_a_fanout_is_selected_in_slices(selector_cost: Toil, autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         sender = await rig.connect()
         for number in range(200):
             await sender.send(send("/fanout/f", str(number), want="yes", number=str(number)))
         await nothing_more(sender)
-        trio.lowlevel.add_instrument(toil)
+        trio.lowlevel.add_instrument(selector_cost)
 
         [plain] = await picky_clients(rig, "/fanout/f", clients=1, selectors=1)
         [durable] = await picky_clients(
@@ -322,32 +324,32 @@ async def test_past_of_a_fanout_is_selected_in_slices(toil: Toil, autojump_clock
 
         assert len(await plain.messages(200)) == 200
         assert len(await durable.messages(200)) == 200
-        assert toil.most <= TURN_MOST
+        assert selector_cost.most <= TURN_MOST
 
 
-async def test_last_values_are_selected_in_slices(toil: Toil, autojump_clock: MockClock) -> None:
+async def test_last_values_are_selected_in_slices(selector_cost: Toil, autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         sender = await rig.connect()
         for number in range(200):
             await sender.send(send(f"/topic/t.{number}", str(number), want="yes", retain="set"))
         await nothing_more(sender)
-        trio.lowlevel.add_instrument(toil)
+        trio.lowlevel.add_instrument(selector_cost)
 
         [client] = await picky_clients(rig, "/topic/t.*", clients=1, selectors=1)
 
         assert len(await client.messages(200)) == 200
-        assert toil.most <= TURN_MOST
+        assert selector_cost.most <= TURN_MOST
 
 
-async def test_queue_is_browsed_in_slices(toil: Toil, autojump_clock: MockClock) -> None:
+async def test_queue_is_browsed_in_slices(selector_cost: Toil, autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         sender = await rig.connect()
         for number in range(200):
             await sender.send(send("/queue/q", str(number), want="yes", number=str(number)))
         await nothing_more(sender)
-        trio.lowlevel.add_instrument(toil)
+        trio.lowlevel.add_instrument(selector_cost)
 
         [client] = await picky_clients(rig, "/queue/q", clients=1, selectors=1, browser="true")
 
         assert len(await client.messages(200)) == 200
-        assert toil.most <= TURN_MOST
+        assert selector_cost.most <= TURN_MOST

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import DiskFull
 from qmq.members import Retirement
-from qmq.server.membership.adopt_queues import LOOK_SECONDS, answer_holding
+from qmq.server.membership.adopt_queues import POLL_SECONDS, answer_holding
 from qmq.server.node import Node
 from tests.server.membership.test_decommission import knows_retired, retire
 from tests.server.membership.test_members import all_count
@@ -90,7 +90,7 @@ async def test_what_has_expired_meanwhile_is_not_adopted_into_a_new_life(autojum
         await left_by_c(mesh, 1, ttl="20000")
         await trio.sleep(30)
         await retire(await mesh.connect("a"), "c")
-        await eventually(lambda: mesh.nodes["a"].adopting.adopted == 1)
+        await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted == 1)
         worker = await mesh.connect("b")
 
         await worker.send(subscribe(JOBS))
@@ -116,12 +116,12 @@ async def test_a_message_that_a_consumer_still_has_is_left_to_it(autojump_clock:
         await mesh.stop("c")
 
         await retire(await mesh.connect("a"), "c")
-        await eventually(lambda: mesh.nodes["a"].adopting.adopted == 1)
+        await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted == 1)
         await worker.send(f"ACK\nid:{held.head.headers['ack']}\nreceipt:acked\n\n")
 
         assert (await worker.next("MESSAGE")).body == b"waits"
         await trio.sleep(60)
-        assert mesh.nodes["a"].adopting.adopted == 1
+        assert mesh.nodes["a"].queue_adoption.adopted == 1
         await nothing_more(worker)
 
 
@@ -139,7 +139,7 @@ async def test_a_consumer_that_has_a_message_in_memory_only_keeps_nothing_from_b
         await left_by_c(mesh, 1)
         await retire(await mesh.connect("a"), "c")
 
-        await eventually(lambda: mesh.nodes["a"].adopting.adopted == 1)
+        await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted == 1)
 
 
 async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_here(autojump_clock: MockClock) -> None:
@@ -158,17 +158,17 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         await eventually(lambda: not b.broker.lending.borrowed_from("c"))
         await mesh.kill("c")
         del mesh.nodes["c"]
-        run_blocking, go_on = b.world.run_blocking, trio.Event()
+        run_blocking, go_on = b.environment.run_blocking, trio.Event()
 
         async def seek_late(call: Any) -> Any:
             if getattr(getattr(call, "func", None), "__name__", "") == "_seek":
                 await go_on.wait()
             return await run_blocking(call)
 
-        b.world.run_blocking = seek_late  # type: ignore[method-assign]
+        b.environment.run_blocking = seek_late  # type: ignore[method-assign]
         mesh.heal("a", "b")
         await eventually(lambda: mesh.link("a", "b") in ("up", "caught-up"))
-        await mesh.nodes["a"].retiring.retire("c", force=False)
+        await mesh.nodes["a"].decommission.retire("c", force=False)
 
         again = await mesh.connect("a")
         await again.send(subscribe(JOBS, id="again"))
@@ -184,7 +184,7 @@ async def test_who_is_the_adopter_no_more_leaves_everything_to_the_one_that_is(
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 3)
         a, b = mesh.nodes["a"], mesh.nodes["b"]
-        ask = b.asking.ask
+        ask = b.peer_rpc.ask
 
         async def overtaken(question: bytes, *rest: Any) -> Any:
             answers = await ask(question, *rest)
@@ -193,12 +193,12 @@ async def test_who_is_the_adopter_no_more_leaves_everything_to_the_one_that_is(
                     node.members.retired(Retirement(node="c", adopter="a", sealed={}))
             return answers
 
-        monkeypatch.setattr(b.asking, "ask", overtaken)
+        monkeypatch.setattr(b.peer_rpc, "ask", overtaken)
         await retire(await mesh.connect("b"), "c")
-        await eventually(lambda: a.adopting.adopted == 3)
+        await eventually(lambda: a.queue_adoption.adopted == 3)
         await trio.sleep(20)
 
-        assert b.adopting.adopted == 0
+        assert b.queue_adoption.adopted == 0
 
 
 async def test_who_would_adopt_itself_does_not_say_what_is_held(autojump_clock: MockClock) -> None:
@@ -231,10 +231,10 @@ async def test_a_learner_does_not_vouch_for_what_is_settled(autojump_clock: Mock
         mesh.heal("a", "b")
         await eventually(lambda: mesh.link("a", "b") == mesh.link("b", "a") == "caught-up")
 
-        await mesh.nodes["a"].retiring.retire("c", force=False)
+        await mesh.nodes["a"].decommission.retire("c", force=False)
         await trio.sleep(120)
 
-        assert mesh.nodes["a"].adopting.adopted == 0
+        assert mesh.nodes["a"].queue_adoption.adopted == 0
 
 
 async def test_what_a_retired_node_left_is_adopted_while_others_are_busy(autojump_clock: MockClock) -> None:
@@ -252,7 +252,7 @@ async def test_what_a_retired_node_left_is_adopted_while_others_are_busy(autojum
         await retire(await mesh.connect("a"), "c")
 
         with trio.fail_after(60):
-            await eventually(lambda: mesh.nodes["a"].adopting.adopted == 2)
+            await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted == 2)
         nursery.cancel_scope.cancel()
 
 
@@ -279,7 +279,7 @@ async def test_an_adopter_that_dies_in_the_midst_goes_on_where_it_was(autojump_c
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 20)
         await retire(await mesh.connect("a"), "c")
-        await eventually(lambda: mesh.nodes["a"].adopting.adopted > 0)
+        await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted > 0)
 
         await mesh.stop("a")
         await mesh.start("a")
@@ -308,7 +308,7 @@ async def test_what_is_settled_is_not_adopted_while_no_checkpoint_finds_room(aut
         await retire(await mesh.connect("a"), "c")
         await trio.sleep(60)
 
-        assert a.adopting.adopted == 0
+        assert a.queue_adoption.adopted == 0
 
 
 async def test_an_adopter_that_starts_anew_adopts_although_nothing_else_happens(autojump_clock: MockClock) -> None:
@@ -323,11 +323,11 @@ async def test_an_adopter_that_starts_anew_adopts_although_nothing_else_happens(
         await retire(await mesh.connect("a"), "c")
         await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
         await mesh.stop("a")
-        assert before.adopting.adopted == 0
+        assert before.queue_adoption.adopted == 0
 
         after = await mesh.start("a")
 
-        await eventually(lambda: after.adopting.adopted == 5)
+        await eventually(lambda: after.queue_adoption.adopted == 5)
 
 
 async def test_what_an_adopter_left_undone_when_it_was_retired_itself_is_adopted(autojump_clock: MockClock) -> None:
@@ -351,21 +351,21 @@ async def test_nothing_is_adopted_twice_while_no_checkpoint_finds_room(
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 5)
-        checkpoints, adopting = mesh.nodes["a"].checkpoints, mesh.nodes["a"].adopting
+        checkpoints, queue_adoption = mesh.nodes["a"].checkpoints, mesh.nodes["a"].queue_adoption
         bring_up = checkpoints.bring_up
 
         async def no_room_later() -> None:
-            if adopting.adopted:
+            if queue_adoption.adopted:
                 await trio.lowlevel.checkpoint()
             else:
                 await bring_up()
 
         monkeypatch.setattr(checkpoints, "bring_up", no_room_later)
         await retire(await mesh.connect("a"), "c")
-        await eventually(lambda: adopting.adopted == 5)
+        await eventually(lambda: queue_adoption.adopted == 5)
         await trio.sleep(20)
 
-        assert adopting.adopted == 5
+        assert queue_adoption.adopted == 5
 
 
 async def test_an_adopter_that_has_adopted_everything_makes_no_more_checkpoints_than_others(
@@ -375,14 +375,14 @@ async def test_an_adopter_that_has_adopted_everything_makes_no_more_checkpoints_
         await left_by_c(mesh, 1)
         client, a = await mesh.connect("a"), mesh.nodes["a"]
         await retire(client, "c")
-        await eventually(lambda: a.adopting.adopted == 1)
+        await eventually(lambda: a.queue_adoption.adopted == 1)
         await a.checkpoints.checkpoint()
         count = a.checkpoints.count
 
         for number in range(10):
             await client.send(send("/queue/other", "x", f"r{number}"))
             await client.receipt()
-            await trio.sleep(LOOK_SECONDS)
+            await trio.sleep(POLL_SECONDS)
 
         assert a.checkpoints.count == count
 
@@ -414,16 +414,16 @@ async def test_nodes_of_an_earlier_version_name_what_is_in_memory_only(
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 1)
         a = mesh.nodes["a"]
-        ask = a.asking.ask
+        ask = a.peer_rpc.ask
 
         async def earlier(question: bytes, *rest: Any) -> Any:
             answers = await ask(question, *rest)
             return dict.fromkeys(answers, b'{"holds": [[1, -1]]}') if b"holds" in question else answers
 
-        monkeypatch.setattr(a.asking, "ask", earlier)
+        monkeypatch.setattr(a.peer_rpc, "ask", earlier)
         await retire(await mesh.connect("a"), "c")
 
-        await eventually(lambda: a.adopting.adopted == 1)
+        await eventually(lambda: a.queue_adoption.adopted == 1)
 
 
 @pytest.mark.parametrize(
@@ -446,19 +446,19 @@ async def test_who_answers_with_nonsense_is_asked_again(
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 1)
         a = mesh.nodes["a"]
-        ask = a.asking.ask
+        ask = a.peer_rpc.ask
 
         async def nonsense(question: bytes, *rest: Any) -> Any:
             answers = await ask(question, *rest)
             return dict.fromkeys(answers, answer) if b"holds" in question else answers
 
-        monkeypatch.setattr(a.asking, "ask", nonsense)
+        monkeypatch.setattr(a.peer_rpc, "ask", nonsense)
         await retire(await mesh.connect("a"), "c")
         await trio.sleep(20)
-        assert a.adopting.adopted == 0
-        monkeypatch.setattr(a.asking, "ask", ask)
+        assert a.queue_adoption.adopted == 0
+        monkeypatch.setattr(a.peer_rpc, "ask", ask)
 
-        await eventually(lambda: a.adopting.adopted == 1)
+        await eventually(lambda: a.queue_adoption.adopted == 1)
 
 
 async def test_held_messages_are_named_by_their_dots(autojump_clock: MockClock) -> None:
@@ -479,7 +479,7 @@ async def test_when_the_last_message_is_settled_the_mesh_forgets_the_retired_nod
         origin = mesh.nodes["c"].origin
         await left_by_c(mesh, 2)
         await retire(await mesh.connect("b"), "c")
-        await eventually(lambda: mesh.nodes["b"].adopting.adopted == 2)
+        await eventually(lambda: mesh.nodes["b"].queue_adoption.adopted == 2)
         await eventually(lambda: knows_retired(mesh.nodes["a"], "c", "b"))
 
         await age(mesh)

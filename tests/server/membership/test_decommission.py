@@ -16,7 +16,7 @@ from qmq.server.admin.status import status_of
 from qmq.server.membership.decommission import linked
 from qmq.server.node import Node
 from qmq.storage.catalog.facts import RETIRED
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 from tests.server.membership.test_members import all_count, codes
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, send, subscribe
@@ -75,7 +75,7 @@ async def test_what_was_heard_of_without_a_record_is_remembered_too(autojump_clo
             await mesh.stop(name)
         a = mesh.nodes["a"]
         gone = Retirement(node="c", adopter="b", sealed={})
-        a.standing_came("b", replace(a.membership.standing, retired=(gone,)))
+        a.membership_received("b", replace(a.membership.standing, retired=(gone,)))
         await eventually(lambda: RETIRED + "c" in a.store.catalog.facts())
 
         await mesh.stop("a")
@@ -138,14 +138,14 @@ async def test_the_word_of_one_peer_ends_no_running_node(autojump_clock: MockClo
         lie = (Retirement(node="b", adopter="a"), Retirement(node="c", adopter="a"))
 
         for victim in (b, c):
-            victim.standing_came("a", replace(a.membership.standing, retired=lie))
+            victim.membership_received("a", replace(a.membership.standing, retired=lie))
         await trio.sleep(60)
 
         assert not b.ended.is_set()
         assert not c.ended.is_set()
         assert b.membership.members == c.membership.members == {"a", "b", "c"}
         assert "retirement-unconfirmed" in codes(b)
-        b.standing_came("a", a.membership.standing)
+        b.membership_received("a", a.membership.standing)
         assert codes(b) == []
 
 
@@ -154,12 +154,12 @@ async def test_a_record_of_one_peer_ends_no_running_node(autojump_clock: MockClo
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
         a, c = mesh.nodes["a"], mesh.nodes["c"]
-        now_us = a.world.now_us()
+        now_us = a.environment.now_us()
         out = Outcome(now_us=now_us)
         body = msgpack.packb({"node": "c", "adopter": "a", "sealed": {}})
-        a.broker.note_fact(cast("Kind", 9), body, now_us, out)
+        a.broker.note_fact(cast("RecordKind", 9), body, now_us, out)
         a.submit(out)
-        await a.all_told()
+        await a.flushed()
 
         await eventually(lambda: c.durable_vector()[a.origin] == a.durable_vector()[a.origin])
         await trio.sleep(10)
@@ -173,7 +173,7 @@ async def test_the_word_of_one_peer_does_not_retire_a_node_that_restarts(autojum
         await eventually(lambda: all_count(mesh))
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         await mesh.stop("c")
-        b.standing_came("a", replace(a.membership.standing, retired=(Retirement(node="c", adopter="a"),)))
+        b.membership_received("a", replace(a.membership.standing, retired=(Retirement(node="c", adopter="a"),)))
         await trio.sleep(2)
 
         c = await mesh.start("c")

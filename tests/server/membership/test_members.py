@@ -14,7 +14,7 @@ from qmq.server.admin.status import status_of
 from qmq.server.node import Node
 from qmq.storage.catalog.facts import LEARNER
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StorageSettings as StoreSettings
+from qmq.storage.format.interfaces import StoreSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.mesh_rig import CLIENT_PORT, MeshRig, isolate
 from tests.server.rig import eventually, send, subscribe
@@ -209,6 +209,6 @@ def clone_of(mesh: MeshRig, name: str, host: str) -> Node:
     )
     listener = ListenerSettings(address=Address(host, CLIENT_PORT))
     settings = mesh.settings(name).model_copy(update={"stomp": (listener,)})
-    world = SimulatedWorld(mesh.fabric.network(host), disk, random.Random("a clone"), 0, 0.002)
+    environment = SimulatedWorld(mesh.fabric.network(host), disk, random.Random("a clone"), 0, 0.002)
     store = open_memory_store(disk, node=name, settings=StoreSettings(times_of=times_of))
-    return Node(settings, peers, store, world.world)
+    return Node(settings, peers, store, environment.environment)

@@ -48,7 +48,7 @@ async def test_who_served_a_node_until_it_was_retired_hands_out_nothing_that_the
         held = [await holder.next("MESSAGE") for holder in holders]
 
         assert (await retire(await rig.connect(adopter), "a"))["adopter"] == adopter
-        await eventually(lambda: rig.nodes[adopter].adopting.adopted == 2)
+        await eventually(lambda: rig.nodes[adopter].queue_adoption.adopted == 2)
         for holder, message in zip(holders, held, strict=True):
             await finish(holder, message.head.headers["ack"])
         rest: list[str] = []

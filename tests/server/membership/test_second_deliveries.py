@@ -3,7 +3,7 @@
 import pytest
 from trio.testing import MockClock
 
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Envelope, Message
 from qmq.broker.queues.paging import pager
 from qmq.broker.queues.priority_level import is_spare
@@ -163,7 +163,7 @@ def test_what_may_have_been_seen_leaves_memory_as_other_messages_do() -> None:
     origin = Origin("a", 1)
     spare = {}
     for attempts in (0, MAYBE_SEEN, SEEN, 1):
-        message = Message(Envelope(JOBS, Kind.QUEUE, b"", True), b"x", origin, 1, 0)
+        message = Message(Envelope(JOBS, DestinationKind.QUEUE, b"", True), b"x", origin, 1, 0)
         message.attempts = attempts
         spare[attempts] = is_spare(message, {origin: 1}, False)
 

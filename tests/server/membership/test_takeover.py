@@ -16,7 +16,7 @@ from qmq.broker.takeover.ownership import Bid, Term
 from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused
-from qmq.replication.links.outbox import Outbox, encode_send
+from qmq.replication.links.outbox import LinkOutbox, encode_send
 from qmq.replication.protocol.takeover_frames import Holds, Release, Vote
 from qmq.server.membership.takeover import Campaign
 from qmq.server.node import Node
@@ -64,7 +64,7 @@ async def silence(client: Client, seconds: float) -> None:
 
 
 def serves(rig: MeshRig, name: str) -> set[str]:
-    return rig.nodes[name].broker.queues.handover.serves
+    return rig.nodes[name].broker.queues.handoff.serves
 
 
 async def everywhere(rig: MeshRig) -> None:
@@ -126,7 +126,7 @@ def hand_out(rig: MeshRig, owner: str) -> set[str]:
     found: set[str] = set()
     for name, node in rig.nodes.items():
         rules, queues = node.takeover.rules, node.broker.queues
-        if owner in queues.handover.serves and not queues.held and rules.leads(owner, node.world.boot_seconds()):
+        if owner in queues.handoff.serves and not queues.held and rules.leads(owner, node.environment.boot_seconds()):
             found.add(name)
     return found
 
@@ -246,7 +246,7 @@ async def test_a_shortened_time_of_takeovers_holds_once_the_longer_one_is_over(a
 async def test_what_is_lent_is_handed_out_by_the_shortest_time_that_its_server_knows(autojump_clock: MockClock) -> None:
     async with three().run() as rig:
         takeover = rig.nodes["c"].takeover
-        echo_us = round((rig.nodes["c"].world.boot_seconds() - 1.0) * 1e6)
+        echo_us = round((rig.nodes["c"].environment.boot_seconds() - 1.0) * 1e6)
 
         assert takeover.may_borrow("a", {}, echo_us, 10_000, {"a"}) == {"a": True}
         assert takeover.may_borrow("a", {}, echo_us, 2_000, {"a"}) == {"a": False}
@@ -352,7 +352,7 @@ async def test_what_this_node_has_forgotten_is_not_waited_for_although_a_voter_n
         await everywhere(rig)
         dead = Origin("c", 1)
         for name in ("a", "b"):
-            rig.nodes[name].sealing.seals.forget([dead])
+            rig.nodes[name].incarnation_gc.seals.forget([dead])
         voter = rig.nodes["c"]
         durable = voter.durable_vector
         voter.durable_vector = lambda: {**durable(), dead: 5}  # type: ignore[method-assign]
@@ -391,15 +391,15 @@ async def test_what_is_released_in_the_midst_of_a_campaign_is_not_handed_out_aga
         begun = Campaign(Bid("a", 7, "a"), trio.current_time() + AFTER, confirms=False, released=None)
         a.takeover._campaigns["a"] = begun
 
-        out = Outcome(now_us=a.world.now_us())
-        way = Outbox(encode_send, bool)
+        out = Outcome(now_us=a.environment.now_us())
+        way = LinkOutbox(encode_send, bool)
         a.takeover.came(b.origin, Release("a", 6, {}, {"c": [lent]}), way, out)
         for voter in (b, c):
             a.takeover.came(voter.origin, Vote("a", 7, {}), way, out)
         a.submit(out)
 
-        lent_elsewhere = a.broker.queues.handover.with_peers("a")
-        await eventually(lambda: "a" not in a.takeover._arrivals)
+        lent_elsewhere = a.broker.queues.handoff.with_peers("a")
+        await eventually(lambda: "a" not in a.takeover._takeover_sync)
         assert lent_elsewhere == {"c": [lent]}
 
 
@@ -517,11 +517,11 @@ async def test_what_is_given_back_while_its_owner_returns_is_not_taken_to_be_els
         a = rig.nodes["a"]
         go_on = hold_checkpoints(a)
         rejoin(rig, "a")
-        handover = a.broker.queues.handover
+        handoff = a.broker.queues.handoff
         # The node that has it says so, and gives it back to the owner, which has not begun yet.
-        await eventually(lambda: bool(handover.held_by("c")) and rig.link("c", "a") == "caught-up")
+        await eventually(lambda: bool(handoff.held_by("c")) and rig.link("c", "a") == "caught-up")
         worker.pipe.close()
-        await eventually(lambda: not handover.held_by("c"))
+        await eventually(lambda: not handoff.held_by("c"))
         assert serves(rig, "a") == set()
         go_on.set()
 
@@ -535,7 +535,7 @@ async def test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_n
     async with three().run() as rig:
         a, b = rig.nodes["a"], rig.nodes["b"]
         workers = [await consumer(rig, "b", prefetch="10") for _ in range(2)]
-        outbox = a.teller.mesh._hub.servings["b"].outbox  # type: ignore[union-attr]
+        outbox = a.dispatcher.mesh._registry.servings["b"].outbox  # type: ignore[union-attr]
         take = outbox.take
 
         def take_no_loans() -> bytes:
@@ -571,8 +571,8 @@ async def test_a_loan_of_the_new_term_is_not_taken_for_one_of_the_term_before(
         workers = [await consumer(rig, "b", prefetch="10") for _ in range(2)]
         rig.cut("b", "c")
         await eventually(lambda: "c" not in b.mesh.aware())  # type: ignore[union-attr]
-        hub = a.mesh._hub
-        for way in (hub.servings["b"], hub.followings["b"]):
+        registry = a.mesh._registry
+        for way in (registry.servings["b"], registry.followings["b"]):
             monkeypatch.setattr(way.outbox, "take", bytes)
         await publish(rig, "a", "one")
         await eventually(lambda: bool(a.broker.lending.lent.get("b")))
@@ -595,9 +595,9 @@ async def test_what_a_peer_has_held_in_another_term_is_not_believed_to_be_with_i
         await publish(rig, "a", "one")
         a, b = rig.nodes["a"], rig.nodes["b"]
         dots = [Dot(origin, sequence) for origin, owned in a.broker.queues.owned.items() for sequence in owned]
-        out = Outcome(now_us=a.world.now_us())
+        out = Outcome(now_us=a.environment.now_us())
 
-        a.takeover.came(b.origin, Holds("a", 7, dots), Outbox(encode_send, bool), out)
+        a.takeover.came(b.origin, Holds("a", 7, dots), LinkOutbox(encode_send, bool), out)
         a.submit(out)
 
         assert await settle(await consumer(rig, "c")) == "one"
@@ -647,7 +647,7 @@ async def test_a_takeover_that_is_given_up_in_the_midst_of_a_checkpoint_leaves_i
             could_not_begin(owner, number)
 
         monkeypatch.setattr(b.store, "checkpoint", slow_checkpoint)
-        monkeypatch.setattr(b.sealing, "checkpoint_done", noted.append)
+        monkeypatch.setattr(b.incarnation_gc, "checkpoint_done", noted.append)
         monkeypatch.setattr(b.takeover, "could_not_begin", note_given_up)
 
         isolate(rig, "a")
@@ -685,16 +685,16 @@ async def test_what_leaves_a_server_that_has_let_go_meanwhile_is_not_taken(autoj
         isolate(rig, "a")
         await eventually(lambda: serves(rig, "b") == {"a", "b"})
         server = rig.nodes["b"]
-        lend, late = server.teller.mesh.lend, []  # type: ignore[union-attr]
+        lend, late = server.dispatcher.mesh.lend, []  # type: ignore[union-attr]
 
         def lend_late(peer: str, messages: list[Message]) -> None:
             if not late and any(message.origin.node == "a" for message in messages):
                 late.append(messages)
-                server.takeover.came(rig.nodes["a"].origin, Release("a", 1), Outbox(encode_send, bool), Outcome())
+                server.takeover.came(rig.nodes["a"].origin, Release("a", 1), LinkOutbox(encode_send, bool), Outcome())
                 assert serves(rig, "b") == {"b"}
             lend(peer, messages)
 
-        server.teller.mesh.lend = lend_late  # type: ignore[union-attr, method-assign]
+        server.dispatcher.mesh.lend = lend_late  # type: ignore[union-attr, method-assign]
         worker = await consumer(rig, "c")
         await eventually(lambda: late)
         rejoin(rig, "a")
@@ -730,7 +730,7 @@ async def test_a_node_without_any_link_hands_out_what_never_left_it_past_what_ma
         await publish(rig, "a", "old")
         await everywhere(rig)
         isolate(rig, "a")
-        await eventually(lambda: rig.nodes["a"].broker.queues.alone.after is not None)
+        await eventually(lambda: rig.nodes["a"].broker.queues.isolated_mode.after is not None)
 
         await publish(rig, "a", "new", "newer", "newest")
         worker = await consumer(rig, "a", prefetch="1")
@@ -830,7 +830,7 @@ async def test_what_was_being_read_of_a_node_that_is_served_no_more_is_not_hande
             rows = read(owner, *question)
             if owner == "a" and not asked:
                 asked.append(owner)
-                node.broker.queues.handover.cede("a", "a")
+                node.broker.queues.handoff.cede("a", "a")
             return rows
 
         node.store.queues.page = page_and_then_the_owner_is_back  # type: ignore[method-assign]
@@ -849,7 +849,7 @@ async def test_a_node_that_lacks_what_others_have_dropped_leaves_a_takeover_to_t
         # It will be stale from its next life on, until somebody has told it what is done; nobody answers.
         rig.nodes["b"].store.catalog.set_facts({UNCHECKED: ""})
         for name in ("a", "c"):
-            rig.nodes[name].repairs.answer = refuse  # type: ignore[method-assign]
+            rig.nodes[name].catch_up.answer = refuse  # type: ignore[method-assign]
         await rig.stop("b")
         await rig.start("b")
         await eventually(lambda: rig.link("b", "c") == rig.link("c", "b") == "caught-up")
@@ -933,4 +933,4 @@ async def test_what_a_durable_subscription_has_in_hand_is_no_queue_message_of_it
         await reader.receipt()
 
         assert [depths(node) for node in rig.nodes.values()] == [{}, {}, {}]
-        assert not any(node.broker.queues.handover.elsewhere for node in rig.nodes.values())
+        assert not any(node.broker.queues.handoff.elsewhere for node in rig.nodes.values())

@@ -202,13 +202,13 @@ async def test_a_duplicate_is_not_receipted_before_its_first_is_on_the_disk(auto
         node = rig.alive
         first, second = await rig.connect(), await rig.connect()
         free = trio.Event()
-        run_blocking = node.world.run_blocking
+        run_blocking = node.environment.run_blocking
 
         async def stuck(call: Any) -> Any:
             await free.wait()
             return await run_blocking(call)
 
-        node.world.run_blocking = stuck  # type: ignore[assignment]
+        node.environment.run_blocking = stuck  # type: ignore[assignment]
         await first.send(send(Q, "1", "r1", dedup_id="x"))
         await eventually(lambda: node.commits.pending_bytes > 0)
         await second.send(send(Q, "1", "r2", dedup_id="x"))
@@ -435,7 +435,7 @@ async def test_a_refused_transaction_teaches_no_ids(autojump_clock: Any) -> None
 async def test_a_question_that_makes_no_sense_is_refused(question: bytes, autojump_clock: Any) -> None:
     async with MeshRig().run() as mesh:
         with pytest.raises(Refused):
-            await mesh.nodes["a"].retries.answer(question)
+            await mesh.nodes["a"].dedup_query.answer(question)
 
 
 async def test_an_answer_that_makes_no_sense_is_no_answer(autojump_clock: Any) -> None:
@@ -445,7 +445,7 @@ async def test_an_answer_that_makes_no_sense_is_no_answer(autojump_clock: Any) -
             await trio.lowlevel.checkpoint()
             return b'[[99,"a",1,1],["x"]]'
 
-        mesh.nodes["a"].retries.answer = nonsense  # type: ignore[method-assign]
+        mesh.nodes["a"].dedup_query.answer = nonsense  # type: ignore[method-assign]
         client = await mesh.connect("b")
         await client.send(again(Q, "1", "r", "x"))
 
@@ -459,7 +459,7 @@ async def test_a_peer_that_has_it_and_whose_record_does_not_come_is_told_in_the_
             await trio.lowlevel.checkpoint()
             return b'[[0,"a",1,1000]]'
 
-        mesh.nodes["a"].retries.answer = far  # type: ignore[method-assign]
+        mesh.nodes["a"].dedup_query.answer = far  # type: ignore[method-assign]
         client = await mesh.connect("b")
         await client.send(again(Q, "1", "r", "x"))
         receipt = await client.next("RECEIPT")
@@ -479,7 +479,7 @@ async def test_a_client_that_leaves_while_peers_are_asked_appends_nothing_and_bl
             await trio.sleep(PATIENCE / 2)
             return {}
 
-        node.asking.ask = never  # type: ignore[method-assign]
+        node.peer_rpc.ask = never  # type: ignore[method-assign]
         client = await mesh.connect("a")
         await client.send(again(Q, "1", "r", "x"))
         await wait_all_tasks_blocked()
@@ -487,7 +487,7 @@ async def test_a_client_that_leaves_while_peers_are_asked_appends_nothing_and_bl
         await trio.sleep(PATIENCE)
 
         assert node.broker.next_sequence == before
-        assert not node.retries._deciding
+        assert not node.dedup_query._deciding
 
 
 @pytest.mark.parametrize("seconds", [25.0, 3.0])
@@ -532,7 +532,7 @@ async def test_a_node_whose_links_have_caught_up_asks_about_first_attempts_no_mo
         rig.sleep_machine("b", 25.0)
         await client.send(send(Q, "1", "r1", dedup_id="x"))
         await receipts(client, 1)
-        assert node.retries.asked == 1
+        assert node.dedup_query.asked == 1
         await trio.sleep(WAKING_SECONDS)
         await client.send(send(Q, "2", "r2", dedup_id="y"))
         await receipts(client, 1)
@@ -540,7 +540,7 @@ async def test_a_node_whose_links_have_caught_up_asks_about_first_attempts_no_mo
         await client.send(send(Q, "3", "r3", dedup_id="z"))
         await receipts(client, 1)
 
-        assert node.retries.asked <= 2
+        assert node.dedup_query.asked <= 2
 
 
 async def test_what_came_while_a_node_had_no_link_is_asked_about_until_its_links_have_caught_up(

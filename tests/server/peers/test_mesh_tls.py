@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 
 from qmq.config import Address, ListenerSettings, MeshSettings, NodeSettings, Peer, PeersFile
-from qmq.environment import World
+from qmq.environment import Environment
 from qmq.server.main import run_in_thread
 from qmq.server.node import Node
 from qmq.server.runtime.sockets import TcpNetwork
@@ -38,14 +38,14 @@ async def test_nodes_that_have_only_certificates_find_each_other(tmp_path: Path)
             stomp=(ListenerSettings(address=Address(HOST, 0)),),
             mesh=MeshSettings(tls=papers.of(name)),
         )
-        world = World(
+        environment = Environment(
             network=TcpNetwork(),
-            chance=random.Random(name),
+            rng=random.Random(name),
             now_us=lambda: 1,
             run_blocking=run_in_thread,
             boot_seconds=trio.current_time,
         )
-        nodes.append(Node(settings, peers, open_memory_store(MemoryDisk(), node=name), world))
+        nodes.append(Node(settings, peers, open_memory_store(MemoryDisk(), node=name), environment))
 
     with trio.fail_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:

@@ -95,8 +95,8 @@ def batches_of(node: Node, origin: Origin) -> list[bytes]:
 
 def write_unknown(node: Node, body: bytes) -> None:
     """A record of a kind that this version does not know, in the midst of known ones."""
-    out = Outcome(now_us=node.world.now_us())
-    node.broker.note_fact(FUTURE_KIND, body, node.world.now_us(), out)
+    out = Outcome(now_us=node.environment.now_us())
+    node.broker.note_fact(FUTURE_KIND, body, node.environment.now_us(), out)
     node.submit(out)
 
 

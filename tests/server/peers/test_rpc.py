@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.dots import Origin
 from qmq.errors import Refused
-from qmq.server.peers.rpc import ANSWER_SECONDS, QUESTIONS_AT_ONCE, Asking
+from qmq.server.peers.rpc import ANSWER_SECONDS, REQUESTS_AT_ONCE, PeerRpc
 
 B, C = Origin("b", 1), Origin("c", 1)
 
@@ -38,12 +38,12 @@ class Links:
         return self.ways.get(peer, [])
 
 
-def asking(nursery: trio.Nursery, links: Links | None, answer: Callable[[bytes], Any] | None = None) -> Asking:
+def peer_rpc(nursery: trio.Nursery, links: Links | None, answer: Callable[[bytes], Any] | None = None) -> PeerRpc:
     async def echo(question: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
         return question
 
-    made = Asking(nursery.start_soon, answer or echo)  # type: ignore[arg-type]
+    made = PeerRpc(nursery.start_soon, answer or echo)  # type: ignore[arg-type]
     made.links = links
     return made
 
@@ -51,7 +51,7 @@ def asking(nursery: trio.Nursery, links: Links | None, answer: Callable[[bytes],
 async def test_the_answers_of_all_end_the_wait(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         links = Links(B, C)
-        node = asking(nursery, links)
+        node = peer_rpc(nursery, links)
         got: list[dict[str, bytes]] = []
 
         async def ask() -> None:
@@ -60,12 +60,12 @@ async def test_the_answers_of_all_end_the_wait(autojump_clock: MockClock) -> Non
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
         (number,) = links.asked
-        node.answer_came(C, number, b"c")
-        node.answer_came(C, number, b"c again")
-        node.answer_came(Origin("b", 2), number, b"another life")
+        node.response_received(C, number, b"c")
+        node.response_received(C, number, b"c again")
+        node.response_received(Origin("b", 2), number, b"another life")
         await wait_all_tasks_blocked()
         assert got == []
-        node.answer_came(B, number, b"b")
+        node.response_received(B, number, b"b")
 
     assert got == [{"c": b"c", "b": b"b"}]
     assert trio.current_time() == 0
@@ -74,15 +74,15 @@ async def test_the_answers_of_all_end_the_wait(autojump_clock: MockClock) -> Non
 async def test_who_does_not_answer_in_time_is_left_out_and_may_come_late(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         links = Links(B, C)
-        node = asking(nursery, links)
+        node = peer_rpc(nursery, links)
 
         async def answer_one() -> None:
             await wait_all_tasks_blocked()
-            node.answer_came(B, links.asked[0], b"b")
+            node.response_received(B, links.asked[0], b"b")
 
         nursery.start_soon(answer_one)
         got = await node.ask(b"?")
-        node.answer_came(C, links.asked[0], b"late")
+        node.response_received(C, links.asked[0], b"late")
 
     assert got == {"b": b"b"}
     assert trio.current_time() == ANSWER_SECONDS
@@ -91,7 +91,7 @@ async def test_who_does_not_answer_in_time_is_left_out_and_may_come_late(autojum
 @pytest.mark.parametrize("links", [None, Links()])
 async def test_without_a_peer_nobody_is_waited_for(autojump_clock: MockClock, links: Links | None) -> None:
     async with trio.open_nursery() as nursery:
-        assert await asking(nursery, links).ask(b"?") == {}
+        assert await peer_rpc(nursery, links).ask(b"?") == {}
 
     assert trio.current_time() == 0
 
@@ -99,15 +99,15 @@ async def test_without_a_peer_nobody_is_waited_for(autojump_clock: MockClock, li
 async def test_so_many_questions_are_under_way_and_the_others_wait_their_turn(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         links = Links(B)
-        node = asking(nursery, links)
-        for _ in range(QUESTIONS_AT_ONCE + 1):
+        node = peer_rpc(nursery, links)
+        for _ in range(REQUESTS_AT_ONCE + 1):
             nursery.start_soon(node.ask, b"?")
         await wait_all_tasks_blocked()
         at_first = len(links.asked)
-        node.answer_came(B, links.asked[0], b"b")
+        node.response_received(B, links.asked[0], b"b")
         await wait_all_tasks_blocked()
 
-        assert (at_first, len(links.asked)) == (QUESTIONS_AT_ONCE, QUESTIONS_AT_ONCE + 1)
+        assert (at_first, len(links.asked)) == (REQUESTS_AT_ONCE, REQUESTS_AT_ONCE + 1)
         nursery.cancel_scope.cancel()
 
 
@@ -120,15 +120,15 @@ async def test_a_peer_that_asks_too_much_at_once_is_ignored_and_others_are_not(a
 
     async with trio.open_nursery() as nursery:
         links = Links()
-        node = asking(nursery, links, answer)
-        for number in range(QUESTIONS_AT_ONCE + 5):
-            node.question_came(B, number, b"?")
-        node.question_came(C, 0, b"?")
+        node = peer_rpc(nursery, links, answer)
+        for number in range(REQUESTS_AT_ONCE + 5):
+            node.request_received(B, number, b"?")
+        node.request_received(C, 0, b"?")
         gate.set()
         await wait_all_tasks_blocked()
-        node.question_came(B, 99, b"?")
+        node.request_received(B, 99, b"?")
 
-    assert sum(peer == B for peer, _, _ in links.answered) == QUESTIONS_AT_ONCE + 1
+    assert sum(peer == B for peer, _, _ in links.answered) == REQUESTS_AT_ONCE + 1
     assert (C, 0, b"?") in links.answered
     assert (B, 99, b"?") in links.answered
 
@@ -146,9 +146,9 @@ async def test_an_answer_that_fails_is_none_and_harms_nobody(
 
     async with trio.open_nursery() as nursery:
         links = Links()
-        node = asking(nursery, links, answer)
+        node = peer_rpc(nursery, links, answer)
         for number, question in enumerate((b"nonsense", b"broken", b"good")):
-            node.question_came(B, number, question)
+            node.request_received(B, number, question)
 
     assert links.answered == [(B, 2, b"good")]
     assert "a question of b failed" in caplog.text
@@ -157,7 +157,7 @@ async def test_an_answer_that_fails_is_none_and_harms_nobody(
 async def test_a_peer_that_no_link_leads_to_any_more_is_not_waited_for(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         links = Links(B, C)
-        node = asking(nursery, links)
+        node = peer_rpc(nursery, links)
         got: list[dict[str, bytes]] = []
 
         async def ask() -> None:
@@ -167,7 +167,7 @@ async def test_a_peer_that_no_link_leads_to_any_more_is_not_waited_for(autojump_
         await wait_all_tasks_blocked()
         links.ways[B] = []
         node.links_changed()
-        node.answer_came(C, links.asked[0], b"c")
+        node.response_received(C, links.asked[0], b"c")
 
     assert got == [{"c": b"c"}]
     assert trio.current_time() == 0
@@ -176,7 +176,7 @@ async def test_a_peer_that_no_link_leads_to_any_more_is_not_waited_for(autojump_
 async def test_what_went_over_a_link_that_ended_is_asked_again_over_another(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         links = Links(B)
-        node = asking(nursery, links)
+        node = peer_rpc(nursery, links)
         got: list[bytes | None] = []
 
         async def ask() -> None:
@@ -191,7 +191,7 @@ async def test_what_went_over_a_link_that_ended_is_asked_again_over_another(auto
         node.links_changed()
         node.links_changed()
         assert links.asked == links.asked[:1] * 2
-        node.answer_came(B, links.asked[0], b"b")
+        node.response_received(B, links.asked[0], b"b")
 
     assert got == [b"b"]
     assert trio.current_time() == 0

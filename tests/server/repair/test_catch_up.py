@@ -66,7 +66,7 @@ async def test_what_is_left_of_a_dropped_journal_reaches_a_node_that_comes_back(
         reader = await followed(mesh, "b")
         assert await reader.messages(3) == [b"before", b"while", b"away"]
         b = mesh.nodes["b"]
-        assert b.repairs.taken > 4
+        assert b.catch_up.taken > 4
         assert "gap" not in {alarm["code"] for alarm in b.alarms.list()}
         await b.checkpoints.checkpoint()
         waiting = {queue for queue, dot, _ in b.store.standing(None, 1000) if dot.origin.node == "a"}
@@ -100,7 +100,7 @@ async def test_a_node_that_comes_back_knows_how_often_a_message_has_failed(
         await eventually(lambda: not b.broker.queues.held)
         await b.checkpoints.checkpoint()
 
-        rows = b.store.queues.standing_rows(a.origin, 0, 1000, 1 << 20)
+        rows = b.store.queues.unsettled_rows(a.origin, 0, 1000, 1 << 20)
         assert [row.attempts for row in rows if row.queue == JOBS] == [3]
 
 
@@ -125,7 +125,7 @@ async def test_a_message_that_was_settled_meanwhile_is_not_handed_out_again(auto
         b = mesh.nodes["b"]
         await eventually(lambda: not b.broker.queues.held)
         assert depths(b) == {"/queue/other": 1}
-        assert b.repairs.settled == 2
+        assert b.catch_up.settled == 2
         late = await mesh.connect("b")
         await late.send(subscribe("/queue/other", id="late"), subscribe(JOBS, id="c2"))
         assert await late.messages(1) == [b"waits"]
@@ -288,8 +288,8 @@ async def test_a_peer_that_dies_while_it_is_asked_is_not_waited_for_when_another
         reachable = Mesh.reachable
         monkeypatch.setattr(Mesh, "reachable", lambda links: found if len(found := reachable(links)) == 2 else [])
         for name in "ab":
-            repairs = (await mesh.start(name)).repairs
-            monkeypatch.setattr(repairs, "answer", deaf_when_second(name, repairs.answer))
+            catch_up = (await mesh.start(name)).catch_up
+            monkeypatch.setattr(catch_up, "answer", deaf_when_second(name, catch_up.answer))
         await eventually(lambda: mesh.link("a", "b") == mesh.link("b", "a") == "caught-up")
 
         c = await mesh.start("c")
@@ -357,7 +357,7 @@ async def test_nothing_is_handed_out_while_a_node_writes_down_that_it_has_to_ask
         with trio.move_on_after(20):
             raise AssertionError(f"settled while the node was away: {(await again.any()).body!r}")
         mesh.slow_disk("a", 0.002)
-        assert a.repairs.is_stale or a.repairs.settled == 1
+        assert a.catch_up.is_stale or a.catch_up.settled == 1
 
 
 def rot(disk: MemoryDisk, directory: str, *bodies: bytes) -> None:
@@ -408,7 +408,7 @@ async def test_a_damaged_fanout_log_is_made_whole_by_asking_peers(autojump_clock
         await mesh.until_linked()
         refused = await followed(mesh, "b")
         assert (await refused.next("ERROR")).head.headers["error-code"] == "log-unreadable"
-        await eventually(lambda: b.mending.mended == 1)
+        await eventually(lambda: b.fanout_repair.mended == 1)
 
         reader = await followed(mesh, "b")
         assert sorted(await reader.messages(20)) == sorted(bodies)
@@ -426,7 +426,7 @@ async def test_damage_that_no_reader_meets_is_mended_when_its_segment_is_full(au
         await publish(mesh, "a", F, "x" * 70_000)
         await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
         await mesh.nodes["b"].checkpoints.checkpoint()
-        await eventually(lambda: mesh.nodes["b"].mending.mended == 1)
+        await eventually(lambda: mesh.nodes["b"].fanout_repair.mended == 1)
 
         reader = await followed(mesh, "b")
         assert (await reader.messages(4))[:3] == [b"one", b"two", b"three"]
@@ -447,9 +447,9 @@ async def test_a_log_that_nobody_can_mend_stays_refused_until_somebody_can(autoj
             refused = await followed(mesh, "b")
             assert (await refused.next("ERROR")).head.headers["error-code"] == "log-unreadable"
             await trio.sleep(100)
-        assert b.mending.mended == 0
+        assert b.fanout_repair.mended == 0
         await mesh.start("a")
-        await eventually(lambda: b.mending.mended == 1)
+        await eventually(lambda: b.fanout_repair.mended == 1)
 
         reader = await followed(mesh, "b")
         assert await reader.messages(3) == [b"one", b"two", b"three"]

@@ -83,7 +83,7 @@ async def test_a_member_that_is_away_keeps_the_end_open(autojump_clock: MockCloc
 
         await age(mesh, 20)
 
-        assert all(dead not in node.sealing.seals.last for node in mesh.nodes.values())
+        assert all(dead not in node.incarnation_gc.seals.last for node in mesh.nodes.values())
         assert all(knows(node, dead) for node in mesh.nodes.values())
 
 
@@ -103,12 +103,12 @@ async def test_a_peer_without_the_last_records_keeps_the_end_open(autojump_clock
             await b.checkpoints.checkpoint()
             await trio.sleep(5)
         assert mesh.nodes["c"].durable_vector().get(dead, 0) < last
-        assert dead not in b.sealing.seals.last
+        assert dead not in b.incarnation_gc.seals.last
 
         mesh.slow_disk("c", 0.002)
         await trio.sleep(200)
         await age(mesh, 2)
-        assert dead in b.sealing.seals.last
+        assert dead in b.incarnation_gc.seals.last
 
 
 async def test_nothing_of_a_forgotten_incarnation_is_taken_again(autojump_clock: MockClock) -> None:
@@ -117,9 +117,9 @@ async def test_nothing_of_a_forgotten_incarnation_is_taken_again(autojump_clock:
         await mesh.stop("a")
         a = await mesh.start("a")
         await age_until_unknown(mesh, dead)
-        assert dead in a.sealing.seals.forgotten
+        assert dead in a.incarnation_gc.seals.forgotten
         acceptance = Acceptance(a.origin, frozenset({"a", "b"}), a.replay)
-        acceptance.forgotten = a.sealing.seals.forgotten
+        acceptance.forgotten = a.incarnation_gc.seals.forgotten
         have = a.received_vector()
         out = Outcome()
 
@@ -144,4 +144,4 @@ async def test_after_a_thousand_restarts_the_vector_is_small(autojump_clock: Moc
         # What the last rounds have said is forgotten with the next ones.
         assert most <= 2, most
         assert len(mesh.nodes["a"].store.journal.vector()) == most
-        assert len(mesh.nodes["a"].sealing.seals.forgotten) >= 900
+        assert len(mesh.nodes["a"].incarnation_gc.seals.forgotten) >= 900

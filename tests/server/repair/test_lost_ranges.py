@@ -9,8 +9,8 @@ from trio.testing import MockClock
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.server.repair import catch_up
-from qmq.storage.format.lost_record import Stretch, pack_gone
-from qmq.storage.format.record import Kind, Record
+from qmq.storage.format.lost_record import LostRange, pack_lost
+from qmq.storage.format.record import Record, RecordKind
 from qmq.storage.repair import range_snapshot
 from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
@@ -59,7 +59,7 @@ async def test_a_reader_that_follows_live_is_told_the_gap_where_it_is(autojump_c
         got = [await reader.next("MESSAGE") for _ in range(3)]
         assert [frame.body for frame in got] == [b"one", b"", b"three"]
         assert got[1].head.headers["qmq-gap"] == f"{origin}=3-3"
-        assert a.broker.durables.gone.ends == {origin: [3]}
+        assert a.broker.durable_subscriptions.gone.ends == {origin: [3]}
 
 
 async def test_subscribers_without_a_place_before_it_hide_no_gap_from_a_reader(autojump_clock: MockClock) -> None:
@@ -95,7 +95,7 @@ async def test_a_live_durable_subscriber_is_told_although_nothing_of_its_fanout_
         rot(mesh.disks["a"], b"two")
         await mesh.start("a")
         rejoin(mesh, "a")
-        await eventually(lambda: mesh.nodes["b"].broker.durables.gone.ends == {origin: [3]})
+        await eventually(lambda: mesh.nodes["b"].broker.durable_subscriptions.gone.ends == {origin: [3]})
         got = [await reader.next("MESSAGE") for _ in range(2)]
         assert [frame.head.headers.get("qmq-gap") for frame in got] == [None, f"{origin}=3-3"]
 
@@ -106,10 +106,10 @@ async def test_what_a_node_has_said_is_gone_counts_when_peers_bring_its_word_bac
         lost, of_a, of_b = Origin("c", 9), Origin("a", 9), Origin("b", 9)
 
         for number, writer in enumerate((of_a, of_b), 1):
-            record = Record(2, 0, Kind.GONE, 0, "", b"", pack_gone(Stretch(lost, 1, number)))
+            record = Record(2, 0, RecordKind.GONE, 0, "", b"", pack_lost(LostRange(lost, 1, number)))
             a.replay.accept(writer, [record], {}, Outcome())
 
-        assert a.broker.durables.gone.ends == {lost: [1]}, "what another node says is about that node"
+        assert a.broker.durable_subscriptions.gone.ends == {lost: [1]}, "what another node says is about that node"
 
 
 async def closed_and_dropped(mesh: MeshRig, *more: str) -> Origin:
@@ -132,25 +132,27 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
         await keep_a_place(mesh, "b")
         origin = await closed_and_dropped(mesh)
         await eventually(lambda: all(node.durable_vector().get(origin) == 5 for node in mesh.nodes.values()))
-        await eventually(lambda: all(node.broker.durables.gone.ends == {origin: [3]} for node in mesh.nodes.values()))
+        await eventually(
+            lambda: all(node.broker.durable_subscriptions.gone.ends == {origin: [3]} for node in mesh.nodes.values())
+        )
         await mesh.stop("c", wipe=True)
         for name in "ab":
             await forget_the_past(mesh, name)
-        ask = catch_up.ask_rest
+        ask = catch_up.ask_snapshot
         stuck = trio.Event()
 
-        async def slow(desk: Any, want: Any, fanout: str = "") -> Any:
+        async def slow(context: Any, want: Any, fanout: str = "") -> Any:
             if want.origin == origin and want.after >= 3:
                 stuck.set()
                 await trio.sleep_forever()
-            return await ask(desk, want, fanout)
+            return await ask(context, want, fanout)
 
-        monkeypatch.setattr(catch_up, "ask_rest", slow)
+        monkeypatch.setattr(catch_up, "ask_snapshot", slow)
         c = await mesh.start("c")
         await stuck.wait()
         await eventually(lambda: c.durable_vector().get(origin) == 3)
         await mesh.kill("c")
-        monkeypatch.setattr(catch_up, "ask_rest", ask)
+        monkeypatch.setattr(catch_up, "ask_snapshot", ask)
         c = await mesh.start("c")
         await mesh.until_linked()
         await eventually(lambda: c.durable_vector().get(origin) == 5)
@@ -172,16 +174,16 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
 ) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
         await keep_a_place(mesh, "c")
-        ask = catch_up.ask_rest
+        ask = catch_up.ask_snapshot
         go = trio.Event()
 
-        async def slow(desk: Any, want: Any, fanout: str = "") -> Any:
-            if desk.origin.node == "c":
+        async def slow(context: Any, want: Any, fanout: str = "") -> Any:
+            if context.origin.node == "c":
                 await go.wait()
-            return await ask(desk, want, fanout)
+            return await ask(context, want, fanout)
 
-        monkeypatch.setattr(catch_up, "ask_rest", slow)
-        monkeypatch.setattr(range_snapshot, "REST_BYTES", 1)  # instead of messages as large
+        monkeypatch.setattr(catch_up, "ask_snapshot", slow)
+        monkeypatch.setattr(range_snapshot, "SNAPSHOT_BYTES", 1)  # instead of messages as large
         origin = await closed_and_dropped(mesh)
         await eventually(lambda: all(mesh.nodes[n].durable_vector().get(origin) == 5 for n in "ab"))
         await mesh.kill("c")
@@ -191,7 +193,7 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
         reader = await followed(mesh, "c", **KEPT)
         await trio.sleep(5)
         go.set()
-        await eventually(lambda: bool(c.broker.durables.gone.ends))
+        await eventually(lambda: bool(c.broker.durable_subscriptions.gone.ends))
         frames = await all_frames(reader)
         if any(frame.head.headers.get("error-code") in ("durable-taken-over", "durable-merged") for frame in frames):
             # The subscription may have begun before this node knew who has it: the client is told to connect again.
@@ -217,7 +219,7 @@ async def test_a_log_that_rots_later_is_mended_with_what_came_before_the_gap(aut
         await mesh.until_linked()
         await followed(mesh, "b")
 
-        await eventually(lambda: b.mending.mended == 1)
+        await eventually(lambda: b.fanout_repair.mended == 1)
 
         again = await followed(mesh, "b", **KEPT)
         assert await again.messages(4) == [b"one", b"", b"three", b"four"]

@@ -11,7 +11,7 @@ from qmq.dots import Origin
 from qmq.errors import Refused
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.repair import catch_up
-from qmq.server.repair.quarantine import Releasing
+from qmq.server.repair.quarantine import QuarantineRestore
 from qmq.storage.catalog import incarnations
 from qmq.storage.disk.memory import MemoryDisk
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
@@ -90,7 +90,7 @@ async def test_it_comes_back_and_only_what_is_damaged_is_given_up(autojump_clock
         vectors = [mesh.nodes[name].durable_vector() for name in "abc"]
         assert [vector[origin] for vector in vectors] == [5, 5, 5], "one record begins the incarnation"
         for node in mesh.nodes.values():
-            assert node.broker.durables.gone.ends == {origin: [3]}
+            assert node.broker.durable_subscriptions.gone.ends == {origin: [3]}
             assert "gap" in {alarm["code"] for alarm in node.alarms.list()}
         await mesh.kill("a")
         assert depths(await mesh.start("a")) == {JOBS: 3}
@@ -118,7 +118,7 @@ async def test_nothing_is_given_up_before_every_member_was_heard(autojump_clock:
 
         await eventually(lambda: depths(a) == {JOBS: 3})
         assert await waiting(mesh, "b") == [b"one", b"three", b"two"]
-        assert not any(node.broker.durables.gone.ends for node in mesh.nodes.values())
+        assert not any(node.broker.durable_subscriptions.gone.ends for node in mesh.nodes.values())
 
 
 async def test_a_node_that_never_comes_back_is_waited_for_until_it_is_retired(autojump_clock: MockClock) -> None:
@@ -170,14 +170,14 @@ async def test_what_another_has_put_aside_itself_comes_from_there(
     async with mesh_of("a", "b", "c").run() as mesh:
         await both_damaged(mesh, (b"three",), (b"two",))
         busy = trio.Event()
-        bring_back = Releasing._bring_back
+        bring_back = QuarantineRestore._bring_back
 
-        async def slowly(releasing: Releasing, *args: Any) -> bool:
-            if releasing is mesh.nodes["b"].releasing:
+        async def slowly(quarantine_restore: QuarantineRestore, *args: Any) -> bool:
+            if quarantine_restore is mesh.nodes["b"].quarantine_restore:
                 await busy.wait()
-            return await bring_back(releasing, *args)
+            return await bring_back(quarantine_restore, *args)
 
-        monkeypatch.setattr(Releasing, "_bring_back", slowly)
+        monkeypatch.setattr(QuarantineRestore, "_bring_back", slowly)
 
         rejoin(mesh, "a")
         rejoin(mesh, "c")
@@ -186,7 +186,7 @@ async def test_what_another_has_put_aside_itself_comes_from_there(
         await trio.sleep(LONG_SECONDS)
         busy.set()
         assert await waiting(mesh, "c") == [b"four", b"one", b"three", b"two"]
-        assert not any(node.broker.durables.gone.ends for node in mesh.nodes.values())
+        assert not any(node.broker.durable_subscriptions.gone.ends for node in mesh.nodes.values())
 
 
 async def test_no_more_is_given_up_than_what_nobody_has(autojump_clock: MockClock) -> None:
@@ -206,7 +206,7 @@ async def test_of_two_that_have_the_same_aside_one_brings_it_back(autojump_clock
         rejoin(mesh, "c")
 
         assert await waiting(mesh, "c") == [b"four", b"one", b"three"]
-        assert all(len(node.broker.durables.gone.ends) == 1 for node in mesh.nodes.values())
+        assert all(len(node.broker.durable_subscriptions.gone.ends) == 1 for node in mesh.nodes.values())
 
 
 async def test_a_member_that_does_not_answer_may_have_it(
@@ -217,11 +217,11 @@ async def test_a_member_that_does_not_answer_may_have_it(
         rot(mesh.disks["a"], b"two")
         a = await mesh.start("a")
         silent = trio.Event()
-        monkeypatch.setattr(mesh.nodes["c"].releasing, "answer", lambda question: silent.wait())
+        monkeypatch.setattr(mesh.nodes["c"].quarantine_restore, "answer", lambda question: silent.wait())
         rejoin(mesh, "a")
         await mesh.until_linked()
         await trio.sleep(LONG_SECONDS)
-        assert depths(a) == {JOBS: 1} and not a.sealing.seals.last
+        assert depths(a) == {JOBS: 1} and not a.incarnation_gc.seals.last
 
         monkeypatch.undo()
         silent.set()
@@ -237,26 +237,26 @@ async def test_no_end_is_fixed_while_a_member_does_not_answer(
         dead = mesh.nodes["b"].origin
         await mesh.stop("b")
         silent = trio.Event()
-        monkeypatch.setattr(mesh.nodes["c"].releasing, "answer", lambda question: silent.wait())
+        monkeypatch.setattr(mesh.nodes["c"].quarantine_restore, "answer", lambda question: silent.wait())
         b = await mesh.start("b")
         await mesh.until_linked()
         await until_same(mesh, "abc")
-        b.sealing.look()
+        b.incarnation_gc.look()
         await trio.sleep(LONG_SECONDS)
-        assert dead not in b.sealing.seals.last
+        assert dead not in b.incarnation_gc.seals.last
 
         monkeypatch.undo()
         silent.set()
 
         await trio.sleep(LONG_SECONDS)
-        assert dead in b.sealing.seals.last
+        assert dead in b.incarnation_gc.seals.last
 
 
 async def test_a_question_that_means_nothing_is_refused(autojump_clock: MockClock) -> None:
     async with mesh_of("a", "b").run() as mesh:
         for question in (b'{"aside"', b'{"aside": 5}', b'{"aside": [["a", 1]]}', b'{"aside": [["a", 1, "x"]]}'):
             with pytest.raises(Refused):
-                await mesh.nodes["a"].releasing.answer(question)
+                await mesh.nodes["a"].quarantine_restore.answer(question)
 
 
 async def test_a_gap_of_another_incarnation_holds_up_nothing(autojump_clock: MockClock) -> None:
@@ -285,7 +285,7 @@ async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock, mo
         rot(mesh.disks["a"], b"two")
         # Every look at this disk finds it full, from the first one on: a later one must not end the shortage.
         room = Checkpoints._room
-        monkeypatch.setattr(Checkpoints, "_room", lambda one: 0 if one._desk is mesh.nodes["a"] else room(one))
+        monkeypatch.setattr(Checkpoints, "_room", lambda one: 0 if one._context is mesh.nodes["a"] else room(one))
         a = await mesh.start("a")
         await eventually(lambda: a.broker.disk_full)
         rejoin(mesh, "a")
@@ -306,7 +306,9 @@ async def test_a_disk_that_is_replaced_later_gets_all_but_what_is_gone(autojump_
         await mesh.start("a")
         rejoin(mesh, "a")
         await eventually(lambda: all(node.durable_vector().get(origin) == 5 for node in mesh.nodes.values()))
-        await eventually(lambda: all(node.broker.durables.gone.ends == {origin: [3]} for node in mesh.nodes.values()))
+        await eventually(
+            lambda: all(node.broker.durable_subscriptions.gone.ends == {origin: [3]} for node in mesh.nodes.values())
+        )
         await mesh.stop(wiped, wipe=True)
         for node in set("abc") - set(wiped):
             await forget_the_past(mesh, node)
@@ -362,9 +364,9 @@ async def test_the_end_of_the_incarnation_is_not_fixed_before_it(autojump_clock:
         assert a.mesh is not None
         links = a.mesh
         await eventually(lambda: links.all_have("bc", origin, 4))
-        assert a.sealing.seals.last.get(origin, 4) == 4
-        a.sealing.look()
-        await eventually(lambda: a.sealing.seals.last.get(origin) == 4)
+        assert a.incarnation_gc.seals.last.get(origin, 4) == 4
+        a.incarnation_gc.look()
+        await eventually(lambda: a.incarnation_gc.seals.last.get(origin) == 4)
 
 
 async def test_nor_while_another_member_has_some_of_it_aside(autojump_clock: MockClock) -> None:
@@ -386,9 +388,9 @@ async def test_nor_while_another_member_has_some_of_it_aside(autojump_clock: Moc
         assert c.mesh is not None
         links = c.mesh
         await eventually(lambda: links.all_have("ab", origin, 4))
-        assert c.sealing.seals.last.get(origin, 4) == 4
-        c.sealing.look()
-        await eventually(lambda: c.sealing.seals.last.get(origin) == 4)
+        assert c.incarnation_gc.seals.last.get(origin, 4) == 4
+        c.incarnation_gc.look()
+        await eventually(lambda: c.incarnation_gc.seals.last.get(origin) == 4)
         assert await waiting(mesh, "b") == [b"one", b"three"]
 
 
@@ -398,7 +400,7 @@ async def begun_to_come_back(mesh: MeshRig) -> None:
     rot(mesh.disks["a"], b"two", b"four")
     a = await mesh.start("a")
     rejoin(mesh, "a")
-    await eventually(lambda: bool(a.broker.durables.gone.ends))
+    await eventually(lambda: bool(a.broker.durable_subscriptions.gone.ends))
 
 
 @pytest.mark.parametrize("died", [0.0, 0.002, 0.004, 0.006, 0.01])
@@ -551,7 +553,7 @@ async def test_a_peer_may_die_at_any_moment_of_it(autojump_clock: MockClock, whe
         await mesh.until_linked()
         assert await waiting(mesh, "b") == [b"five", b"one", b"three"]
         await until_same(mesh, "abc")
-        ends = [node.broker.durables.gone.ends for node in mesh.nodes.values()]
+        ends = [node.broker.durable_subscriptions.gone.ends for node in mesh.nodes.values()]
         assert ends[0] == ends[1] == ends[2], ends
 
 

@@ -9,7 +9,7 @@ from qmq.config import StorageSettings
 from qmq.dots import Vector
 from qmq.server.node import Node
 from qmq.storage.queues.memory_stores import MemoryQueueStore
-from qmq.storage.repair.range_snapshot import Rest
+from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig
 from tests.server.repair.test_catch_up import JOBS, SHORT, forget_the_past, publish
@@ -47,7 +47,7 @@ def lost(node: Node) -> list[str]:
 def by_its_stores(*nodes: Node) -> None:
     """What these have in memory is of no help to them."""
     for node in nodes:
-        node.row_repairs._in_memory = lambda lack: None  # type: ignore[method-assign]
+        node.queue_store_repair._in_memory = lambda missing: None  # type: ignore[method-assign]
 
 
 async def settle(mesh: MeshRig, node: str, body: bytes) -> None:
@@ -105,7 +105,7 @@ async def test_what_no_peer_ever_had_is_lost_and_holds_up_nothing_else(autojump_
         await eventually(lambda: b.received_vector() == a.received_vector())
         await b.checkpoints.checkpoint()
 
-        await eventually(lambda: (a.row_repairs.lost, a.store.lacks()) == (1, []))
+        await eventually(lambda: (a.queue_store_repair.lost, a.store.missing_ranges()) == (1, []))
         assert queued(b, dot.origin) == [b"one", b"three"]
 
 
@@ -117,14 +117,14 @@ async def test_what_a_peer_has_but_cannot_tell_yet_is_not_lost(autojump_clock: M
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         await eventually(lambda: b.durable_vector() == a.durable_vector())
         (dot,) = spoil(a, b"two")
-        lags = Rest(dot.sequence - 1, 0, 0, [])
-        b.store.read_rest = lambda *args: lags  # type: ignore[method-assign]
+        lags = RangeSnapshot(dot.sequence - 1, 0, 0, [])
+        b.store.read_snapshot = lambda *args: lags  # type: ignore[method-assign]
         meet_damage(a, dot.origin)
         await trio.sleep(100)
 
-        assert (a.row_repairs.lost, a.row_repairs.mended) == (0, 0)
-        del b.store.read_rest
-        await eventually(lambda: a.row_repairs.mended == 1)
+        assert (a.queue_store_repair.lost, a.queue_store_repair.mended) == (0, 0)
+        del b.store.read_snapshot
+        await eventually(lambda: a.queue_store_repair.mended == 1)
 
 
 async def test_two_nodes_that_lack_the_same_row_do_not_wait_for_each_other(autojump_clock: MockClock) -> None:
@@ -140,9 +140,9 @@ async def test_two_nodes_that_lack_the_same_row_do_not_wait_for_each_other(autoj
         for node in (a, b):
             meet_damage(node, dot.origin)
 
-        await eventually(lambda: not a.store.lacks() and not b.store.lacks())
+        await eventually(lambda: not a.store.missing_ranges() and not b.store.missing_ranges())
 
-        await eventually(lambda: a.row_repairs.lost + b.row_repairs.lost > 0)
+        await eventually(lambda: a.queue_store_repair.lost + b.queue_store_repair.lost > 0)
         assert queued(b, dot.origin) == [b"one", b"three"]
 
 
@@ -155,12 +155,12 @@ async def test_what_a_peer_gave_up_says_nothing_of_what_it_has_behind(autojump_c
         origin = a.origin
         first = standing(b, origin)[0].dot
         b.store.queues.apply([], {JOBS: [first]}, [], [], b.store.queues.position())
-        b.broker.durables.given_up[origin] = first.sequence
+        b.broker.durable_subscriptions.given_up[origin] = first.sequence
         await mesh.stop("a")
         MemoryQueueStore(mesh.disks["a"]).begin_anew()
 
         a = await mesh.start("a")
-        await eventually(lambda: not a.store.lacks() and bool(lost(a)))
+        await eventually(lambda: not a.store.missing_ranges() and bool(lost(a)))
 
         assert queued(a, origin) == [b"two", b"three"]
         (text,) = lost(a)
@@ -177,7 +177,7 @@ async def test_what_stands_at_a_peer_before_what_it_gave_up_comes_back(
         await same_everywhere(mesh)
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         origin = a.origin
-        b.broker.durables.given_up[origin] = max(row.dot.sequence for row in standing(b, origin))
+        b.broker.durable_subscriptions.given_up[origin] = max(row.dot.sequence for row in standing(b, origin))
         if is_file:
             await mesh.stop("a")
             MemoryQueueStore(mesh.disks["a"]).begin_anew()
@@ -186,7 +186,7 @@ async def test_what_stands_at_a_peer_before_what_it_gave_up_comes_back(
             spoil(a, b"two")
             meet_damage(a, origin)
 
-        await eventually(lambda: not a.store.lacks())
+        await eventually(lambda: not a.store.missing_ranges())
 
         assert queued(a, origin) == [b"one", b"two", b"three"]
 
@@ -212,7 +212,7 @@ async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_whose_s
             meet_damage(node, a.origin)
         await trio.sleep(60)
 
-        assert a.store.lacks() == []
+        assert a.store.missing_ranges() == []
         assert queued(a, a.origin) == [b"one", *([] if peer_lacks_it else [b"three"]), b"four"]
 
 
@@ -238,8 +238,8 @@ async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_that_wa
         await trio.sleep(5)
 
         mesh.heal("a", "b")
-        await eventually(lambda: not a.store.lacks())
-        await eventually(lambda: b.received_vector() == a.received_vector() and not b.repairs.is_stale)
+        await eventually(lambda: not a.store.missing_ranges())
+        await eventually(lambda: b.received_vector() == a.received_vector() and not b.catch_up.is_stale)
 
         assert queued(a, a.origin) == [b"one", *([] if peer_lacks_it else [b"three"]), b"four"]
 
@@ -254,7 +254,7 @@ async def test_nodes_whose_damaged_stretches_overlap_help_each_other(autojump_cl
         for node in (a, b):
             meet_damage(node, a.origin)
 
-        await eventually(lambda: not a.store.lacks() and not b.store.lacks())
+        await eventually(lambda: not a.store.missing_ranges() and not b.store.missing_ranges())
 
         for node in (a, b):
             assert queued(node, a.origin) == [b"j1", b"j2", b"j3"]
@@ -273,7 +273,7 @@ async def test_what_the_journal_brings_back_is_not_told_as_lost(autojump_clock: 
         spoil(a, b"young")
         meet_damage(a, a.origin)
 
-        await eventually(lambda: not a.store.lacks())
+        await eventually(lambda: not a.store.missing_ranges())
 
         assert queued(a, a.origin, OTHER) == [b"young"]
         assert lost(a) == []
@@ -287,7 +287,7 @@ async def test_damage_is_mended_also_when_no_more_of_it_is_told(autojump_clock: 
         for n in range(25):
             spoil(a, b"%d" % n)
             meet_damage(a, a.origin)
-            await eventually(lambda: not a.store.lacks())
+            await eventually(lambda: not a.store.missing_ranges())
 
         assert len(queued(a, a.origin)) == 30
 
@@ -306,7 +306,7 @@ async def test_many_rows_that_both_lack_are_not_waited_for_one_after_the_other(a
             meet_damage(node, a.origin)
         await trio.sleep(10)
 
-        assert (a.store.lacks(), b.store.lacks()) == ([], [])
+        assert (a.store.missing_ranges(), b.store.missing_ranges()) == ([], [])
 
 
 async def test_what_is_in_quarantine_here_comes_back(autojump_clock: MockClock) -> None:
@@ -320,7 +320,7 @@ async def test_what_is_in_quarantine_here_comes_back(autojump_clock: MockClock) 
         for node in (a, b):
             spoil(node, b"two")
             meet_damage(node, origin)
-        await eventually(lambda: not a.store.lacks() and not b.store.lacks())
+        await eventually(lambda: not a.store.missing_ranges() and not b.store.missing_ranges())
 
         assert queued(a, origin) == queued(b, origin) == [b"one", b"two", b"three"]
 
@@ -341,7 +341,7 @@ async def test_what_a_peer_has_in_quarantine_comes_back(autojump_clock: MockCloc
         await eventually(lambda: b.received_vector() == a.received_vector())
         await b.checkpoints.checkpoint()
 
-        assert a.row_repairs.mended == 1
+        assert a.queue_store_repair.mended == 1
         assert queued(a, a.origin) == queued(b, a.origin) == [b"one", b"two", b"three"]
 
 
@@ -360,7 +360,7 @@ async def test_a_dead_letter_in_quarantine_comes_back(autojump_clock: MockClock)
         for node in (a, b):
             spoil(node, b"one")
             meet_damage(node, origin)
-        await eventually(lambda: not a.store.lacks() and not b.store.lacks())
+        await eventually(lambda: not a.store.missing_ranges() and not b.store.missing_ranges())
 
         for node in (a, b):
             assert queued(node, origin, DEAD_LETTERS) == [b"one"]
@@ -381,7 +381,7 @@ async def test_what_is_settled_while_it_is_lacking_is_not_told_as_lost(autojump_
         spoil(a, b"one")
         meet_damage(a, a.origin)
         await trio.sleep(5)
-        assert a.store.lacks()
+        assert a.store.missing_ranges()
 
         await consumer.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:done\n\n")
         await consumer.receipt()
@@ -390,7 +390,7 @@ async def test_what_is_settled_while_it_is_lacking_is_not_told_as_lost(autojump_
         await mesh.until_linked()
         await trio.sleep(60)
 
-        assert (a.store.lacks(), lost(a)) == ([], [])
+        assert (a.store.missing_ranges(), lost(a)) == ([], [])
 
 
 @pytest.mark.parametrize("owner", ["a", "b"])
@@ -420,7 +420,7 @@ async def test_what_is_settled_beside_a_damaged_row_is_done_for_who_comes_back(
         meet_damage(a, origin)
 
         b = await mesh.start("b")
-        await eventually(lambda: mesh.link("b", "a") == "caught-up" and not b.repairs.is_stale)
+        await eventually(lambda: mesh.link("b", "a") == "caught-up" and not b.catch_up.is_stale)
         await trio.sleep(60)
         await b.checkpoints.checkpoint()
 
@@ -443,13 +443,13 @@ async def test_of_a_lost_file_what_a_member_has_aside_is_waited_for(autojump_clo
         async def anywhere(after: Vector) -> Vector | None:
             return aside
 
-        a.releasing.anywhere = anywhere  # type: ignore[method-assign]
+        a.quarantine_restore.anywhere = anywhere  # type: ignore[method-assign]
         await mesh.start("b")
         await trio.sleep(60)
-        assert [(lack.origin, lack.after) for lack in a.store.lacks()] == [(dead, two - 1)]
+        assert [(missing.origin, missing.after) for missing in a.store.missing_ranges()] == [(dead, two - 1)]
         aside.clear()
 
-        await eventually(lambda: not a.store.lacks() and a.row_repairs.lost == 2)
+        await eventually(lambda: not a.store.missing_ranges() and a.queue_store_repair.lost == 2)
 
 
 async def test_the_last_message_of_a_lost_file_does_not_come_back_settled(autojump_clock: MockClock) -> None:
@@ -478,10 +478,12 @@ async def test_the_last_message_of_a_lost_file_does_not_come_back_settled(autoju
         a = await mesh.start("a")
         await mesh.start("b")
         await trio.sleep(60)
-        assert [lack.through - lack.after for lack in a.store.lacks() if lack.origin == dead] == [1]
+        assert [missing.through - missing.after for missing in a.store.missing_ranges() if missing.origin == dead] == [
+            1
+        ]
         for name in "ab":
             mesh.heal(name, "c")
-        await eventually(lambda: not a.store.lacks())
+        await eventually(lambda: not a.store.missing_ranges())
 
         assert queued(a, dead) == [b"one"]
 
@@ -514,7 +516,7 @@ async def test_what_was_settled_while_this_node_was_away_does_not_come_back_for_
         await eventually(lambda: mesh.link("c", "a") == "caught-up")
 
         mesh.heal("b", "c")
-        await eventually(lambda: mesh.link("c", "b") == "caught-up" and not c.repairs.is_stale)
+        await eventually(lambda: mesh.link("c", "b") == "caught-up" and not c.catch_up.is_stale)
         await eventually(lambda: not c.broker.queues.held)
         await trio.sleep(30)
         await c.checkpoints.checkpoint()
@@ -533,7 +535,7 @@ async def test_what_is_in_memory_is_not_lost(autojump_clock: MockClock) -> None:
         await consumer.messages(2)
         spoil(a, b"two")
         meet_damage(a, a.origin)
-        await eventually(lambda: not a.store.lacks())
+        await eventually(lambda: not a.store.missing_ranges())
         assert lost(a) == []
         await mesh.stop("a")
 
@@ -563,9 +565,9 @@ async def test_what_comes_late_for_a_lost_file_is_not_handed_out_when_another_kn
         await mesh.stop("a")
         MemoryQueueStore(mesh.disks["a"]).begin_anew()
         a = await mesh.start("a")
-        await eventually(lambda: not a.repairs.is_stale and not a.broker.queues.held)
+        await eventually(lambda: not a.catch_up.is_stale and not a.broker.queues.held)
         assert queued(a, dead) == [b"one", b"four"]
-        assert dead in [lack.origin for lack in a.store.lacks()]
+        assert dead in [missing.origin for missing in a.store.missing_ranges()]
 
         mesh.cut("b", "c")
         await mesh.start("c")

@@ -41,7 +41,7 @@ def spoil(node: Node, *texts: bytes) -> list[Dot]:
         node.broker.queues.paging.evict(queue)
     store = node.store.queues
     assert isinstance(store, MemoryQueueStore)
-    rows = [row for origin in store.origins() for row in store.standing_rows(origin, 0, 1 << 40, 1 << 30)]
+    rows = [row for origin in store.origins() for row in store.unsettled_rows(origin, 0, 1 << 40, 1 << 30)]
     dots = [row.dot for row in rows if row.body in texts]
     assert len(dots) == len(texts)
     store.spoil(dots)
@@ -50,7 +50,7 @@ def spoil(node: Node, *texts: bytes) -> list[Dot]:
 
 def standing(node: Node, origin: Origin, queue: str = JOBS) -> list[QueueRow]:
     """What the queue store of `node` has of a queue, of `origin`. Reads it."""
-    return [row for row in node.store.queues.standing_rows(origin, 0, 1 << 40, 1 << 30) if row.queue == queue]
+    return [row for row in node.store.queues.unsettled_rows(origin, 0, 1 << 40, 1 << 30) if row.queue == queue]
 
 
 def queued(node: Node, origin: Origin, queue: str = JOBS) -> list[bytes]:
@@ -61,7 +61,7 @@ def queued(node: Node, origin: Origin, queue: str = JOBS) -> list[bytes]:
 def meet_damage(node: Node, origin: Origin) -> None:
     """Somebody reads its rows."""
     standing(node, origin)
-    node.look_at_damage()
+    node.check_damage()
 
 
 def codes(node: Node) -> Collection[str]:
@@ -77,7 +77,7 @@ async def test_a_node_alone_brings_a_damaged_row_back_from_its_journal(autojump_
         spoil(a, b"two")
 
         assert sorted(await bodies(mesh, "a", 3)) == [b"one", b"three", b"two"]
-        assert a.row_repairs.mended == 1
+        assert a.queue_store_repair.mended == 1
         assert codes(a) == {"damage"}
 
 
@@ -90,13 +90,13 @@ async def test_what_nobody_has_is_told_as_lost_and_the_queue_goes_on(autojump_cl
         (dot,) = spoil(a, b"two")
 
         assert await bodies(mesh, "a", 2) == [b"one", b"three"]
-        await eventually(lambda: a.row_repairs.lost == 1)
+        await eventually(lambda: a.queue_store_repair.lost == 1)
         (lost,) = [alarm for alarm in a.alarms.list() if alarm["code"] == "lost"]
         assert str(dot) in str(lost["message"])
         assert JOBS in str(lost["message"])
         assert status_of(a)["rows"] == {"mended": 0, "lost": 1}
         await a.checkpoints.checkpoint()
-        await a.look_around()
+        await a.refresh_counts()
         assert JOBS not in a.stored_counts
 
 
@@ -111,7 +111,7 @@ async def test_a_damaged_row_comes_back_from_a_peer(autojump_clock: MockClock) -
         spoil(a, b"two")
 
         assert sorted(await bodies(mesh, "a", 3)) == [b"one", b"three", b"two"]
-        assert (a.row_repairs.mended, a.row_repairs.lost) == (1, 0)
+        assert (a.queue_store_repair.mended, a.queue_store_repair.lost) == (1, 0)
 
 
 async def test_a_damaged_row_waits_for_the_member_that_may_have_it(autojump_clock: MockClock) -> None:
@@ -129,7 +129,7 @@ async def test_a_damaged_row_waits_for_the_member_that_may_have_it(autojump_cloc
 
         assert sorted(await bodies(mesh, "a", 2)) == [b"one", b"three"]
         await trio.sleep(100)
-        assert a.row_repairs.lost == 0
+        assert a.queue_store_repair.lost == 0
         await mesh.start("b")
 
         assert await bodies(mesh, "a", 1) == [b"two"]
@@ -147,9 +147,9 @@ async def test_a_peer_is_not_told_that_a_damaged_message_is_done(autojump_clock:
         known = b.store.known_of([dot, Dot(dot.origin, dot.sequence + 1000)], {})
 
         assert known.done == []
-        b.look_at_damage()
+        b.check_damage()
         mesh.heal("a", "b")
-        await eventually(lambda: b.row_repairs.mended == 1 and not b.store.lacks())
+        await eventually(lambda: b.queue_store_repair.mended == 1 and not b.store.missing_ranges())
 
 
 async def test_a_settle_that_only_this_node_has_holds_for_what_a_peer_brings_back(autojump_clock: MockClock) -> None:
@@ -177,8 +177,8 @@ async def test_a_settle_that_only_this_node_has_holds_for_what_a_peer_brings_bac
         await mesh.until_linked()
 
         assert sorted(await bodies(mesh, "b", 2)) == [b"three", b"two"]
-        await a.all_told()
-        assert not a.store.lacks()
+        await a.flushed()
+        assert not a.store.missing_ranges()
 
 
 async def test_a_lost_file_is_filled_by_peers_before_anything_is_handed_out(autojump_clock: MockClock) -> None:
@@ -190,11 +190,11 @@ async def test_a_lost_file_is_filled_by_peers_before_anything_is_handed_out(auto
         MemoryQueueStore(mesh.disks["a"]).begin_anew()
 
         a = await mesh.start("a")
-        assert a.repairs.is_stale
+        assert a.catch_up.is_stale
         await mesh.until_linked()
 
         assert await bodies(mesh, "a", 50) == [b"%d" % n for n in range(50)]
-        assert (a.row_repairs.lost, a.store.lacks()) == (0, [])
+        assert (a.queue_store_repair.lost, a.store.missing_ranges()) == (0, [])
 
 
 async def test_a_store_that_lost_its_last_commits_is_filled_by_peers_before_anything_is_handed_out(
@@ -213,11 +213,11 @@ async def test_a_store_that_lost_its_last_commits_is_filled_by_peers_before_anyt
         mesh.disks["a"].tables["queues"] = old
 
         a = await mesh.start("a")
-        assert a.repairs.is_stale
+        assert a.catch_up.is_stale
         await mesh.until_linked()
 
         assert await bodies(mesh, "a", 20) == [b"%d" % n for n in range(30, 50)]
-        assert (a.row_repairs.lost, a.store.lacks()) == (0, [])
+        assert (a.queue_store_repair.lost, a.store.missing_ranges()) == (0, [])
         assert "damage" in codes(a)
 
 
@@ -237,4 +237,4 @@ async def test_a_node_alone_says_what_its_store_may_have_lost_and_goes_on(autoju
         assert "damage" in codes(a)
         await publish(mesh, "a", JOBS, "four")
         assert await bodies(mesh, "a", 1) == [b"four"]
-        assert a.store.lacks() == []
+        assert a.store.missing_ranges() == []

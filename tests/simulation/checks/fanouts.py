@@ -41,8 +41,10 @@ def unlike(rows: Mapping[str, Rows], excuses: Excuses) -> list[str]:
         every = set[Dot]().union(*held.values())
         for name, dots in held.items():
             if dots != every:
-                lacks = sorted(every - dots)[:3]
-                wrong.append(f"I13 log: {name} lacks {', '.join(map(str, lacks))} of {destination}, which others hold")
+                missing_ranges = sorted(every - dots)[:3]
+                wrong.append(
+                    f"I13 log: {name} lacks {', '.join(map(str, missing_ranges))} of {destination}, which others hold"
+                )
     return wrong
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from qmq.dots import Dot
 from qmq.storage.format.batch import batch_records
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import Excuses, Rows, batches_of
 from tests.simulation.ledger import Ledger
@@ -37,7 +37,7 @@ def appended_knowingly(member: Member, rows: Rows) -> list[str]:
         Dot(head.origin, record.sequence)
         for head, batch in batches_of(member)
         for record in batch_records(batch)
-        if record.kind == Kind.PUBLISH and record.destination == INSISTED
+        if record.kind == RecordKind.PUBLISH and record.destination == INSISTED
     ]
     places = {dot: place for place, dot in enumerate(order)}
     return [

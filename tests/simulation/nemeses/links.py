@@ -130,9 +130,9 @@ async def ring(stage: Stage, fault: Fault) -> None:
 @nemesis("partial")
 async def partial(stage: Stage, fault: Fault) -> None:
     """Some directions between some nodes pass nothing."""
-    chance = stage.chance_of(fault)
+    rng = stage.chance_of(fault)
     pairs = [(one.host, other.host) for one in stage.members for other in stage.others(one)]
-    with cut_off(stage, [pair for pair in pairs if chance.random() < 0.4]):
+    with cut_off(stage, [pair for pair in pairs if rng.random() < 0.4]):
         await trio.sleep(fault.seconds)
 
 
@@ -149,18 +149,18 @@ async def flap(stage: Stage, fault: Fault) -> None:
 @nemesis("swizzle")
 async def swizzle(stage: Stage, fault: Fault) -> None:
     """The links of one node are cut one by one and come back in another order."""
-    chance = stage.chance_of(fault)
+    rng = stage.chance_of(fault)
     member = stage.by_name[fault.node]
     hosts = [other.host for other in stage.others(member)]
     step = fault.seconds / len(hosts) / 2
     with ExitStack() as cuts:
         undo: list[Callable[[], object]] = []
-        for host in chance.sample(hosts, len(hosts)):
+        for host in rng.sample(hosts, len(hosts)):
             cut = cuts.enter_context(ExitStack())
             cut.enter_context(cut_off(stage, both_ways([(member.host, host)])))
             undo.append(cut.close)
             await trio.sleep(step)
-        for heal in chance.sample(undo, len(undo)):
+        for heal in rng.sample(undo, len(undo)):
             heal()
             await trio.sleep(step)
 

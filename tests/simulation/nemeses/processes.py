@@ -83,9 +83,9 @@ async def clock(stage: Stage, fault: Fault) -> None:
 async def boot_clock(stage: Stage, fault: Fault) -> None:
     """A machine starts with its clock days off, either way; then somebody sets it right and starts it again."""
     member = stage.by_name[fault.node]
-    chance = stage.chance_of(fault)
-    seconds = chance.choice((-1, 1)) * chance.uniform(*BOOT_DAYS) * 86_400
-    await member.crash(silently=chance.random() < 0.5)
+    rng = stage.chance_of(fault)
+    seconds = rng.choice((-1, 1)) * rng.uniform(*BOOT_DAYS) * 86_400
+    await member.crash(silently=rng.random() < 0.5)
     member.step_clock(seconds)
     try:
         stage.start(member)

@@ -17,8 +17,8 @@ async def rotten_rows(stage: Stage, fault: Fault) -> None:
     """A crash, and while the node is down bits flip in some rows of its queue store."""
 
     def spoil(store: MemoryQueueStore, standing: list[Dot]) -> list[Dot]:
-        chance = stage.chance_of(fault)
-        dots = chance.sample(standing, min(len(standing), chance.randint(1, ROTTEN_ROWS_MAX)))
+        rng = stage.chance_of(fault)
+        dots = rng.sample(standing, min(len(standing), rng.randint(1, ROTTEN_ROWS_MAX)))
         store.spoil(dots)
         stage.trace.note(f"{fault.node}: {len(dots)} rows are damaged")
         return dots

@@ -8,12 +8,12 @@ import msgpack
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.fanouts.durable_subscriptions import Durables
+from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions
 from qmq.broker.messages.dedup import Dedup, dedup_key
 from qmq.broker.messages.message import Message
 from qmq.cursors import Move
-from qmq.server.peers.dedup_query import Retries
-from qmq.storage.compaction import Reduction
+from qmq.server.peers.dedup_query import DedupQuery
+from qmq.storage.compaction import Compaction
 from qmq.storage.format.batch import BatchHead, Unpacked
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
@@ -24,10 +24,10 @@ def peers_are_not_asked() -> Iterator[None]:
     """What is tried again is appended unless this node itself has it."""
 
     @asynccontextmanager
-    async def of(retries: Retries, keys: Sequence[bytes]) -> AsyncIterator[set[bytes]]:
+    async def of(dedup_query: DedupQuery, keys: Sequence[bytes]) -> AsyncIterator[set[bytes]]:
         yield set()
 
-    with patch.object(Retries, "of", of):
+    with patch.object(DedupQuery, "of", of):
         yield
 
 
@@ -57,9 +57,9 @@ def ids_are_forgotten_at_a_restart() -> Iterator[None]:
 @plant(Family.CRASHES, "I13", seed=30)
 def doubles_dropped_at_the_merge() -> Iterator[None]:
     """Of two messages with one dedup id a node keeps the one that it hears of first, which is another one elsewhere."""
-    take = Reduction.take
+    take = Compaction.take
 
-    def take_first(reduction: Reduction, position: int, head: BatchHead, data: bytes) -> list[Unpacked]:
+    def take_first(reduction: Compaction, position: int, head: BatchHead, data: bytes) -> list[Unpacked]:
         records = take(reduction, position, head, data)
         for name, entries in reduction.fanouts.items():
             known: set[bytes] = set()
@@ -72,35 +72,35 @@ def doubles_dropped_at_the_merge() -> Iterator[None]:
                     known.add(key)
         return records
 
-    with patch.object(Reduction, "take", take_first):
+    with patch.object(Compaction, "take", take_first):
         yield
 
 
 @plant(Family.NONE, "I6", "I13", seed=0)
 def acknowledgements_stay_at_their_node() -> Iterator[None]:
     """What peers say that a durable subscription is done with is not taken into account."""
-    accept = Durables.accept
+    accept = DurableSubscriptions.accept
 
-    def accept_beginnings(durables: Durables, move: Move) -> None:
+    def accept_beginnings(durable_subscriptions: DurableSubscriptions, move: Move) -> None:
         if move.start is not None:
             move.done = {}
-            accept(durables, move)
+            accept(durable_subscriptions, move)
 
-    with patch.object(Durables, "accept", accept_beginnings):
+    with patch.object(DurableSubscriptions, "accept", accept_beginnings):
         yield
 
 
 @plant(Family.NONE, "I6", "I13")
 def what_was_handed_out_counts_as_done() -> Iterator[None]:
     """A durable subscription that ends leaves nothing of what was in flight to it."""
-    detach = Durables.detach
+    detach = DurableSubscriptions.detach
 
-    def detach_done(durables: Durables, subscription, out: Outcome) -> None:  # type: ignore[no-untyped-def]
+    def detach_done(durable_subscriptions: DurableSubscriptions, subscription, out: Outcome) -> None:  # type: ignore[no-untyped-def]
         attachment = subscription.durable
         if attachment is not None:
             for handed in subscription.in_flight.values():
                 attachment.claim(handed.claims)
-        detach(durables, subscription, out)
+        detach(durable_subscriptions, subscription, out)
 
-    with patch.object(Durables, "detach", detach_done):
+    with patch.object(DurableSubscriptions, "detach", detach_done):
         yield

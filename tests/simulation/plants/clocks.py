@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from unittest.mock import patch
 
 from qmq.broker.messages.peer_clocks import PeerClocks
-from qmq.server.membership.clock_check import ClockCheck, ClockDesk
+from qmq.server.membership.clock_check import ClockCheck, ClockContext
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
@@ -14,8 +14,8 @@ def clock_believed_at_once() -> Iterator[None]:
     """A node goes by the wall clock as it stands at its start, whatever its disk has noted."""
     real = ClockCheck.__init__
 
-    def begin(check: ClockCheck, desk: ClockDesk, *, is_trusted: bool) -> None:
-        real(check, desk, is_trusted=True)
+    def begin(check: ClockCheck, context: ClockContext, *, is_trusted: bool) -> None:
+        real(check, context, is_trusted=True)
 
     with patch.object(ClockCheck, "__init__", begin):
         yield

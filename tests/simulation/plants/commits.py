@@ -11,8 +11,8 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.record_codec import encode_group
 from qmq.server.commit.commits import RECEIPT_BYTES, Commits
-from qmq.server.commit.replica_acks import Answer, Copies
-from qmq.server.delivery.dispatcher import Teller
+from qmq.server.commit.replica_acks import PendingReceipt, ReplicaAcks
+from qmq.server.delivery.dispatcher import Dispatcher
 from qmq.storage.log.journal import Journal
 from qmq.storage.store import Store
 from tests.simulation.plan import Family
@@ -46,9 +46,9 @@ def shipped_before_fsync() -> Iterator[None]:
 
     async def commit(commits: Commits, group: list[Outcome]) -> None:
         batches = encode_group(commits._broker.origin, group)
-        begin = commits.told_end
+        begin = commits.committed_end
         if batches:
-            commits.told_end = commits._journal.append(batches, settle_only=True)
+            commits.committed_end = commits._journal.append(batches, settle_only=True)
         answers: list[Outcome] = []
         for out in group:
             answer = Outcome(out.session)
@@ -57,19 +57,19 @@ def shipped_before_fsync() -> Iterator[None]:
             answer.ending, out.ending = out.ending, False
             answers.append(answer)
             commits.pending_bytes -= out.record_bytes + RECEIPT_BYTES
-        commits._tell_after(group, begin)
+        commits._after_commit(group, begin)
         commits._flush()
         commits._progress.set()
         commits._progress = trio.Event()
         with trio.CancelScope(shield=True):
-            await commits._world.run_blocking(commits._journal.sync)
+            await commits._environment.run_blocking(commits._journal.sync)
         for out in group:
             left = commits._waiting_sessions[out.session] - 1
             if left:
                 commits._waiting_sessions[out.session] = left
             else:
                 del commits._waiting_sessions[out.session]
-        commits._tell_after(answers, commits.told_end)
+        commits._after_commit(answers, commits.committed_end)
         commits._flush()
         commits._told += len(group)
         commits._progress.set()
@@ -88,7 +88,7 @@ def receipted_before_recorded() -> Iterator[None]:
         if out.receipts:
             answer = Outcome(out.session)
             answer.receipts, out.receipts = out.receipts, []
-            commits._tell_after([answer], commits.told_end)
+            commits._after_commit([answer], commits.committed_end)
         submit(commits, out)
 
     with patch.object(Commits, "submit", submit_early):
@@ -112,21 +112,21 @@ def never_synced() -> Iterator[None]:
 def level_not_waited_for() -> Iterator[None]:
     """A receipt that promises two disks is sent when one has the record."""
 
-    def ask(copies: Copies, answer: Answer, now: float) -> bool:
+    def ask(copies: ReplicaAcks, answer: PendingReceipt, now: float) -> bool:
         return True
 
-    with patch.object(Copies, "ask", ask):
+    with patch.object(ReplicaAcks, "ask", ask):
         yield
 
 
 @plant(Family.WIPES, "I1")
 def shortage_not_told() -> Iterator[None]:
     """A receipt that comes after one second without copies does not say so."""
-    say = Teller.say
+    say = Dispatcher.say
 
-    def say_nothing(teller: Teller, answer: Answer) -> None:
+    def say_nothing(dispatcher: Dispatcher, answer: PendingReceipt) -> None:
         answer.copies = None
-        say(teller, answer)
+        say(dispatcher, answer)
 
-    with patch.object(Teller, "say", say_nothing):
+    with patch.object(Dispatcher, "say", say_nothing):
         yield

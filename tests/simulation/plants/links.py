@@ -14,13 +14,13 @@ from qmq.dots import Origin, Vector
 from qmq.errors import MeshError
 from qmq.replication.journal.acceptance import NOT_HERE, Acceptance
 from qmq.replication.journal.feed import Feed, Read
-from qmq.replication.links.registry import Hub
+from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.routes import Neighbour, Routes
 from qmq.replication.protocol.frames import Batches, Gap, Hole
-from qmq.server.delivery.fanout_subscribers import Followers
+from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.server.node import Node
 from qmq.storage.format.batch import BatchHead, batch_records, read_head
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 from qmq.storage.log.journal import Journal
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
@@ -80,14 +80,14 @@ def received_counted_as_durable() -> Iterator[None]:
 @plant(Family.CUTS, "I21", "I13")
 def relay_refused_for_ever() -> Iterator[None]:
     """A node that has once followed an origin at its own node wants its records from nobody else any more."""
-    direct_for = Hub.direct_for
+    direct_for = LinkRegistry.direct_for
 
-    def direct_for_ever(hub: Hub, peer: str) -> tuple[Origin, ...]:
-        known = {*getattr(hub, "planted", ()), *direct_for(hub, peer)}
-        setattr(hub, "planted", known)  # noqa: B010  # no attribute of the product
+    def direct_for_ever(registry: LinkRegistry, peer: str) -> tuple[Origin, ...]:
+        known = {*getattr(registry, "planted", ()), *direct_for(registry, peer)}
+        setattr(registry, "planted", known)  # noqa: B010  # no attribute of the product
         return tuple(sorted(origin for origin in known if origin.node != peer))
 
-    with patch.object(Hub, "direct_for", direct_for_ever):
+    with patch.object(LinkRegistry, "direct_for", direct_for_ever):
         yield
 
 
@@ -99,7 +99,7 @@ def unknown_records_not_passed_on() -> Iterator[None]:
     def select_known(
         feed: Feed, read: Read, durable_end: int, base: Vector
     ) -> tuple[list[Gap | Hole | Batches], int | None]:
-        known = [one for one in read if all(record.kind != Kind.ATTEMPTS for record in batch_records(one[2]))]
+        known = [one for one in read if all(record.kind != RecordKind.ATTEMPTS for record in batch_records(one[2]))]
         return select(feed, known, durable_end, base)
 
     with patch.object(Feed, "select", select_known):
@@ -145,10 +145,10 @@ def last_value_by_arrival() -> Iterator[None]:
 def seen_rows_told_again() -> Iterator[None]:
     """A log is read from where the vector of a subscriber points to, and what it has seen behind that is told again."""
 
-    def is_news(followers: Followers, subscription: Subscription, origin: Origin, sequence: int) -> bool:
+    def is_news(followers: FanoutSubscribers, subscription: Subscription, origin: Origin, sequence: int) -> bool:
         return True
 
-    with patch.object(Followers, "_is_news", is_news):
+    with patch.object(FanoutSubscribers, "_is_news", is_news):
         yield
 
 

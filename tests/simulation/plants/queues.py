@@ -8,10 +8,10 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.queue import Queue
-from qmq.broker.queues.selective.dispatcher import Picking
+from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.dots import Dot, Vector
 from qmq.replication.links.serving import Serving
-from qmq.storage.compaction import Reduction
+from qmq.storage.compaction import Compaction
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import ANY_CALL, plant
 
@@ -58,15 +58,15 @@ def full_consumers_unknown() -> Iterator[None]:
 @plant(Family.NONE, "I23", seed=10)
 def groups_stay_for_good() -> Iterator[None]:
     """While messages of a group are out its consumer gets more of them, although the group should move."""
-    real = Picking._holder_of
+    real = SelectiveDispatcher._holder_of
 
-    def holder_of(picking: Picking, group: bytes, message: Message) -> object:
-        held = picking.hands.groups.get(group)
+    def holder_of(selective: SelectiveDispatcher, group: bytes, message: Message) -> object:
+        held = selective.outstanding.groups.get(group)
         if held is not None:
-            held.epoch = picking.hands.epoch
-        return real(picking, group, message)
+            held.epoch = selective.outstanding.epoch
+        return real(selective, group, message)
 
-    with patch.object(Picking, "_holder_of", holder_of):
+    with patch.object(SelectiveDispatcher, "_holder_of", holder_of):
         yield
 
 
@@ -74,10 +74,10 @@ def groups_stay_for_good() -> Iterator[None]:
 def settles_forgotten_by_recovery() -> Iterator[None]:
     """A node that comes back knows its messages and not what was settled of them. Peers make that good."""
 
-    def settle(reduction: Reduction, queue: str, dots: list[Dot]) -> None:
+    def settle(reduction: Compaction, queue: str, dots: list[Dot]) -> None:
         reduction.changes += len(dots)
 
-    with patch.object(Reduction, "_settle", settle):
+    with patch.object(Compaction, "_settle", settle):
         yield
 
 

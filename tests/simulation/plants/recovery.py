@@ -6,15 +6,15 @@ from unittest.mock import patch
 import msgpack
 
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.paging.pager import Paging
+from qmq.broker.queues.paging.pager import Pager
 from qmq.dots import Dot, Origin
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.values import pack_dot_groups
-from qmq.server.repair.catch_up import Repairs
-from qmq.server.repair.quarantine import Releasing
-from qmq.storage.compaction import Reduction
+from qmq.server.repair.catch_up import CatchUp
+from qmq.server.repair.quarantine import QuarantineRestore
+from qmq.storage.compaction import Compaction
 from qmq.storage.format.failure_records import pack_attempts
-from qmq.storage.format.segment import Found, scan
+from qmq.storage.format.segment import BatchSpan, scan
 from qmq.storage.store import Store
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
@@ -40,10 +40,10 @@ def incarnations_counted() -> Iterator[None]:
 def cut_at_the_first_damage() -> Iterator[None]:
     """Whatever stands behind bytes that cannot be read is taken for a torn tail."""
 
-    def scan_until_damage(data: bytes) -> Iterator[Found]:
+    def scan_until_damage(data: bytes) -> Iterator[BatchSpan]:
         for found in scan(data):
             if found.head is None:
-                yield Found(found.start, len(data), None)
+                yield BatchSpan(found.start, len(data), None)
                 return
             yield found
 
@@ -55,10 +55,10 @@ def cut_at_the_first_damage() -> Iterator[None]:
 def aside_for_good() -> Iterator[None]:
     """What stands behind damage stays put aside, also when no member ever had it."""
 
-    async def run(releasing: Releasing) -> None:
+    async def run(quarantine_restore: QuarantineRestore) -> None:
         pass
 
-    with patch.object(Releasing, "run", run):
+    with patch.object(QuarantineRestore, "run", run):
         yield
 
 
@@ -78,10 +78,10 @@ def given_up_unheard() -> Iterator[None]:
 def stale_and_not_held_back() -> Iterator[None]:
     """A node that was away for longer than journals last hands out what it held, and asks nobody whether it is done."""
 
-    async def check(repairs: Repairs, peer: str) -> bool:
+    async def check(catch_up: CatchUp, peer: str) -> bool:
         return True
 
-    with patch.object(Repairs, "_check", check):
+    with patch.object(CatchUp, "_check", check):
         yield
 
 
@@ -89,10 +89,10 @@ def stale_and_not_held_back() -> Iterator[None]:
 def done_and_forgotten() -> Iterator[None]:
     """Of what was settled a node knows nothing any more when its journal has dropped the settle."""
 
-    async def answer_settled(repairs: Repairs, dots: list[Dot]) -> bytes:
+    async def answer_settled(catch_up: CatchUp, dots: list[Dot]) -> bytes:
         return msgpack.packb([pack_dot_groups([]), pack_attempts([])])  # type: ignore[no-any-return]
 
-    with patch.object(Repairs, "_answer_settled", answer_settled):
+    with patch.object(CatchUp, "_answer_settled", answer_settled):
         yield
 
 
@@ -100,10 +100,10 @@ def done_and_forgotten() -> Iterator[None]:
 def settles_do_not_wait() -> Iterator[None]:
     """A settle that comes before its message is forgotten by the next checkpoint: a tombstone collected too early."""
 
-    def tombstones(reduction: Reduction) -> set[Dot]:
+    def tombstones(reduction: Compaction) -> set[Dot]:
         return set()
 
-    with patch.object(Reduction, "tombstones", tombstones):
+    with patch.object(Compaction, "tombstones", tombstones):
         yield
 
 
@@ -111,8 +111,8 @@ def settles_do_not_wait() -> Iterator[None]:
 def in_hand_and_forgotten() -> Iterator[None]:
     """A node that comes back takes every message that it finds for one that no consumer has seen."""
 
-    def is_of_before(paging: Paging, message: Message) -> bool:
+    def is_of_before(paging: Pager, message: Message) -> bool:
         return False
 
-    with patch.object(Paging, "_is_of_before", is_of_before):
+    with patch.object(Pager, "_is_of_before", is_of_before):
         yield

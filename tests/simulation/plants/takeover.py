@@ -6,7 +6,7 @@ from unittest.mock import patch
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.takeover.ownership import LEASE, Heard, Ownership
+from qmq.broker.takeover.ownership import LEASE, Ownership, PeerReport
 from qmq.server.membership.start_hold import StartHold
 from qmq.server.membership.takeover import Takeover
 from tests.simulation.plan import Family
@@ -38,7 +38,7 @@ def majority_of_who_is_seen() -> Iterator[None]:
 def lease_of_who_is_heard() -> Iterator[None]:
     """What a node hears bears its lease, although nobody may hear the node."""
 
-    def echo_until(rules: Ownership, name: str, heard: Heard, after_us: int, now: float) -> float:
+    def echo_until(rules: Ownership, name: str, heard: PeerReport, after_us: int, now: float) -> float:
         return heard.at + rules.after * LEASE
 
     with patch.object(Ownership, "_echo_until", echo_until):
@@ -72,8 +72,8 @@ def held_unheard() -> Iterator[None]:
         node = hold._node
         with trio.move_on_after(2.0):
             while not all(node.has_caught_up_with(peer) for peer in node.peer_names):
-                hold._stirred = trio.Event()
-                await hold._stirred.wait()
+                hold._wake = trio.Event()
+                await hold._wake.wait()
         hold.is_over = True
 
     with patch.object(StartHold, "run", run):

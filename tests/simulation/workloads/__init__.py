@@ -18,7 +18,7 @@ from tests.simulation.workloads.names import FANOUTS
 from tests.simulation.workloads.publish import publish
 from tests.simulation.workloads.roll_call import attend, call_the_roll
 from tests.simulation.workloads.take_turns import pile_up, take_turns
-from tests.simulation.workloads.toil import make_trouble, toil
+from tests.simulation.workloads.toil import make_trouble, selector_cost
 
 __all__ = ["call_the_roll", "start_audience", "start_insistent", "start_publishers"]
 
@@ -53,7 +53,7 @@ def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
     for member in stage.members:
         nursery.start_soon(attend, stage, member)
     for number in range(2):
-        nursery.start_soon(toil, stage, f"w{number}")
+        nursery.start_soon(selector_cost, stage, f"w{number}")
     if plan.family is Family.RESTARTS:
         for number in range(3):
             nursery.start_soon(hold, stage, f"h{number}")

@@ -14,25 +14,25 @@ from tests.simulation.workloads.names import QUEUES
 
 async def consume(stage: Stage, name: str) -> None:
     """Work for ever."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     while True:
-        member = chance.choice(stage.in_reach)
-        stay = chance.uniform(0.3, 4) * (4 if stage.settling else 1)
+        member = rng.choice(stage.in_reach)
+        stay = rng.uniform(0.3, 4) * (4 if stage.settling else 1)
         # While the faults last some queues have no consumer, so that there is a backlog.
-        queues = QUEUES if stage.settling else chance.sample(QUEUES, chance.randint(1, len(QUEUES)))
+        queues = QUEUES if stage.settling else rng.sample(QUEUES, rng.randint(1, len(QUEUES)))
         try:
             async with connected(stage, name, member) as client:
                 with trio.move_on_after(stay):
-                    await _consume_one(stage, name, member, client, queues, chance)
+                    await _consume_one(stage, name, member, client, queues, rng)
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
-        await trio.sleep(chance.uniform(0.01, 0.3))
+        await trio.sleep(rng.uniform(0.01, 0.3))
 
 
 async def _consume_one(
-    stage: Stage, name: str, member: Member, client: Client, queues: Iterable[str], chance: random.Random
+    stage: Stage, name: str, member: Member, client: Client, queues: Iterable[str], rng: random.Random
 ) -> None:
-    wishes = [] if stage.settling else draw_wishes(chance)
+    wishes = [] if stage.settling else draw_wishes(rng)
     for queue in queues:
         headers = [("destination", queue), ("id", queue), ("ack", "client-individual")]
         headers.append(("prefetch-count", str(stage.plan.prefetch)))
@@ -56,9 +56,9 @@ async def _consume_one(
             stage.trace.note(f"{name} is given {message_id}")
             ledger.give(message_id, member.name, since)
             ledger.note_mark(head)
-            if chance.random() < 0.3:
-                await trio.sleep(chance.uniform(0, 0.1))
-            if chance.random() < 0.03:
+            if rng.random() < 0.3:
+                await trio.sleep(rng.uniform(0, 0.1))
+            if rng.random() < 0.03:
                 await client.send(encode_frame("NACK", [("id", head["ack"])]))
                 continue
             ledger.consumed.add(message_id)
@@ -71,6 +71,6 @@ def asked_level(message_id: str) -> str:
     return "quorum" if int(message_id.rpartition(".")[2]) % 2 else "edge"
 
 
-def draw_wishes(chance: random.Random) -> list[tuple[str, str]]:
+def draw_wishes(rng: random.Random) -> list[tuple[str, str]]:
     """What a consumer may want of its queue; mostly everything."""
-    return chance.choice([[], [], [], [("exclusive", "true")], [("selector", "\"x-id\" LIKE '%3%'")]])
+    return rng.choice([[], [], [], [("exclusive", "true")], [("selector", "\"x-id\" LIKE '%3%'")]])

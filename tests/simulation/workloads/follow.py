@@ -16,23 +16,23 @@ from tests.simulation.workloads.names import TOPICS
 
 async def follow(stage: Stage, name: str, destination: str) -> None:
     """Follow for ever."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     stream = Stream(name, destination)
     stage.ledger.streams.append(stream)
     while True:
-        member = chance.choice(stage.in_reach)
-        stay = chance.uniform(0.2, 3) * (4 if stage.settling else 1)
+        member = rng.choice(stage.in_reach)
+        stay = rng.uniform(0.2, 3) * (4 if stage.settling else 1)
         try:
             async with connected(stage, name, member) as client:
                 with trio.move_on_after(stay):
-                    await _follow_one(stage, name, member, client, stream, chance)
+                    await _follow_one(stage, name, member, client, stream, rng)
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
-        await trio.sleep(chance.uniform(0.01, 0.3))
+        await trio.sleep(rng.uniform(0.01, 0.3))
 
 
 async def _follow_one(
-    stage: Stage, name: str, member: Member, client: Client, stream: Stream, chance: random.Random
+    stage: Stage, name: str, member: Member, client: Client, stream: Stream, rng: random.Random
 ) -> None:
     ledger = stage.ledger
     headers = [("destination", stream.destination), ("id", "f")]
@@ -44,8 +44,8 @@ async def _follow_one(
     seen_here: set[str] = set()
     last: dict[str, int] = {}
     while True:
-        if not stage.settling and chance.random() < 0.02:
-            await trio.sleep(chance.uniform(0, 1))  # a client that does not read for a while
+        if not stage.settling and rng.random() < 0.02:
+            await trio.sleep(rng.uniform(0, 1))  # a client that does not read for a while
         for frame in await client.read():
             head = frame.head.headers
             if GAP_HEADER in head:

@@ -17,23 +17,23 @@ RECEIPT_SECONDS = 1.5
 
 async def supply(stage: Stage, name: str) -> None:
     """Send for as long as the phase of faults lasts."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     until = trio.current_time() + stage.plan.seconds
     number = 0
     while trio.current_time() < until:
-        member = chance.choice(stage.in_reach)
+        member = rng.choice(stage.in_reach)
         try:
             async with connected(stage, name, member) as client:
-                for _ in range(chance.randint(2, 6)):
+                for _ in range(rng.randint(2, 6)):
                     number += 1
-                    await _send(stage, name, number, member, client, chance)
+                    await _send(stage, name, number, member, client, rng)
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
-        await trio.sleep(chance.uniform(0.2, 1.0))
+        await trio.sleep(rng.uniform(0.2, 1.0))
 
 
-async def _send(stage: Stage, name: str, number: int, member: Member, client: Client, chance: random.Random) -> None:
-    message = stage.ledger.send(name, number, member.name, HELD, chance)
+async def _send(stage: Stage, name: str, number: int, member: Member, client: Client, rng: random.Random) -> None:
+    message = stage.ledger.send(name, number, member.name, HELD, rng)
     with trio.move_on_after(RECEIPT_SECONDS):
         await client.send(encode_frame("SEND", [("destination", HELD), ("receipt", message.id)], message.body))
         while True:
@@ -46,20 +46,20 @@ async def _send(stage: Stage, name: str, number: int, member: Member, client: Cl
 
 async def hold(stage: Stage, name: str) -> None:
     """Consume, at one node after the other; for ever."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     while True:
-        member = chance.choice(stage.in_reach)
+        member = rng.choice(stage.in_reach)
         mine: set[str] = set()
         try:
             async with connected(stage, name, member) as client:
                 who = Holder(name, member, member.lives)
-                await _hold(stage, who, client, mine, chance, chance.uniform(6, 10))
+                await _hold(stage, who, client, mine, rng, rng.uniform(6, 10))
         except* GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone.exceptions[0]}")
         finally:
             for message_id in mine:
-                stage.ledger.hands.pop(message_id, None)
-        await trio.sleep(chance.uniform(0.01, 0.3))
+                stage.ledger.outstanding.pop(message_id, None)
+        await trio.sleep(rng.uniform(0.01, 0.3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,13 @@ class Holder:
         return not self.member.is_alive or self.member.lives != self.life
 
 
-async def _hold(stage: Stage, who: Holder, client: Client, mine: set[str], chance: random.Random, stay: float) -> None:
+async def _hold(stage: Stage, who: Holder, client: Client, mine: set[str], rng: random.Random, stay: float) -> None:
     headers = [("destination", HELD), ("id", "h"), ("ack", "client-individual"), ("prefetch-count", str(PREFETCH))]
 
     async def settle(message_id: str, ack: str, after: float) -> None:
         await trio.sleep(after)
         mine.discard(message_id)
-        stage.ledger.hands.pop(message_id, None)
+        stage.ledger.outstanding.pop(message_id, None)
         stage.ledger.consumed.add(message_id)
         await client.send(encode_frame("ACK", [("id", ack)]))
 
@@ -99,10 +99,10 @@ async def _hold(stage: Stage, who: Holder, client: Client, mine: set[str], chanc
                     continue
                 stage.trace.note(f"{who} is given {message_id}")
                 stage.ledger.note_mark(frame.head.headers)
-                other = stage.ledger.hands.get(message_id)
+                other = stage.ledger.outstanding.get(message_id)
                 if isinstance(other, Holder) and other.is_gone:
-                    del stage.ledger.hands[message_id]
+                    del stage.ledger.outstanding[message_id]
                 stage.ledger.take_in_hand(message_id, who)
                 mine.add(message_id)
-                after = 0.05 if stage.settling else chance.uniform(1, 4)
+                after = 0.05 if stage.settling else rng.uniform(1, 4)
                 nursery.start_soon(settle, message_id, frame.head.headers["ack"], after)

@@ -22,25 +22,25 @@ ANSWER_SECONDS = 4.0
 
 async def insist(stage: Stage, name: str) -> None:
     """Send for as long as the phase of faults lasts, and then until the last message is receipted."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     until = trio.current_time() + stage.plan.seconds
     number = 0
     waiting: list[Sent] = []
     while waiting or trio.current_time() < until:
-        member = chance.choice(stage.in_reach)
+        member = rng.choice(stage.in_reach)
         try:
             async with connected(stage, name, member) as client:
                 while waiting or trio.current_time() < until:
                     tried = len(waiting)
                     while len(waiting) < 3 and trio.current_time() < until:
                         number += 1
-                        waiting.append(stage.ledger.send(name, number, member.name, INSISTED, chance))
-                    leaves = chance.random() < 0.2 and not stage.settling
+                        waiting.append(stage.ledger.send(name, number, member.name, INSISTED, rng))
+                    leaves = rng.random() < 0.2 and not stage.settling
                     await _try(stage, name, member, client, waiting, tried, leaves)
-                    await trio.sleep(chance.uniform(0.02, 0.5))
+                    await trio.sleep(rng.uniform(0.02, 0.5))
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
-        await trio.sleep(chance.uniform(0, 0.05))
+        await trio.sleep(rng.uniform(0, 0.05))
 
 
 async def _try(

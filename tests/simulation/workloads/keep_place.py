@@ -17,22 +17,20 @@ from tests.simulation.workloads.client import Client, GoneError, connected
 
 async def keep_place(stage: Stage, name: str, place: Place) -> None:
     """Come to one node after the other for ever."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     while True:
-        member = chance.choice(stage.in_reach)
-        stay = chance.uniform(0.2, 3) * (4 if stage.settling else 1)
+        member = rng.choice(stage.in_reach)
+        stay = rng.uniform(0.2, 3) * (4 if stage.settling else 1)
         try:
             async with connected(stage, name, member) as client:
                 with trio.move_on_after(stay):
-                    await _read_one(stage, name, member, client, place, chance)
+                    await _read_one(stage, name, member, client, place, rng)
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
-        await trio.sleep(chance.uniform(0.01, 0.6))
+        await trio.sleep(rng.uniform(0.01, 0.6))
 
 
-async def _read_one(
-    stage: Stage, name: str, member: Member, client: Client, place: Place, chance: random.Random
-) -> None:
+async def _read_one(stage: Stage, name: str, member: Member, client: Client, place: Place, rng: random.Random) -> None:
     lines = [("destination", place.destination), ("id", "place"), ("ack", "client-individual"), ("durable", "true")]
     lines += [("prefetch-count", str(stage.plan.prefetch)), ("x-stream-offset", "first"), ("receipt", "attached")]
     since = trio.current_time()
@@ -58,7 +56,7 @@ async def _read_one(
                 continue
             stage.trace.note(f"{name} is given {message_id}")
             place.give(message_id, member.name, since)
-            if chance.random() < 0.2:
-                await trio.sleep(chance.uniform(0, 0.1))
-            if stage.settling or chance.random() < 0.9:
+            if rng.random() < 0.2:
+                await trio.sleep(rng.uniform(0, 0.1))
+            if stage.settling or rng.random() < 0.9:
                 await client.send(encode_frame("ACK", [("id", head["ack"]), ("receipt", message_id)]))

@@ -25,31 +25,31 @@ COPIED_FROM_NODES = 3
 
 async def publish(stage: Stage, name: str) -> None:
     """Send for as long as the phase of faults lasts, to one node after the other."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     until = trio.current_time() + stage.plan.seconds
     number = 0
     while trio.current_time() < until:
-        member = chance.choice(stage.in_reach)
+        member = rng.choice(stage.in_reach)
         try:
             async with connected(stage, name, member) as client:
                 connected_at = trio.current_time()
-                while trio.current_time() < until and chance.random() > 0.06:
+                while trio.current_time() < until and rng.random() > 0.06:
                     burst: list[Sent] = []
-                    for _ in range(chance.randint(1, 6)):
+                    for _ in range(rng.randint(1, 6)):
                         number += 1
-                        destination = draw_destination(chance)
-                        burst.append(stage.ledger.send(name, number, member.name, destination, chance))
-                    at_once = chance.random() < 0.2
+                        destination = draw_destination(rng)
+                        burst.append(stage.ledger.send(name, number, member.name, destination, rng))
+                    at_once = rng.random() < 0.2
                     for message in burst:
                         message.connected_at = connected_at
                         # In a transaction the strongest level of all counts.
                         # A level beyond what a mesh that changes has for a while would be refused then.
-                        message.level = "" if at_once or stage.plan.newcomer else draw_level(chance)
+                        message.level = "" if at_once or stage.plan.newcomer else draw_level(rng)
                     await _send_burst(stage, name, member, client, burst, at_once)
-                    await trio.sleep(chance.uniform(0.02, 0.7))
+                    await trio.sleep(rng.uniform(0.02, 0.7))
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
-        await trio.sleep(chance.uniform(0.01, 0.2))
+        await trio.sleep(rng.uniform(0.01, 0.2))
 
 
 async def _send_burst(
@@ -98,12 +98,12 @@ def default_copies(stage: Stage) -> int:
     return 2 if len(stage.members) >= COPIED_FROM_NODES else 1
 
 
-def draw_level(chance: random.Random) -> str:
+def draw_level(rng: random.Random) -> str:
     """Mostly what the mesh has decided."""
-    return chance.choice(list(LEVELS)) if chance.random() < 0.15 else ""
+    return rng.choice(list(LEVELS)) if rng.random() < 0.15 else ""
 
 
-def draw_destination(chance: random.Random) -> str:
+def draw_destination(rng: random.Random) -> str:
     """Mostly what must not be lost."""
     kinds = (FANOUTS, FANOUTS, FANOUTS, FANOUTS, FANOUTS, QUEUES, QUEUES, QUEUES, QUEUES, QUEUES, TOPICS, (VALUE,))
-    return chance.choice(chance.choice(kinds))
+    return rng.choice(rng.choice(kinds))

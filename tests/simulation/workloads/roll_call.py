@@ -42,7 +42,7 @@ async def call_the_roll(stage: Stage) -> list[str]:
     Links may still be on their way back, and topics are not repaired: so everyone calls until all have heard it.
     """
     ledger = stage.ledger
-    missing = {(caller.name, hearer.name) for caller in stage.members for hearer in stage.members}
+    missing = {(caller.name, subscriber.name) for caller in stage.members for subscriber in stage.members}
     values: dict[str, str] = {}
     with trio.move_on_after(ANSWER_SECONDS):
         async with trio.open_nursery() as callers:
@@ -52,7 +52,7 @@ async def call_the_roll(stage: Stage) -> list[str]:
                 await trio.sleep(POLL_SECONDS)
             callers.cancel_scope.cancel()
     silent = sorted(missing - ledger.answers)
-    wrongs = [f"I21 roll: nobody at {hearer} heard what was published at {caller}" for caller, hearer in silent]
+    wrongs = [f"I21 roll: nobody at {subscriber} heard what was published at {caller}" for caller, subscriber in silent]
     if len({values.get(member.name) for member in stage.members}) > 1:
         wrongs.append(f"I13 value: nodes keep different last values: {values}")
     return wrongs

@@ -22,17 +22,17 @@ PREFETCH = 2
 
 async def pile_up(stage: Stage, name: str) -> None:
     """Send bursts, each to one node, for as long as the phase of faults would last."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     until = trio.current_time() + stage.plan.seconds
     number = 0
     await trio.sleep(FIRST_FAULT_SECONDS)
     while trio.current_time() < until:
-        member = chance.choice(stage.in_reach)
+        member = rng.choice(stage.in_reach)
         async with connected(stage, name, member) as client:
             for _ in range(BURST):
                 number += 1
-                queue = chance.choice((EXCLUSIVE, GROUPED))
-                message = stage.ledger.send(name, number, member.name, queue, chance)
+                queue = rng.choice((EXCLUSIVE, GROUPED))
+                message = stage.ledger.send(name, number, member.name, queue, rng)
                 headers = [("destination", queue), ("receipt", message.id)]
                 if queue == GROUPED:
                     headers.append(("JMSXGroupID", _group_of(message.id)))
@@ -46,29 +46,29 @@ async def pile_up(stage: Stage, name: str) -> None:
                         stage.ledger.sent[frame.head.headers["receipt-id"]], member.node.origin, copies
                     )
                     left -= 1
-        await trio.sleep(chance.uniform(0.2, 1.0))
+        await trio.sleep(rng.uniform(0.2, 1.0))
 
 
 async def take_turns(stage: Stage, name: str) -> None:
     """Consume, at one node after the other; for ever."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     await trio.sleep(FIRST_FAULT_SECONDS)
     turns = stage.ledger.turns
     while True:
-        member = chance.choice(stage.in_reach)
+        member = rng.choice(stage.in_reach)
         async with connected(stage, name, member) as client:
-            with trio.move_on_after(chance.uniform(2, 4)):
+            with trio.move_on_after(rng.uniform(2, 4)):
                 turns.changed()
                 for queue in (EXCLUSIVE, GROUPED):
                     headers = [("destination", queue), ("id", queue), ("ack", "client-individual")]
                     headers += [("prefetch-count", str(PREFETCH)), ("exclusive", str(queue == EXCLUSIVE).lower())]
                     await client.send(encode_frame("SUBSCRIBE", headers))
-                await _work(stage, turns, f"{name} at {member.name}", client, chance)
+                await _work(stage, turns, f"{name} at {member.name}", client, rng)
         turns.changed()
-        await trio.sleep(chance.uniform(0.5, 1.5))
+        await trio.sleep(rng.uniform(0.5, 1.5))
 
 
-async def _work(stage: Stage, turns: Turns, who: str, client: Client, chance: random.Random) -> None:
+async def _work(stage: Stage, turns: Turns, who: str, client: Client, rng: random.Random) -> None:
     while True:
         for frame in await client.read():
             head = frame.head.headers
@@ -78,7 +78,7 @@ async def _work(stage: Stage, turns: Turns, who: str, client: Client, chance: ra
             stage.ledger.note_mark(head)
             turns.give(head["destination"] if head["destination"] == EXCLUSIVE else _group_of(message_id), who)
             stage.ledger.consumed.add(message_id)
-            await trio.sleep(chance.uniform(0.01, 0.05))
+            await trio.sleep(rng.uniform(0.01, 0.05))
             await client.send(encode_frame("ACK", [("id", head["ack"])]))
 
 

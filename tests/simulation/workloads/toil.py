@@ -25,24 +25,24 @@ RECEIPT_SECONDS = 1.5
 
 async def make_trouble(stage: Stage, name: str) -> None:
     """Send poison and what soon expires, for as long as the phase of faults lasts."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     until = trio.current_time() + stage.plan.seconds
     number = 0
     while trio.current_time() < until:
-        member = chance.choice(stage.in_reach)
+        member = rng.choice(stage.in_reach)
         try:
             async with connected(stage, name, member) as client:
                 connected_at = trio.current_time()
-                for _ in range(chance.randint(1, 4)):
+                for _ in range(rng.randint(1, 4)):
                     number += 1
-                    destination = chance.choice((POISON, TIMED))
-                    message = stage.ledger.send(name, number, member.name, destination, chance)
+                    destination = rng.choice((POISON, TIMED))
+                    message = stage.ledger.send(name, number, member.name, destination, rng)
                     message.connected_at = connected_at
                     await _send(stage, message, member, client)
-                    await trio.sleep(chance.uniform(0.05, 0.5))
+                    await trio.sleep(rng.uniform(0.05, 0.5))
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
-        await trio.sleep(chance.uniform(0.05, 0.5))
+        await trio.sleep(rng.uniform(0.05, 0.5))
 
 
 async def _send(stage: Stage, message: Sent, member: Member, client: Client) -> None:
@@ -63,21 +63,21 @@ async def _send(stage: Stage, message: Sent, member: Member, client: Client) -> 
     raise GoneError("outcome unknown")
 
 
-async def toil(stage: Stage, name: str) -> None:
+async def selector_cost(stage: Stage, name: str) -> None:
     """Consume all of it, at one node after the other; for ever."""
-    chance = random.Random(f"{stage.plan.seed}/{name}")
+    rng = random.Random(f"{stage.plan.seed}/{name}")
     while True:
-        member = chance.choice(stage.in_reach)
+        member = rng.choice(stage.in_reach)
         try:
             async with connected(stage, name, member) as client:
-                with trio.move_on_after(chance.uniform(0.5, 3)):
-                    await _toil_at(stage, member, client, chance)
+                with trio.move_on_after(rng.uniform(0.5, 3)):
+                    await _toil_at(stage, member, client, rng)
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
-        await trio.sleep(chance.uniform(0.01, 0.2))
+        await trio.sleep(rng.uniform(0.01, 0.2))
 
 
-async def _toil_at(stage: Stage, member: Member, client: Client, chance: random.Random) -> None:
+async def _toil_at(stage: Stage, member: Member, client: Client, rng: random.Random) -> None:
     asks = [("delivery-limit", str(LIMIT)), ("redelivery-delay", "0.5"), ("prefetch-count", "2")]
     for queue in (POISON, TIMED, DEAD):
         headers = [("destination", queue), ("id", queue), ("ack", "client-individual")]
@@ -101,7 +101,7 @@ async def _toil_at(stage: Stage, member: Member, client: Client, chance: random.
                 if count < ledger.counts.get(message_id, 0):
                     ledger.rejuvenated.append((message_id, ledger.counts[message_id], count))
                 ledger.counts[message_id] = count
-                if chance.random() < 0.2:
+                if rng.random() < 0.2:
                     ledger.deaths[message_id] = ledger.deaths.get(message_id, 0) + 1
                     return
                 await client.send(encode_frame("NACK", [("id", frame.head.headers["ack"])]))

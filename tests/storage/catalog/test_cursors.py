@@ -14,7 +14,7 @@ from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import GAPS
 from qmq.storage.format.cursor_record import pack_move
 from qmq.storage.format.interfaces import CheckpointState, FanoutExtent
-from qmq.storage.format.record import Kind, pack_envelope, pack_gap, pack_record
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record
 from qmq.storage.store import Store, open_store
 
 from ..rig import NOW, A, B, Writer, open_small
@@ -29,7 +29,7 @@ def move(writer: Writer, said: Move) -> bytes:
     writer.have += 1
     sequence = writer.have
     head = pack_envelope(said.name.destination, b"")
-    writer._open.append(pack_record(sequence, NOW + sequence, Kind.CURSOR, 0, head, pack_move(said)))
+    writer._open.append(pack_record(sequence, NOW + sequence, RecordKind.CURSOR, 0, head, pack_move(said)))
     return writer.batch()
 
 
@@ -76,7 +76,7 @@ def test_a_cursor_is_there_again_also_when_the_disk_has_no_room_to_carry_the_jou
     own = Writer(store.begin_incarnation(7, NOW), 1)
     store.journal.append([move(a, Move(NAME, 10, start={A: 4}))])
     checkpoint(store)
-    own.record(Kind.GAP, pack_gap(B, 55))
+    own.record(RecordKind.GAP, pack_gap(B, 55))
     store.journal.append([move(a, Move(NAME, 10, done={A: [(4, 9)]})), own.batch(GAPS)])
 
     def no_room(checkpointer: Checkpointer) -> None:
@@ -122,7 +122,7 @@ def test_what_was_given_up_is_remembered() -> None:
     store = open_small(disk)
     own = store.begin_incarnation(7, NOW)
     a = Writer(own, 1)
-    a.record(Kind.GAP, pack_gap(B, 55))
+    a.record(RecordKind.GAP, pack_gap(B, 55))
     store.journal.append([a.batch(GAPS)])
     store = reopened(store, disk)
     assert store.recovered.given_up == {B: 55}

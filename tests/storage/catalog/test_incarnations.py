@@ -6,7 +6,7 @@ from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.catalog.incarnations import FORGOTTEN_MAX, Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.record import Kind
+from qmq.storage.format.record import RecordKind
 from qmq.storage.store import Store
 
 from ..rig import NOW, Writer, journal_batches, open_small
@@ -66,8 +66,8 @@ def released(disk: MemoryDisk) -> tuple[Store, Writer]:
     dead.publish("/queue/q", b"done")
     dead.settle("/queue/q", [Dot(DEAD, 1)])
     store.journal.append([dead.batch()])
-    a.record(Kind.SEAL, pack_seals([Seal(DEAD, 2, False)]))
-    a.record(Kind.SEAL, pack_seals([Seal(DEAD, 2, True)]))
+    a.record(RecordKind.SEAL, pack_seals([Seal(DEAD, 2, False)]))
+    a.record(RecordKind.SEAL, pack_seals([Seal(DEAD, 2, True)]))
     store.journal.append([a.batch()])
     for number in range(6):
         dot = a.publish("/queue/noise", b"%d" % number * 600)
@@ -110,7 +110,7 @@ def test_a_node_releases_only_what_it_has_nothing_left_of() -> None:
     waits = dead.publish("/queue/q", b"waits")
     dead.publish("/fanout/f", b"kept")
     store.journal.append([dead.batch()])
-    a.record(Kind.SEAL, pack_seals([Seal(DEAD, 2, False)]))
+    a.record(RecordKind.SEAL, pack_seals([Seal(DEAD, 2, False)]))
     for number in range(6):
         dot = a.publish("/queue/noise", b"%d" % number * 600)
         a.settle("/queue/noise", [dot])

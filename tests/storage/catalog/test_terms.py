@@ -6,8 +6,8 @@ import pytest
 
 from qmq.errors import CorruptLog
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.record import Kind
-from qmq.storage.format.term_record import TermNote, Terms, pack_term, unpack_term
+from qmq.storage.format.record import RecordKind
+from qmq.storage.format.term_record import StoredTerms, TermNote, pack_term, unpack_term
 from qmq.storage.store import Store, open_store
 
 from ..rig import NOW, A, B, Writer, open_small
@@ -16,7 +16,7 @@ NODE = "a"
 """The node of the rig."""
 
 
-def said(writer: Writer, kind: Kind, owner: str, number: int, server: str) -> bytes:
+def said(writer: Writer, kind: RecordKind, owner: str, number: int, server: str) -> bytes:
     writer.record(kind, pack_term(owner, number, server))
     return writer.batch()
 
@@ -25,11 +25,11 @@ def histories(store: Store) -> None:
     own, other = Writer(A), Writer(B)
     store.journal.append(
         [
-            said(own, Kind.VOTE, "c", 1, "b"),
-            said(other, Kind.TERM, "c", 1, "b"),
-            said(other, Kind.VOTE, "c", 7, "b"),
-            said(own, Kind.VOTE, "c", 2, "a"),
-            said(own, Kind.TERM, "c", 2, "a"),
+            said(own, RecordKind.VOTE, "c", 1, "b"),
+            said(other, RecordKind.TERM, "c", 1, "b"),
+            said(other, RecordKind.VOTE, "c", 7, "b"),
+            said(own, RecordKind.VOTE, "c", 2, "a"),
+            said(own, RecordKind.TERM, "c", 2, "a"),
         ]
     )
 
@@ -76,7 +76,7 @@ def test_the_sqlite_catalog_keeps_them(tmp_path: Path) -> None:
 
 
 def test_a_lower_term_changes_nothing_and_of_equals_the_later_counts() -> None:
-    terms = Terms.of([TermNote("c", 3, "a", False)])
+    terms = StoredTerms.of([TermNote("c", 3, "a", False)])
 
     assert not terms.take(TermNote("c", 2, "b", False))
     assert not terms.take(TermNote("c", 3, "a", False))
@@ -86,4 +86,4 @@ def test_a_lower_term_changes_nothing_and_of_equals_the_later_counts() -> None:
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x92\xa1a\x01", b"\x93\xa1a\xa1x\xa1b"])
 def test_what_is_no_term_is_refused(body: bytes) -> None:
     with pytest.raises(CorruptLog):
-        unpack_term(Kind.TERM, body)
+        unpack_term(RecordKind.TERM, body)

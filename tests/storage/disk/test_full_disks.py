@@ -8,15 +8,15 @@ import pytest
 
 from qmq.errors import DiskFull
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import Disk, StorageSettings
-from qmq.storage.format.lost_record import Stretch, pack_gone
-from qmq.storage.format.record import Kind
+from qmq.storage.format.interfaces import Disk, StoreSettings
+from qmq.storage.format.lost_record import LostRange, pack_lost
+from qmq.storage.format.record import RecordKind
 from qmq.storage.store import Store, open_store
 from tests.support.cluster_disks import mounted_disk
 
 from ..rig import NOW, A, B, C, Expected, Writer, all_rows, fanout_all, journal_batches, open_small
 
-KEPT = StorageSettings(reserve_bytes=0, journal_keep_bytes=1 << 30, segment_bytes_max=20_000)
+KEPT = StoreSettings(reserve_bytes=0, journal_keep_bytes=1 << 30, segment_bytes_max=20_000)
 """All of the journal is kept, so that it says what the stores should hold."""
 
 F, G = "/fanout/f", "/fanout/g"
@@ -32,7 +32,7 @@ def write(store: Store, a: Writer, b: Writer, rounds: int) -> None:
         if n % 3 == 0:
             a.settle(Q, [queued])
             store.journal.append([a.batch()], settle_only=True)
-    a.record(Kind.GONE, pack_gone(Stretch(C, 1, a.have)))
+    a.record(RecordKind.GONE, pack_lost(LostRange(C, 1, a.have)))
     store.journal.append([a.batch()], settle_only=True)
 
 

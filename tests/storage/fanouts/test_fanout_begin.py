@@ -8,7 +8,7 @@ from qmq.dots import Dot
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.interfaces import Retention
-from qmq.storage.format.record import Kind, pack_envelope, pack_record
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.segment import FANOUT
 from qmq.storage.log.chain import Chain
 from qmq.storage.store import Store
@@ -192,7 +192,7 @@ def test_a_log_is_cut_into_segments_young_enough_to_keep_to_its_retention() -> N
     now_us = NOW
     for second in range(30):
         now_us = NOW + second * 1_000_000
-        record = pack_record(second + 1, now_us, Kind.PUBLISH, 0, pack_envelope(F, b""), b"%d" % second)
+        record = pack_record(second + 1, now_us, RecordKind.PUBLISH, 0, pack_envelope(F, b""), b"%d" % second)
         store.journal.append([encode_batch(A, [record], second + 1, second + 1, now_us, now_us)])
         store.checkpoint(store.journal.end, now_us, {}, retention)
 

@@ -6,7 +6,7 @@ from qmq.dots import Origin
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.interfaces import Retention
-from qmq.storage.format.record import Kind, pack_envelope, pack_record
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.store import Store
 
 from ..rig import NOW, A, B, fanout_all, open_small
@@ -22,7 +22,7 @@ def bodies(store: Store) -> list[bytes]:
 
 def stamped(origin: Origin, sequence: int, timestamp_us: int) -> bytes:
     """A batch of one message, of an origin whose clock says `timestamp_us`; its body is its sequence."""
-    record = pack_record(sequence, timestamp_us, Kind.PUBLISH, 0, pack_envelope(F, b""), b"%d" % sequence)
+    record = pack_record(sequence, timestamp_us, RecordKind.PUBLISH, 0, pack_envelope(F, b""), b"%d" % sequence)
     return encode_batch(origin, [record], sequence, sequence, timestamp_us, timestamp_us)
 
 

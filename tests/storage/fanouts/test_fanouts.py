@@ -14,7 +14,7 @@ from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts import log as fanout
 from qmq.storage.fanouts.log import OPEN_FILES_MAX, directory_name
 from qmq.storage.fanouts.reader import FanoutInfo
-from qmq.storage.format.interfaces import Retention, StorageSettings
+from qmq.storage.format.interfaces import Retention, StoreSettings
 from qmq.storage.format.record import Record
 from qmq.storage.log.journal import Mark
 from qmq.storage.store import Store, open_store
@@ -122,7 +122,7 @@ def test_a_reader_resumes_with_what_it_has() -> None:
 @pytest.mark.parametrize("what", LIKE_AN_INDEX)
 def test_bodies_that_end_like_an_index_are_neither_skipped_nor_forgotten(what: str) -> None:
     """Every checkpoint puts its messages at the end of the log, and some of them fill a segment."""
-    store = open_small(MemoryDisk(), StorageSettings(segment_bytes_max=5000, journal_keep_bytes=0, reserve_bytes=0))
+    store = open_small(MemoryDisk(), StoreSettings(segment_bytes_max=5000, journal_keep_bytes=0, reserve_bytes=0))
     a = Writer(A)
     for _ in range(8):
         store.journal.append([a.published(F, b"x" * 2000 + LIKE_AN_INDEX[what])])
@@ -207,7 +207,7 @@ def test_more_fanouts_than_may_be_open_at_once_all_keep_their_records() -> None:
 
 def test_many_fanouts_in_one_batch_need_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "OPEN_FILES_MAX", 8)
-    store = open_store(tmp_path, node="a", settings=StorageSettings(reserve_bytes=0))
+    store = open_store(tmp_path, node="a", settings=StoreSettings(reserve_bytes=0))
     a = Writer(A)
     for n in range(60):
         a.publish(f"/fanout/{n}", b"%d" % n)
@@ -262,7 +262,7 @@ def test_a_log_that_a_reader_opens_during_a_checkpoint_is_not_cut(monkeypatch: p
 
 
 def test_a_reader_beside_appends_and_checkpoints_misses_nothing() -> None:
-    store = open_small(MemoryDisk(), StorageSettings(segment_bytes_max=3000, journal_keep_bytes=0, reserve_bytes=0))
+    store = open_small(MemoryDisk(), StoreSettings(segment_bytes_max=3000, journal_keep_bytes=0, reserve_bytes=0))
     a = Writer(A)
     found: list[bytes] = []
     done = threading.Event()
@@ -296,7 +296,7 @@ def test_a_reader_beside_appends_and_checkpoints_misses_nothing() -> None:
 
 def test_what_a_checkpoint_left_beyond_its_end_is_cut_also_where_there_is_no_room_for_a_copy() -> None:
     disk = MemoryDisk()
-    store = open_small(disk, StorageSettings(reserve_bytes=0))
+    store = open_small(disk, StoreSettings(reserve_bytes=0))
     a = Writer(A)
     store.journal.append([a.published(F, b"x" * 30_000)])
     checkpoint(store)
@@ -306,7 +306,7 @@ def test_what_a_checkpoint_left_beyond_its_end_is_cut_also_where_there_is_no_roo
     disk._files[path].data += b"not committed"
     disk.capacity_bytes = disk.used_bytes() + 10_000
 
-    store = open_small(disk, StorageSettings(reserve_bytes=0))
+    store = open_small(disk, StoreSettings(reserve_bytes=0))
 
     assert bodies(store) == [b"x" * 30_000]
     assert disk.contents()[path] == whole
@@ -366,7 +366,7 @@ def test_a_reader_is_refused_where_the_journal_is_damaged_also_when_it_comes_aft
 
 def test_a_segment_that_is_damaged_when_it_is_full_gets_no_index_that_covers_it_up() -> None:
     disk = MemoryDisk()
-    store = open_small(disk, StorageSettings(segment_bytes_max=5000, journal_keep_bytes=0, reserve_bytes=0))
+    store = open_small(disk, StoreSettings(segment_bytes_max=5000, journal_keep_bytes=0, reserve_bytes=0))
     a = Writer(A)
     for number in range(4):
         store.journal.append([a.published(F, b"body%d" % number * 200)])

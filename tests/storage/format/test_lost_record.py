@@ -10,30 +10,30 @@ from hypothesis import strategies as st
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.lost_record import Stretch, gone_facts, gone_of, pack_gone, unpack_gone
-from qmq.storage.format.record import Kind
+from qmq.storage.format.lost_record import LostRange, gone_of, lost_facts, pack_lost, unpack_lost
+from qmq.storage.format.record import RecordKind
 
 from ..rig import NOW, A, B, Writer, open_small
 
 SEQUENCES = st.integers(1, 2**63 - 1)
 ORIGINS = st.builds(Origin, st.sampled_from("abc"), st.integers(0, 2**64 - 1))
-STRETCHES = st.builds(Stretch, ORIGINS, SEQUENCES, SEQUENCES)
+STRETCHES = st.builds(LostRange, ORIGINS, SEQUENCES, SEQUENCES)
 
 
 @given(STRETCHES)
-def test_a_stretch_comes_back(stretch: Stretch) -> None:
-    assert unpack_gone(pack_gone(stretch)) == stretch
-    assert unpack_gone(pack_gone(stretch)[:1].replace(b"\x94", b"\x95") + pack_gone(stretch)[1:] + b"\x01") == stretch
+def test_a_stretch_comes_back(stretch: LostRange) -> None:
+    assert unpack_lost(pack_lost(stretch)) == stretch
+    assert unpack_lost(pack_lost(stretch)[:1].replace(b"\x94", b"\x95") + pack_lost(stretch)[1:] + b"\x01") == stretch
 
 
 @pytest.mark.parametrize("body", [5, [], ["a", 1, 2], ["a", "x", 1, 2], ["a", 1, None, 2]])
 def test_anything_else_is_refused(body: Any) -> None:
     with pytest.raises(CorruptLog):
-        unpack_gone(msgpack.packb(body))
+        unpack_lost(msgpack.packb(body))
 
 
-def gone(writer: Writer, stretch: Stretch) -> bytes:
-    writer.record(Kind.GONE, pack_gone(stretch))
+def gone(writer: Writer, stretch: LostRange) -> bytes:
+    writer.record(RecordKind.GONE, pack_lost(stretch))
     return writer.batch()
 
 
@@ -41,7 +41,7 @@ def gone(writer: Writer, stretch: Stretch) -> bytes:
 def test_it_is_known_after_a_crash_before_and_after_the_checkpoint(checkpoint: bool) -> None:
     disk = MemoryDisk()
     store = open_small(disk)
-    store.journal.append([gone(Writer(A), Stretch(B, 4, 6))])
+    store.journal.append([gone(Writer(A), LostRange(B, 4, 6))])
     store.journal.sync()
     if checkpoint:
         store.checkpoint(store.journal.end, NOW, {}, {})
@@ -57,7 +57,7 @@ def test_it_is_known_after_a_crash_before_and_after_the_checkpoint(checkpoint: b
 def test_what_another_node_says_is_about_that_node(checkpoint: bool) -> None:
     disk = MemoryDisk()
     store = open_small(disk)
-    store.journal.append([gone(Writer(B), Stretch(B, 4, 6))])
+    store.journal.append([gone(Writer(B), LostRange(B, 4, 6))])
     if checkpoint:
         store.checkpoint(store.journal.end, NOW, {}, {})
     store.close()
@@ -70,4 +70,4 @@ def test_what_is_forgotten_leaves_the_catalog() -> None:
     assert known.ends == {Origin("a", 1): [2, 5]}
     known.forget({Origin("a", 1)})
 
-    assert gone_facts(known, [Origin("a", 1)]) == {"gone/a-0000000000000001": None}
+    assert lost_facts(known, [Origin("a", 1)]) == {"gone/a-0000000000000001": None}

@@ -11,8 +11,8 @@ from qmq.storage.format.record import (
     FLAGS_MAX,
     PREFIX_BYTES,
     PRIORITY_DEFAULT,
-    Kind,
     Record,
+    RecordKind,
     pack_alike,
     pack_dots,
     pack_envelope,
@@ -128,7 +128,7 @@ def test_priority_rides_in_the_flags_and_leaves_the_others_alone(flags: int, pri
 
 
 def test_kinds_keep_their_numbers() -> None:
-    assert {kind.name: int(kind) for kind in Kind} == {
+    assert {kind.name: int(kind) for kind in RecordKind} == {
         "PUBLISH": 1,
         "SETTLE": 2,
         "START": 3,

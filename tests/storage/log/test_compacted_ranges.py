@@ -7,7 +7,7 @@ import pytest
 from qmq.dots import Vector
 from qmq.errors import LogBroken
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.repair.range_snapshot import Rest, rest_batch
+from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
 
 from ..rig import SMALL, A, B, Writer, open_small
 
@@ -18,9 +18,9 @@ ROLLING = replace(SMALL, segment_bytes_max=300)
 def write(disk: MemoryDisk) -> None:
     store = open_small(disk, ROLLING)
     journal = store.journal
-    journal.append([rest_batch(A, 0, Rest(20, 0, 0, []))])
+    journal.append([snapshot_batch(A, 0, RangeSnapshot(20, 0, 0, []))])
     journal.append([Writer(A, 20).published("/queue/q", b"x" * 200)])
-    journal.append([rest_batch(A, 21, Rest(30, 0, 0, []))])
+    journal.append([snapshot_batch(A, 21, RangeSnapshot(30, 0, 0, []))])
     journal.append([Writer(B).published("/queue/q", b"x" * 200)])
     store.close()
 
@@ -29,8 +29,8 @@ def test_the_end_of_the_last_rest_of_each_origin_is_told_as_it_is_written() -> N
     journal = open_small(MemoryDisk()).journal
     assert journal.rests() == {}
 
-    journal.append([rest_batch(A, 0, Rest(20, 0, 0, [])), Writer(B).published("/queue/q", b"1")])
-    journal.append([Writer(A, 20).published("/queue/q", b"1"), rest_batch(A, 21, Rest(30, 0, 0, []))])
+    journal.append([snapshot_batch(A, 0, RangeSnapshot(20, 0, 0, [])), Writer(B).published("/queue/q", b"1")])
+    journal.append([Writer(A, 20).published("/queue/q", b"1"), snapshot_batch(A, 21, RangeSnapshot(30, 0, 0, []))])
 
     assert journal.rests() == {A: 30}
 
@@ -50,14 +50,16 @@ def test_a_rest_that_was_there_at_the_start_is_found(sealed: bool) -> None:
 def test_a_rest_that_is_one_record_alone_lacks_nothing() -> None:
     journal = open_small(MemoryDisk()).journal
 
-    journal.append([rest_batch(A, 0, Rest(1, 0, 0, []))])
+    journal.append([snapshot_batch(A, 0, RangeSnapshot(1, 0, 0, []))])
 
     assert journal.rests() == {}
 
 
 def test_nothing_is_told_of_an_origin_that_is_forgotten() -> None:
     journal = open_small(MemoryDisk()).journal
-    journal.append([rest_batch(A, 0, Rest(20, 0, 0, [])), rest_batch(B, 0, Rest(5, 0, 0, []))])
+    journal.append(
+        [snapshot_batch(A, 0, RangeSnapshot(20, 0, 0, [])), snapshot_batch(B, 0, RangeSnapshot(5, 0, 0, []))]
+    )
     assert journal.rests() == {A: 20, B: 5}
 
     def without(vector: Vector) -> Vector:

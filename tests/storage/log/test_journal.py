@@ -8,8 +8,8 @@ import pytest
 from qmq.errors import DiskFull, LogBroken
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, verify_batch
-from qmq.storage.format.interfaces import StorageSettings
-from qmq.storage.format.record import Kind, pack_gap
+from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.record import RecordKind, pack_gap
 from qmq.storage.format.segment import DESTINATIONS_MAX, Footer, make_footer, read_footer
 from qmq.storage.log.chain import _SEAL_READ_BYTES, Segment
 
@@ -32,7 +32,7 @@ def test_an_append_returns_the_end_and_costs_one_write_and_one_sync() -> None:
 @pytest.mark.parametrize("sync", ["interval", "never"])
 def test_without_always_nothing_is_synced_until_the_owner_asks(sync: str) -> None:
     disk = MemoryDisk()
-    journal = open_small(disk, StorageSettings(sync=sync, reserve_bytes=0)).journal  # type: ignore[arg-type]
+    journal = open_small(disk, StoreSettings(sync=sync, reserve_bytes=0)).journal  # type: ignore[arg-type]
     synced, before = journal.synced_end, disk.calls["sync"]
 
     journal.append([Writer(A).published("/queue/q", b"1")])
@@ -98,7 +98,7 @@ def test_after_a_failed_write_or_sync_every_later_append_is_refused(call: int) -
 
 def test_a_full_disk_refuses_messages_while_settles_still_fit() -> None:
     disk = MemoryDisk(capacity_bytes=4000)
-    journal = open_small(disk, StorageSettings(reserve_bytes=2000)).journal
+    journal = open_small(disk, StoreSettings(reserve_bytes=2000)).journal
     a = Writer(A)
     dot = a.publish("/queue/q", b"x")
     journal.append([a.batch()])
@@ -115,7 +115,7 @@ def test_a_full_disk_refuses_messages_while_settles_still_fit() -> None:
 
 def test_a_write_that_finds_no_room_half_way_leaves_the_journal_as_it_was() -> None:
     disk = MemoryDisk(capacity_bytes=4000)
-    store = open_small(disk, StorageSettings(reserve_bytes=0))
+    store = open_small(disk, StoreSettings(reserve_bytes=0))
     a, b = Writer(A), Writer(B)
     small = a.published("/queue/q", b"small")
     before = disk.contents()
@@ -168,7 +168,7 @@ def test_a_sync_that_finds_no_room_breaks_the_journal() -> None:
 
 def test_a_write_that_cannot_be_taken_back_breaks_the_journal() -> None:
     disk = MemoryDisk(capacity_bytes=4000)
-    journal = open_small(disk, StorageSettings(reserve_bytes=0)).journal
+    journal = open_small(disk, StoreSettings(reserve_bytes=0)).journal
     disk.fail_at(1)  # The write finds no room, and the cut fails.
 
     with pytest.raises(LogBroken):
@@ -251,8 +251,8 @@ def test_what_this_node_gave_up_counts_in_its_vector_and_what_others_gave_up_doe
     disk = MemoryDisk()
     store = open_small(disk)
     own, other = Writer(A), Writer(B)
-    own.record(Kind.GAP, pack_gap(C, 10))
-    other.record(Kind.GAP, pack_gap(C, 99))
+    own.record(RecordKind.GAP, pack_gap(C, 10))
+    other.record(RecordKind.GAP, pack_gap(C, 99))
 
     store.journal.append([own.batch(GAPS), other.batch(GAPS), Writer(C, have=10).published("/queue/q", b"x")])
 
@@ -418,7 +418,7 @@ def test_a_disk_that_cannot_be_read_is_a_broken_log_and_not_an_empty_one() -> No
 
 def test_the_index_of_a_full_segment_is_made_without_holding_the_segment() -> None:
     segment_bytes = 24 << 20
-    settings = StorageSettings(segment_bytes_max=segment_bytes, sync="never", reserve_bytes=0)
+    settings = StoreSettings(segment_bytes_max=segment_bytes, sync="never", reserve_bytes=0)
     store = open_small(MemoryDisk(), settings)
     writer = Writer(A)
     for _ in range(52):
@@ -445,4 +445,4 @@ def test_an_index_lists_destinations_up_to_a_bound_and_then_none() -> None:
     footer = footer_of([*many, *few])
 
     assert footer.destinations == {}
-    assert footer.kinds[A, Kind.PUBLISH] == DESTINATIONS_MAX + 3
+    assert footer.kinds[A, RecordKind.PUBLISH] == DESTINATIONS_MAX + 3

@@ -7,7 +7,7 @@ from qmq.dots import Dot, Vector
 from qmq.errors import DiskFull, FutureVersion, LogBroken, StorageError
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import MEMORY, read_head
-from qmq.storage.format.interfaces import StorageSettings
+from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.format.segment import segment_name
 from qmq.storage.log.chain import TEMPORARY_SUFFIX
 from qmq.storage.log.journal import SYNC_FAILED
@@ -16,7 +16,7 @@ from qmq.storage.store import Store
 
 from ..rig import NOW, SMALL, A, B, C, Expected, Writer, journal_batches, open_small, own_messages
 
-FULL = StorageSettings(segment_bytes_max=64_000, reserve_bytes=64_000, journal_keep_bytes=0)
+FULL = StoreSettings(segment_bytes_max=64_000, reserve_bytes=64_000, journal_keep_bytes=0)
 """Whatever is written comes out of the reserve."""
 TAIL = "journal/" + segment_name(0)
 
@@ -276,7 +276,7 @@ def test_a_batch_that_no_journal_may_hold_is_not_taken_for_one() -> None:
 def test_unsynced_appends_may_go_with_the_power_but_never_tear_the_rest() -> None:
     from random import Random
 
-    settings = StorageSettings(sync="never", segment_bytes_max=1500, reserve_bytes=0)
+    settings = StoreSettings(sync="never", segment_bytes_max=1500, reserve_bytes=0)
     for seed in range(40):
         disk = MemoryDisk()
         store = open_small(disk, settings)
@@ -469,7 +469,7 @@ def test_after_a_failed_sync_the_tail_is_copied_and_not_only_synced_again() -> N
 
 def test_a_list_of_holes_is_written_only_once_what_it_speaks_of_can_change_no_more() -> None:
     disk = MemoryDisk()
-    store = open_small(disk, StorageSettings(segment_bytes_max=1500, reserve_bytes=0, sync="never"))
+    store = open_small(disk, StoreSettings(segment_bytes_max=1500, reserve_bytes=0, sync="never"))
     a, b = Writer(A), Writer(B)
     store.journal.append([a.published("/queue/q", b"one"), b.published("/queue/q", b"two")])
     node = disk._files[TAIL]

@@ -7,11 +7,11 @@ import pytest
 from qmq.dots import Dot
 from qmq.errors import CorruptLog, DiskFull
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.record import Kind, pack_envelope, pack_record
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.segment import Footer, make_footer, read_footer
 from qmq.storage.log import segment_index
 from qmq.storage.log.chain import Chain, Segment
-from qmq.storage.repair.range_snapshot import Rest, rest_batch
+from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
 from qmq.storage.store import Store
 
 from ..rig import NOW, SMALL, A, B, Writer, open_small
@@ -116,8 +116,10 @@ def test_a_segment_of_very_many_batches_is_read_again(monkeypatch: pytest.Monkey
 
 def test_a_segment_with_a_rest_is_read_again_for_its_index_has_a_range_for_each_record(read_again: list[int]) -> None:
     store = open_small(MemoryDisk(), KEPT)
-    records = [pack_record(n, NOW, Kind.PUBLISH, 0, pack_envelope("/queue/q", b""), b"x") for n in range(1, 200, 2)]
-    rests, last = [rest_batch(A, 0, Rest(200, 0, 0, records))], Writer(A, 200)
+    records = [
+        pack_record(n, NOW, RecordKind.PUBLISH, 0, pack_envelope("/queue/q", b""), b"x") for n in range(1, 200, 2)
+    ]
+    rests, last = [snapshot_batch(A, 0, RangeSnapshot(200, 0, 0, records))], Writer(A, 200)
     store.journal.append(rests)
     append_some(store, last, Writer(B), 2)
     checkpoint(store)

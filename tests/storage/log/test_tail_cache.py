@@ -4,13 +4,13 @@ import pytest
 
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import BatchHead
-from qmq.storage.format.interfaces import StorageSettings
+from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.log.chain import Segment
 from qmq.storage.log.tail_cache import BATCHES_MAX, BYTES_MAX
 
 from ..rig import A, B, Writer, open_small
 
-ROOMY = StorageSettings(reserve_bytes=0)
+ROOMY = StoreSettings(reserve_bytes=0)
 """One segment has room for everything here."""
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, FutureVersion, LogBroken, StorageError
-from qmq.storage.format.interfaces import QueueRow, StorageSettings
+from qmq.storage.format.interfaces import QueueRow, StoreSettings
 from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.store import open_store
@@ -159,7 +159,7 @@ def test_a_node_keeps_its_backlog_there(postgres: Server, tmp_path: Path) -> Non
 
 
 def test_a_node_that_changes_to_postgresql_takes_its_backlog_with_it(postgres: Server, tmp_path: Path) -> None:
-    settings = StorageSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0)
+    settings = StoreSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0)
     store = open_store(tmp_path / "data", node="a", settings=settings)
     b = Writer(B)
     for n in range(12):

@@ -8,7 +8,7 @@ from qmq.dots import Dot
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.log import directory_name
-from qmq.storage.format.interfaces import Retention, StorageSettings
+from qmq.storage.format.interfaces import Retention, StoreSettings
 from qmq.storage.repair.fanout_logs import SPOOL, records_of
 from qmq.storage.store import Store
 from tests.support.disks import DiskImage
@@ -16,11 +16,11 @@ from tests.support.disks import DiskImage
 from ..rig import NOW, A, B, Writer, fanout_all, open_small
 
 F = "/fanout/f"
-KEEPS_JOURNAL = StorageSettings(segment_bytes_max=700, journal_keep_bytes=1 << 30, reserve_bytes=0)
-KEEPS_NONE = StorageSettings(segment_bytes_max=700, journal_keep_bytes=0, reserve_bytes=0)
+KEEPS_JOURNAL = StoreSettings(segment_bytes_max=700, journal_keep_bytes=1 << 30, reserve_bytes=0)
+KEEPS_NONE = StoreSettings(segment_bytes_max=700, journal_keep_bytes=0, reserve_bytes=0)
 
 
-def filled(disk: MemoryDisk, settings: StorageSettings) -> tuple[Store, list[tuple[Dot, bytes]]]:
+def filled(disk: MemoryDisk, settings: StoreSettings) -> tuple[Store, list[tuple[Dot, bytes]]]:
     """A log of several small segments, with records of two origins; and what a reader is told of it."""
     store = open_small(disk, settings)
     writers = Writer(A), Writer(B)
@@ -52,18 +52,18 @@ def rot(disk: MemoryDisk, path: str, body: bytes) -> None:
     disk.put(path, bytes(data))
 
 
-def reopened(disk: MemoryDisk, store: Store, settings: StorageSettings) -> Store:
+def reopened(disk: MemoryDisk, store: Store, settings: StoreSettings) -> Store:
     store.close()
     return open_small(disk, settings)
 
 
-def mend(store: Store) -> bool:
+def repair(store: Store) -> bool:
     with pytest.raises(CorruptLog):
         fanout_all(store, F)
     assert store.damaged_fanouts() == [F]
-    found = store.begin_mending(F, {})
+    found = store.begin_repair(F, {})
     try:
-        return found.is_complete and store.finish_mending(F, found)
+        return found.is_complete and store.finish_repair(F, found)
     finally:
         found.close()
 
@@ -100,7 +100,7 @@ HARMS = [
 ]
 
 
-def harmed(disk: MemoryDisk, settings: StorageSettings, what: str) -> tuple[Store, list[tuple[Dot, bytes]]]:
+def harmed(disk: MemoryDisk, settings: StoreSettings, what: str) -> tuple[Store, list[tuple[Dot, bytes]]]:
     """`filled`, then harmed while it was closed, and opened again."""
     store, rows = filled(disk, settings)
     store.close()
@@ -113,7 +113,7 @@ def test_what_the_journal_still_has_makes_a_log_whole(what: str) -> None:
     disk = MemoryDisk()
     store, rows = harmed(disk, KEEPS_JOURNAL, what)
 
-    assert mend(store)
+    assert repair(store)
 
     assert by_origin(fanout_all(store, F)) == by_origin(rows)
     assert store.damaged_fanouts() == []
@@ -134,12 +134,12 @@ def test_what_the_journal_has_dropped_is_named_and_comes_from_somebody_else(what
     with pytest.raises(CorruptLog):
         fanout_all(store, F)
 
-    found = store.begin_mending(F, {})
+    found = store.begin_repair(F, {})
     assert not found.is_complete
-    for index, lack in enumerate(found.left):
-        rest = other.read_rest(lack.origin, lack.after, lack.through, 0, F)
+    for index, missing in enumerate(found.left):
+        rest = other.read_snapshot(missing.origin, missing.after, missing.through, 0, F)
         found.add(index, rest.through, rest.records)
-    assert found.is_complete and store.finish_mending(F, found)
+    assert found.is_complete and store.finish_repair(F, found)
     found.close()
 
     assert by_origin(fanout_all(store, F)) == by_origin(rows)
@@ -171,11 +171,11 @@ def test_a_node_is_asked_for_one_fanout_only() -> None:
     store, rows = filled(MemoryDisk(), KEEPS_NONE)
     last = store.journal.vector()[A]
 
-    rest = store.read_rest(A, 0, last, 0, F)
+    rest = store.read_snapshot(A, 0, last, 0, F)
 
     assert rest.through == last
     assert len(rest.records) == sum(dot.origin == A for dot, _ in rows)
-    assert len(store.read_rest(A, 0, last, 0).records) > 2 * len(rest.records)
+    assert len(store.read_snapshot(A, 0, last, 0).records) > 2 * len(rest.records)
 
 
 def test_what_came_while_it_was_looked_for_is_in_the_log_that_is_written() -> None:
@@ -183,14 +183,14 @@ def test_what_came_while_it_was_looked_for_is_in_the_log_that_is_written() -> No
     store, rows = harmed(disk, KEEPS_JOURNAL, "a batch")
     with pytest.raises(CorruptLog):
         fanout_all(store, F)
-    found = store.begin_mending(F, {})
+    found = store.begin_repair(F, {})
     writer = Writer(A, store.journal.vector()[A])
     for body in (b"meanwhile", b"too"):
         writer.publish(F, body)
         store.journal.append([writer.batch()])
         store.checkpoint(store.journal.end, NOW, {})
 
-    assert store.finish_mending(F, found)
+    assert store.finish_repair(F, found)
 
     assert [body for _, body in fanout_all(store, F)][-2:] == [b"meanwhile", b"too"]
     assert len(fanout_all(store, F)) == len(rows) + 2
@@ -201,11 +201,11 @@ def test_retention_that_was_quicker_makes_it_begin_again() -> None:
     store, _ = harmed(disk, KEEPS_JOURNAL, "a batch")
     with pytest.raises(CorruptLog):
         fanout_all(store, F)
-    found = store.begin_mending(F, {})
+    found = store.begin_repair(F, {})
     # The first segment with what follows is more than this, so it goes.
     store.checkpoint(store.journal.end, NOW, {}, {F: Retention(bytes_max=1000)})
 
-    assert not store.finish_mending(F, found)
+    assert not store.finish_repair(F, found)
 
 
 def test_a_reader_in_the_midst_is_refused_once_and_a_new_one_reads_all() -> None:
@@ -213,7 +213,7 @@ def test_a_reader_in_the_midst_is_refused_once_and_a_new_one_reads_all() -> None
     store, rows = harmed(disk, KEEPS_JOURNAL, "the end of the last file")
     page = store.fanout_page(F, store.fanout_start(F), 300)
 
-    assert mend(store)
+    assert repair(store)
 
     with pytest.raises(CorruptLog):
         store.fanout_page(F, page.position, 300)
@@ -226,16 +226,18 @@ def test_what_nobody_has_is_told_to_those_who_read_from_before_it() -> None:
     store, rows = harmed(disk, KEEPS_NONE, "the first file")
     with pytest.raises(CorruptLog):
         fanout_all(store, F)
-    found = store.begin_mending(F, {})
-    lacks = [lack for lack in found.left if lack.after < lack.through]
+    found = store.begin_repair(F, {})
+    missing_ranges = [missing for missing in found.left if missing.after < missing.through]
 
     for index in range(len(found.left)):
         found.let_go(index)
-    assert store.finish_mending(F, found)
+    assert store.finish_repair(F, found)
 
     page = store.fanout_page(F, store.fanout_start(F), 1 << 20)
-    assert set(page.dropped) == {Dot(lack.origin, lack.through) for lack in lacks}
-    kept = [row for row in rows if all(row[0] not in _dots(lack.origin, lack.through) for lack in lacks)]
+    assert set(page.dropped) == {Dot(missing.origin, missing.through) for missing in missing_ranges}
+    kept = [
+        row for row in rows if all(row[0] not in _dots(missing.origin, missing.through) for missing in missing_ranges)
+    ]
     assert by_origin([(Dot(origin, r.sequence), r.body) for origin, r in page.rows]) == by_origin(kept)
 
 
@@ -249,7 +251,7 @@ def test_a_crash_at_any_write_leaves_the_old_log_or_the_new_one() -> None:
         store, rows = harmed(disk, KEEPS_JOURNAL, "several batches")
         disk.fail_at(cut)
         try:
-            done = mend(store)
+            done = repair(store)
         except (LogBroken, OSError):
             done = False
         disk.heal()
@@ -257,11 +259,11 @@ def test_a_crash_at_any_write_leaves_the_old_log_or_the_new_one() -> None:
 
         again = open_small(disk, KEEPS_JOURNAL)
         if not done and again.fanout_info(F).records != len(rows):
-            assert mend(again)
+            assert repair(again)
         try:
             assert by_origin(fanout_all(again, F)) == by_origin(rows)
         except CorruptLog:
-            assert mend(again)
+            assert repair(again)
             assert by_origin(fanout_all(again, F)) == by_origin(rows)
         if done:
             return
@@ -280,7 +282,7 @@ def test_a_last_file_cut_at_any_byte_is_noticed_and_made_whole() -> None:
         cut.put(path, whole[:size])
 
         store = open_small(cut, KEEPS_JOURNAL)
-        assert mend(store), size
+        assert repair(store), size
         assert by_origin(fanout_all(store, F)) == by_origin(rows), size
         store.close()
 

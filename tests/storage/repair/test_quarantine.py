@@ -9,9 +9,9 @@ from qmq.dots import Dot
 from qmq.storage.disk.memory import MemoryDisk, MemoryFile
 from qmq.storage.format.record import unpack_record
 from qmq.storage.format.segment import segment_name
-from qmq.storage.repair.quarantine import drop, release, valid_aside, what_is_aside
-from qmq.storage.repair.queue_rows import record_aside
-from qmq.storage.repair.range_snapshot import nothing_left, rest_batch
+from qmq.storage.repair.quarantine import drop, quarantined_ranges, release, valid_quarantined
+from qmq.storage.repair.queue_rows import record_quarantined
+from qmq.storage.repair.range_snapshot import nothing_left, snapshot_batch
 from qmq.storage.store import Store
 
 from ..rig import NOW, A, B, Writer, open_small, own_messages
@@ -51,7 +51,7 @@ def bodies(store: Store) -> list[bytes]:
 def test_what_is_behind_the_damage_comes_back_and_what_is_damaged_is_given_up(damaged: MemoryDisk) -> None:
     store = open_small(damaged)
     assert bodies(store) == [b"one"]
-    (step,) = what_is_aside(damaged, store.journal.vector())
+    (step,) = quarantined_ranges(damaged, store.journal.vector())
     assert (step.origin, step.gone, step.records) == (A, (2, 2), 3)
 
     release(store, [step], draw(), NOW)
@@ -62,20 +62,20 @@ def test_what_is_behind_the_damage_comes_back_and_what_is_damaged_is_given_up(da
     assert again.journal.vector()[A] == 5
     assert again.recovered.gone.ends == {A: [2]}
     assert not again.recovered.given_up, "it is not unknown: it is nowhere"
-    assert what_is_aside(damaged, again.journal.vector()) == []
+    assert quarantined_ranges(damaged, again.journal.vector()) == []
 
 
 def test_dropping_gives_all_of_it_up(damaged: MemoryDisk) -> None:
     store = open_small(damaged)
 
-    drop(store, what_is_aside(damaged, store.journal.vector()), draw(), NOW)
+    drop(store, quarantined_ranges(damaged, store.journal.vector()), draw(), NOW)
     store.close()
 
     again = open_small(damaged)
     assert bodies(again) == [b"one"]
     assert again.journal.vector()[A] == 5
     assert again.recovered.gone.ends == {A: [5]}
-    assert what_is_aside(damaged, again.journal.vector()) == []
+    assert quarantined_ranges(damaged, again.journal.vector()) == []
 
 
 def test_what_peers_have_brought_meanwhile_is_not_brought_back(damaged: MemoryDisk) -> None:
@@ -83,7 +83,7 @@ def test_what_peers_have_brought_meanwhile_is_not_brought_back(damaged: MemoryDi
     a = Writer(A, have=1)
     store.journal.append([a.published("/queue/q", b"two"), a.published("/queue/q", b"three")])
 
-    (step,) = what_is_aside(damaged, store.journal.vector())
+    (step,) = quarantined_ranges(damaged, store.journal.vector())
 
     assert (step.gone, step.records) == (None, 2)
 
@@ -95,7 +95,7 @@ def test_damage_in_two_places_gives_up_exactly_these(damaged: MemoryDisk) -> Non
     damaged.put(TAIL, bytes(changed))
     store = open_small(damaged)
 
-    steps = what_is_aside(damaged, store.journal.vector())
+    steps = quarantined_ranges(damaged, store.journal.vector())
 
     assert [(step.gone, step.records) for step in steps] == [((2, 2), 2), ((5, 5), 1)]
     release(store, steps, draw(), NOW)
@@ -105,14 +105,14 @@ def test_damage_in_two_places_gives_up_exactly_these(damaged: MemoryDisk) -> Non
 
 def test_a_peer_that_comes_later_gets_what_was_there_before_the_damage(damaged: MemoryDisk) -> None:
     store = open_small(damaged)
-    release(store, what_is_aside(damaged, store.journal.vector()), draw(), NOW)
+    release(store, quarantined_ranges(damaged, store.journal.vector()), draw(), NOW)
     store.close()
     again = open_small(damaged)
     again.checkpoint(again.journal.end, NOW, {}, {})
 
     gone = again.recovered.gone.up_to(A, 5)
-    first = again.read_rest(A, 0, 5, 0, gone=gone)
-    behind = again.read_rest(A, first.through, 5, 0, gone=gone)
+    first = again.read_snapshot(A, 0, 5, 0, gone=gone)
+    behind = again.read_snapshot(A, first.through, 5, 0, gone=gone)
 
     assert (first.through, first.dropped, len(first.records)) == (2, 2, 1), "the part ends with what is gone"
     assert (behind.through, behind.dropped, len(behind.records)) == (5, 0, 1)
@@ -120,14 +120,14 @@ def test_a_peer_that_comes_later_gets_what_was_there_before_the_damage(damaged: 
 
 def test_what_was_left_of_a_stretch_comes_back_as_well(damaged: MemoryDisk) -> None:
     changed = bytearray(damaged.contents()[TAIL])
-    changed += rest_batch(A, 5, nothing_left(9))
+    changed += snapshot_batch(A, 5, nothing_left(9))
     damaged.put(TAIL, bytes(changed))
     store = open_small(damaged)
 
     have = store.journal.vector()
-    assert valid_aside(damaged, have, 0) == {A: [(3, 3), (4, 4), (5, 5), (6, 9)]}
-    assert [step.last for step in what_is_aside(damaged, have)] == [9]
-    assert what_is_aside(damaged, have, 0, [B]) == []
+    assert valid_quarantined(damaged, have, 0) == {A: [(3, 3), (4, 4), (5, 5), (6, 9)]}
+    assert [step.last for step in quarantined_ranges(damaged, have)] == [9]
+    assert quarantined_ranges(damaged, have, 0, [B]) == []
 
 
 def test_the_end_of_a_batch_is_not_given_up_where_a_rest_ended_in_its_midst() -> None:
@@ -146,8 +146,8 @@ def test_the_end_of_a_batch_is_not_given_up_where_a_rest_ended_in_its_midst() ->
     for path, data in disk.contents().items():
         rotten.put(path, data.replace(b"two", b"tvo"))
     store = open_small(rotten)
-    store.journal.append([rest_batch(A, 1, nothing_left(3))])  # a part of a rest; then the peer burnt down
-    gone = [step.gone for step in what_is_aside(rotten, store.journal.vector())]
+    store.journal.append([snapshot_batch(A, 1, nothing_left(3))])  # a part of a rest; then the peer burnt down
+    gone = [step.gone for step in quarantined_ranges(rotten, store.journal.vector())]
     assert not any(first <= 4 <= last for first, last in filter(None, gone)), gone
 
 
@@ -167,10 +167,10 @@ def test_of_all_that_is_aside_only_the_batch_of_the_message_is_read(
 
     monkeypatch.setattr(MemoryFile, "read", reading)
 
-    packed = record_aside(damaged, Dot(A, 5))
+    packed = record_quarantined(damaged, Dot(A, 5))
 
     assert packed is not None
     assert unpack_record(packed).body == b"five"
     assert len(read) == 1
-    assert record_aside(damaged, Dot(A, 4)) is None, "a settle is no message"
-    assert record_aside(damaged, Dot(B, 1)) is None
+    assert record_quarantined(damaged, Dot(A, 4)) is None, "a settle is no message"
+    assert record_quarantined(damaged, Dot(B, 1)) is None

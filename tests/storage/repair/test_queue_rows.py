@@ -14,7 +14,7 @@ from qmq.storage.format.batch import record_slices
 from qmq.storage.format.record import unpack_record
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.repair.queue_rows import Search
-from qmq.storage.repair.range_snapshot import Rest
+from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.storage.store import open_store
 from tests.storage.rig import NOW, SMALL, A, B, Writer
 
@@ -60,20 +60,20 @@ class Filled:
         return [dot.sequence for _, dot, _ in self.store.standing(None, 100) if dot.origin == A]
 
 
-def answer(sequence: int, through: int) -> Rest:
+def answer(sequence: int, through: int) -> RangeSnapshot:
     """What a peer has left that knows of no settle."""
     writer = Writer(A, sequence - 1)
     writer.publish(OTHER if sequence == 2 else JOBS, b"body %d" % sequence)
-    return Rest(through, 0, 0, list(record_slices(writer.batch())))
+    return RangeSnapshot(through, 0, 0, list(record_slices(writer.batch())))
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Path, again: bool) -> None:
     filled = Filled(tmp_path)
     filled.damage(3)
-    (lack,) = filled.store.lacks()
-    assert (lack.after, lack.through) == (2, 3)
-    left = filled.store.mend_by_journal(lack)
+    (missing,) = filled.store.missing_ranges()
+    assert (missing.after, missing.through) == (2, 3)
+    left = filled.store.repair_from_journal(missing)
     assert left is not None
     old = answer(3, left.through)
 
@@ -82,10 +82,10 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
     filled.forget_the_past()
     if again:
         filled.damage()
-    assert filled.store.mend_by_rest(left, left.after, old) is None
+    assert filled.store.repair_from_snapshot(left, left.after, old) is None
 
     assert filled.standing() == [1, 2, 4, 5]
-    assert filled.store.lacks() == []
+    assert filled.store.missing_ranges() == []
     assert filled.store.tombstones == set()
     filled.store.close()
 
@@ -94,14 +94,14 @@ def test_what_is_settled_when_it_was_met_is_missing_no_more(tmp_path: Path) -> N
     """A reader has met the damage, and nobody has looked for it yet."""
     filled = Filled(tmp_path)
     filled.damage(3)
-    (lack,) = filled.store.lacks()
+    (missing,) = filled.store.missing_ranges()
 
     filled.b.settle(JOBS, [Dot(A, 3)])
     filled.take(filled.b.batch())
 
-    assert filled.store.lacks() == []
-    assert not filled.store.give_up_rows(lack, lack.through)
-    assert filled.store.mend_by_rest(lack, lack.after, answer(3, lack.through)) is None
+    assert filled.store.missing_ranges() == []
+    assert not filled.store.give_up_rows(missing, missing.through)
+    assert filled.store.repair_from_snapshot(missing, missing.after, answer(3, missing.through)) is None
     assert filled.standing() == [1, 2, 4, 5]
     filled.store.close()
 
@@ -111,12 +111,12 @@ def test_a_row_that_is_not_in_its_place_has_the_file_made_anew(tmp_path: Path) -
     filled = Filled(tmp_path)
     filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
     assert "put aside" in filled.store.damage()[0]
-    (lack,) = [one for one in filled.store.lacks() if one.origin == A]
-    assert (lack.after, lack.through, lack.sequence) == (0, 5, 0)
-    left = filled.store.mend_by_journal(lack)
+    (missing,) = [one for one in filled.store.missing_ranges() if one.origin == A]
+    assert (missing.after, missing.through, missing.sequence) == (0, 5, 0)
+    left = filled.store.repair_from_journal(missing)
     assert left is not None
 
-    assert filled.store.mend_by_rest(left, left.after, answer(5, left.through)) is None
+    assert filled.store.repair_from_snapshot(left, left.after, answer(5, left.through)) is None
 
     assert filled.standing() == [1, 2, 3, 4, 5]
     filled.store.close()
@@ -139,13 +139,13 @@ def test_what_the_journal_settles_is_remembered_of_each_lack_while_others_are_lo
     # As after a start whose journal was damaged: the new file has not taken the settle from it.
     checkpointer = filled.store._checkpointer
     checkpointer.stored = checkpointer.stored._replace(tombstones=set())
-    lefts = [filled.store.mend_by_journal(lack) for lack in filled.store.lacks()]
+    lefts = [filled.store.repair_from_journal(missing) for missing in filled.store.missing_ranges()]
     assert [left.origin for left in lefts if left is not None] == [A, B]
     left = lefts[0]
     assert left is not None
     filled.forget_the_past()
 
-    filled.store.mend_by_rest(left, left.after, answer(1, left.through))
+    filled.store.repair_from_snapshot(left, left.after, answer(1, left.through))
 
     assert filled.standing() == [2, 3, 4]
     filled.store.close()
@@ -154,12 +154,12 @@ def test_what_the_journal_settles_is_remembered_of_each_lack_while_others_are_lo
 def test_a_peer_answers_for_what_it_has_whole_before_and_behind_what_it_lacks_itself(tmp_path: Path) -> None:
     filled = Filled(tmp_path)
     filled.damage(3)
-    (lack,) = filled.store.lacks()
-    left = filled.store.mend_by_journal(lack)
+    (missing,) = filled.store.missing_ranges()
+    left = filled.store.repair_from_journal(missing)
     assert left is not None
 
     def part(after: int) -> tuple[int, int, list[int]]:
-        rest = filled.store.read_rest(A, after, 5, 0, searched_for={left})
+        rest = filled.store.read_snapshot(A, after, 5, 0, searched_for={left})
         return rest.through, rest.lost, [unpack_record(packed).sequence for packed in rest.records]
 
     assert part(0) == (2, 0, [1, 2])
@@ -175,9 +175,9 @@ def test_questions_about_rows_are_answered_although_the_log_of_a_fanout_is_damag
     (log,) = [path for path in (tmp_path / "fanout").rglob("*") if path.is_file() and b"something" in path.read_bytes()]
     log.write_bytes(log.read_bytes().replace(b"something", b"somethinG"))
     with pytest.raises(CorruptLog):
-        filled.store.read_rest(A, 0, 6, 0)
+        filled.store.read_snapshot(A, 0, 6, 0)
 
-    rest = filled.store.read_rest(A, 0, 6, 0, searched_for=())
+    rest = filled.store.read_snapshot(A, 0, 6, 0, searched_for=())
 
     assert (rest.through, rest.lost) == (6, 0)
     assert [unpack_record(packed).sequence for packed in rest.records] == [1, 2, 3, 4, 5]
@@ -192,21 +192,21 @@ def test_a_row_that_is_mended_while_a_peer_is_answered_is_not_told_as_done(
     filled = Filled(tmp_path)
     filled.damage(3)
     store = filled.store
-    (lack,) = store.lacks()
+    (missing,) = store.missing_ranges()
     at = (store.queues, "standing") if question == "settled" else (store._rest, "read")
     inner = getattr(*at)
     threads: list[threading.Thread] = []
 
     def read(*args: object) -> object:
         found = inner(*args)
-        threads.append(in_another_thread(lambda: store.mend_by_rest(lack, lack.after, answer(3, 3))))
+        threads.append(in_another_thread(lambda: store.repair_from_snapshot(missing, missing.after, answer(3, 3))))
         return found
 
     monkeypatch.setattr(*at, read)
     if question == "settled":
         assert store.known_of([Dot(A, 3)], {}).done == []
     else:
-        assert store.read_rest(A, 0, 5, 0).through < 3
+        assert store.read_snapshot(A, 0, 5, 0).through < 3
     monkeypatch.undo()
     for thread in threads:
         thread.join(30)
@@ -222,8 +222,8 @@ def test_a_reader_of_an_older_moment_does_not_take_what_has_changed_for_damaged(
     filled = Filled(tmp_path)
     filled.damage(3)
     queues = filled.store.queues
-    (lack,) = filled.store.lacks()
-    sound = Search(SMALL, lack).row(unpack_record(answer(3, 3).records[0]))
+    (missing,) = filled.store.missing_ranges()
+    sound = Search(SMALL, missing).row(unpack_record(answer(3, 3).records[0]))
     inner, position = SqliteQueueStore._rows, queues.position()
     is_first = True
 
@@ -233,7 +233,7 @@ def test_a_reader_of_an_older_moment_does_not_take_what_has_changed_for_damaged(
         if is_first:
             is_first = False
             if change == "mended":
-                queues.mend(lack, [sound], None)
+                queues.repair(missing, [sound], None)
             else:
                 queues.apply([], {JOBS: [Dot(A, 3)]}, [], [], position)
         return found
@@ -242,8 +242,8 @@ def test_a_reader_of_an_older_moment_does_not_take_what_has_changed_for_damaged(
     queues.page("a", JOBS, 4, None, NOW, 10)
     monkeypatch.undo()
 
-    assert filled.store.lacks() == []
-    queues.mend(lack, [], None)
+    assert filled.store.missing_ranges() == []
+    queues.repair(missing, [], None)
     assert filled.standing() == ([1, 2, 3, 4, 5] if change == "mended" else [1, 2, 4, 5])
     filled.store.close()
 

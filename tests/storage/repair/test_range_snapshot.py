@@ -10,9 +10,9 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import REST, batch_records, read_head, verify_batch
-from qmq.storage.format.interfaces import Retention, StorageSettings
-from qmq.storage.format.record import Kind
-from qmq.storage.repair.range_snapshot import REST_BYTES, Rest, nothing_left, rest_batch
+from qmq.storage.format.interfaces import Retention, StoreSettings
+from qmq.storage.format.record import RecordKind
+from qmq.storage.repair.range_snapshot import SNAPSHOT_BYTES, RangeSnapshot, nothing_left, snapshot_batch
 from qmq.storage.store import Store, open_store
 
 from ..rig import LIKE_AN_INDEX, NOW, SMALL, B, Writer, all_rows, fanout_all, open_small
@@ -36,9 +36,9 @@ def copied(store: Store, other: Store, origin: Origin, through: int) -> None:
     """What a peer does: ask for part after part, and take each into its own journal."""
     after = other.journal.vector().get(origin, 0)
     while after < through:
-        rest = store.read_rest(origin, after, through, 0)
+        rest = store.read_snapshot(origin, after, through, 0)
         assert rest.through > after
-        other.journal.append([rest_batch(origin, after, rest)])
+        other.journal.append([snapshot_batch(origin, after, rest)])
         after = rest.through
 
 
@@ -78,8 +78,8 @@ def test_a_long_stretch_comes_in_bounded_parts_without_a_record_lost_or_twice(op
         if number % 20 == 19:
             store.journal.append([b.batch()])
             checkpoint(store)
-    read = store.read_rest(B, 0, 300, 0)
-    assert sum(map(len, read.records)) <= REST_BYTES and read.through < 300
+    read = store.read_snapshot(B, 0, 300, 0)
+    assert sum(map(len, read.records)) <= SNAPSHOT_BYTES and read.through < 300
 
     copied(store, other, B, 300)
     checkpoint(other)
@@ -97,12 +97,12 @@ def test_a_stretch_of_which_nothing_is_left_is_accounted_for(opened: Callable[[s
     store.journal.append([b.batch()])
     checkpoint(store)
 
-    rest = store.read_rest(B, 0, 11, 0)
+    rest = store.read_snapshot(B, 0, 11, 0)
 
     assert (rest.through, rest.records) == (11, [])
-    batch = rest_batch(B, 0, rest)
+    batch = snapshot_batch(B, 0, rest)
     verify_batch(batch)
-    assert [record.kind for record in batch_records(batch)] == [Kind.GAP]
+    assert [record.kind for record in batch_records(batch)] == [RecordKind.GAP]
     other.journal.append([batch])
     checkpoint(other)
     assert other.journal.vector()[B] == 11 and all_rows(other) == {}
@@ -114,27 +114,27 @@ def test_a_node_answers_neither_for_what_it_gave_up_nor_for_what_its_stores_have
     b = Writer(B)
     store.journal.append([b.published("/queue/q", b"one", b"two")])
 
-    assert store.read_rest(B, 0, 2, 0).through == 0
+    assert store.read_snapshot(B, 0, 2, 0).through == 0
     checkpoint(store)
-    assert store.read_rest(B, 0, 9, 0).through == 2
-    assert store.read_rest(B, 0, 2, 1) == Rest(0, 1, 0, [])
-    assert store.read_rest(B, 1, 2, 1).through == 2
+    assert store.read_snapshot(B, 0, 9, 0).through == 2
+    assert store.read_snapshot(B, 0, 2, 1) == RangeSnapshot(0, 1, 0, [])
+    assert store.read_snapshot(B, 1, 2, 1).through == 2
 
 
 def test_what_retention_dropped_of_a_fanout_is_said() -> None:
-    store = open_small(MemoryDisk(), StorageSettings(segment_bytes_max=200, reserve_bytes=0, journal_keep_bytes=0))
+    store = open_small(MemoryDisk(), StoreSettings(segment_bytes_max=200, reserve_bytes=0, journal_keep_bytes=0))
     b = Writer(B)
     for number in range(4):
         store.journal.append([b.published("/fanout/f", b"%d" % number * 100)])
         checkpoint(store, f=Retention(bytes_max=300))
     dropped = dict(store._logs.extents["/fanout/f"].dropped)[B]
 
-    rest = store.read_rest(B, 0, 4, 0)
+    rest = store.read_snapshot(B, 0, 4, 0)
 
     assert 0 < dropped < 4
     assert rest.dropped == dropped
     assert len(rest.records) == 4 - dropped
-    assert store.read_rest(B, dropped, 4, 0).dropped == 0
+    assert store.read_snapshot(B, dropped, 4, 0).dropped == 0
 
 
 @pytest.mark.parametrize("what", LIKE_AN_INDEX)
@@ -145,7 +145,7 @@ def test_bodies_that_end_like_an_index_are_left_too(what: str) -> None:
         store.journal.append([b.published("/fanout/f", b"x" * 600 + LIKE_AN_INDEX[what])])
         checkpoint(store)
 
-    assert len(store.read_rest(B, 0, 3, 0).records) == 3
+    assert len(store.read_snapshot(B, 0, 3, 0).records) == 3
 
 
 def test_a_damaged_log_has_no_answer() -> None:
@@ -159,13 +159,13 @@ def test_a_damaged_log_has_no_answer() -> None:
     node.data[node.data.index(b"two")] ^= 1
 
     with pytest.raises(CorruptLog):
-        store.read_rest(B, 0, 3, 0)
+        store.read_snapshot(B, 0, 3, 0)
     assert store.damaged_fanouts() == ["/fanout/f"]
 
 
 def test_a_log_that_was_damaged_before_it_was_full_has_no_answer_either() -> None:
     disk = MemoryDisk()
-    store = open_small(disk, StorageSettings(segment_bytes_max=2000, journal_keep_bytes=0, reserve_bytes=0))
+    store = open_small(disk, StoreSettings(segment_bytes_max=2000, journal_keep_bytes=0, reserve_bytes=0))
     b = Writer(B)
     for number in range(5):
         store.journal.append([b.published("/fanout/f", b"body%d" % number * 100)])
@@ -176,7 +176,7 @@ def test_a_log_that_was_damaged_before_it_was_full_has_no_answer_either() -> Non
     assert len(store._logs.get("/fanout/f").chain.segments) > 1
 
     with pytest.raises(CorruptLog):
-        store.read_rest(B, 0, 5, 0)
+        store.read_snapshot(B, 0, 5, 0)
 
 
 def test_only_what_a_node_has_whole_does_it_know_to_be_done(opened: Callable[[str], Store]) -> None:
@@ -251,11 +251,11 @@ def test_a_restart_keeps_what_stands_for_a_stretch() -> None:
 
 def test_a_stretch_that_is_gone_is_said_although_retention_has_dropped_more_elsewhere() -> None:
     """Fanout f lost its third message; fanout g has dropped old ones, the last of them later than that."""
-    store = open_small(MemoryDisk(), StorageSettings(segment_bytes_max=200, reserve_bytes=0, journal_keep_bytes=0))
+    store = open_small(MemoryDisk(), StoreSettings(segment_bytes_max=200, reserve_bytes=0, journal_keep_bytes=0))
     b = Writer(B)
     store.journal.append([b.published("/fanout/f", b"one")])
     store.journal.append([b.published("/fanout/f", b"two")])
-    store.journal.append([rest_batch(B, 2, nothing_left(3))])
+    store.journal.append([snapshot_batch(B, 2, nothing_left(3))])
     b = Writer(B, have=3)
     store.journal.append([b.published("/fanout/f", b"four")])
     kept = {"/fanout/g": Retention(bytes_max=300)}
@@ -266,7 +266,7 @@ def test_a_stretch_that_is_gone_is_said_although_retention_has_dropped_more_else
     told = set()
     after = 0
     while after < 8:
-        rest = store.read_rest(B, after, 8, 0, gone=[3])
+        rest = store.read_snapshot(B, after, 8, 0, gone=[3])
         told.add(rest.dropped)
         after = rest.through
     assert 3 in told, told

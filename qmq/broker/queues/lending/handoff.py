@@ -33,7 +33,7 @@ class Gathered:
         self.settles: list[tuple[str, Dot, Dot | None]] = []
 
 
-class Handover:
+class Handoff:
     """`serves` names the nodes whose messages this node hands out, itself included as a rule."""
 
     def __init__(self, queues: "Queues", node: str) -> None:
@@ -154,7 +154,7 @@ class Handover:
         queues.settled_early.update(dot for dot in tombstones if dot.origin.node == owner)
         self._adopt_deliveries(owner)
         for queue in list(queues.by_name.values()):
-            self._drop_parked(queue, owner)
+            self._drop_buffered(queue, owner)
             _read_anew(queue)
         for queue_name, dot, record in gathered.settles:
             self._settled_meanwhile(queue_name, dot, record)
@@ -186,9 +186,9 @@ class Handover:
                 queues.owned.setdefault(message.origin, {})[message.sequence] = message
                 queue.held += 1
                 queue.held_bytes += len(message.body)
-                if queue.picking is not None:
-                    queue.picking.hands.finished(delivery)
-                    queue.picking.hands.given(delivery)
+                if queue.selective is not None:
+                    queue.selective.outstanding.finished(delivery)
+                    queue.selective.outstanding.given(delivery)
 
     def _settled_meanwhile(self, queue_name: str, dot: Dot, record: Dot | None) -> None:
         queues = self._queues
@@ -210,7 +210,7 @@ class Handover:
             queues.shared.clocks.cease(owner)
             queues.serves_own = queues.node in self.serves
             for queue in list(queues.by_name.values()):
-                _forget_messages(queue, owner, queues.alone.give_up(queue.name, owner))
+                _forget_messages(queue, owner, queues.isolated_mode.give_up(queue.name, owner))
             for origin in [origin for origin in queues.owned if origin.node == owner]:
                 del queues.owned[origin]
             queues.settled_early = {dot for dot in queues.settled_early if dot.origin.node != owner}
@@ -219,7 +219,7 @@ class Handover:
                     del lent[dot]
         held = self._pass_on(owner, server)
         for queue in list(queues.by_name.values()):
-            self._drop_parked(queue, owner)
+            self._drop_buffered(queue, owner)
             queues.forget_if_idle(queue)
         return held
 
@@ -247,10 +247,10 @@ class Handover:
             and delivery.subscription.durable is None
         ]
 
-    def _drop_parked(self, queue: "Queue", owner: str) -> None:
+    def _drop_buffered(self, queue: "Queue", owner: str) -> None:
         """What waits for a full consumer was seen by nobody: its server hands it out again."""
-        if queue.picking is not None:
-            queue.picking.parking.drop_of(owner)
+        if queue.selective is not None:
+            queue.selective.ordered_buffer.drop_of(owner)
 
 
 def _forget_messages(queue: "Queue", owner: str, waited: Iterable[Message]) -> None:
@@ -259,7 +259,7 @@ def _forget_messages(queue: "Queue", owner: str, waited: Iterable[Message]) -> N
     def stays(message: Message) -> bool:
         return message.origin.node != owner or message.sequence < 0 or message.settled
 
-    gone = [message for lane in queue.lanes for message in (*lane.ready, *(lane.fresh or ()))]
+    gone = [message for level in queue.levels for message in (*level.ready, *(level.fresh or ()))]
     gone += [entry[2] for entry in queue.delayed or ()]
     gone += waited
     out = [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
@@ -268,10 +268,10 @@ def _forget_messages(queue: "Queue", owner: str, waited: Iterable[Message]) -> N
     for message in [message for message in (*gone, *out) if not stays(message)]:
         queue.held -= 1
         queue.held_bytes -= len(message.body)
-        if queue.picking is not None:
-            queue.picking.not_lent(message)
-    for lane in queue.lanes:
-        lane.keep_only(stays)
+        if queue.selective is not None:
+            queue.selective.not_lent(message)
+    for level in queue.levels:
+        level.keep_only(stays)
     if queue.delayed is not None:
         queue.delayed = [entry for entry in queue.delayed if stays(entry[2])] or None
         heapify(queue.delayed or [])
@@ -282,8 +282,8 @@ def _read_anew(queue: "Queue") -> None:
     """The store may have other rows for this queue than before: count and read them from the beginning."""
     queue.is_counted = False
     queue.stored = queue.stored_bytes = queue.stored_due_us = 0
-    for lane in queue.lanes:
-        lane.behind = True
-        lane.after = None
-    if queue.picking is not None:
-        queue.picking.look_again()
+    for level in queue.levels:
+        level.behind = True
+        level.after = None
+    if queue.selective is not None:
+        queue.selective.poll_again()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qmq.broker.queues.queues import Queues
 
 
-class Alone:
+class IsolatedMode:
     """`after` is the last own record that may be known elsewhere; None: the node is not alone."""
 
     def __init__(self, queues: "Queues") -> None:
@@ -45,7 +45,7 @@ class Alone:
                 if not message.settled:
                     queue.placed += 1
                     message.place = queue.placed
-                    queue.lane(PRIORITY_DEFAULT).append(message)
+                    queue.level(PRIORITY_DEFAULT).append(message)
             self._queues.dispatch(queue, out)
 
     def give_up(self, queue_name: str, owner: str) -> list[Message]:
@@ -61,7 +61,7 @@ class Alone:
 
     def may_take(self, queue: "Queue", message: Message) -> bool:
         """Whether `message` can be nowhere else, and nobody has a say in who gets it."""
-        if self.after is None or queue.picking is not None or message.envelope.terms is not None:
+        if self.after is None or queue.selective is not None or message.envelope.terms is not None:
             return False
         return message.sequence < 0 or (message.origin == self._queues.paging.origin and message.sequence > self.after)
 

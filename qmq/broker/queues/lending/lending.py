@@ -31,7 +31,7 @@ WITHDRAWN: Final = -1
 """The limit of an offer that is no more."""
 
 
-def asking(limit: int) -> int:
+def peer_rpc(limit: int) -> int:
     """An offer with this limit that also asks whether messages wait, and the inverse of it: less than WITHDRAWN."""
     return WITHDRAWN - 1 - limit
 
@@ -98,17 +98,17 @@ class Lending:
         queue = self._queues.get(queue_name)
         queue.admit(borrower)
         asks = limit < WITHDRAWN
-        borrower.limit = asking(limit) if asks else limit
+        borrower.limit = peer_rpc(limit) if asks else limit
         queue.line_up_peer(borrower)
-        if queue.asking is not None:
-            queue.asking.pop(borrower, None)
+        if queue.peer_rpc is not None:
+            queue.peer_rpc.pop(borrower, None)
         if asks and not of:
             has_room = borrower.limit > borrower.sent
             if has_room and self._queues.held:
                 out.peer_waiting.setdefault(peer, {})[name] = False
             else:
-                queue.asking = queue.asking or {}
-                queue.asking[borrower] = has_room
+                queue.peer_rpc = queue.peer_rpc or {}
+                queue.peer_rpc[borrower] = has_room
         self._queues.dispatch(queue, out)
 
     def settled(self, peer: str, dots: Iterable[Dot]) -> None:
@@ -128,37 +128,37 @@ class Lending:
     def returned(self, peer: str, returns: Iterable[tuple[Dot, Back, Asks | None]], out: Outcome) -> None:
         """`peer` gives messages back."""
         lent = self.lent.get(peer, {})
-        handover = self._queues.handover
+        handoff = self._queues.handoff
         back: dict[str, list[Return]] = {}
         for dot, why, asks in returns:
             message = lent.pop(dot, None)
-            if handover.lent_before:
-                handover.came_back(peer, dot)
+            if handoff.lent_before:
+                handoff.came_back(peer, dot)
             if message is None:
-                handover.not_with(peer, dot)
+                handoff.not_with(peer, dot)
             elif not message.settled:
                 back.setdefault(message.envelope.destination, []).append(Return(message, why, asks))
         for name, messages in back.items():
             queue = self._queues.get(name)
-            if queue.picking is not None:
+            if queue.selective is not None:
                 for message, _, _ in messages:
-                    queue.picking.not_lent(message)
+                    queue.selective.not_lent(message)
             self._queues.take_back(queue, messages, out)
 
     def with_peer(self, peer: str) -> set[Dot]:
         """What consumers of `peer` have of the messages that this node serves, or is about to."""
-        return {*self.lent.get(peer, {}), *self._queues.handover.held_by(peer)}
+        return {*self.lent.get(peer, {}), *self._queues.handoff.held_by(peer)}
 
     def give_up(self, peer: str, dots: Collection[Dot], out: Outcome) -> int:
         """Take these back from consumers of `peer`, which may have seen them. Returns how many of them were lent.
 
         To be called when the records that `peer` made of settles are here, else what it settled is delivered again.
         """
-        handover = self._queues.handover
-        for dot in handover.held_by(peer):
+        handoff = self._queues.handoff
+        for dot in handoff.held_by(peer):
             if dot in dots:
-                handover.not_with(peer, dot)
-                handover.came_back(peer, dot)
+                handoff.not_with(peer, dot)
+                handoff.came_back(peer, dot)
         lost = [(dot, Back.RELEASED, None) for dot in self.lent.get(peer, {}) if dot in dots]
         self.returned(peer, lost, out)
         return len(lost)
@@ -184,8 +184,8 @@ class Lending:
         for name, queue in self._queues.by_name.items():
             if queue.subscriptions:
                 self._queues.touched[name] = None
-            if queue.picking is not None:
-                queue.picking.parking.drop(peer)
+            if queue.selective is not None:
+                queue.selective.ordered_buffer.drop(peer)
 
     def forgotten(self, peer: str, names: Iterable[str]) -> None:
         """`peer` knows nothing any more of these offers, which we had withdrawn."""
@@ -232,7 +232,7 @@ class Lending:
         self._queues.touched[name] = None
         queue = self._queues.by_name.get(name)
         if queue is not None and self._queues.shared.turns:
-            self._queues.shared.stirred[queue] = None
+            self._queues.shared.awake[queue] = None
 
     def _forget_special(self, name: str) -> None:
         queue, of = split_offer(name)
@@ -267,15 +267,15 @@ class Lending:
             return
         queue = self._queues.get(destination)
         is_grouped = terms is not None and bool(terms.group)
-        if queue.picking is None and not is_grouped and not message.lent_as:
+        if queue.selective is None and not is_grouped and not message.lent_as:
             is_taken = queue.hand_out(message, out)
         else:
-            picking = queue.pick()
+            selective = queue.pick()
             if is_grouped:
-                picking.note_group()
+                selective.note_group()
             # While a name is withdrawn, an ordered message would overtake those that go back.
             is_late = name in self._withdrawing[owner] and is_ordered(message)
-            is_taken = not is_late and picking.parking.take(message, out)
+            is_taken = not is_late and selective.ordered_buffer.take(message, out)
         if not is_taken:
             out.peer_returns.setdefault(owner, []).append(Return(message, Back.UNSEEN, None))
         self._queues.forget_if_idle(queue)
@@ -296,16 +296,16 @@ class Lending:
         """What `peer` must not give up for us: with local consumers, or settled here and not known there."""
         held = [d.message.dot for d in self._queues.deliveries.values() if d.message.owner == peer]
         for queue in self._queues.by_name.values():
-            if queue.picking is not None:
-                held += queue.picking.parking.dots_of(peer)
+            if queue.selective is not None:
+                held += queue.selective.ordered_buffer.dots_of(peer)
         return held + list(self._queues.settled_here.get(peer, {}))
 
     def borrowed(self) -> list[Dot]:
         """As `borrowed_from`, of all peers together."""
         peers = {d.message.owner for d in self._queues.deliveries.values() if d.message.owner is not None}
         for queue in self._queues.by_name.values():
-            if queue.picking is not None:
-                peers.update(queue.picking.parking.owners())
+            if queue.selective is not None:
+                peers.update(queue.selective.ordered_buffer.owners())
         return [dot for peer in sorted({*peers, *self._queues.settled_here}) for dot in self.borrowed_from(peer)]
 
     def owner_has(self, peer: str, sequence: int) -> None:
@@ -335,13 +335,13 @@ class Lending:
                 self._tell(offer_name(queue_name, of), None, told)
         for name in touched:
             queue = self._queues.by_name.get(name)
-            picking = None if queue is None else queue.picking
-            if picking is None:
+            selective = None if queue is None else queue.selective
+            if selective is None:
                 self._tell(name, queue.free if queue is not None and queue.subscriptions else None, told)
                 free = {}
             else:
-                free = picking.free_by_class()
-                self._tell(name, free.pop(PLAIN, None), told, asks=picking.has_window)
+                free = selective.free_by_class()
+                self._tell(name, free.pop(PLAIN, None), told, asks=selective.has_window)
                 for of in free:
                     if self._received:
                         self._special.setdefault(name, {})[offer_name(name, of)] = None
@@ -386,4 +386,4 @@ class Lending:
                 self._asked[peer].add(name)
             else:
                 self._asked[peer].discard(name)
-            told.append((peer, name, asking(limit) if asks_now else limit))
+            told.append((peer, name, peer_rpc(limit) if asks_now else limit))

@@ -1,7 +1,7 @@
 """The part of one queue that is only in the queue store: how much it is, and how it comes and goes.
 
 What is asked of the store, and what of its answer is news, is decided for all queues in `paging`; how one priority is
-kept in order across the gap, in `lane`.
+kept in order across the gap, in `level`.
 """
 
 import heapq
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.expiry import mature
-from qmq.broker.queues.priority_level import Lane, is_spare
+from qmq.broker.queues.priority_level import PriorityLevel, is_spare
 from qmq.dots import Dot, Vector
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ WINDOW_BYTES = 4 << 20
 """The same for large ones, by the mean size of the queue's messages."""
 
 
-def next_behind(queue: "Queue") -> Lane | None:
+def next_behind(queue: "Queue") -> PriorityLevel | None:
     """The lane to be loaded next."""
-    for lane in reversed(queue.lanes) if queue.wants_lowest else queue.lanes:
-        if lane.behind:
-            return lane
+    for level in reversed(queue.levels) if queue.wants_lowest else queue.levels:
+        if level.behind:
+            return level
     return None
 
 
@@ -39,25 +39,25 @@ def count(
     queue.stored_due_us = due_us
     queue.loaded_until_us = now_us
     for priority in priorities:
-        queue.lane(priority).behind = True
-    for lane in queue.lanes:
-        if lane.priority not in priorities:
-            close_gap(queue, lane)
+        queue.level(priority).behind = True
+    for level in queue.levels:
+        if level.priority not in priorities:
+            close_gap(queue, level)
     if due_us:
         queue.shared.deadlines.watch(queue, due_us)
 
 
-def take_page(queue: "Queue", lane: Lane, messages: list[Message], after: Dot | None, is_last: bool) -> None:
-    """The next messages of `lane` from the store, in order; the rows read reach up to `after`."""
+def take_page(queue: "Queue", level: PriorityLevel, messages: list[Message], after: Dot | None, is_last: bool) -> None:
+    """The next messages of `level` from the store, in order; the rows read reach up to `after`."""
     for message in messages:
         _take_loaded(queue, message)
         queue.placed += 1
         message.place = queue.placed
-        lane.ready_of_its_own().append(message)
-    lane.after = after
+        level.ready_of_its_own().append(message)
+    level.after = after
     queue.wants_lowest = False
     if is_last:
-        close_gap(queue, lane)
+        close_gap(queue, level)
 
 
 def take_due(queue: "Queue", messages: list[Message], next_due_us: int, until_us: int) -> None:
@@ -84,12 +84,12 @@ def _take_loaded(queue: "Queue", message: Message) -> None:
         queue.pick().note_group()
 
 
-def close_gap(queue: "Queue", lane: Lane) -> None:
+def close_gap(queue: "Queue", level: PriorityLevel) -> None:
     """The store has no more of this lane: what was accepted since follows what is ready."""
-    for message in lane.fresh or ():
+    for message in level.fresh or ():
         queue.placed += 1
         message.place = queue.placed
-    lane.close_gap()
+    level.close_gap()
     _all_here(queue)
 
 
@@ -103,7 +103,7 @@ def has_more(queue: "Queue") -> bool:
     """Whether the store may have something that is not in memory."""
     if queue.stored_due_us or next_behind(queue) is not None:
         return True
-    return queue.picking is not None and queue.picking.has_passed_over
+    return queue.selective is not None and queue.selective.has_passed_over
 
 
 def stored_gone(queue: "Queue", body_bytes: int) -> None:
@@ -120,8 +120,8 @@ def evict(queue: "Queue", covered: Vector) -> list[Message]:
     is_cold = not queue.is_wanted
     keep = 0 if is_cold else _window(queue)
     dropped: list[Message] = []
-    for lane in queue.lanes:
-        dropped += lane.evict(covered, keep, is_cold)
+    for level in queue.levels:
+        dropped += level.evict(covered, keep, is_cold)
     if queue.delayed is not None:
         later: list[tuple[int, int, Message]] = []
         for entry in queue.delayed:
@@ -137,9 +137,9 @@ def evict(queue: "Queue", covered: Vector) -> list[Message]:
         # Whoever wants this queue next begins from the store, in its order, and counts anew.
         queue.is_counted = False
         queue.stored = queue.stored_bytes = queue.stored_due_us = 0
-        for lane in queue.lanes:
-            lane.behind = True
-            lane.after = None
+        for level in queue.levels:
+            level.behind = True
+            level.after = None
     elif queue.stored_due_us:
         queue.shared.deadlines.watch(queue, queue.stored_due_us)
     return dropped
@@ -147,7 +147,7 @@ def evict(queue: "Queue", covered: Vector) -> list[Message]:
 
 def _window(queue: "Queue") -> int:
     """How many of a lane stay. Consumers that choose look through many for theirs, and would read all of them again."""
-    if queue.picking is not None:
+    if queue.selective is not None:
         return WINDOW
     return fitting(WINDOW, WINDOW_BYTES, queue.held, queue.held_bytes)
 

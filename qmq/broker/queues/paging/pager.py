@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Message
 from qmq.broker.queues.paging import backlog
-from qmq.broker.queues.paging.pending_deletes import Settled
+from qmq.broker.queues.paging.pending_deletes import PendingDeletes
 from qmq.broker.queues.priority_level import is_spare
 from qmq.broker.queues.queue import Queue
 from qmq.dots import Dot, Origin, Vector
@@ -50,7 +50,7 @@ class Load(NamedTuple):
     limit: int
 
 
-class Found(NamedTuple):
+class LoadedPage(NamedTuple):
     """The answer. `messages` (of the store, in order) are fewer than the limit when that was all of the lane."""
 
     counted: tuple[int, int, tuple[int, ...], int] | None
@@ -60,13 +60,13 @@ class Found(NamedTuple):
     next_due_us: int
 
 
-class Paging:
+class Pager:
     """See the module's opening."""
 
     def __init__(self, origin: Origin, queues: "Queues") -> None:
         self.origin = origin
         self._queues = queues
-        self.gone = Settled()
+        self.gone = PendingDeletes()
         self.begun = 0
         """Own messages up to this may stand in the store."""
         # Queues with very many messages due at the same time -> how many to ask for at once.
@@ -239,13 +239,13 @@ class Paging:
         if 0 < queue.stored_due_us <= now_us:
             limit = self._due_limits.get(queue.name, PAGE_MESSAGES)
             return Load(queue.name, None, None, now_us, max(1, queue.loaded_until_us), limit)
-        lane = backlog.next_behind(queue)
-        if lane is None:
+        level = backlog.next_behind(queue)
+        if level is None:
             return None
         limit = page_limit(queue.stored, queue.stored_bytes)
-        return Load(queue.name, lane.priority, lane.after, queue.loaded_until_us, 0, limit)
+        return Load(queue.name, level.priority, level.after, queue.loaded_until_us, 0, limit)
 
-    def take(self, load: Load, found: Found, out: Outcome) -> None:
+    def take(self, load: Load, found: LoadedPage, out: Outcome) -> None:
         """The store has answered."""
         queues = self._queues
         queue = queues.by_name.get(load.queue)
@@ -261,16 +261,16 @@ class Paging:
                 backlog.count(queue, left, left_bytes, priorities, due_us, load.until_us)
                 if self.begun == ALL:
                     self.vague[queue.name] = None
-            lane = None if found.priority is None else queue.lane(found.priority)
-            if lane is not None and lane.behind:
+            level = None if found.priority is None else queue.level(found.priority)
+            if level is not None and level.behind:
                 fetched = found.messages
                 after = fetched[-1].dot if fetched else load.after
                 news = self._news(queue, fetched, may_be_seen=load.after is None)
-                backlog.take_page(queue, lane, news, after, len(fetched) < load.limit)
+                backlog.take_page(queue, level, news, after, len(fetched) < load.limit)
         queues.dispatch(queue, out)
         queues.forget_if_idle(queue)
 
-    def _take_due(self, queue: Queue, load: Load, found: Found) -> None:
+    def _take_due(self, queue: Queue, load: Load, found: LoadedPage) -> None:
         fetched = found.messages
         until_us, next_due_us = load.until_us, found.next_due_us
         if len(fetched) == load.limit:
@@ -328,7 +328,7 @@ class Paging:
         for message in messages:
             by_sequence = self._queues.owned.setdefault(message.origin, {})
             if message.sequence not in by_sequence and not gone.has(queue.name, message.dot):
-                if self._queues.handover.elsewhere and self._queues.lend_elsewhere(message):
+                if self._queues.handoff.elsewhere and self._queues.lend_elsewhere(message):
                     continue
                 by_sequence[message.sequence] = message
                 self.recall_attempts(message)

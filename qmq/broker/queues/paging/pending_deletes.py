@@ -11,7 +11,7 @@ Record = int | Dot
 """What settled a message: an own record's sequence, another node's dot, or 0 while the record has not come."""
 
 
-class Settled:
+class PendingDeletes:
     """Queue → origin → sequence → record. `len` counts the messages."""
 
     __slots__ = ("_count", "_queues")

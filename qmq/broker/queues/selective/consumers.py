@@ -5,7 +5,7 @@ Kept beside the queue's own `subscriptions` and `borrowers`, and worked out anew
 
 from typing import TYPE_CHECKING
 
-from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import class_of
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.selectors import Selector
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qmq.broker.queues.queue import Queue
 
 
-class Roster:
+class Consumers:
     """See the module's opening."""
 
     __slots__ = ("_queue", "active", "classes", "selectors", "wants_all")
@@ -82,16 +82,16 @@ class Roster:
                     first = subscription
         return first
 
-    def free_by_class(self, parked: dict[Subscription, int]) -> dict[str, int]:
+    def free_by_class(self, buffered: dict[Subscription, int]) -> dict[str, int]:
         """What peers may be offered for each class of local consumers; 0 for those that stand by.
 
-        `parked`: how many messages wait here for a consumer already.
+        `buffered`: how many messages wait here for a consumer already.
         """
         free: dict[str, int] = {}
-        rooms: dict[Window, int] = {}
+        rooms: dict[ConnectionPrefetch, int] = {}
         first = self.first_here()
         for subscription in self._queue.subscriptions:
-            own = subscription.free - parked.get(subscription, 0)
+            own = subscription.free - buffered.get(subscription, 0)
             if self.active is not None and subscription is not first:
                 own = 0
             window = subscription.window

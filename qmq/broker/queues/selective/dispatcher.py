@@ -14,22 +14,22 @@ A queue has a Picking only while it needs one; others never come here. Three rul
 Each look continues where the last one ended (`seen`: a place per lane and class of consumers, or per consumer once
 there are groups), so what nobody wants is looked at once and not for every ACK.
 
-What peers lend to consumers here is in `parking`, what is out in `hands`, who is there in `roster`.
+What peers lend to consumers here is in `ordered_buffer`, what is out in `outstanding`, who is there in `consumers`.
 """
 
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from qmq.broker.consumers.borrower import Borrower
-from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import PLAIN
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.priority_level import Lane, place_of
-from qmq.broker.queues.selective.consumers import Roster
-from qmq.broker.queues.selective.ordered_buffer import Parking
-from qmq.broker.queues.selective.outstanding import Hands, group_of, key_of
+from qmq.broker.queues.priority_level import PriorityLevel, place_of
+from qmq.broker.queues.selective.consumers import Consumers
+from qmq.broker.queues.selective.ordered_buffer import OrderedBuffer
+from qmq.broker.queues.selective.outstanding import Outstanding, group_of, key_of
 from qmq.broker.queues.selective.rendezvous import choose, wants
 from qmq.broker.queues.selective.selector_paging import let_go, rewind
 from qmq.broker.selectors import Selector, selects
@@ -44,7 +44,7 @@ turn."""
 COST_SHARE: Final = 32
 """As much as a question besides: so much of the cost of selectors (`Selector.cost`)."""
 
-LET_GO_FROM: Final = 1000
+EVICT_FROM: Final = 1000
 """A lane with more in the store lets go of what nobody wants when it has more than this in memory."""
 
 KEPT_MAX: Final = 10_000
@@ -59,7 +59,7 @@ KEPT_BYTES_MAX: Final = 64 << 20
 CHOICES_MAX: Final = 4096
 
 
-class Picking:
+class SelectiveDispatcher:
     """See the module's opening."""
 
     __slots__ = (
@@ -69,19 +69,19 @@ class Picking:
         "_seen",
         "_skipped",
         "_subscriptions",
-        "hands",
+        "outstanding",
         "is_grouped",
-        "parking",
+        "ordered_buffer",
         "queue",
-        "roster",
+        "consumers",
     )
 
     def __init__(self, queue: "Queue") -> None:
         self.queue = queue
-        self.roster = Roster(queue)
-        self.hands = Hands()
+        self.consumers = Consumers(queue)
+        self.outstanding = Outstanding()
         self.is_grouped = False
-        self.parking = Parking(self)
+        self.ordered_buffer = OrderedBuffer(self)
         self._choices: dict[bytes, Subscription | Borrower] = {}
         self._seen: dict[tuple[int, object], int] = {}
         # Priorities of which messages that nobody wanted were let go, behind what is in memory.
@@ -96,22 +96,22 @@ class Picking:
         """Begin in the middle of a queue's life: learn who is there and what is out."""
         queue = self.queue
         for subscription in queue.subscriptions:
-            self.roster.count(subscription.lent_as)
+            self.consumers.count(subscription.lent_as)
             for delivery in subscription.in_flight.values():
-                self.hands.given(delivery)
+                self.outstanding.given(delivery)
         for borrower in (queue.borrowers or {}).values():
-            self.roster.count(borrower.lent_as)
+            self.consumers.count(borrower.lent_as)
         for peer, lent in queue.shared.lent.items():
             for message in lent.values():
                 if message.envelope.destination == queue.name and not message.settled:
-                    self.hands.lend(message, key_of(peer, message.lent_as))
+                    self.outstanding.lend(message, key_of(peer, message.lent_as))
         self._changed()
 
     # Who is there
 
     def join(self, subscription: Subscription, now_us: int) -> None:
         """A consumer begins, just before it stands in the queue's `subscriptions`."""
-        self.roster.enter(subscription, now_us)
+        self.consumers.enter(subscription, now_us)
         self._count(subscription.lent_as)
 
     def joined(self) -> None:
@@ -121,7 +121,7 @@ class Picking:
     def leave(self, subscription: Subscription, out: Outcome) -> None:
         """A consumer has ended; what it has in flight comes back after this."""
         self._uncount(subscription.lent_as, subscription)
-        is_ordered = self.parking.leave(subscription, out) or bool(subscription.since_us)
+        is_ordered = self.ordered_buffer.leave(subscription, out) or bool(subscription.since_us)
         for delivery in subscription.in_flight.values():
             is_ordered = is_ordered or (delivery.message.owner is not None and bool(group_of(delivery.message)))
         if is_ordered:
@@ -140,30 +140,36 @@ class Picking:
         self._changed()
 
     def _count(self, of: str) -> None:
-        if self.roster.count(of) and self._skipped:
+        if self.consumers.count(of) and self._skipped:
             # What nobody wanted may be what this one wants.
             self._rewinds = True
 
     def _uncount(self, of: str, taker: object) -> None:
-        keys = [taker, of] if self.roster.uncount(of) else [taker]
-        for lane in self.queue.lanes:
+        keys = [taker, of] if self.consumers.uncount(of) else [taker]
+        for level in self.queue.levels:
             for key in keys:
-                self._seen.pop((lane.priority, key), None)
+                self._seen.pop((level.priority, key), None)
 
     def _changed(self) -> None:
-        self.roster.changed()
-        self.hands.epoch += 1
+        self.consumers.changed()
+        self.outstanding.epoch += 1
         self._choices.clear()
         if self.is_grouped:
             self._seen.clear()
-        self.queue.shared.stirred[self.queue] = None
+        self.queue.shared.awake[self.queue] = None
 
     @property
     def is_needed(self) -> bool:
         """Whether anything here differs from a plain queue."""
-        if self.is_grouped or self._skipped or self.parking.waiting or self._rewinds or self.queue.rules.exclusive:
+        if (
+            self.is_grouped
+            or self._skipped
+            or self.ordered_buffer.waiting
+            or self._rewinds
+            or self.queue.rules.exclusive
+        ):
             return True
-        if any(self.roster.classes) or self.hands.local or self.hands.lent:
+        if any(self.consumers.classes) or self.outstanding.local or self.outstanding.lent:
             return True
         return self.has_window
 
@@ -185,9 +191,11 @@ class Picking:
 
     def free_by_class(self) -> dict[str, int]:
         """What peers may be offered for each class of local consumers."""
-        return self.roster.free_by_class({taker: len(waiting) for taker, waiting in self.parking.waiting.items()})
+        return self.consumers.free_by_class(
+            {taker: len(waiting) for taker, waiting in self.ordered_buffer.waiting.items()}
+        )
 
-    def look_again(self) -> None:
+    def poll_again(self) -> None:
         """The store is read from its beginning."""
         self._skipped.clear()
         self._changed()
@@ -198,22 +206,22 @@ class Picking:
     def finished(self, deliveries: list[Delivery]) -> None:
         """These deliveries are settled, or come back."""
         for delivery in deliveries:
-            if self.hands.finished(delivery):
+            if self.outstanding.finished(delivery):
                 self._seen.clear()
 
     def not_lent(self, message: Message) -> None:
         """What was lent is settled or has come back; also asked about what was not."""
-        was_lent, is_free = self.hands.not_lent(message)
+        was_lent, is_free = self.outstanding.not_lent(message)
         if is_free:
             # Others have looked past what waited for this.
             self._seen.clear()
         if was_lent:
             message.lent_as = PLAIN
-            self.queue.shared.stirred[self.queue] = None
+            self.queue.shared.awake[self.queue] = None
 
     def unparked(self, message: Message) -> None:
         """What was parked for a consumer here is handed to it in this breath, or goes back."""
-        if self.hands.release(group_of(message)):
+        if self.outstanding.release(group_of(message)):
             self._seen.clear()
 
     def back_in_line(self, message: Message, priority: int) -> None:
@@ -232,12 +240,12 @@ class Picking:
             if queue.is_loading:
                 return  # Who has joined must not get what comes after the messages that went; `Paging.take` asks again.
             self._rewinds = False
-            for lane in queue.lanes:
-                if lane.priority in self._skipped:
-                    rewind(queue, lane)
+            for level in queue.levels:
+                if level.priority in self._skipped:
+                    rewind(queue, level)
             self._skipped.clear()
-        if self.parking.waiting:
-            self.parking.go_on(out)
+        if self.ordered_buffer.waiting:
+            self.ordered_buffer.go_on(out)
         if not queue.in_line and not queue.peers_in_line:
             return
         if not queue.is_counted:
@@ -247,16 +255,16 @@ class Picking:
             queue.load(out)  # Became due while nobody wanted it.
         self._gather()
         left = LOOKED_MAX
-        for lane in queue.lanes:
+        for level in queue.levels:
             if not self._subscriptions and not self._peers:
                 break
-            left = self._walk(lane, left, out)
+            left = self._walk(level, left, out)
             if left <= 0:
                 queue.shared.deadlines.watch(queue, max(1, out.now_us))
                 break
-            if lane.behind:
-                if self._subscriptions or self._peers or len(lane.ready) < LET_GO_FROM // 4:
-                    self._load_on(lane, out)
+            if level.behind:
+                if self._subscriptions or self._peers or len(level.ready) < EVICT_FROM // 4:
+                    self._load_on(level, out)
                 break
         self._subscriptions = []
         self._peers = []
@@ -271,24 +279,24 @@ class Picking:
                 self.wait(subscription, subscription.window)
         self._subscriptions = list(queue.in_line or ())
         self._peers = [borrower for borrower in queue.peers_in_line or () if borrower.limit > borrower.sent]
-        active = self.roster.active
+        active = self.consumers.active
         if active is not None:
             key = active if isinstance(active, Subscription) else active.key
-            if any(holder != key for holder in self.hands.out):
+            if any(holder != key for holder in self.outstanding.out):
                 self._subscriptions, self._peers = [], []
             else:
                 self._subscriptions = [s for s in self._subscriptions if s is active]
                 self._peers = [b for b in self._peers if b is active]
 
-    def _walk(self, lane: Lane, left: int, out: Outcome) -> int:
+    def _walk(self, level: PriorityLevel, left: int, out: Outcome) -> int:
         """Look through what is ready; returns how many more may be looked at and left."""
-        queue, ready = self.queue, lane.ready
+        queue, ready = self.queue, level.ready
         while ready and ready[0].settled:
             ready.popleft()
-        last = min([self._seen.get(self._key(lane, taker), 0) for taker in self._in_line()])
+        last = min([self._seen.get(self._key(level, taker), 0) for taker in self._in_line()])
         index = 0 if not ready or ready[0].place > last else bisect_right(ready, last, key=place_of)
         costs = [taker.selector.cost for taker in self._in_line() if taker.selector is not None]
-        toil = sum(costs) // COST_SHARE
+        selector_cost = sum(costs) // COST_SHARE
         while index < len(ready) and left > 0 and (self._subscriptions or self._peers):
             message = ready[index]
             if message.settled:
@@ -304,32 +312,34 @@ class Picking:
             if taker is None:
                 index += 1
                 # What it may have cost: everybody in line was asked, and long headers are long to look through.
-                left -= len(self._subscriptions) + len(self._peers) + (len(message.envelope.headers) >> 7) + toil
+                left -= (
+                    len(self._subscriptions) + len(self._peers) + (len(message.envelope.headers) >> 7) + selector_cost
+                )
             else:
-                left -= toil
+                left -= selector_cost
                 del ready[index]
-                self._hand(taker, message, lane, out)
+                self._hand(taker, message, level, out)
         for other in self._in_line():
-            self._has_seen(other, lane, last)
+            self._has_seen(other, level, last)
         return left
 
     def _in_line(self) -> list[Subscription | Borrower]:
         return [*self._subscriptions, *self._peers]
 
-    def _key(self, lane: Lane, taker: Subscription | Borrower) -> tuple[int, object]:
+    def _key(self, level: PriorityLevel, taker: Subscription | Borrower) -> tuple[int, object]:
         if not self.is_grouped:
-            return lane.priority, taker.lent_as
-        return lane.priority, taker if isinstance(taker, Subscription) else taker.key
+            return level.priority, taker.lent_as
+        return level.priority, taker if isinstance(taker, Subscription) else taker.key
 
-    def _has_seen(self, taker: Subscription | Borrower, lane: Lane, place: int) -> None:
-        key = self._key(lane, taker)
+    def _has_seen(self, taker: Subscription | Borrower, level: PriorityLevel, place: int) -> None:
+        key = self._key(level, taker)
         if place > self._seen.get(key, 0):
             self._seen[key] = place
 
     def _taker_of(self, message: Message) -> Subscription | Borrower | None:
         envelope = message.envelope
         group = group_of(message)
-        if group and self.roster.active is None:
+        if group and self.consumers.active is None:
             taker = self._holder_of(group, message)
             if isinstance(taker, Subscription):
                 return taker if taker in self._subscriptions else None
@@ -347,26 +357,26 @@ class Picking:
             refused = selector
         return None
 
-    def _hand(self, taker: Subscription | Borrower, message: Message, lane: Lane, out: Outcome) -> None:
+    def _hand(self, taker: Subscription | Borrower, message: Message, level: PriorityLevel, out: Outcome) -> None:
         queue = self.queue
         if isinstance(taker, Subscription):
             self._subscriptions.remove(taker)
             if self.give(taker, message, out):
                 self._subscriptions.append(taker)
             else:
-                self._has_seen(taker, lane, message.place)
+                self._has_seen(taker, level, message.place)
             window = taker.window
             if window is not None and window.room <= 0:
                 for other in [s for s in self._subscriptions if s.window is window]:
                     self._subscriptions.remove(other)
-                    self._has_seen(other, lane, message.place)
+                    self._has_seen(other, level, message.place)
                     self.wait(other, window)
             return
         self._peers.remove(taker)
         taker.sent += 1
         taker.lent[message.dot] = message
         message.lent_as = taker.lent_as
-        self.hands.lend(message, taker.key)
+        self.outstanding.lend(message, taker.key)
         out.peer_deliveries.setdefault(taker.peer, []).append(message)
         if queue.peers_in_line is not None:
             queue.peers_in_line.remove(taker)
@@ -375,13 +385,13 @@ class Picking:
         if taker.waiting:
             self._peers.append(taker)
         else:
-            self._has_seen(taker, lane, message.place)
+            self._has_seen(taker, level, message.place)
 
     def give(self, subscription: Subscription, message: Message, out: Outcome) -> bool:
         """Deliver `message`; True when the consumer has room for more and stands at the end of the line."""
         queue = self.queue
         queue.leave_line(subscription)
-        self.hands.given(queue.give(message, subscription, out))
+        self.outstanding.given(queue.give(message, subscription, out))
         window = subscription.window
         if window is not None:
             window.held += 1
@@ -392,7 +402,7 @@ class Picking:
         queue.line_up(subscription)
         return subscription.waiting
 
-    def wait(self, subscription: Subscription, window: Window) -> None:
+    def wait(self, subscription: Subscription, window: ConnectionPrefetch) -> None:
         """Out of the line until the client has room again."""
         self.queue.leave_line(subscription)
         window.wait(subscription)
@@ -401,20 +411,20 @@ class Picking:
 
     def _holder_of(self, group: bytes, message: Message) -> Subscription | Borrower | None:
         """Who may have this message of `group`, with room or without; None: nobody now."""
-        held = self.hands.groups.get(group)
+        held = self.outstanding.groups.get(group)
         if held is not None:
-            if held.epoch != self.hands.epoch and not self.roster.selectors:
+            if held.epoch != self.outstanding.epoch and not self.consumers.selectors:
                 chosen = self._choose(group, message)
                 if held.holder != (chosen.key if isinstance(chosen, Borrower) else chosen):
                     return None
-                held.epoch = self.hands.epoch
+                held.epoch = self.outstanding.epoch
             holder = held.holder
             taker = (self.queue.borrowers or {}).get(holder) if isinstance(holder, str) else holder
             if taker is None or wants(taker, message):
                 return taker
             held.was_unwanted = True
             return None
-        if self.roster.selectors:
+        if self.consumers.selectors:
             return choose(self.queue, group, message)
         return self._choose(group, message)
 
@@ -431,24 +441,24 @@ class Picking:
 
     # The queue store
 
-    def _load_on(self, lane: Lane, out: Outcome) -> None:
-        """Those in line want none of what is in memory of `lane`: look further."""
-        queue, roster = self.queue, self.roster
+    def _load_on(self, level: PriorityLevel, out: Outcome) -> None:
+        """Those in line want none of what is in memory of `level`: look further."""
+        queue, consumers = self.queue, self.consumers
         if queue.is_loading:
             return
-        wanted = len(lane.ready)
-        if wanted >= KEPT_MAX and (roster.wants_all or self.is_grouped):
+        wanted = len(level.ready)
+        if wanted >= KEPT_MAX and (consumers.wants_all or self.is_grouped):
             return
-        size = _bytes_of(lane)
-        if (wanted > LET_GO_FROM or size > LET_GO_BYTES) and not roster.wants_all and not self.is_grouped:
-            wanted, has_dropped = let_go(queue, lane, roster.selectors)
+        size = _bytes_of(level)
+        if (wanted > EVICT_FROM or size > LET_GO_BYTES) and not consumers.wants_all and not self.is_grouped:
+            wanted, has_dropped = let_go(queue, level, consumers.selectors)
             if has_dropped:
-                self._skipped.add(lane.priority)
-                size = _bytes_of(lane)
+                self._skipped.add(level.priority)
+                size = _bytes_of(level)
         if wanted < KEPT_MAX and size < KEPT_BYTES_MAX:
             queue.load(out)
 
 
-def _bytes_of(lane: Lane) -> int:
+def _bytes_of(level: PriorityLevel) -> int:
     """What is in memory of it. Looked at only when a page is about to come."""
-    return sum([len(message.body) + len(message.envelope.headers) for message in lane.ready])
+    return sum([len(message.body) + len(message.envelope.headers) for message in level.ready])

@@ -18,16 +18,16 @@ from qmq.broker.queues.selective.rendezvous import among
 from qmq.dots import Dot
 
 if TYPE_CHECKING:
-    from qmq.broker.queues.selective.dispatcher import Picking
+    from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 
 
-class Parking:
+class OrderedBuffer:
     """`waiting`: consumer → what waits for it, in order."""
 
-    __slots__ = ("_picking", "waiting")
+    __slots__ = ("_selective", "waiting")
 
-    def __init__(self, picking: "Picking") -> None:
-        self._picking = picking
+    def __init__(self, selective: "SelectiveDispatcher") -> None:
+        self._selective = selective
         self.waiting: dict[Subscription, deque[Message]] = {}
 
     def take(self, message: Message, out: Outcome) -> bool:
@@ -36,56 +36,56 @@ class Parking:
         if chosen is None:
             return False
         if has_room(chosen):
-            self._picking.give(chosen, message, out)
+            self._selective.give(chosen, message, out)
         else:
             self.waiting.setdefault(chosen, deque()).append(message)
-            self._picking.hands.hold(group_of(message), chosen)
+            self._selective.outstanding.hold(group_of(message), chosen)
         return True
 
     def _next_of(self, of: str) -> Subscription | None:
-        for subscription in self._picking.queue.in_line or ():
+        for subscription in self._selective.queue.in_line or ():
             if subscription.lent_as == of and has_room(subscription):
                 return subscription
         return None
 
     def _chosen_for(self, message: Message) -> Subscription | None:
         """The one that may have an ordered message, with room or without."""
-        picking, of = self._picking, message.lent_as
-        members = [s for s in picking.queue.subscriptions if s.lent_as == of and not s.closed]
+        selective, of = self._selective, message.lent_as
+        members = [s for s in selective.queue.subscriptions if s.lent_as == of and not s.closed]
         if not members:
             return None
         if members[0].since_us:
             return members[0]  # one by one they began, and the first is the one
         group = group_of(message)
-        held = picking.hands.groups.get(group)
+        held = selective.outstanding.groups.get(group)
         if held is not None and isinstance(held.holder, Subscription) and held.holder in members:
             return held.holder
         return among(group, members)
 
     def go_on(self, out: Outcome) -> None:
         """Give what is parked for those that have room again."""
-        picking = self._picking
+        selective = self._selective
         for subscription in list(self.waiting):
-            parked = self.waiting[subscription]
-            while parked and has_room(subscription):
-                message = parked.popleft()
-                picking.unparked(message)
-                if picking.queue.shared.clocks.has_expired(message, out.now_us):
+            buffered = self.waiting[subscription]
+            while buffered and has_room(subscription):
+                message = buffered.popleft()
+                selective.unparked(message)
+                if selective.queue.shared.clocks.has_expired(message, out.now_us):
                     out.peer_returns.setdefault(message.owner or "", []).append(Return(message, Back.UNSEEN, None))
                     continue
-                picking.give(subscription, message, out)
-            if not parked:
+                selective.give(subscription, message, out)
+            if not buffered:
                 del self.waiting[subscription]
             elif subscription.window is not None and subscription.free > 0:
-                picking.wait(subscription, subscription.window)
+                selective.wait(subscription, subscription.window)
 
     def leave(self, subscription: Subscription, out: Outcome) -> bool:
         """Its consumer has ended: what is parked for it goes back. True when there was something."""
-        parked = self.waiting.pop(subscription, None)
-        for message in parked or ():
-            self._picking.unparked(message)
+        buffered = self.waiting.pop(subscription, None)
+        for message in buffered or ():
+            self._selective.unparked(message)
             out.peer_returns.setdefault(message.owner or "", []).append(Return(message, Back.UNSEEN, None))
-        return parked is not None
+        return buffered is not None
 
     def drop(self, peer: str) -> None:
         """The link to `peer` ended: what of it is parked was seen by nobody, and is asked for again by a new link.
@@ -96,13 +96,13 @@ class Parking:
 
     def _drop(self, goes: Callable[[Message], bool]) -> None:
         for subscription in list(self.waiting):
-            parked = self.waiting[subscription]
-            stays = deque([message for message in parked if not goes(message)])
-            if len(stays) < len(parked):
-                for message in parked:
+            buffered = self.waiting[subscription]
+            stays = deque([message for message in buffered if not goes(message)])
+            if len(stays) < len(buffered):
+                for message in buffered:
                     if goes(message):
-                        self._picking.unparked(message)
-                self._picking.queue.shared.stirred[self._picking.queue] = None
+                        self._selective.unparked(message)
+                self._selective.queue.shared.awake[self._selective.queue] = None
             if stays:
                 self.waiting[subscription] = stays
             else:
@@ -114,11 +114,11 @@ class Parking:
 
     def owners(self) -> set[str]:
         """The peers of which something is parked."""
-        return {message.owner or "" for parked in self.waiting.values() for message in parked}
+        return {message.owner or "" for buffered in self.waiting.values() for message in buffered}
 
     def dots_of(self, peer: str) -> list[Dot]:
         """What of `peer` is parked."""
-        return [message.dot for parked in self.waiting.values() for message in parked if message.owner == peer]
+        return [message.dot for buffered in self.waiting.values() for message in buffered if message.owner == peer]
 
 
 def is_ordered(message: Message) -> bool:

@@ -12,7 +12,7 @@ Holder = Subscription | str
 """A consumer here, or what `key_of` calls a class of a peer's consumers."""
 
 
-class GroupOut:
+class GroupLock:
     """A group that is out: with whom, how many of its messages, and who could have had it when it began.
 
     `was_unwanted`: a message of it waits because its holder does not want that one.
@@ -27,14 +27,14 @@ class GroupOut:
         self.was_unwanted = False
 
 
-class Hands:
+class Outstanding:
     """`epoch` counts how often those who may have messages have changed; its owner raises it."""
 
     __slots__ = ("epoch", "groups", "lent", "local", "out")
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.groups: dict[bytes, GroupOut] = {}
+        self.groups: dict[bytes, GroupLock] = {}
         # Delivery → group and whether the message is ours.
         self.local: dict[int, tuple[bytes, bool]] = {}
         # Lent dot → group and whose.
@@ -90,7 +90,7 @@ class Hands:
         if group:
             held = self.groups.get(group)
             if held is None:
-                held = self.groups[group] = GroupOut(holder, self.epoch)
+                held = self.groups[group] = GroupLock(holder, self.epoch)
             held.count += 1
 
     def release(self, group: bytes) -> bool:

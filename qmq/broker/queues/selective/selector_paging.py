@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.paging.backlog import put_away
-from qmq.broker.queues.priority_level import Lane
+from qmq.broker.queues.priority_level import PriorityLevel
 from qmq.broker.selectors import Selector, selects
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ UNWANTED_MAX: Final = 1000
 """Messages of one lane that nobody wants and no checkpoint has put into the store since the start; more ask for one."""
 
 
-def let_go(queue: "Queue", lane: Lane, selectors: list[Selector]) -> tuple[int, bool]:
+def let_go(queue: "Queue", level: PriorityLevel, selectors: list[Selector]) -> tuple[int, bool]:
     """Drop from memory what no selector lets through. (How many wanted ones stay, whether something went)."""
     paging = queue.shared.paging
     assert paging is not None
     kept: deque[Message] = deque()
     dropped: list[Message] = []
     wanted = unwanted = 0
-    for message in lane.ready:
+    for message in level.ready:
         if message.settled:
             continue
         if any(selects(selector, message.envelope) for selector in selectors):
@@ -40,20 +40,20 @@ def let_go(queue: "Queue", lane: Lane, selectors: list[Selector]) -> tuple[int, 
     if unwanted > UNWANTED_MAX:
         paging.is_crowded = True
     if dropped:
-        lane.ready = kept
+        level.ready = kept
         put_away(queue, dropped)
         paging.let_go(dropped)
     return wanted, bool(dropped)
 
 
-def rewind(queue: "Queue", lane: Lane) -> None:
-    """Begin again at the front of what the store has of `lane`. Not while a load is under way."""
+def rewind(queue: "Queue", level: PriorityLevel) -> None:
+    """Begin again at the front of what the store has of `level`. Not while a load is under way."""
     paging = queue.shared.paging
     assert paging is not None
     kept: deque[Message] = deque()
     fresh: list[Message] = []
     dropped: list[Message] = []
-    for message in lane.ready:
+    for message in level.ready:
         if message.settled:
             continue
         if paging.is_spare(message):
@@ -62,8 +62,8 @@ def rewind(queue: "Queue", lane: Lane) -> None:
             fresh.append(message)
         else:
             kept.append(message)
-    fresh.extend(lane.fresh or ())
-    lane.ready, lane.fresh = kept, fresh or None
-    lane.behind, lane.after = True, None
+    fresh.extend(level.fresh or ())
+    level.ready, level.fresh = kept, fresh or None
+    level.behind, level.after = True, None
     put_away(queue, dropped)
     paging.let_go(dropped)

@@ -5,13 +5,13 @@ from tests.broker.rig import Node
 
 def test_what_an_owner_accepts_while_its_messages_come_back_is_among_them() -> None:
     node = Node()
-    handover = node.queues.handover
-    handover.cede("a", "b")
+    handoff = node.queues.handoff
+    handoff.cede("a", "b")
     node.send(b"its server has it by the journal")
-    handover.gather("a")
+    handoff.gather("a")
     node.send(b"meanwhile")
 
-    node.decide(lambda out: handover.adopt("a", (), out))
+    node.decide(lambda out: handoff.adopt("a", (), out))
 
     assert [message.body for by_sequence in node.queues.owned.values() for message in by_sequence.values()] == [
         b"meanwhile"

@@ -8,7 +8,7 @@ def cut_off() -> Node:
     node = Node()
     node.send(b"old")
     node.queues.held = True
-    node.queues.alone.begin(node.broker.next_sequence - 1)
+    node.queues.isolated_mode.begin(node.broker.next_sequence - 1)
     return node
 
 
@@ -26,8 +26,8 @@ def test_what_no_consumer_had_room_for_follows_the_others_when_a_link_is_back() 
     node = cut_off()
     node.send(b"new")
 
-    node.queues.alone.stop()
-    node.decide(node.queues.alone.end)
+    node.queues.isolated_mode.stop()
+    node.decide(node.queues.isolated_mode.end)
 
     assert node.ready() == [b"old", b"new"]
     check_accounts(node)
@@ -38,9 +38,9 @@ def test_what_no_consumer_had_room_for_is_left_to_the_node_that_serves_it_from_n
     node.send(b"new")
     node.send(b"in memory", durable=False)
 
-    node.queues.handover.cede("a", "b")
-    node.decide(node.queues.alone.end)
+    node.queues.handoff.cede("a", "b")
+    node.decide(node.queues.isolated_mode.end)
 
-    lanes = node.queues.by_name[JOBS].lanes
-    assert [message.body for lane in lanes for message in (*lane.ready, *(lane.fresh or ()))] == [b"in memory"]
+    levels = node.queues.by_name[JOBS].levels
+    assert [message.body for level in levels for message in (*level.ready, *(level.fresh or ()))] == [b"in memory"]
     assert node.depth() == 1

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from qmq.broker.consumers.subscription import Subscription
-from qmq.broker.messages.destination import Kind
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
@@ -665,7 +665,7 @@ def test_bounded_queue_that_is_only_in_the_store_is_counted_at_its_first_message
     assert node.load_all() > 0
 
     with pytest.raises(Refused) as refused:
-        node.broker.check_send(Envelope(JOBS, Kind.QUEUE, b"", durable=True), 1)
+        node.broker.check_send(Envelope(JOBS, DestinationKind.QUEUE, b"", durable=True), 1)
     assert refused.value.code == "queue-full"
 
 

@@ -205,7 +205,7 @@ class PagedHistories(RuleBasedStateMachine):
         node.evict()
         for name, found in node.queues.by_name.items():
             if not found.is_loading:
-                bound = WINDOW * len(found.lanes) if found.is_wanted else 0
+                bound = WINDOW * len(found.levels) if found.is_wanted else 0
                 spare = [m for m in found.waiting() if self.is_in_store(m.dot) and not m.attempts and not m.settled]
                 spare = [m for m in spare if m.dot not in node.moved]
                 assert len(spare) <= bound, f"{len(spare)} messages of {name} stay in memory although they are stored"
@@ -290,7 +290,7 @@ class PagedHistories(RuleBasedStateMachine):
         if node.checkpoint_begun is not None or node.loads:
             return
         for name, found in node.queues.by_name.items():
-            is_whole = not found.stored_due_us and not any(lane.behind for lane in found.lanes)
+            is_whole = not found.stored_due_us and not any(level.behind for level in found.levels)
             if found.is_counted and (is_whole or name not in node.vague):
                 truth = node.open_dots(name)
                 assert found.depth == len(truth), f"depth of {name}: {found.depth}, truth {len(truth)}"
@@ -341,7 +341,7 @@ def small_pages() -> Iterator[None]:
         patch.object(pager, "PAGE_MESSAGES", PAGE),
         patch.object(backlog, "WINDOW", WINDOW),
         patch.object(queue, "LOW_WATER", LOW_WATER),
-        patch.object(dispatcher, "LET_GO_FROM", 4),
+        patch.object(dispatcher, "EVICT_FROM", 4),
         patch.object(dispatcher, "LOOKED_MAX", 5),
         patch.object(selector_paging, "UNWANTED_MAX", 4),
     ):
@@ -361,16 +361,16 @@ def test_long_history(seed: int) -> None:
 
 def run_long_history(seed: int, steps: int) -> None:
     """Random steps of every kind; half of the time the steps of a whole stretch are mostly of one kind."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     histories = PagedHistories()
-    histories.start([chance.choice(HEADERS) for _ in range(chance.randrange(12))], chance.random() < 0.5)
+    histories.start([rng.choice(HEADERS) for _ in range(rng.randrange(12))], rng.random() < 0.5)
     kinds = list(STEPS)
     favourite = kinds[0]
     for step in range(steps):
         if step % 20 == 0:
-            favourite = chance.choice(kinds)
-        kind = favourite if chance.random() < 0.3 else chance.choices(kinds, [STEPS[k][0] for k in kinds])[0]
-        getattr(histories, kind)(**STEPS[kind][1](chance))
+            favourite = rng.choice(kinds)
+        kind = favourite if rng.random() < 0.3 else rng.choices(kinds, [STEPS[k][0] for k in kinds])[0]
+        getattr(histories, kind)(**STEPS[kind][1](rng))
         histories.depth_is_the_truth()
         if step % 20 == 19:
             histories.order_is_kept()
@@ -378,12 +378,12 @@ def run_long_history(seed: int, steps: int) -> None:
     histories.teardown()
 
 
-def pick(chance: random.Random) -> int:
-    return chance.randrange(12)
+def pick(rng: random.Random) -> int:
+    return rng.randrange(12)
 
 
-def send_to(chance: random.Random) -> str:
-    return chance.choice([JOBS, JOBS, MORE, SMALL])
+def send_to(rng: random.Random) -> str:
+    return rng.choice([JOBS, JOBS, MORE, SMALL])
 
 
 # Method of PagedHistories -> its weight, and the arguments for one call.

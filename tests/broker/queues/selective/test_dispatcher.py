@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from qmq.broker.consumers.connection_prefetch import Window
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import QueueRules
-from qmq.broker.queues.lending.lending import WITHDRAWN, asking
+from qmq.broker.queues.lending.lending import WITHDRAWN, peer_rpc
 from qmq.broker.queues.selective.dispatcher import COST_SHARE, LOOKED_MAX
 from qmq.broker.queues.selective.rendezvous import rendezvous
 from qmq.broker.selectors import Selector
@@ -118,10 +118,10 @@ def test_consumer_sees_each_unwanted_message_once_and_not_again_for_every_ack() 
     for _ in range(500):
         node.send(b"blue", headers=BLUE)
     red = consumer(node, selector="color = 'red'", credit=1)
-    picking = node.queues.by_name[JOBS].picking
-    assert picking is not None
+    selective = node.queues.by_name[JOBS].selective
+    assert selective is not None
     looked: list[Message] = []
-    taker_of = picking._taker_of
+    taker_of = selective._taker_of
 
     class Counting:
         def __call__(self, message: Message) -> object:
@@ -132,11 +132,11 @@ def test_consumer_sees_each_unwanted_message_once_and_not_again_for_every_ack() 
         for _ in range(10):
             node.send(b"blue", headers=BLUE)
         node.send(b"red", headers=RED)
-    type(picking)._taker_of, kept = Counting(), type(picking)._taker_of  # type: ignore[method-assign,assignment]
+    type(selective)._taker_of, kept = Counting(), type(selective)._taker_of  # type: ignore[method-assign,assignment]
     try:
         red.ack_all()
     finally:
-        type(picking)._taker_of = kept  # type: ignore[method-assign]
+        type(selective)._taker_of = kept  # type: ignore[method-assign]
 
     assert len(red.bodies) == 20
     assert len(looked) <= 250
@@ -203,11 +203,11 @@ def test_queue_is_plain_again_when_its_picky_consumers_have_left() -> None:
     node = Node()
     consumer(node)
     red = consumer(node, selector="color = 'red'")
-    assert node.queues.by_name[JOBS].picking is not None
+    assert node.queues.by_name[JOBS].selective is not None
 
     red.leave()
 
-    assert node.queues.by_name[JOBS].picking is None
+    assert node.queues.by_name[JOBS].selective is None
     check_accounts(node)
 
 
@@ -489,7 +489,7 @@ def test_group_goes_back_whole_when_its_consumer_ends_and_what_was_on_its_way_fo
 
 def test_window_bounds_what_all_subscriptions_of_a_client_have_in_flight() -> None:
     node = Node()
-    client, window = node.client(), Window(2)
+    client, window = node.client(), ConnectionPrefetch(2)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window)
 
@@ -506,7 +506,7 @@ def test_queues_take_turns_in_a_window() -> None:
     for _ in range(3):
         node.send(b"jobs")
         node.send(b"more", MORE)
-    client, window = node.client(), Window(1)
+    client, window = node.client(), ConnectionPrefetch(1)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window)
 
@@ -524,7 +524,7 @@ def test_window_takes_turns_over_its_queues_whoever_has_the_messages() -> None:
         here.send(b"jobs %d" % number)
     for number in range(3):
         there.send(b"more %d" % number, MORE)
-    client, window = here.client(), Window(1)
+    client, window = here.client(), ConnectionPrefetch(1)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window)
     talk(here, there)
@@ -546,7 +546,7 @@ def test_place_that_is_kept_for_another_nodes_message_is_free_when_that_is_gone(
     for number in range(3):
         here.send(b"%d" % number)
     there.send(b"more", MORE)
-    client, window = here.client(), Window(1)
+    client, window = here.client(), ConnectionPrefetch(1)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window)
     talk(here, there)
@@ -569,7 +569,7 @@ def test_place_that_is_kept_is_free_when_the_link_or_the_subscription_ends(how: 
     for number in range(3):
         here.send(b"%d" % number)
     there.send(b"more", MORE)
-    client, window = here.client(), Window(1)
+    client, window = here.client(), ConnectionPrefetch(1)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window)
     talk(here, there)
@@ -593,7 +593,7 @@ def test_owner_that_may_not_serve_does_not_keep_a_window_waiting() -> None:
     for number in range(3):
         here.send(b"%d" % number)
     there.send(b"more", MORE)
-    client, window = here.client(), Window(1)
+    client, window = here.client(), ConnectionPrefetch(1)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window)
     talk(here, there)
@@ -633,7 +633,7 @@ def lent(message: Message, owner: str) -> Message:
 def test_window_without_room_is_not_offered_and_offered_again_when_there_is() -> None:
     node = Node()
     node.lending.owner_connected("b")
-    client, window = node.client(), Window(1)
+    client, window = node.client(), ConnectionPrefetch(1)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window, credit=5)
     assert node.lending.offers() == [("b", JOBS, 1), ("b", MORE, 1)]
@@ -641,7 +641,7 @@ def test_window_without_room_is_not_offered_and_offered_again_when_there_is() ->
     borrow(node, 1, b"1")
     out = node.borrow(message_of(B, 2, b"2", MORE, owner="b"))
     assert [why for _, why, _ in out.peer_returns["b"]] == [Back.UNSEEN]
-    assert node.lending.offers() == [("b", JOBS, asking(1)), ("b", MORE, asking(1))]
+    assert node.lending.offers() == [("b", JOBS, peer_rpc(1)), ("b", MORE, peer_rpc(1))]
     client.ack_all()
 
     assert node.lending.offers() == [("b", JOBS, 2), ("b", MORE, 2)]
@@ -650,7 +650,7 @@ def test_window_without_room_is_not_offered_and_offered_again_when_there_is() ->
 
 def test_subscription_that_ends_leaves_the_round() -> None:
     node = Node()
-    client, window = node.client(), Window(1)
+    client, window = node.client(), ConnectionPrefetch(1)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window)
         node.send(b"m", name)
@@ -666,7 +666,7 @@ def test_subscription_that_ends_leaves_the_round() -> None:
 
 def test_free_place_of_a_window_passes_over_subscriptions_that_are_full() -> None:
     node = Node()
-    client, window = node.client(), Window(2)
+    client, window = node.client(), ConnectionPrefetch(2)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window, credit=1)
         for number in range(2):
