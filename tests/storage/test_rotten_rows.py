@@ -66,7 +66,7 @@ def answers(store: QueueStore) -> Iterator[QueueRow]:
 
 
 def covered(dot: Dot, missing_ranges: list[MissingRange]) -> bool:
-    return any(lack.origin == dot.origin and lack.after < dot.sequence <= lack.through for lack in missing_ranges)
+    return any(gap.origin == dot.origin and gap.after < dot.sequence <= gap.through for gap in missing_ranges)
 
 
 def flip(path: Path, place: int, bit: int) -> None:
@@ -171,9 +171,9 @@ def test_a_damaged_row_gives_way_to_the_sound_one(tmp_path: Path) -> None:
     database.close()
     store = SqliteQueueStore(path)
     assert {one.dot for one in sound_rows() - set(answers(store))} == {Dot(A, 20)}
-    (lack,) = store.missing_ranges()
+    (gap,) = store.missing_ranges()
 
-    store.repair(lack, [row(A, 20)], None)
+    store.repair(gap, [row(A, 20)], None)
 
     assert store.missing_ranges() == []
     assert set(answers(store)) == sound_rows()
@@ -189,12 +189,12 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
     database.close()
     store = SqliteQueueStore(path)
     list(answers(store))
-    (lack,) = store.missing_ranges()
+    (gap,) = store.missing_ranges()
     if searched:  # the journal has not got it: somebody else is asked
-        store.repair(lack, [], lack)
+        store.repair(gap, [], gap)
 
     store.apply([], {JOBS: [Dot(A, 20)]}, [], [], 78)
-    store.repair(lack, [row(A, 20)], None)
+    store.repair(gap, [row(A, 20)], None)
 
     assert store.missing_ranges() == []
     assert {one.dot for one in sound_rows() - set(answers(store))} == {Dot(A, 20)}
@@ -205,7 +205,7 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
 def test_what_is_left_of_a_lack_is_remembered(tmp_path: Path) -> None:
     path = filled(tmp_path)
     store = SqliteQueueStore(path)
-    store.lack([MissingRange(B, 0, 1000)], 78)
+    store.missing([MissingRange(B, 0, 1000)], 78)
 
     store.repair(MissingRange(B, 0, 1000), [row(B, 300)], MissingRange(B, 400, 1000))
     store.close()
@@ -302,7 +302,7 @@ def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
     assert {one.dot for one in sound_rows() - found} == {Dot(A, 20), Dot(A, 3)}
     assert found < sound_rows()
     assert len(store.damage.told) == 2
-    for lack in store.missing_ranges():
-        store.repair(lack, [one for one in sound_rows() if covered(one.dot, [lack])], None)
+    for gap in store.missing_ranges():
+        store.repair(gap, [one for one in sound_rows() if covered(one.dot, [gap])], None)
     assert (set(answers(store)), store.missing_ranges()) == (sound_rows(), [])
     store.close()

@@ -22,13 +22,13 @@ TURNED_AWAY_MAX = 64
 
 
 async def serve_clients(
-    desk: SessionContext,
+    context: SessionContext,
     settings: ListenerSettings,
     task_status: trio.TaskStatus[tuple[tuple[str, int], Callable[[], None]]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen and serve. Started with (address, function that stops listening); sessions go on after that."""
-    context = desk.certificates.for_clients(settings.tls) if settings.tls is not None else None
-    listener = await desk.environment.network.listen(settings.address.host, settings.address.port, context)
+    tls = context.certificates.for_clients(settings.tls) if settings.tls is not None else None
+    listener = await context.environment.network.listen(settings.address.host, settings.address.port, tls)
     async with trio.open_nursery() as nursery:
         accepting = trio.CancelScope()
 
@@ -44,26 +44,26 @@ async def serve_clients(
                     pipe = await listener.accept()
                 except (OSError, trio.ClosedResourceError) as error:
                     short.add(message := f"no new client is accepted: {error}")
-                    desk.alarm("shortage", message)
+                    context.alarm("shortage", message)
                     await trio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
                 while short:
-                    desk.alarm_over("shortage", short.pop())
-                _begin(desk, nursery, pipe, settings)
+                    context.alarm_over("shortage", short.pop())
+                _begin(context, nursery, pipe, settings)
         listener.close()
 
 
-def _begin(desk: SessionContext, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings) -> None:
+def _begin(context: SessionContext, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings) -> None:
     try:
-        login = desk.admission.admit(pipe.peer_address)
+        login = context.admission.admit(pipe.peer_address)
     except Refused as refused:
-        desk.refusals.note(pipe.peer_address, refused)
-        if desk.admission.refusing < TURNED_AWAY_MAX:
-            nursery.start_soon(_turn_away, desk.admission, pipe, refused)
+        context.refusals.note(pipe.peer_address, refused)
+        if context.admission.refusing < TURNED_AWAY_MAX:
+            nursery.start_soon(_turn_away, context.admission, pipe, refused)
         else:
             pipe.close()
         return
-    nursery.start_soon(ClientSession(desk, pipe, listener, login).serve)
+    nursery.start_soon(ClientSession(context, pipe, listener, login).serve)
 
 
 async def _turn_away(admission: Admission, pipe: Pipe, refused: Refused) -> None:

@@ -108,29 +108,29 @@ class FanoutRepair:
                 continue  # Who could not be asked may have it.
             for peer in peers:
                 await self._ask_peer(peer, destination, found, index, is_last=True)
-            lack = found.left[index]
-            if lack.after < lack.through:
+            gap = found.left[index]
+            if gap.after < gap.through:
                 found.let_go(index)
 
     async def _ask_peer(self, peer: str, destination: str, found: FoundRange, index: int, *, is_last: bool) -> bool:
         """Take what `peer` has of one stretch, as far as that is all that there was of it; with `is_last` also where
         its retention had dropped some. False: it gave no answer."""
-        while (lack := found.left[index]).after < lack.through:
+        while (gap := found.left[index]).after < gap.through:
             rest = await ask_snapshot(
-                self._context, WantedRange(peer, lack.origin, lack.after, lack.through), destination
+                self._context, WantedRange(peer, gap.origin, gap.after, gap.through), destination
             )
             if rest is None:
                 return False
-            if rest.lost or rest.through <= lack.after or (rest.dropped > lack.after and not is_last):
+            if rest.lost or rest.through <= gap.after or (rest.dropped > gap.after and not is_last):
                 return True
             try:
                 records = records_of(
-                    destination, snapshot_batch(lack.origin, lack.after, rest), lack.after, rest.through
+                    destination, snapshot_batch(gap.origin, gap.after, rest), gap.after, rest.through
                 )
             except (CorruptLog, ValueError) as error:
-                log.error("! what %s has left of %s cannot be taken: %s", peer, lack.origin, error)
+                log.error("! what %s has left of %s cannot be taken: %s", peer, gap.origin, error)
                 return False
-            if rest.dropped > lack.after:
-                merge(found.gone, {lack.origin: min(rest.dropped, lack.through)})
+            if rest.dropped > gap.after:
+                merge(found.gone, {gap.origin: min(rest.dropped, gap.through)})
             await self._context.environment.run_blocking(partial(found.add, index, rest.through, records))
         return True

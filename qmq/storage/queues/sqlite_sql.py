@@ -86,8 +86,8 @@ RECOUNT: Final = """UPDATE lanes SET (messages, bytes) = (
     SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE lane = lanes.id) WHERE id IN (VALUES {})"""
 ADD_TOMBSTONES: Final = "INSERT INTO tombstones VALUES {} ON CONFLICT (origin, sequence) DO NOTHING"
 MOVE: Final = "UPDATE progress SET position = ?, checksum = ?"
-ADD_MISSING: Final = """INSERT INTO lacks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (node, incarnation, after, sequence, queue)
-    DO UPDATE SET through = max(through, excluded.through)"""
+ADD_MISSING: Final = """INSERT INTO lacks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (node, incarnation, after, sequence,
+    queue) DO UPDATE SET through = max(through, excluded.through)"""
 END_MISSING: Final = "DELETE FROM lacks WHERE (node, incarnation, after, sequence, queue) = (?, ?, ?, ?, ?)"
 DELETE_TOMBSTONES: Final = """WITH gone (origin, sequence) AS (VALUES {})
     DELETE FROM tombstones WHERE (origin, sequence) IN (SELECT origin, sequence FROM gone)"""

@@ -86,7 +86,7 @@ def survey(chain: Chain, extent: FanoutExtent, holes: list[Damage], vector: Vect
 
 
 class FoundRange:
-    """What was found of a survey's lacks, in a file; only where it lies is in memory."""
+    """What was found of a survey's gaps, in a file; only where it lies is in memory."""
 
     def __init__(self, disk: Disk, of: Survey) -> None:
         self.survey = of
@@ -101,11 +101,11 @@ class FoundRange:
 
     def add(self, index: int, through: int, records: list[bytes]) -> None:
         """`records`, packed, are all of `left[index]` up to `through`. Raises LogBroken, and DiskFull."""
-        lack = self.left[index]
+        gap = self.left[index]
         if records:
             known = [unpack_record(packed) for packed in records]
             data = encode_batch(
-                lack.origin,
+                gap.origin,
                 records,
                 known[0].sequence,
                 known[-1].sequence,
@@ -119,9 +119,9 @@ class FoundRange:
                 if error.errno in NO_SPACE:
                     raise DiskFull(f"no room for what was found of a fanout: {error}") from error
                 raise LogBroken(f"cannot keep what was found of a fanout: {error}") from error
-            self._at.setdefault(lack.place, []).append((self._size, len(data)))
+            self._at.setdefault(gap.place, []).append((self._size, len(data)))
             self._size += len(data)
-        self.left[index] = lack._replace(after=min(through, lack.through))
+        self.left[index] = gap._replace(after=min(through, gap.through))
 
     @property
     def is_complete(self) -> bool:
@@ -130,13 +130,13 @@ class FoundRange:
     @property
     def missing(self) -> int:
         """How many stretches are not accounted for."""
-        return sum(lack.after < lack.through for lack in self.left)
+        return sum(gap.after < gap.through for gap in self.left)
 
     def let_go(self, index: int) -> None:
         """Nobody has the rest of this stretch."""
-        lack = self.left[index]
-        merge(self.gone, {lack.origin: lack.through})
-        self.left[index] = lack._replace(after=lack.through)
+        gap = self.left[index]
+        merge(self.gone, {gap.origin: gap.through})
+        self.left[index] = gap._replace(after=gap.through)
 
     def at(self, places: range) -> Iterator[bytes]:
         """The batches that belong into holes that begin there."""
@@ -157,8 +157,8 @@ class FoundRange:
 
 
 def search_journal(journal: Journal, destination: str, found: FoundRange, end: int) -> None:
-    """Take what the journal still has of the lacks, before position `end`. Raises LogBroken."""
-    wanted = {lack.origin for lack in found.left if lack.after < lack.through}
+    """Take what the journal still has of the gaps, before position `end`. Raises LogBroken."""
+    wanted = {gap.origin for gap in found.left if gap.after < gap.through}
     position = journal.start
     while position < end and (batches := journal.read(position, _READ_BYTES)):
         for start, head, data in batches:
@@ -168,10 +168,10 @@ def search_journal(journal: Journal, destination: str, found: FoundRange, end: i
 
 
 def _take(found: FoundRange, destination: str, head: BatchHead, data: bytes) -> None:
-    for index, lack in enumerate(found.left):
+    for index, gap in enumerate(found.left):
         # What stands for a stretch of which only a rest was left (`batch.REST`) accounts for it, too.
-        if lack.origin == head.origin and head.first <= lack.after + 1 and lack.after < min(head.last, lack.through):
-            found.add(index, head.last, records_of(destination, data, lack.after, lack.through))
+        if gap.origin == head.origin and head.first <= gap.after + 1 and gap.after < min(head.last, gap.through):
+            found.add(index, head.last, records_of(destination, data, gap.after, gap.through))
 
 
 def records_of(destination: str, data: bytes, after: int, through: int) -> list[bytes]:

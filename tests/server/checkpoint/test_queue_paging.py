@@ -248,14 +248,14 @@ async def test_clients_wait_before_they_fill_the_memory_during_a_long_checkpoint
         client = await rig.connect()
         carrying = rig.alive.checkpoints._one
         await carrying.acquire()  # as a checkpoint that its disk keeps waiting
-        rig.alive.clerk.checkpoint_begins()
+        rig.alive.queue_pager.checkpoint_begins()
 
         nursery.start_soon(publish, client, 1, 12_000)
         await eventually(lambda: in_memory(rig) > most)
         await trio.sleep(10)
 
         assert in_memory(rig) < most + 2000  # one read more
-        rig.alive.clerk.checkpoint_ends()
+        rig.alive.queue_pager.checkpoint_ends()
         carrying.release()  # and its publisher gets its receipt
 
 
@@ -265,14 +265,14 @@ async def test_clients_with_large_messages_wait_sooner_during_a_long_checkpoint(
         client = await rig.connect()
         carrying = rig.alive.checkpoints._one
         await carrying.acquire()  # as a checkpoint that its disk keeps waiting
-        rig.alive.clerk.checkpoint_begins()
+        rig.alive.queue_pager.checkpoint_begins()
 
         nursery.start_soon(client.send, *(send(JOBS, "x" * 100_000) for _ in range(50)))
         await eventually(lambda: in_memory(rig) > 20)
         await trio.sleep(10)
 
         assert 20 < in_memory(rig) < 25
-        rig.alive.clerk.checkpoint_ends()
+        rig.alive.queue_pager.checkpoint_ends()
         await eventually(lambda: in_memory(rig) == 50)
         carrying.release()
 
@@ -287,13 +287,13 @@ async def test_an_ack_that_waited_for_a_long_checkpoint_is_not_late(_order: int,
         given = await taker.next("MESSAGE")
         carrying = rig.alive.checkpoints._one
         await carrying.acquire()  # as a checkpoint that its disk keeps waiting
-        rig.alive.clerk.checkpoint_begins()
+        rig.alive.queue_pager.checkpoint_begins()
         nursery.start_soon(client.send, *(send(JOBS, "x" * 100_000) for _ in range(50)))
         await eventually(lambda: in_memory(rig) > 20)
 
         await taker.send(f"ACK\nid:{given.head.headers['ack']}\n\n")
         await trio.sleep(10)
-        rig.alive.clerk.checkpoint_ends()
+        rig.alive.queue_pager.checkpoint_ends()
         carrying.release()
 
         with trio.move_on_after(30) as patience:
@@ -336,14 +336,14 @@ async def test_a_selector_that_wants_none_of_a_backlog_of_large_messages_reads_i
         await client.send(subscribe(JOBS, ack="auto", selector="color = 'red'"))
         await client.send(send(JOBS, "red", color="red"))
         await client.next("MESSAGE")
-        read = rig.alive.clerk.loaded
+        read = rig.alive.queue_pager.loaded
 
         for _ in range(3):
             await rig.alive.checkpoints.checkpoint()
             await client.send(send(JOBS, "red", color="red"))
             await client.next("MESSAGE")
 
-        assert rig.alive.clerk.loaded == read
+        assert rig.alive.queue_pager.loaded == read
 
 
 async def test_large_messages_come_out_of_the_store_a_few_at_a_time(
