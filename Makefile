@@ -110,10 +110,20 @@ bench-compiled: venv ## The same on the compiled build, for the same pages
 profile: venv ## Where a node's time goes under one workload of qmq bench (WORKLOAD="queue --memory")
 	@$(BIN)/python -m benchmarks.profile $(WORKLOAD)
 
+$(VENV)/.docs: $(VENV)/.installed
+	@echo "adding Sphinx to $(VENV) …"
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,docs]'
+	@touch $@
+
+.PHONY: docs
+docs: $(VENV)/.docs ## Build a site of the pages in build/docs; a warning is an error
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs -d build/doctrees . build/docs
+	@echo "build/docs/index.html"
+
 .PHONY: style
 style: venv ## Lint and format check
-	@$(BIN)/ruff check --quiet $(CODE)
-	@$(BIN)/ruff format --quiet --check $(CODE)
+	@$(BIN)/ruff check --quiet $(CODE) docs/conf.py
+	@$(BIN)/ruff format --quiet --check $(CODE) docs/conf.py
 
 .PHONY: types
 types: venv ## Strict mypy on the package

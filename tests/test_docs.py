@@ -138,6 +138,7 @@ def test_cells_of_the_guarantees_page_are_short() -> None:
 
 
 PAGES = sorted(str(page.relative_to(ROOT)) for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+INDEX = (ROOT / "docs/index.md").read_text("utf-8")
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 
 
@@ -170,6 +171,18 @@ def test_a_link_to_a_decision_says_its_number(page: str) -> None:
 
     for said, number in re.findall(r"\[decision\s+(\d+)\]\((?:[\w./-]*/)?(\d{4})-", text):
         assert said == str(int(number)), f"{page} calls decision {int(number)} {said}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/") and page != "docs/index.md"])
+def test_every_page_is_in_the_index(page: str) -> None:
+    assert f"]({page.removeprefix('docs/')})" in INDEX
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_the_index_has_the_title_of_a_decision(page: Path) -> None:
+    number, title = page.read_text("utf-8").partition("\n")[0].removeprefix("# ").split(". ", 1)
+
+    assert f"{number}. [{title}](decisions/{page.name})" in INDEX
 
 
 def test_the_readme_names_its_two_commands() -> None:
