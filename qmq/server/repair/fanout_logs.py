@@ -116,17 +116,13 @@ class FanoutRepair:
         """Take what `peer` has of one stretch, as far as that is all that there was of it; with `is_last` also where
         its retention had dropped some. False: it gave no answer."""
         while (gap := found.left[index]).after < gap.through:
-            rest = await ask_snapshot(
-                self._context, WantedRange(peer, gap.origin, gap.after, gap.through), destination
-            )
+            rest = await ask_snapshot(self._context, WantedRange(peer, gap.origin, gap.after, gap.through), destination)
             if rest is None:
                 return False
             if rest.lost or rest.through <= gap.after or (rest.dropped > gap.after and not is_last):
                 return True
             try:
-                records = records_of(
-                    destination, snapshot_batch(gap.origin, gap.after, rest), gap.after, rest.through
-                )
+                records = records_of(destination, snapshot_batch(gap.origin, gap.after, rest), gap.after, rest.through)
             except (CorruptLog, ValueError) as error:
                 log.error("! what %s has left of %s cannot be taken: %s", peer, gap.origin, error)
                 return False
