@@ -145,7 +145,7 @@ async def test_users_that_are_copied_log_in_with_the_rights_that_their_comments_
 
 
 def test_the_limits_that_need_no_restart_are_those_of_the_page() -> None:
-    said = PAGE.partition("Limits that a running node takes up:")[2].partition("\n\n")[0]
+    said = PAGE.partition("Limits that a running node applies:")[2].partition("\n\n")[0]
 
     live = {key.removeprefix("limits.") for key in CHANGES_LIVE if key.startswith("limits.")}
     assert set(re.findall(r"`(\w+)`", said)) == live
