@@ -341,26 +341,28 @@ class Case:
 CONSTANT, LINEAR, COPIED = Order.CONSTANT, Order.LINEAR, Order.COPIED
 
 CASES: Sequence[Case] = (
-    Case("connections", "a message of a topic, beside n idle connections", CONSTANT, beside_connections, 10_000),
-    Case("connections", "connect, subscribe and leave, beside n others", CONSTANT, connecting, 10_000),
-    Case("connections", "a message to n subscribers", LINEAR, to_many_subscribers, 10_000),
+    Case("connections", "topic message, with n idle connections", CONSTANT, beside_connections, 10_000),
+    Case("connections", "connect, subscribe and disconnect, with n other connections", CONSTANT, connecting, 10_000),
+    Case("connections", "topic message to n subscribers", LINEAR, to_many_subscribers, 10_000),
+    Case("connections", "queue message and its ACK, with n consumers", CONSTANT, with_many_consumers, 10_000),
+    Case("subscriptions", "topic message, with n subscriptions to other topics", CONSTANT, beside_topics, 1_000_000),
+    Case("subscriptions", "topic message, with n other patterns", CONSTANT, beside_patterns, 1_000_000),
+    Case("subscriptions", "SUBSCRIBE and UNSUBSCRIBE, with n other subscriptions", CONSTANT, subscribing, 1_000_000),
+    Case("subscriptions", "n times SUBSCRIBE, then disconnect", LINEAR, leaving, 1_000),
+    Case("queues", "queue message and its ACK, with n other queues", CONSTANT, beside_queues, 1_000_000),
     Case(
-        "connections", "a message through a queue of n consumers, with its ACK", CONSTANT, with_many_consumers, 10_000
+        "queues",
+        "memory-only queue message and its ACK, with n other queues",
+        CONSTANT,
+        in_memory_beside_queues,
+        1_000_000,
     ),
-    Case("subscriptions", "a message of a topic, beside n subscriptions to others", CONSTANT, beside_topics, 1_000_000),
-    Case("subscriptions", "a message of a topic, beside n patterns", CONSTANT, beside_patterns, 1_000_000),
-    Case("subscriptions", "SUBSCRIBE and UNSUBSCRIBE, beside n others", CONSTANT, subscribing, 1_000_000),
-    Case("subscriptions", "make n subscriptions, then leave", LINEAR, leaving, 1_000),
-    Case("queues", "a message through a queue, with its ACK, beside n queues", CONSTANT, beside_queues, 1_000_000),
-    Case(
-        "queues", "a memory-only message, with its ACK, beside n queues", CONSTANT, in_memory_beside_queues, 1_000_000
-    ),
-    Case("queues", "the first message of one more queue", CONSTANT, first_of_a_queue, 1_000_000),
-    Case("backlog", "a message onto n that wait", CONSTANT, onto_a_backlog, 1_000_000),
-    Case("backlog", "a message and its ACK out of n that wait", CONSTANT, out_of_a_backlog, 1_000_000),
-    Case("body bytes", "a message of a topic with n bytes of body", COPIED, of_a_body, 10_000_000),
-    Case("nodes", "a message of a topic that n other nodes want", LINEAR, to_nodes, 8),
-    Case("frames", "a transaction of n messages", LINEAR, a_transaction, 1_000),
+    Case("queues", "first message of a new queue, with n other queues", CONSTANT, first_of_a_queue, 1_000_000),
+    Case("backlog", "SEND to a queue of n messages", CONSTANT, onto_a_backlog, 1_000_000),
+    Case("backlog", "delivery and ACK from a queue of n messages", CONSTANT, out_of_a_backlog, 1_000_000),
+    Case("body bytes", "topic message with a body of n bytes", COPIED, of_a_body, 10_000_000),
+    Case("nodes", "topic message with interest on n other nodes", LINEAR, to_nodes, 8),
+    Case("frames", "transaction of n messages", LINEAR, a_transaction, 1_000),
 )
 
 

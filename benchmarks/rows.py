@@ -51,25 +51,25 @@ SPEED: Mapping[str, Sequence[Row]] = {
         _rate("topic, 1 to 10", "fan-out", "deliveries/s", "≥ 2,000,000", "≥ 5,000,000"),
     ),
     "queue": (
-        _rate("queue, an ACK each, memory only", "queue --memory", "messages/s", "≥ 200,000", "≥ 500,000"),
-        _rate("queue, an ACK each, durable", "queue", "messages/s", "≥ 100,000", "≥ 200,000"),
+        _rate("queue with an ACK each, memory only", "queue --memory", "messages/s", "≥ 200,000", "≥ 500,000"),
+        _rate("queue with an ACK each, durable", "queue", "messages/s", "≥ 100,000", "≥ 200,000"),
     ),
     "send": (
-        _rate("SEND with a receipt each, durable, 256 under way", "send", "receipts/s", "≥ 150,000", "≥ 300,000"),
-        Row("drain a durable queue, an ACK each", "drain", "drain_per_second", "messages/s", phase="drain_"),
+        _rate("durable SEND with a receipt each, 256 in flight", "send", "receipts/s", "≥ 150,000", "≥ 300,000"),
+        Row("drain of a durable queue with an ACK each", "drain", "drain_per_second", "messages/s", phase="drain_"),
     ),
     "latency": (
         _less("latency of a topic at 1,000/s, p50", "latency", "p50_us", "µs", "≤ 250", "≤ 200"),
-        _less("the same, p99", "latency", "p99_us", "µs", "≤ 1,000", "≤ 500"),
-        _less("how late the generator itself was then, p99", "latency", "generator_lag_p99_us", "µs"),
+        _less("latency of a topic at 1,000/s, p99", "latency", "p99_us", "µs", "≤ 1,000", "≤ 500"),
+        _less("lateness of the generator in that run, p99", "latency", "generator_lag_p99_us", "µs"),
         _less("latency of a durable queue at 1,000/s, p50", LATENCY_QUEUE, "p50_us", "µs"),
-        _less("the same, p99", LATENCY_QUEUE, "p99_us", "µs", "3 fsyncs", "3 fsyncs"),
+        _less("latency of a durable queue at 1,000/s, p99", LATENCY_QUEUE, "p99_us", "µs", "3 fsyncs", "3 fsyncs"),
     ),
     "idle": (
-        _less("idle node, memory", "idle", "server_rss_mib", "MiB", "≤ 40", "≤ 35"),
-        _less("idle node, wake-ups", "idle", "wakeups_per_second", "per s", "≤ 5", "≤ 5"),
+        _less("memory of an idle node", "idle", "server_rss_mib", "MiB", "≤ 40", "≤ 35"),
+        _less("wake-ups of an idle node", "idle", "wakeups_per_second", "per s", "≤ 5", "≤ 5"),
         _less(
-            "10,000 idle connections, memory each",
+            "memory of each of 10,000 idle connections",
             "idle --connections 10000",
             "bytes_per_connection",
             "bytes",
@@ -78,8 +78,8 @@ SPEED: Mapping[str, Sequence[Row]] = {
         ),
     ),
     "mesh": (
-        _rate("topic, sent to one node, read on another", "mesh", "messages/s"),
-        _rate("durable queue, sent to one node, consumed on another", "mesh --kind queue", "messages/s"),
+        _rate("topic, published on one node, delivered on another", "mesh", "messages/s"),
+        _rate("durable queue, published on one node, consumed on another", "mesh --kind queue", "messages/s"),
         _rate(
             "fanout, durable and delivered on three nodes",
             "mesh --kind fanout --nodes 3",
@@ -117,7 +117,7 @@ def held(full: bool) -> Mapping[str, Sequence[Row]]:
     parts: dict[str, list[Row]] = {
         "backlog": [
             row(
-                f"{waiting}, published",
+                f"SEND of {waiting}",
                 backlog,
                 "publish_per_second",
                 "receipts/s",
@@ -126,7 +126,7 @@ def held(full: bool) -> Mapping[str, Sequence[Row]]:
                 phase="publish_",
             ),
             row(
-                "the same, drained, an ACK each",
+                "drain of these with an ACK each",
                 backlog,
                 "drain_per_second",
                 "messages/s",
@@ -134,9 +134,9 @@ def held(full: bool) -> Mapping[str, Sequence[Row]]:
                 more=True,
                 phase="drain_",
             ),
-            row("the node's memory then, highest", backlog, "server_rss_highest_mib", "MiB", at_most("≤ 300")),
-            row(f"{waiting}, restart after kill -9", recovery, "recovery_seconds", "s", at_most("≤ 10")),
-            row("the same, until the first message", recovery, "first_message_seconds", "s"),
+            row("highest memory of the node in that run", backlog, "server_rss_highest_mib", "MiB", at_most("≤ 300")),
+            row(f"restart after kill -9 with {waiting}", recovery, "recovery_seconds", "s", at_most("≤ 10")),
+            row("restart until the first message is delivered", recovery, "first_message_seconds", "s"),
         ]
     }
     most = 1_000_000 if full else 100_000
@@ -144,23 +144,25 @@ def held(full: bool) -> Mapping[str, Sequence[Row]]:
     queues = parts["queues"] = []
     for number in numbers:
         command = f"queues --queues {number}"
-        name = "a durable SEND to 1 queue" if number == 1 else f"a durable SEND to one of {number:,} queues"
+        name = "durable SEND to 1 queue" if number == 1 else f"durable SEND to one of {number:,} queues"
         queues.append(row(name, command, SEND_CPU, "µs", "" if number == 1 else FLAT, phase="send_"))
     queues += [
-        row(f"{most:,} queues made", command, "create_per_second", "receipts/s", more=True, phase="create_"),
-        row("the node's memory then, growth", command, "server_rss_growth_mib", "MiB", at_most("≤ 100")),
+        row(f"creation of {most:,} queues", command, "create_per_second", "receipts/s", more=True, phase="create_"),
+        row("growth of the node's memory in that run", command, "server_rss_growth_mib", "MiB", at_most("≤ 100")),
     ]
     subscriptions = parts["subscriptions"] = []
     for kind in ("topic", "queue"):
         for number in numbers:
             command = f"subscriptions --kind {kind} --subscriptions {number}"
             name = (
-                f"a SEND to 1 {kind}, subscribed" if number == 1 else f"a SEND to one of {number:,} {kind}s, subscribed"
+                f"SEND to 1 {kind} with a subscription"
+                if number == 1
+                else f"SEND to one of {number:,} {kind}s with a subscription"
             )
             subscriptions.append(row(name, command, SEND_CPU, "µs", "" if number == 1 else FLAT, phase="send_"))
         subscriptions += [
-            row(f"{most:,} {kind}s, a SUBSCRIBE", command, "subscribe_server_cpu_us_per_subscription", "µs"),
-            row("the node's memory then, growth", command, "server_rss_growth_mib", "MiB", at_most("≤ 250")),
+            row(f"SUBSCRIBE to each of {most:,} {kind}s", command, "subscribe_server_cpu_us_per_subscription", "µs"),
+            row("growth of the node's memory in that run", command, "server_rss_growth_mib", "MiB", at_most("≤ 250")),
         ]
     return parts
 
@@ -194,14 +196,14 @@ FEWER_SENDS = {100_000: "--window 32", 1_000_000: "--window 4"}
 
 GROWTH: Mapping[str, tuple[str, Sequence[Line]]] = {
     "growth-connections": (
-        "idle connections beside",
-        [Line("a message of a topic", "topic --connections {n}", CPU, (1, 10, 100, 1_000, 10_000), "O(1)")],
+        "idle connections",
+        [Line("topic message", "topic --connections {n}", CPU, (1, 10, 100, 1_000, 10_000), "O(1)")],
     ),
     "growth-subscriptions": (
-        "subscriptions, all to other topics",
+        "subscriptions to other topics",
         [
             Line(
-                "a message of a topic",
+                "topic message",
                 "subscriptions --subscriptions {n}",
                 SEND_CPU,
                 (1, 1_000, 10_000, 100_000, 1_000_000),
@@ -213,36 +215,40 @@ GROWTH: Mapping[str, tuple[str, Sequence[Line]]] = {
         "queues with messages",
         [
             Line(
-                "a durable SEND",
+                "durable SEND",
                 "queues --queues {n}",
                 SEND_CPU,
                 (1, 1_000, 10_000, 100_000, 1_000_000),
-                "O(1), from where each is another queue than before",
+                "O(1), where each SEND goes to another queue",
             ),
         ],
     ),
     "growth-backlog": (
-        "messages that wait",
+        "waiting messages",
         [
             Line("SEND", "backlog --count {n}", "publish_" + CPU, (10_000, 100_000, 1_000_000), "O(1)"),
-            Line("deliver and ACK", "backlog --count {n}", "drain_" + CPU, (10_000, 100_000, 1_000_000), "O(1)"),
+            Line("delivery and ACK", "backlog --count {n}", "drain_" + CPU, (10_000, 100_000, 1_000_000), "O(1)"),
         ],
     ),
     "growth-body": (
-        "bytes of body",
+        "bytes of the body",
         [
-            Line(
-                "a message of a topic", "topic --body {n}", CPU, BODIES, "O(1) up to some 100 bytes, then O(n)", FEWER
-            ),
-            Line("a durable SEND", "send --body {n}", CPU, BODIES, "O(1) up to some 100 bytes, then O(n)", FEWER_SENDS),
+            Line("topic message", "topic --body {n}", CPU, BODIES, "O(1) up to some 100 bytes, then O(n)", FEWER),
+            Line("durable SEND", "send --body {n}", CPU, BODIES, "O(1) up to some 100 bytes, then O(n)", FEWER_SENDS),
         ],
     ),
     "growth-nodes": (
         "nodes",
         [
-            Line("a topic read on all others, each delivery", "mesh --nodes {n}", CPU, (2, 3, 4, 6, 8), "O(1)"),
             Line(
-                "a durable fanout on all, each message, all nodes together",
+                "topic with a subscriber on each other node, per delivery",
+                "mesh --nodes {n}",
+                CPU,
+                (2, 3, 4, 6, 8),
+                "O(1)",
+            ),
+            Line(
+                "durable fanout, per message, sum of all nodes",
                 "mesh --kind fanout --nodes {n}",
                 CPU,
                 (2, 3, 4, 6, 8),

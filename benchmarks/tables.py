@@ -1,6 +1,7 @@
 """Tables and plots of the pages, made of what is in the store and nothing else: the same store gives the same page."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 
 from benchmarks import growth, plots
 from benchmarks.figures import BUILDS, COUNTED, Store, number
@@ -64,7 +65,13 @@ def others_section(store: Store) -> list[str]:
         cells = [NOT_MEASURED if found is None else _cell(found, row) for found in facts]
         rows.append([row.name, f"`qmq bench {row.arguments} …`", *cells])
     plot_rates("others.svg", "The same load, one core each, each second", store, columns)
-    notes = [f"- **{other.name}**: {_version(store, other.name)}; {other.settings}." for other in OTHERS]
+    notes = [
+        line
+        for other in OTHERS
+        for line in wrap(
+            f"- **{other.name}**: {_version(store, other.name)}; {other.settings}.", 118, subsequent_indent="  "
+        )
+    ]
     notes.insert(
         0, '- **QMQ**: `sync = "always"`, one fsync for each group of commits before their receipts; defaults.'
     )
@@ -104,7 +111,7 @@ def counted_section(store: Store) -> list[str]:
             allocated = f"{shown(number(first, 'bytes'))} → {shown(number(last, 'bytes'))}"
             rows.append([case.action, case.order.value, f"{first['n']:,} → {last['n']:,}", grew, allocated])
         lines += ["", f"### By {axis}", ""]
-        lines += table(["action", "order", "n", "bytecodes", "bytes allocated at once"], rows, (2, 3, 4))
+        lines += table(["action", "order", "n", "bytecodes", "peak bytes allocated"], rows, (2, 3, 4))
         lines += image(name, f"bytecodes by {axis}")
     return lines
 
@@ -138,7 +145,7 @@ def growth_section(store: Store) -> list[str]:
             for (line, build), points in found.items()
         ]
         lines += ["", f"### By {axis}", ""]
-        lines += table(["what", "build", "order expected", "command", "n: µs of the node's CPU"], rows)
+        lines += table(["what", "build", "expected order", "command", "n: µs of the node's CPU"], rows)
         lines += image(name, f"node's CPU by {axis}")
     return lines
 
@@ -177,17 +184,17 @@ def rows_table(store: Store, rows: Sequence[Row]) -> list[str]:
 
 
 def machine(store: Store, rows: Sequence[Row]) -> list[str]:
-    """One line: where and how often it was measured."""
-    told = []
+    """Where each build was measured, and how often."""
+    builds = []
     for build in BUILDS:
         for row in rows:
             runs = store.runs(build, row.command)
             if runs:
                 first = runs[0]
-                told.append(f"{build}: QMQ {first['qmq']}, Python {first['python']}, {_how_often(len(runs))}")
+                builds.append(f"- {build}: QMQ {first['qmq']}, Python {first['python']}, {_how_often(len(runs))}")
                 break
     where = next((run["machine"] for build in BUILDS for row in rows for run in store.runs(build, row.command)), "")
-    return [f"Machine: {where}. " + "; ".join(told) + "."] if told else []
+    return [f"Machine: {where}.", "", *builds] if builds else []
 
 
 def _how_often(runs: int) -> str:

@@ -124,7 +124,15 @@ def test_every_row_has_a_line_with_both_builds(store: Store) -> None:
     assert {line.count("|") for line in lines if line.startswith("|")} == {10}
     assert "| 1,234,567 | 2,000,000 | messages/s | ≥ 300,000 / ≥ 1,000,000 | 0.31 / 0.31 |" in table[1]
     assert "| 1,234,567 | – |" in table[2]
-    assert lines[0].startswith("Machine: 2 cores, shared. pure: QMQ 1")
+    assert lines[0] == "Machine: 2 cores, shared."
+    assert lines[2].startswith("- pure: QMQ 1")
+    assert lines[3].startswith("- compiled: QMQ 1")
+
+
+def test_lines_of_the_pages_that_are_no_table_fit_into_120_columns() -> None:
+    pages = [(tables.DOCS / name).read_text("utf-8") for name in ("benchmarks.md", "growth.md")]
+
+    assert [line for page in pages for line in page.splitlines() if len(line) > 120 and line[0] != "|"] == []
 
 
 def test_what_was_not_measured_has_no_line(store: Store) -> None:
