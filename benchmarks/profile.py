@@ -28,11 +28,11 @@ from qmq.cli.throwaway import PEER, PEERS_FILE, free_addresses
 from qmq.config import Address
 
 PARTS = (
-    ("reading frames", ("qmq.wire.",)),
-    ("what frames ask for", ("qmq.gateways.stomp", "qmq.gateways.repeats", "qmq.gateways.headers")),
-    ("deciding", ("qmq.broker.", "qmq.dots", "namedtuple_Dot")),
+    ("parsing frames", ("qmq.wire.",)),
+    ("gateway", ("qmq.gateways.stomp", "qmq.gateways.repeats", "qmq.gateways.headers")),
+    ("broker", ("qmq.broker.", "qmq.dots", "namedtuple_Dot")),
     (
-        "writing MESSAGE frames and receipts",
+        "encoding frames and receipts",
         (
             "qmq.gateways.",
             "qmq.server.delivery.dispatcher",
@@ -40,12 +40,12 @@ PARTS = (
             "qmq.server.commit.replica_acks",
         ),
     ),
-    ("records of the journal", ("qmq.record_codec", "qmq.storage.format.record", "qmq.storage.format.batch")),
+    ("encoding records of the journal", ("qmq.record_codec", "qmq.storage.format.record", "qmq.storage.format.batch")),
     (
         "the journal's file and its syncs",
         ("qmq.storage.log.journal", "qmq.storage.disk.disk", "qmq.storage.log.chain", "qmq.storage.format.segment"),
     ),
-    ("checkpoint: into the stores", ("qmq.storage.", "sqlite", "namedtuple_")),
+    ("checkpoint", ("qmq.storage.", "sqlite", "namedtuple_")),
     ("links", ("qmq.replication.",)),
     ("sockets", ("qmq.server.runtime.sockets", "qmq.server.clients.outbox")),
     ("sessions and commits", ("qmq.server.",)),
