@@ -198,14 +198,14 @@ def _pack_settle(settle: Settle) -> bytes:
     return pack_record(settle.sequence, settle.timestamp_us, RecordKind.SETTLE, 0, head, pack_dots(settle.dots))
 
 
-def message_keys(batch: bytes) -> list[tuple[bytes, int]]:
-    """(key, sequence) of the messages in a batch that have a dedup id."""
-    found: list[tuple[bytes, int]] = []
+def messages_with_keys(batch: bytes) -> list[tuple[bytes, Record]]:
+    """(key, record) of the messages in a batch that have a dedup id."""
+    found: list[tuple[bytes, Record]] = []
     for record in batch_records(batch):
         if record.kind == RecordKind.PUBLISH:
             key = dedup_key(record.destination, record.headers)
             if key is not None:
-                found.append((key, record.sequence))
+                found.append((key, record))
     return found
 
 

@@ -21,7 +21,7 @@ from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription, covered
 from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions, taken_over
-from qmq.broker.messages.dedup import Dedup
+from qmq.broker.messages.dedup import Dedup, is_dead_letter, is_retry
 from qmq.broker.messages.destination import SYSTEM_DESTINATIONS, DestinationKind, check_pattern, is_pattern, kind_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
@@ -98,7 +98,8 @@ class Broker:
         self.logged_fanouts: set[str] = set()
         # Fanout subscriptions that ended since whoever tells them was last told.
         self.left: list[Subscription] = []
-        self.queues = Queues(origin, rules_of, self._accept_letter, lambda: self.disk_full, defaults_of)
+        self.dedup = Dedup()
+        self.queues = Queues(self.dedup, origin, rules_of, self._accept_letter, lambda: self.disk_full, defaults_of)
         self.queues.stored_names = StoredNames(limits.destinations_max)
         self.retained = RetainedValues(limits.retained_topics_max, limits.retained_bytes_max)
         # What this node has of every origin; filled in by the node.
@@ -108,7 +109,6 @@ class Broker:
         # Whether a session is told nothing any more; likewise.
         self.is_leaving: Callable[[int], bool] = lambda session: False
         self.durable_subscriptions = DurableSubscriptions(origin, self.queues.deliveries)
-        self.dedup = Dedup()
         self.clocks = self.queues.shared.clocks
         self.lending = Lending(self.queues)
         self.abilities = Abilities()
@@ -251,7 +251,7 @@ class Broker:
             self.memory_sequence += 1
             message = Message(envelope, body, self.origin, -self.memory_sequence, now_us)
         if envelope.key is not None:
-            self.dedup.learn(envelope.key, message.dot, now_us)
+            self._learn(message, now_us)
         if kind is TOPIC:
             self._publish_topic(message, out)
         elif kind is QUEUE:
@@ -640,7 +640,9 @@ class Broker:
     def accept(self, message: Message, out: Outcome) -> None:
         """A durable message of another origin came in over a link (or of an older life of this node)."""
         if message.envelope.key is not None:
-            self.dedup.learn(message.envelope.key, message.dot, out.now_us)
+            known = self._learn(message, out.now_us)
+            if known is not None:
+                self.queues.first_attempts.retry_came(known, out)
         if message.envelope.kind is DestinationKind.FANOUT:
             out.publish_fanout(message.envelope.destination, message)
             if self._fanout_cost:
@@ -651,6 +653,20 @@ class Broker:
                 self.queues.take_in(message, out)
             elif message.origin.node in handoff.gathering:
                 handoff.gathering[message.origin.node].messages.append(message)
+
+    def _learn(self, message: Message, now_us: int) -> Dot | None:
+        """Remember the dedup id of `message`; the dot that had it before, if `message` is a retry in a queue."""
+        envelope = message.envelope
+        key = envelope.key
+        assert key is not None
+        known = self.dedup.find(key, now_us)
+        self.dedup.learn(key, message.dot, now_us)
+        if envelope.kind is not DestinationKind.QUEUE or not envelope.durable or not is_retry(envelope.headers):
+            return None
+        if is_dead_letter(envelope.headers):
+            return None
+        self.dedup.learn_retry(key, message.origin.node, message.timestamp_us)
+        return known
 
     def accept_settles(self, queue: str, dots: list[Dot], have: Vector, record: Dot) -> None:
         """The settle record `record` of another origin came in; `have` is what is known here of every origin."""

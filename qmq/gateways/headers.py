@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.subscription import ACK_MODES, Ack, Asks, JournalSpan, StartAt
-from qmq.broker.messages.dedup import SENDER
+from qmq.broker.messages.dedup import RETRY, SENDER
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Retain
@@ -26,6 +26,7 @@ OWN_HEADERS = frozenset(
     {
         "ack",
         "content-length",
+        RETRY,
         SENDER,
         "delivery-count",
         "destination",

@@ -7,7 +7,7 @@ session (temporary queues, reply addresses) is worked out each time.
 from collections.abc import Mapping
 
 from qmq.broker.broker import Broker
-from qmq.broker.messages.dedup import DEDUP_HEADERS, SENDER, sender_of
+from qmq.broker.messages.dedup import DEDUP_HEADERS, RETRIED, SENDER, sender_of
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.messages.receipt_levels import FSYNC
@@ -131,7 +131,10 @@ class SendPlans:
         travelling, is_own = self._replies.travelling(headers)
         if self._sender and kind is not DestinationKind.TOPIC and any(name in headers for name in DEDUP_HEADERS):
             travelling += self._sender
-        block = self._block(travelling, headers, destination, kind)
+        # An id without a value names nothing, and a request tried again has another reply address.
+        has_id = kind is not DestinationKind.TOPIC and not is_own and any(headers.get(name) for name in DEDUP_HEADERS)
+        is_retry = has_id and is_said(headers, "redelivered")
+        block = self._block(travelling, headers, destination, kind, is_retry=is_retry)
         if kind is DestinationKind.QUEUE:
             check_terms(block)
         envelope = Envelope(destination, kind, block, durable)
@@ -140,7 +143,7 @@ class SendPlans:
                 Envelope(
                     child,
                     DestinationKind.QUEUE,
-                    self._block(travelling, headers, child, DestinationKind.QUEUE),
+                    self._block(travelling, headers, child, DestinationKind.QUEUE, is_retry=is_retry),
                     self._rules.policy(child)[1],
                 )
                 for child in self._rules.children(destination)
@@ -160,7 +163,6 @@ class SendPlans:
         if is_own:
             # Tried again it has another reply address, and the answer to the first try reaches nobody.
             envelope.key = None
-        is_retry = envelope.key is not None and is_said(headers, "redelivered")
         plan = SendPlan(envelope, transaction, self._rules.generation, level, is_retry=is_retry, is_early=is_early)
         # A name of a message means another one in the session of another user.
         if not is_own and envelope.key is None:
@@ -171,9 +173,19 @@ class SendPlans:
         return plan
 
     def _block(
-        self, travelling: list[tuple[str, str]], headers: Mapping[str, str], destination: str, kind: DestinationKind
+        self,
+        travelling: list[tuple[str, str]],
+        headers: Mapping[str, str],
+        destination: str,
+        kind: DestinationKind,
+        *,
+        is_retry: bool,
     ) -> bytes:
         """The header block that goes with a message to `destination`."""
         if kind is DestinationKind.QUEUE:
-            travelling = travelling + unsaid(headers, self._rules.defaults(destination))
+            travelling = [
+                *travelling,
+                *unsaid(headers, self._rules.defaults(destination)),
+                *(RETRIED if is_retry else ()),
+            ]
         return encode_headers(travelling, Version.V12)

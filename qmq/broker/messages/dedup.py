@@ -34,6 +34,13 @@ DEDUP_HEADERS: Final = ("dedup-id", "qmq-dedup-id", "_AMQ_DUPL_ID")
 SENDER: Final = "dedup-sender"
 """Header of a message with a dedup id: `sender_of` its user. Clients cannot set it."""
 
+RETRY: Final = "dedup-retry"
+"""Header of a queue message whose SEND said that it is tried again. Clients cannot set it."""
+
+RETRIED: Final = ((RETRY, "true"),)
+
+_LETTER: Final = re.compile(rb"^dead-letter-reason:", re.MULTILINE)
+_RETRY: Final = re.compile(rb"^dedup-retry:true$", re.MULTILINE)
 _SENDER: Final = re.compile(rb"^dedup-sender:([^\n]+)$", re.MULTILINE)
 _ID: Final = re.compile(rb"^(?:(?:qmq-)?dedup-id|_AMQ_DUPL_ID):([^\n]+)$", re.MULTILINE)
 
@@ -57,10 +64,20 @@ def sender_of(user: str) -> str:
     return blake2b(user.encode(), digest_size=8).hexdigest()
 
 
+def is_retry(headers: bytes) -> bool:
+    """Whether the SEND of a queue message with this block said that it is tried again."""
+    return b"dedup-retry:" in headers and _RETRY.search(headers) is not None
+
+
+def is_dead_letter(headers: bytes) -> bool:
+    """Whether this is the block of a dead letter, or of one that was sent on with all its headers."""
+    return b"dead-letter-reason:" in headers and _LETTER.search(headers) is not None
+
+
 class Dedup:
     """Key → the message that has it, for the last IDS_MAX of them and SECONDS."""
 
-    __slots__ = ("_asked", "_asked_order", "_ids_max", "_known", "_order", "_us_max", "is_behind")
+    __slots__ = ("_asked", "_asked_order", "_ids_max", "_known", "_order", "_us_max", "is_behind", "retries")
 
     def __init__(self, ids_max: int = IDS_MAX, seconds: int = SECONDS) -> None:
         self._ids_max = ids_max
@@ -71,6 +88,8 @@ class Dedup:
         self.is_behind = False
         """Whether any SEND may have been tried again at a peer whose records are not here: see
         `qmq.server.peers.dedup_query`."""
+        self.retries: dict[bytes, tuple[str, int]] = {}
+        """Key → the node that recorded a retry in a queue, and its time stamp; of keys that are known."""
         self._asked: set[bytes] = set()
         self._asked_order: deque[bytes] = deque()
 
@@ -86,8 +105,13 @@ class Dedup:
         order = self._order
         order.append((now_us, key))
         while len(order) > self._ids_max:
-            del known[order.popleft()[1]]
+            self._forget(order.popleft()[1])
         self._forget_old(now_us)
+
+    def learn_retry(self, key: bytes, node: str, timestamp_us: int) -> None:
+        """A retry of the message with this key is in a queue of `node`. Call `learn` first."""
+        if key in self._known:
+            self.retries.setdefault(key, (node, timestamp_us))
 
     def find(self, key: bytes, now_us: int) -> Dot | None:
         """The message with this key, when it is known."""
@@ -110,4 +134,8 @@ class Dedup:
         order = self._order
         until = now_us - self._us_max
         while order and order[0][0] < until:
-            del self._known[order.popleft()[1]]
+            self._forget(order.popleft()[1])
+
+    def _forget(self, key: bytes) -> None:
+        del self._known[key]
+        self.retries.pop(key, None)

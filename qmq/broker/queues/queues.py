@@ -15,6 +15,7 @@ from typing import Final
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
+from qmq.broker.messages.dedup import Dedup
 from qmq.broker.messages.lifecycle import COMES_BACK, Back, MessageState
 from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Envelope, Message
 from qmq.broker.messages.rules import QueueRules
@@ -29,6 +30,7 @@ from qmq.broker.queues.dead_letters import (
     Publish,
     letter_bytes_of,
 )
+from qmq.broker.queues.first_attempts import FirstAttempts
 from qmq.broker.queues.lending.handoff import Handoff
 from qmq.broker.queues.lending.isolated_mode import IsolatedMode
 from qmq.broker.queues.paging import backlog
@@ -51,6 +53,7 @@ class Queues:
 
     def __init__(
         self,
+        dedup: Dedup,
         origin: Origin,
         rules_of: Callable[[str], QueueRules],
         publish: Publish,
@@ -73,6 +76,7 @@ class Queues:
         self.handoff = Handoff(self, origin.node)
         self.isolated_mode = IsolatedMode(self)
         self.postponed = Postponed(self)
+        self.first_attempts = FirstAttempts(self, dedup)
         self.serves_own = True
         """Whether this node hands out what it accepts, and not another that has taken over."""
         self.held = False
@@ -203,6 +207,8 @@ class Queues:
         dot = message.dot
         if dot in self.settled_early:
             self.settled_early.discard(dot)
+        elif self.first_attempts.is_superseded(message):
+            self.settle_outside_memory(message, out)
         elif not (self.handoff.elsewhere and self.lend_elsewhere(message)):
             # Its owner may have handed it out before it was silent.
             message.attempts = message.attempts or MAYBE_SEEN
@@ -466,6 +472,19 @@ class Queues:
         queue.gone(message)
         self.paging.settled_by(queue.name, dot, record)
         self.forget_if_idle(queue)
+
+    def settle_in_memory(self, message: Message, out: Outcome) -> None:
+        """A message of a served node needs no consumer; one that has it may go on."""
+        queue, dot = message.envelope.destination, message.dot
+        out.settles.setdefault(queue, []).append(dot)
+        self.settled_elsewhere(queue, dot, dot.sequence, None)
+
+    def settle_outside_memory(self, message: Message, out: Outcome) -> None:
+        """As `settle_in_memory`, for a message that comes in, or that the queue store gives."""
+        queue, dot = message.envelope.destination, message.dot
+        self.handoff.elsewhere.pop(dot, None)
+        self.paging.gone.add(queue, *dot, 0)
+        out.settles.setdefault(queue, []).append(dot)
 
     # Back
 

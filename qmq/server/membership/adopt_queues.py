@@ -215,7 +215,8 @@ class QueueAdoption:
             if message is None:
                 continue  # of a kind that this version does not know; it stays where it is
             dot = Dot(node.origin, node.broker.next_sequence)
-            node.broker.send(message.envelope, message.body, row.timestamp_us + ahead_us, out)
+            if not node.broker.queues.first_attempts.is_superseded(message):
+                node.broker.send(message.envelope, message.body, row.timestamp_us + ahead_us, out)
             if row.attempts and node.broker.next_sequence > dot.sequence:
                 # Before anybody is told: poison is not young again because it has changed hands.
                 out.attempts.setdefault(queue, {})[dot] = row.attempts

@@ -26,11 +26,11 @@ from typing import Final, Protocol
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.messages.dedup import KEY_BYTES, Dedup
+from qmq.broker.messages.dedup import KEY_BYTES, Dedup, is_dead_letter, is_retry
 from qmq.dots import Dot, Origin, Vector
 from qmq.environment import Environment
 from qmq.errors import Refused
-from qmq.record_codec import message_keys
+from qmq.record_codec import messages_with_keys
 from qmq.replication.protocol.frames import DEDUP
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.storage.log.journal import Journal
@@ -182,8 +182,10 @@ def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:
         for start, head, data in batches:
             position = start + head.size
             if any(mark in data for mark in _MARKS):
-                for key, sequence in message_keys(data):
-                    dedup.learn(key, Dot(head.origin, sequence), now_us)
+                for key, record in messages_with_keys(data):
+                    dedup.learn(key, Dot(head.origin, record.sequence), now_us)
+                    if is_retry(record.headers) and not is_dead_letter(record.headers):
+                        dedup.learn_retry(key, head.origin.node, record.timestamp_us)
 
 
 def _read_request(request: bytes) -> tuple[int, str, list[bytes]]:

@@ -73,6 +73,18 @@ def test_each_is_forgotten_when_its_time_is_over_and_may_be_learned_again() -> N
     assert dedup.find(key(1), 20 * SECOND) == Dot(A, 3)
 
 
+def test_retries_are_forgotten_with_their_ids() -> None:
+    dedup = Dedup(ids_max=2, seconds=10)
+    for number in range(3):
+        dedup.learn(key(number), Dot(A, number), 0)
+        dedup.learn_retry(key(number), "a", number)
+    assert dedup.retries == {key(1): ("a", 1), key(2): ("a", 2)}
+
+    dedup.find(key(1), 11 * SECOND)
+
+    assert dedup.retries == {}
+
+
 def test_what_peers_have_asked_about_is_remembered_within_a_bound() -> None:
     dedup = Dedup()
     for number in range(ASKED_MAX + 2):

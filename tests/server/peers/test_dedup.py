@@ -1,6 +1,7 @@
 """SENDs with a dedup id that are tried again: on the same node, on others, in transactions, and at once."""
 
 from typing import Any
+from unittest.mock import patch
 
 import argon2
 import pytest
@@ -8,11 +9,13 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from qmq.broker.messages.dedup import sender_of
+from qmq.broker.queues.first_attempts import FirstAttempts
 from qmq.config import DestinationPolicy, DestinationSettings, User
 from qmq.errors import Refused
 from qmq.server.peers.dedup_query import WAKING_SECONDS
 from qmq.server.peers.rpc import ANSWER_SECONDS
 from qmq.wire.stomp import Frame
+from tests.server.membership.test_decommission import retire
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.rig import ANSWER_SECONDS as PATIENCE
 from tests.server.rig import Client, Rig, eventually, send, subscribe
@@ -555,3 +558,80 @@ async def test_what_came_while_a_node_had_no_link_is_asked_about_until_its_links
         rejoin(rig, "b")
 
         await eventually(lambda: not node.broker.dedup.is_behind)
+
+
+# What two nodes have recorded
+
+
+async def record_twice(rig: MeshRig, late: str = "b") -> None:
+    """The first attempts of two messages at `late`, which has no link, and then their retries at another node."""
+    isolate(rig, late)
+    client, other = await rig.connect(late), await rig.connect("c")
+    await client.send(*(send(Q, body, body, dedup_id=body) for body in ("1", "2")))
+    assert await receipts(client, 2) == [("1", False), ("2", False)]
+    await other.send(*(again(Q, body, body, body) for body in ("1", "2")))
+    assert await receipts(other, 2) == [("1", False), ("2", False)]
+
+
+async def until_equal(rig: MeshRig) -> None:
+    nodes = list(rig.nodes.values())
+    await eventually(lambda: all(node.durable_vector() == nodes[0].durable_vector() for node in nodes))
+
+
+@pytest.mark.parametrize("consumer", ["a", "b", "c"])
+async def test_what_two_nodes_have_recorded_apart_is_processed_once(consumer: str, autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c", mesh={"receipt_degrade_seconds": 0.1}).run() as rig:
+        await record_twice(rig)
+        rejoin(rig, "b")
+        await until_equal(rig)
+
+        assert sorted(await consumed(await rig.connect(consumer))) == [b"1", b"2"]
+
+
+async def test_what_a_killed_node_had_alone_is_processed_once_when_it_is_back(autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c", mesh={"receipt_degrade_seconds": 0.1}).run() as rig:
+        await record_twice(rig)
+        await rig.kill("b")
+        rejoin(rig, "b")
+        await rig.start("b")
+
+        # Not `until_equal`: the consumer is there before the node has its links.
+        assert sorted(await consumed(await rig.connect("b"))) == [b"1", b"2"]
+
+
+async def test_a_first_attempt_whose_retry_was_recorded_before_a_start_is_processed_once(autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c", mesh={"receipt_degrade_seconds": 0.1}).run() as rig:
+        await record_twice(rig)
+        with patch.object(FirstAttempts, "is_superseded", lambda *_: False):
+            rejoin(rig, "b")
+            await until_equal(rig)
+            await rig.kill("b")
+        await rig.start("b")
+
+        assert sorted(await consumed(await rig.connect("a"))) == [b"1", b"2"]
+
+
+async def test_what_a_retired_node_had_recorded_too_is_adopted_by_none(autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c", mesh={"receipt_degrade_seconds": 0.1}).run() as rig:
+        await record_twice(rig)
+        with patch.object(FirstAttempts, "is_superseded", lambda *_: False):
+            rejoin(rig, "b")
+            await until_equal(rig)
+            await rig.stop("b")
+        await retire(await rig.connect("a"), "b")
+
+        assert sorted(await consumed(await rig.connect("c"))) == [b"1", b"2"]
+
+
+async def test_a_consumer_reads_that_a_message_was_tried_again_and_no_client_says_so_itself(
+    autojump_clock: Any,
+) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        await client.send(again(Q, "1", "r", "x"), send(Q, "2", "s", dedup_id="y", dedup_retry="true"))
+        await receipts(client, 2)
+        await client.send(subscribe(Q, id="all"))
+
+        heads = [(await client.next("MESSAGE")).head.headers for _ in range(2)]
+
+        assert [head.get("dedup-retry") for head in heads] == ["true", None]

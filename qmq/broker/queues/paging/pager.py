@@ -253,7 +253,7 @@ class Pager:
             return
         queue.is_loading = False
         if load.due_after_us:
-            self._take_due(queue, load, found)
+            self._take_due(queue, load, found, out)
         else:
             if found.counted is not None:
                 messages, body_bytes, priorities, due_us = found.counted
@@ -265,12 +265,12 @@ class Pager:
             if level is not None and level.behind:
                 fetched = found.messages
                 after = fetched[-1].dot if fetched else load.after
-                news = self._news(queue, fetched, may_be_seen=load.after is None)
+                news = self._news(queue, fetched, out, may_be_seen=load.after is None)
                 backlog.take_page(queue, level, news, after, len(fetched) < load.limit)
         queues.dispatch(queue, out)
         queues.forget_if_idle(queue)
 
-    def _take_due(self, queue: Queue, load: Load, found: LoadedPage) -> None:
+    def _take_due(self, queue: Queue, load: Load, found: LoadedPage, out: Outcome) -> None:
         fetched = found.messages
         until_us, next_due_us = load.until_us, found.next_due_us
         if len(fetched) == load.limit:
@@ -282,7 +282,7 @@ class Pager:
             self._due_limits[queue.name] = load.limit * (4 if first_us == last_us else 1)
         else:
             self._due_limits.pop(queue.name, None)
-        backlog.take_due(queue, self._news(queue, fetched), next_due_us, until_us)
+        backlog.take_due(queue, self._news(queue, fetched, out), next_due_us, until_us)
 
     def _is_of_before(self, message: Message) -> bool:
         """Whether another than this life of this node may have handed `message` out."""
@@ -317,7 +317,7 @@ class Pager:
             known += [message for message in lent.values() if message.envelope.destination == queue.name]
         return sum(1 for m in known if not m.settled and 0 < m.sequence <= self._covered.get(m.origin, 0))
 
-    def _news(self, queue: Queue, messages: list[Message], *, may_be_seen: bool = False) -> list[Message]:
+    def _news(self, queue: Queue, messages: list[Message], out: Outcome, *, may_be_seen: bool = False) -> list[Message]:
         """Those that are neither in memory nor settled; from now on they are in memory.
 
         `may_be_seen`: they are the first of the store, where that stands which was with consumers when this node or
@@ -328,6 +328,10 @@ class Pager:
         for message in messages:
             by_sequence = self._queues.owned.setdefault(message.origin, {})
             if message.sequence not in by_sequence and not gone.has(queue.name, message.dot):
+                if self._queues.first_attempts.is_superseded(message):
+                    self._queues.settle_outside_memory(message, out)
+                    backlog.stored_gone(queue, len(message.body))
+                    continue
                 if self._queues.handoff.elsewhere and self._queues.lend_elsewhere(message):
                     continue
                 by_sequence[message.sequence] = message

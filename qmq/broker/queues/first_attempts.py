@@ -1,0 +1,56 @@
+"""First attempts of messages whose retry is recorded too: they are settled, so that the message is processed once.
+
+A publisher that gets no RECEIPT sends its message again, at any node. If the node of the first attempt could not be
+asked, both attempts are recorded under one dedup id (`qmq.broker.messages.dedup`). The rule for queues:
+
+    The node that serves a first attempt settles it when it has the record of a retry. A retry never gives way.
+
+The rule loses no message. The retry to which a first attempt gives way is settled only by what settles any message: a
+consumer, its expiry, a dead letter. If the retry is adopted, its copy is a retry too. So the order in which records
+arrive does not matter, nor what has become of the retry, nor how many nodes decide at once. A symmetric rule is not
+safe: of two equal records each can give way to the other when one of them was adopted under a new dot.
+
+What still doubles a message: two retries, and a first attempt that is with a consumer before the retry is known.
+
+Attempts with more than SECONDS between them, by the clocks of their nodes, are two messages. Dead letters take no part:
+letters from two queues may have one id in the dead letter queue.
+"""
+
+from typing import TYPE_CHECKING
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.dedup import SECONDS, Dedup, is_dead_letter, is_retry
+from qmq.broker.messages.message import Message
+from qmq.dots import Dot
+
+if TYPE_CHECKING:
+    from qmq.broker.queues.queues import Queues
+
+WINDOW_US = SECONDS * 1_000_000
+
+
+class FirstAttempts:
+    """Those of one node's queues; `dedup` knows the retries."""
+
+    __slots__ = ("_dedup", "_queues")
+
+    def __init__(self, queues: "Queues", dedup: Dedup) -> None:
+        self._queues = queues
+        self._dedup = dedup
+
+    def is_superseded(self, message: Message) -> bool:
+        """Whether a durable queue message that is not settled is a first attempt, and its retry is recorded here."""
+        envelope = message.envelope
+        retry = None if envelope.key is None else self._dedup.retries.get(envelope.key)
+        if retry is None or is_retry(envelope.headers) or is_dead_letter(envelope.headers):
+            return False
+        return abs(self._here_us(*retry) - self._here_us(message.origin.node, message.timestamp_us)) <= WINDOW_US
+
+    def retry_came(self, dot: Dot, out: Outcome) -> None:
+        """The retry of the message `dot` is recorded here. What is only in the queue store is settled at its load."""
+        message = self._queues.owned.get(dot.origin, {}).get(dot.sequence)
+        if message is not None and self.is_superseded(message):
+            self._queues.settle_in_memory(message, out)
+
+    def _here_us(self, node: str, stamp_us: int) -> int:
+        return stamp_us + (self._queues.shared.clocks.apart_us(node) or 0)
