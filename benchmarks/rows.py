@@ -6,7 +6,7 @@ A part is as much as is measured in one go, some minutes; `python -m benchmarks.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from qmq.cli.bench_meaning import MEANT_FOR
+from qmq.cli.bench_meaning import APPLIES_TO
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Row:
     @property
     def has_length(self) -> bool:
         """Whether --seconds says how long it is measured."""
-        return self.arguments.split()[0] in MEANT_FOR["seconds"]
+        return self.arguments.split()[0] in APPLIES_TO["seconds"]
 
 
 def _rate(name: str, arguments: str, unit: str, pure: str = "", compiled: str = "") -> Row:

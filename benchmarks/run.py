@@ -25,7 +25,7 @@ from benchmarks.rows import COMPARED, GROWTH, SPEED, Row, held
 from benchmarks.tables import COUNTS, write_pages
 from qmq.build import BUILD
 from qmq.cli.bench import cores
-from qmq.cli.throwaway import ends_in_order
+from qmq.cli.throwaway import exit_on_signals
 
 RUN_SECONDS_MAX = 1800
 STOP_SECONDS = 60.0
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     store = Unkept() if options.dry else Store()
-    ends_in_order()
+    exit_on_signals()
     rows = parts_of(options.full)
 
     def run(row: Row) -> Facts:

@@ -1,14 +1,14 @@
-"""The command line: one module per command, imported only when that command runs, so that `qmq --help` is quick.
+"""The command line: one module per command, imported only when that command runs, so that `qmq --help` is fast.
 
-    output    failures, tables and JSON, the same everywhere
+    output    errors, tables and JSON, the same in all commands
     client    a small blocking STOMP client over the codec
     options   options that several commands share
     lazy      groups of commands that are imported when they run
-    launch    nodes as processes of this machine; also what tests/cluster drives
+    launch    nodes as processes on this machine; tests/cluster uses it, too
     mesh_members  `qmq mesh check` and `retire`
     serve, mesh, send, listen, status, listing, config, log, pipeline, bench     the commands
 
-Exit codes, the same everywhere: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong.
+Exit codes of all commands: 0 success, 1 failure, 2 an error in the command line or the configuration.
 """
 
 import click
@@ -17,21 +17,21 @@ from .. import __version__
 from ..build import BUILD
 from .lazy import LazyGroup, Table
 
-# Name → where the command is, and its first line of help: shown without importing anything.
-# tests/cli holds the two equal.
+# Name → the module of the command, and its first line of help: shown without an import.
+# A test compares the two.
 COMMANDS: Table = {
-    "serve": ("qmq.cli.serve:serve", "Run one node until it is told to stop."),
+    "serve": ("qmq.cli.serve:serve", "Run one node until it is stopped."),
     "mesh": ("qmq.cli.mesh:mesh", "Start, stop and show a mesh on this machine."),
     "send": ("qmq.cli.send:send", "Send messages to a destination."),
-    "listen": ("qmq.cli.listen:listen", "Print the messages of a destination as they come."),
-    "status": ("qmq.cli.status:status", "Show what a node is doing."),
+    "listen": ("qmq.cli.listen:listen", "Print the messages of a destination as they arrive."),
+    "status": ("qmq.cli.status:status", "Show the status of a node."),
     "queues": ("qmq.cli.listing:queues", "List queues with messages or consumers."),
     "topics": ("qmq.cli.listing:topics", "List topics and patterns with subscribers."),
-    "fanouts": ("qmq.cli.listing:fanouts", "List fanouts that have a log or followers."),
-    "subscribers": ("qmq.cli.listing:subscribers", "List who is subscribed to a destination."),
-    "config": ("qmq.cli.config:config", "Check, show and compare configuration, hash passwords."),
+    "fanouts": ("qmq.cli.listing:fanouts", "List fanouts with a log or subscribers."),
+    "subscribers": ("qmq.cli.listing:subscribers", "List the subscribers of a destination."),
+    "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
-    "pipeline": ("qmq.cli.pipeline:pipeline", "Keep, examine and replay the history of a mesh with Spark."),
+    "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),
     "bench": ("qmq.cli.bench:bench", "Measure a broker on this machine."),
 }
 
@@ -48,5 +48,5 @@ def main() -> None:
       qmq listen /queue/hello --count 1
       qmq mesh up peers.toml                  every node of a peers file
 
-    Exit codes: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong.
+    Exit codes: 0 success, 1 failure, 2 an error in the command line or the configuration.
     """

@@ -1,8 +1,8 @@
-"""`qmq bench`: how fast a broker is on this machine, as a table, as JSON, or beside an earlier run.
+"""`qmq bench`: measure a broker on this machine.
 
-The generator is `qmq.bench`; here are its options, in `bench_meaning` which of them go together, in `bench_output` what
-is printed, in `throwaway` a node or a mesh to measure. The node and the generator get a core each where there are two,
-because a rate means little when both share one.
+The generator is `qmq.bench`. This module has its options, `bench_meaning` which of them apply, `bench_output` the
+output, and `throwaway` a node or a mesh to measure. If there are two cores, the node and the generator get one each,
+because a rate means little if both share one.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from .bench_meaning import COUNTED, KINDS, check_options
 from .bench_output import Output, facts, read_run
 from .options import DEFAULT_AT, FILE, FOLDER, SECONDS, SECONDS_MAX, Number, read_address, read_headers
 from .output import Failed
-from .throwaway import NODES_MAX, ends_in_order, throwaway, throwaway_mesh
+from .throwaway import NODES_MAX, exit_on_signals, throwaway, throwaway_mesh
 
 FAN_OUT_SUBSCRIBERS = 10
 OUTSTANDING_EACH = 5000
 CONNECTIONS_MAX = 25_000
-"""From one address to one other: fewer than the ports that a system gives out."""
+"""From one address to one other: fewer than the ports of a system."""
 
 BODY_BYTES = 100
 BACKLOG_BODY_BYTES = 200
@@ -41,21 +41,21 @@ COUNT = 100_000
 BACKLOG_COUNT = 200_000
 COUNT_MAX = 100_000_000
 RATE_MAX = 10_000_000
-"""Far beyond what one process sends: what is due is made at once, so more would only fill the memory."""
+"""Far more than one process sends. Due frames are made at once, so a higher rate would only fill the memory."""
 MANY_MAX = 10_000_000
 """Numbers of queues and subscriptions are bounded by the limits of a node file."""
 
 FILES_BESIDES = 100
 CONNECTIONS_BESIDES = 100
 DESTINATIONS_BESIDES = 100
-"""More than are measured: what the node opens for itself, and the generator's own."""
+"""In addition to the measured ones: those of the node itself and of the generator."""
 
 WAITING_LINES = ("backlog", "drain")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is measured: addresses, and the processes where they are known."""
+    """The broker to measure: addresses, and processes if they are known."""
 
     addresses: tuple[Address, ...]
     pids: tuple[int, ...]
@@ -90,7 +90,7 @@ def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) ->
     callback=read_address,
     default=DEFAULT_AT,
     show_default=True,
-    help="The broker to measure; any that speaks STOMP 1.2.",
+    help="Address of the broker; any broker with STOMP 1.2.",
 )
 @click.option(
     "--to",
@@ -98,36 +98,36 @@ def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) ->
     metavar="HOST:PORT",
     callback=read_addresses,
     multiple=True,
-    help="mesh: where it is read, another node than --at; repeatable.",
+    help="mesh: a node to read from, other than --at; repeatable.",
 )
-@click.option("--serve", is_flag=True, help="Start a throwaway node, measure it, stop it; instead of --at.")
+@click.option("--serve", is_flag=True, help="Start a temporary node, measure it, and stop it, in place of --at.")
 @click.option(
-    "--serve-in", type=FOLDER, metavar="DIR", help="Where its data goes for so long; else the system's choice."
+    "--serve-in", type=FOLDER, metavar="DIR", help="Directory for its temporary data; by default that of the system."
 )
 @click.option(
     "--nodes",
     type=click.IntRange(min=2, max=NODES_MAX),
     default=2,
     show_default=True,
-    help="mesh with --serve: how many nodes.",
+    help="mesh with --serve: number of nodes.",
 )
-@click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name, also from QMQ_LOGIN.")
-@click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE.")
+@click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name; by default from QMQ_LOGIN.")
+@click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password; safer in QMQ_PASSCODE.")
 @click.option(
     "--dialect",
     type=click.Choice(list(DIALECTS)),
     default="qmq",
     show_default=True,
-    help="What kind of broker it is: its names of destinations, and headers for durability and credit.",
+    help="Kind of broker: its destination names, and its headers for durability and credit.",
 )
-@click.option("--host", metavar="NAME", help="The host header (virtual host), where the dialect's is not right.")
+@click.option("--host", metavar="NAME", help="The host header (virtual host), in place of that of the dialect.")
 @click.option(
     "--topic-prefix",
     "topics",
     metavar="PREFIX",
-    help="What names of topics begin with, where the dialect's is not right.",
+    help="Prefix of topic names, in place of that of the dialect.",
 )
-@click.option("--queue-prefix", metavar="PREFIX", help="The same of queues.")
+@click.option("--queue-prefix", metavar="PREFIX", help="Prefix of queue names, in place of that of the dialect.")
 @click.option(
     "--connect-header",
     "connect_headers",
@@ -159,13 +159,17 @@ def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) ->
     metavar="MS",
     default=0,
     show_default=True,
-    help="Heart-beats to offer and want; 0 for none.",
+    help="Interval of heart-beats, both ways; 0 for none.",
 )
 @click.option(
-    "--pid", "pids", type=click.IntRange(min=1), multiple=True, help="The broker's process id, to tell CPU and memory."
+    "--pid",
+    "pids",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Process id of the broker, to measure CPU time and memory.",
 )
 @click.option(
-    "--seconds", type=Number(min=0.1, max=SECONDS_MAX), default=5.0, show_default=True, help="How long to measure."
+    "--seconds", type=Number(min=0.1, max=SECONDS_MAX), default=5.0, show_default=True, help="Time to measure."
 )
 @click.option(
     "--warmup",
@@ -173,7 +177,7 @@ def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) ->
     type=SECONDS,
     default=1.0,
     show_default=True,
-    help="Seconds of the same before that.",
+    help="Seconds of warm-up before that.",
 )
 @click.option(
     "--body",
@@ -183,12 +187,12 @@ def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) ->
     help="Size of each body; 100 by default, for backlog and drain 200.",
 )
 @click.option(
-    "--subscribers", type=click.IntRange(min=1), help="topic, fan-out: how many get each message; 1 and 10 by default."
+    "--subscribers", type=click.IntRange(min=1), help="topic, fan-out: number of subscribers; 1 and 10 by default."
 )
 @click.option(
     "--outstanding",
     type=click.IntRange(min=1),
-    help="topic, fan-out, queue, subscriptions, mesh: deliveries under way at most; by default 5000 for each reader.",
+    help="topic, fan-out, queue, subscriptions, mesh: most deliveries under way; by default 5000 for each reader.",
 )
 @click.option(
     "--prefetch",
@@ -200,9 +204,9 @@ def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option(
     "--window",
     type=click.IntRange(min=1, max=WINDOW_MAX),
-    help="frames without a receipt at most; 256 by default for send and mesh, 1000 for what is counted.",
+    help="Most unconfirmed frames; by default 256 for send and mesh, 1000 for workloads with --count.",
 )
-@click.option("--memory", is_flag=True, help="Messages to queues that need not survive the node.")
+@click.option("--memory", is_flag=True, help="Send memory-only messages to queues.")
 @click.option(
     "--rate",
     type=Number(min=0, max=RATE_MAX, min_open=True),
@@ -213,49 +217,54 @@ def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option(
     "--connections",
     type=click.IntRange(min=0, max=CONNECTIONS_MAX),
-    help="idle: opened after a look at it alone. topic, fan-out: idle beside. subscriptions: that share them (1).",
+    help="idle: opened after the node was measured alone. topic, fan-out: idle ones. subscriptions: share them (1).",
 )
 @click.option(
     "--count",
     type=click.IntRange(min=1, max=COUNT_MAX),
-    help="backlog, drain, queues, subscriptions: messages; 100000 by default, for backlog and drain 200000.",
+    help="backlog, drain, queues, subscriptions: messages; by default 100000, for backlog and drain 200000.",
 )
 @click.option(
     "--queues",
     type=click.IntRange(min=1, max=MANY_MAX),
     default=COUNT,
     show_default=True,
-    help="queues: how many.",
+    help="queues: number of queues.",
 )
 @click.option(
     "--subscriptions",
     type=click.IntRange(min=1, max=MANY_MAX),
     default=COUNT,
     show_default=True,
-    help="subscriptions: how many, each to a destination of its own.",
+    help="subscriptions: their number, each to a destination of its own.",
 )
 @click.option(
     "--kind",
     type=click.Choice(KINDS["mesh"]),
     default="topic",
     show_default=True,
-    help="subscriptions: topic or queue. mesh: also fanout, durable on every node.",
+    help="Kind of destination. subscriptions: topic or queue. mesh: also fanout, durable on every node.",
 )
-@click.option("--destination", help="Where to send; by default a new destination. latency takes a queue, too.")
-@click.option("--pin/--no-pin", default=None, help="Give node and generator a core each; done by itself with --serve.")
+@click.option("--destination", help="Destination; by default a new one. latency accepts a queue, too.")
+@click.option("--pin/--no-pin", default=None, help="Give node and generator one core each; the default with --serve.")
 @click.option(
     "--cores",
     "chosen_cores",
     metavar="NODE,GENERATOR",
     callback=read_cores,
-    help="Which core each gets; by default the first and the last of this process.",
+    help="The core of each; by default the first and the last of this process.",
 )
-@click.option("--table/--line", "as_table", default=None, help="A table, or one line of JSON; a table on a terminal.")
-@click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the result there, for --compare.")
 @click.option(
-    "--compare", "earlier", type=FILE, metavar="FILE", help="Show each figure beside that of an earlier --json FILE."
+    "--table/--line",
+    "as_table",
+    default=None,
+    help="Print a table or one line of JSON; by default a table on a terminal.",
 )
-@click.option("--progress/--no-progress", default=None, help="Show how it goes; done by itself on a terminal.")
+@click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the result to FILE, for --compare.")
+@click.option(
+    "--compare", "earlier", type=FILE, metavar="FILE", help="Compare each figure with that of an earlier --json FILE."
+)
+@click.option("--progress/--no-progress", default=None, help="Show progress; the default on a terminal.")
 @click.pass_context
 def bench(
     context: click.Context,
@@ -305,17 +314,17 @@ def bench(
     fan-out        one sender, ten subscribers
     queue          one sender, one consumer that acknowledges each message
     send           messages with a receipt each; they stay in the node, so prefer --serve
-    latency        messages at a fixed rate: how long each takes, from when it was due
-    idle           memory and wake-ups of a node that has nothing to do
+    latency        messages at a fixed rate: the time of each, from when it was due
+    idle           memory and wake-ups of an idle node
     mesh           sent to one node and read on others: a topic, a queue, or a durable fanout
     backlog        messages with a receipt each that wait in a queue, then one consumer for all of them
     drain          the same, but only the consumer is measured
     queues         a message to each of many queues, then what one more costs; they stay in the node
     subscriptions  many subscriptions, then what a message to one of them costs
 
-    Frames are made beforehand and answers counted, not parsed, so that the node is what is measured; limited_by says
-    who was busy all the time: server, generator, or neither (waiting, for a disk as a rule). missing, extra and errors
-    must be 0: then the exit code is 0.
+    Frames are made beforehand, and answers are counted, not parsed, so the node is measured and not the generator.
+    limited_by says which side was busy all the time: server, generator, or neither (waiting, usually for a disk). The
+    exit code is 0 if missing, extra and errors are 0.
 
     \b
       qmq bench topic --serve
@@ -338,7 +347,7 @@ def bench(
         if serve:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 stack.callback(signal.signal, number, signal.getsignal(number))
-            ends_in_order()
+            exit_on_signals()
             target = stack.enter_context(
                 _served(
                     serve_in,
@@ -364,7 +373,7 @@ def bench(
             pids=target.pids,
             login=login,
             passcode=passcode,
-            dialect=spoken(
+            dialect=adapted(
                 DIALECTS[dialect],
                 host=host,
                 topics=topics,
@@ -395,12 +404,12 @@ def bench(
             report = measure(plan)
         except OSError as error:
             raise Failed(str(error) or type(error).__name__) from error
-    output.tell(facts(plan, report, pins is not None))
+    output.write(facts(plan, report, pins is not None))
     if not report.sound:
         raise Failed(report.error or f"{report.missing} messages are missing, {report.extra} came too often")
 
 
-def spoken(
+def adapted(
     dialect: Dialect,
     *,
     host: str | None = None,
@@ -410,7 +419,7 @@ def spoken(
     send: Headers = (),
     subscribe: Headers = (),
 ) -> Dialect:
-    """`dialect` with what the command line says otherwise."""
+    """`dialect` with the changes of the command line."""
     return replace(
         dialect,
         host=host or dialect.host,
@@ -445,7 +454,7 @@ def _progress(wanted: bool | None) -> Progress:
 def limits_for(
     *, connections: int = 0, destinations: int = 0, subscriptions: int = 0, body_bytes: int = 0, prefetch: int = 0
 ) -> Mapping[str, int]:
-    """What a throwaway node must allow beyond its defaults for so many."""
+    """The limits that a throwaway node needs beyond its defaults."""
     wanted = {}
     defaults = LimitSettings()
     connections += CONNECTIONS_BESIDES
@@ -453,7 +462,7 @@ def limits_for(
         if connections > getattr(defaults, key):
             wanted[key] = connections
     if prefetch > defaults.prefetch_max:
-        wanted["prefetch_max"] = prefetch  # what is more than it would be cut down without a word
+        wanted["prefetch_max"] = prefetch  # a higher value would be reduced without an error
     if destinations >= defaults.destinations_max:
         wanted["destinations_max"] = destinations + DESTINATIONS_BESIDES
     if subscriptions > defaults.subscriptions_max:
@@ -465,13 +474,13 @@ def limits_for(
 
 
 def cores() -> tuple[int, int]:
-    """(The node's core, the generator's); the same where there is only one."""
+    """(Core of the node, core of the generator); the same if there is only one."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[0], cores[-1]
 
 
 def _allow_files(connections: int) -> None:
-    """Raise the limit of open files, which the throwaway node inherits. Raises Failed when the system forbids it."""
+    """Raise the limit of open files, which the throwaway node inherits. Raises Failed if the system forbids it."""
     wanted = connections + FILES_BESIDES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""Which options of `qmq bench` mean something to which workload. One that would be ignored is a mistake."""
+"""Which options of `qmq bench` apply to which workload. An option that would be ignored is an error."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,13 +8,13 @@ from click.core import ParameterSource
 from ..bench.dialect import DIALECTS
 
 PACED = ("topic", "fan-out", "queue", "send", "latency", "mesh")
-"""Workloads that are measured for so many seconds, after a warm-up."""
+"""Workloads that are measured for a time, after a warm-up."""
 
 COUNTED = ("backlog", "drain", "queues", "subscriptions")
-"""Workloads that are measured for so many messages."""
+"""Workloads that are measured for a number of messages."""
 
-# Option → the workloads for which it means something; the rest are for all.
-MEANT_FOR: Mapping[str, Sequence[str]] = {
+# Option → the workloads to which it applies; all other options apply to all.
+APPLIES_TO: Mapping[str, Sequence[str]] = {
     "seconds": (*PACED, "idle"),
     "body_bytes": (*PACED, *COUNTED),
     "warmup_seconds": PACED,
@@ -35,23 +35,23 @@ MEANT_FOR: Mapping[str, Sequence[str]] = {
 }
 
 KINDS = {"subscriptions": ("topic", "queue"), "mesh": ("topic", "queue", "fanout")}
-"""Of destinations, for the workloads that let choose."""
+"""Kinds of destinations, for workloads with a choice."""
 
 OF_THE_TARGET = ("at", "pids", "others", "login", "passcode", "dialect", "host")
-"""What says where a broker is and how to speak to it, which the command knows of a node that it starts."""
+"""Options that say where a broker is and how to speak to it. With --serve, the command knows this itself."""
 
 
 def check_options(context: click.Context, workload: str) -> None:
-    """Raises UsageError for what would be ignored: a figure must not look as if it had counted."""
+    """Raise UsageError for an option that would be ignored, so that no figure looks as if the option had counted."""
     given = {
         parameter.name or "": parameter.opts[0]
         for parameter in context.command.params
         if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     }
     for name, option in given.items():
-        meant_for = MEANT_FOR.get(name)
-        if meant_for is not None and workload not in meant_for:
-            raise click.UsageError(f"{option} means nothing to {workload}; it is for {', '.join(meant_for)}")
+        applies_to = APPLIES_TO.get(name)
+        if applies_to is not None and workload not in applies_to:
+            raise click.UsageError(f"{option} does not apply to {workload}; it is for {', '.join(applies_to)}")
     params = context.params
     if params["serve"]:
         for name in OF_THE_TARGET:
@@ -60,25 +60,25 @@ def check_options(context: click.Context, workload: str) -> None:
     else:
         for name in ("serve_in", "nodes"):
             if name in given:
-                raise click.UsageError(f"{given[name]} goes with --serve")
+                raise click.UsageError(f"{given[name]} needs --serve")
     if workload == "idle" and not params["serve"] and not params["pids"]:
-        raise click.UsageError("idle looks at the node's process: give --pid or --serve")
+        raise click.UsageError("idle measures the process of the node: give --pid or --serve")
     if workload == "subscriptions" and params["connections"] == 0:
         raise click.UsageError("subscriptions need --connections of at least 1")
     if workload in KINDS and params["kind"] not in KINDS[workload]:
         raise click.UsageError(f"--kind of {workload} is one of {', '.join(KINDS[workload])}")
     if workload == "mesh" and not params["serve"] and not params["others"]:
-        raise click.UsageError("mesh needs another node to read on: give --to, or --serve for nodes of its own")
+        raise click.UsageError("mesh needs another node to read from: give --to, or --serve")
     for name in ("memory", "prefetch"):
         if name in given and workload in KINDS and params["kind"] != "queue":
-            raise click.UsageError(f"{given[name]} means nothing to {workload} but with --kind queue")
+            raise click.UsageError(f"{given[name]} applies to {workload} only with --kind queue")
     if workload == "latency" and "memory" in given:
         queues = params["queue_prefix"] or DIALECTS[params["dialect"]].queues
         if not (params["destination"] or "").startswith(queues):
-            raise click.UsageError("--memory means something to queues only; give a queue as --destination")
+            raise click.UsageError("--memory applies to queues only; give a queue as --destination")
     if params["pin"] is False and "chosen_cores" in given:
         raise click.UsageError("--cores says where to pin; leave out --no-pin")
     if workload == "mesh" and params["kind"] == "fanout" and "outstanding" in given:
-        raise click.UsageError("--outstanding means nothing to a fanout; its --window counts")
+        raise click.UsageError("--outstanding does not apply to a fanout; use --window")
     if workload == "mesh" and params["kind"] != "fanout" and "window" in given:
         raise click.UsageError("--window is for --kind fanout, where every message has a receipt")

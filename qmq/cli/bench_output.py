@@ -1,4 +1,4 @@
-"""What `qmq bench` says of a run: the facts in their order, as a line of JSON, a table, or beside an earlier run."""
+"""The output of `qmq bench`: the figures of a run as a line of JSON, a table, or a comparison with an earlier run."""
 
 import json
 import os
@@ -14,16 +14,16 @@ from .. import __version__
 from ..bench.compare import NotComparable, compare
 from ..bench.plan import Plan, Report, Value
 from ..build import BUILD
-from .bench_meaning import MEANT_FOR
+from .bench_meaning import APPLIES_TO
 from .output import Failed, print_json, table
 
 
 def facts(plan: Plan, report: Report, pinned: bool) -> dict[str, Value]:
-    """What is told of a run, in its order."""
+    """The figures and parameters of a run, in the order of the output."""
     return {
         "workload": plan.workload,
         **report.parameters,
-        **({"seconds": plan.seconds} if plan.workload in MEANT_FOR["seconds"] else {}),
+        **({"seconds": plan.seconds} if plan.workload in APPLIES_TO["seconds"] else {}),
         **report.figures,
         "missing": report.missing,
         "extra": report.extra,
@@ -39,23 +39,23 @@ def facts(plan: Plan, report: Report, pinned: bool) -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a run is told. `as_table` None: a table on a terminal, else one line of JSON."""
+    """Where the result of a run goes. `as_table` None: a table on a terminal, else one line of JSON."""
 
     as_table: bool | None
     file: Path | None
     earlier: Mapping[str, object] | None
     earlier_name: str = ""
 
-    def tell(self, found: Mapping[str, Value]) -> None:
-        """Print it, and write it where that was asked for. Raises Failed when it cannot be written or compared."""
+    def write(self, found: Mapping[str, Value]) -> None:
+        """Print it, and write it to `file`. Raises Failed if it cannot be written or compared."""
         if self.file is not None:
             try:
                 self.file.write_text(json.dumps(found) + "\n", "utf-8")
             except OSError as error:
-                print_json(found)  # a run of minutes is not thrown away
+                print_json(found)  # the result of a run of minutes is not lost
                 raise Failed(f"{self.file}: {error.strerror or error}") from error
         if self.earlier is not None:
-            self._send_difference(found, self.earlier)
+            self._print_difference(found, self.earlier)
         elif sys.stdout.isatty() if self.as_table is None else self.as_table:
             for line in table(("figure", "value"), list(found.items())):
                 click.echo(line)
@@ -63,9 +63,9 @@ class Output:
             print_json(found)
         limits = [name for name, value in found.items() if name.endswith("limited_by") and value == "generator"]
         if limits:
-            click.echo(f"the generator was the limit ({', '.join(limits)}): the node could do more than this", err=True)
+            click.echo(f"the generator was the limit ({', '.join(limits)}): the node can do more than this", err=True)
 
-    def _send_difference(self, found: Mapping[str, Value], earlier: Mapping[str, object]) -> None:
+    def _print_difference(self, found: Mapping[str, Value], earlier: Mapping[str, object]) -> None:
         try:
             differences = compare(earlier, found)
         except NotComparable as error:
@@ -87,7 +87,7 @@ class Output:
 
 
 def read_run(path: Path) -> Mapping[str, object]:
-    """What `--json` wrote. Raises Failed when it is no such thing."""
+    """The result that `--json` wrote. Raises Failed if the file is not one."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -95,5 +95,5 @@ def read_run(path: Path) -> Mapping[str, object]:
     except ValueError as error:
         raise Failed(f"{path}: not JSON ({error})") from error
     if not isinstance(found, dict) or "workload" not in found:
-        raise Failed(f"{path}: not a result of qmq bench: it names no workload")
+        raise Failed(f"{path}: not a result of qmq bench: it has no workload")
     return found

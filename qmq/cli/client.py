@@ -1,22 +1,22 @@
-"""The blocking client as commands use it: what goes wrong ends the command with one line."""
+"""The blocking client of the commands: an error ends the command with one line."""
 
 from ..blocking import TIMEOUT_SECONDS as TIMEOUT_SECONDS
 from ..blocking import BlockingClient, Headers, error_of
 from ..wire.stomp import Frame
 from .output import Failed
 
-__all__ = ["TIMEOUT_SECONDS", "Client", "Headers", "ServerError"]
+__all__ = ["TIMEOUT_SECONDS", "CommandClient", "Headers", "ServerError"]
 
 
 class ServerError(Failed):
-    """The node answered with an ERROR frame and is about to close."""
+    """The node answered with an ERROR frame and closes the connection."""
 
     def __init__(self, address: str, frame: Frame) -> None:
         self.code, said, self.detail = error_of(frame)
         super().__init__(f"{address}: {said}" + (f" ({self.code})" if self.code else ""))
 
 
-class Client(BlockingClient):
+class CommandClient(BlockingClient):
     """Raises Failed and ServerError where a BlockingClient raises NotConnected and Refused."""
 
     def failure(self, text: str) -> Exception:

@@ -1,4 +1,4 @@
-"""`qmq config`: what is wrong with the files, what counts in the end, what a change changes, and password hashes."""
+"""`qmq config`: check files, show effective settings, compare two files, and hash passwords."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from .output import print_json, printable
 
 @click.group
 def config() -> None:
-    """Check, show and compare configuration, hash passwords."""
+    """Check, show and compare configuration; hash passwords."""
 
 
 @config.command
@@ -23,20 +23,20 @@ def config() -> None:
 def check(config_file: Path | None, peers_file: Path | None, node_name: str | None, data: Path | None) -> None:
     """Check the node file, the peers file, and both together.
 
-    Prints every mistake with its line and leaves with exit code 2 when there is one. Without --node, and without a name
-    in the node file, both files are checked for each node of the peers file.
+    Prints every error with its line. Exit code 2 if there is one. Without --node, and without a name in the node file,
+    both files are checked for each node of the peers file.
     """
     if config_file is None and peers_file is None:
         raise click.UsageError("give --config, --peers or both")
     given = overrides(data)
-    mistakes: list[str] = []
+    diagnostics: list[str] = []
     for name in [node_name] if node_name is not None else _nodes_to_check(config_file, peers_file, given):
         try:
             load(config_file, peers_file, name, given)
         except ConfigError as error:
-            mistakes += [mistake for mistake in error.mistakes if mistake not in mistakes]
-    if mistakes:
-        raise ConfigError(mistakes)
+            diagnostics += [line for line in error.mistakes if line not in diagnostics]
+    if diagnostics:
+        raise ConfigError(diagnostics)
     for file in (config_file, peers_file):
         if file is not None:
             click.echo(f"{file}: ok")
@@ -45,12 +45,12 @@ def check(config_file: Path | None, peers_file: Path | None, node_name: str | No
 def _nodes_to_check(
     config_file: Path | None, peers_file: Path | None, given: dict[str, object]
 ) -> Sequence[str | None]:
-    """Every node of the peers file, or None for the one that the node file names. Files that cannot be read: None."""
+    """Every node of the peers file; None alone if the node file has a name, or if a file cannot be read."""
     try:
         if peers_file is not None and "name" not in load_node(config_file, given).model_fields_set:
             return [peer.name for peer in load_peers(peers_file).nodes]
     except ConfigError:
-        pass  # `load` says what is wrong with them.
+        pass  # `load` reports the errors.
     return [None]
 
 
@@ -60,9 +60,9 @@ def _nodes_to_check(
 def show(
     config_file: Path | None, peers_file: Path | None, node_name: str | None, data: Path | None, as_json: bool
 ) -> None:
-    """Print every setting with the value that counts, as TOML.
+    """Print every setting with its effective value, as TOML.
 
-    Password hashes are hidden. Without options: the defaults.
+    Password hashes are hidden. Without options, these are the defaults.
     """
     settings, _ = load(config_file, peers_file, node_name, overrides(data))
     text = effective(settings)
@@ -81,18 +81,18 @@ def show(
 def diff(old: Path, new: Path, as_json: bool) -> None:
     """Print what differs between two node files, key by key.
 
-    Both are checked, and compared by what they mean: every default counts, order and comments do not. Secrets are
-    never shown. Says which changes a running node takes up at SIGHUP and which need a restart.
+    Both are checked and compared by their effective values: defaults count, order and comments do not. Secrets are
+    never shown. Changes that a running node does not apply at SIGHUP are marked.
     """
-    mistakes: list[str] = []
+    diagnostics: list[str] = []
     settings = []
     for path in (old, new):
         try:
             settings.append(load_node(path))
         except ConfigError as error:
-            mistakes += error.mistakes
-    if mistakes:
-        raise ConfigError(mistakes)
+            diagnostics += error.mistakes
+    if diagnostics:
+        raise ConfigError(diagnostics)
     changes = difference(*settings)
     if as_json:
         print_json([asdict(change) for change in changes])
@@ -105,9 +105,9 @@ def diff(old: Path, new: Path, as_json: bool) -> None:
 
 @config.command("hash")
 def hash_password() -> None:
-    """Make the password_hash of a user.
+    """Print the password_hash of a user.
 
-    Asks for the password twice on a terminal; otherwise takes the first line of standard input. The password is
+    On a terminal, asks for the password twice. Otherwise, the first line of standard input is the password. It is
     neither printed nor stored.
     """
     if sys.stdin.isatty():

@@ -1,8 +1,9 @@
-"""Nodes as processes of this machine: start, stop, kill, pause, resume, and ask whether they answer.
+"""Nodes as processes on this machine: start, stop, kill, pause, resume, and check whether they answer.
 
-`qmq mesh` is its command line; tests/cluster drives the same code. Blocking calls, no threads. A node's output goes to
-DATA/NAME.log and its data to DATA/NAME, so both outlive whoever started it. DATA/mesh.json holds the process ids, with
-each process's start time beside its id, so that an id that the system gave to somebody else is never signalled.
+`qmq mesh` is its command line, and tests/cluster uses the same code. Calls block; there are no threads. The output of a
+node goes to DATA/NAME.log and its data to DATA/NAME, so both outlive the process that started it. DATA/mesh.json holds
+the process ids with the start time of each process, so an id that the system has given to another process is never
+signalled.
 """
 
 import contextlib
@@ -19,11 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..config import Address, PeersFile, load_peers
-from .client import Client, ServerError
+from .client import CommandClient, ServerError
 from .output import Failed
 
 PROGRAM: Sequence[str] = (sys.executable, "-m", "qmq")
-"""What runs a node; `serve` and its options follow."""
+"""The command that runs a node; `serve` and its options follow."""
 
 READY_SECONDS = 20.0
 PROBE_SECONDS = 1.0
@@ -35,7 +36,7 @@ TAIL_BYTES = 16 << 10
 
 
 class NodeDied(Failed):
-    """A node ended before it answered; the message has the end of its log."""
+    """A node ended before it answered; the message contains the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,14 @@ class Running:
     name: str
     pid: int
     started: str
-    """When, in the system's own count; with `pid` it names one process only."""
+    """Start time in clock ticks of the system; together with `pid` it names one process."""
 
     @property
     def is_alive(self) -> bool:
         return start_mark(self.pid) == self.started
 
 
-class Node:
+class NodeProcess:
     """One node of a mesh and, once started here, its process."""
 
     def __init__(self, name: str, address: Address, data: Path) -> None:
@@ -64,7 +65,7 @@ class Node:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs or when it was never started; negative for the signal that ended it."""
+        """None while it runs or if it was never started; negative for the signal that ended it."""
         return self.process.poll() if self.process is not None else None
 
     @property
@@ -72,8 +73,8 @@ class Node:
         return self.process is not None and self.process.poll() is None
 
 
-class Mesh:
-    """The nodes of one peers file, each a process of this machine. Used in a `with`, it stops them at its end."""
+class LocalMesh:
+    """The nodes of one peers file, each a process on this machine. The end of its `with` block stops them."""
 
     def __init__(
         self,
@@ -86,9 +87,9 @@ class Mesh:
         log_level: str = "info",
         bound: bool = False,
     ) -> None:
-        """Nothing is started yet. `nodes` None means all of the file. `bound` ones end with this process.
+        """Start nothing yet. `nodes` None means all nodes of the file. If `bound`, they end with this process.
 
-        `peers_files` gives single nodes a peers file of their own, as when a link is to go through a proxy.
+        `peers_files` gives single nodes a peers file of their own, for example to send a link through a proxy.
         Raises ConfigError for a bad peers file, Failed for a name that is not in it.
         """
         self.peers_file = peers_file
@@ -98,28 +99,28 @@ class Mesh:
         self.peers_files = dict(peers_files or {})
         self.log_level = log_level
         self.bound = bound
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, NodeProcess] = {}
         for name in nodes if nodes is not None else [peer.name for peer in self.peers.nodes]:
             peer = self.peers.peer(name)
             if peer is None:
                 known = ", ".join(peer.name for peer in self.peers.nodes)
                 raise Failed(f"{peers_file}: no node is named {name!r}; there are {known}")
-            self.nodes[name] = Node(name, peer.client, data)
+            self.nodes[name] = NodeProcess(name, peer.client, data)
 
-    def __enter__(self) -> "Mesh":
+    def __enter__(self) -> "LocalMesh":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop_all()
 
-    def start(self, name: str) -> Node:
-        """Start one node; returns at once. Raises Failed when it runs already or something else has its address."""
+    def start(self, name: str) -> NodeProcess:
+        """Start one node; return at once. Raises Failed if it is already running or its address is in use."""
         node = self.nodes[name]
         if node.is_alive:
-            raise Failed(f"node {name} runs already")
+            raise Failed(f"node {name} is already running")
         if is_taken(node.address):
-            raise Failed(f"node {name} cannot have {node.address}: another process listens there")
-        make_folder(node.data)
+            raise Failed(f"node {name} cannot use {node.address}: another process listens there")
+        make_directory(node.data)
         command = [*PROGRAM, "serve", "--node", name, "--data", str(node.data)]
         command += ["--peers", str(self.peers_files.get(name, self.peers_file)), "--log-level", self.log_level]
         if self.config_file is not None:
@@ -127,7 +128,7 @@ class Mesh:
         if self.bound:
             command.append("--until-eof")
         with node.log.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches us alone, and we stop the nodes in order.
+            # With a session of its own, Ctrl-C in the terminal reaches only this process, which then stops the nodes.
             node.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE if self.bound else subprocess.DEVNULL,
@@ -139,7 +140,7 @@ class Mesh:
         return node
 
     def start_all(self) -> None:
-        """Start every node that does not run. Raises Failed, with none started, when mesh.json knows a live one."""
+        """Start every node that is not running. Raises Failed, with none started, if mesh.json names a live one."""
         busy = [running for running in recorded(self.data) if running.name in self.nodes and running.is_alive]
         if busy:
             names = ", ".join(f"{running.name} (pid {running.pid})" for running in busy)
@@ -149,32 +150,32 @@ class Mesh:
                 self.start(name)
 
     def is_ready(self, name: str, timeout_seconds: float = PROBE_SECONDS) -> bool:
-        """Whether the node answers STOMP now. A refused login is an answer too."""
+        """Whether the node answers STOMP now. A refused login is an answer, too."""
         return answers(self.nodes[name].address, timeout_seconds)
 
     def wait_until_ready(self, names: Sequence[str] | None = None, timeout_seconds: float = READY_SECONDS) -> None:
-        """Return once all (or `names`) answer. Raises NodeDied when one ends before, Failed when time is up."""
+        """Return when all (or `names`) answer. Raises NodeDied if one ends before, Failed at the timeout."""
         deadline = time.monotonic() + timeout_seconds
         for name in names if names is not None else list(self.nodes):
             while not self.is_ready(name):
                 self.check_alive(name)
                 if time.monotonic() > deadline:
-                    raise Failed(f"node {name} did not answer in {timeout_seconds:g} s{self._tail_text(name)}")
+                    raise Failed(f"node {name} did not answer within {timeout_seconds:g} s{self._tail_text(name)}")
                 time.sleep(POLL_SECONDS)
 
     def check_alive(self, name: str) -> None:
-        """Raises NodeDied, with the end of its log, when the node has ended."""
+        """Raise NodeDied, with the end of its log, if the node has ended."""
         code = self.nodes[name].exit_code
         if code is not None:
             raise NodeDied(f"node {name} ended with {exit_text(code)}{self._tail_text(name)}")
 
     def stop(self, name: str, timeout_seconds: float = STOP_SECONDS) -> int | None:
-        """SIGTERM, and SIGKILL when it takes longer. Returns its exit code, None when it never ran."""
+        """Send SIGTERM, and SIGKILL at the timeout. Returns its exit code, None if it never ran."""
         self.ask_to_stop(name)
         return self._reap(name, timeout_seconds)
 
     def stop_all(self, timeout_seconds: float = STOP_SECONDS) -> None:
-        """SIGTERM to all at once, and SIGKILL to those that take longer."""
+        """Send SIGTERM to all at once, and SIGKILL at the timeout."""
         for name in self.nodes:
             self.ask_to_stop(name)
         deadline = time.monotonic() + timeout_seconds
@@ -182,30 +183,30 @@ class Mesh:
             self._reap(name, deadline - time.monotonic())
 
     def ask_to_stop(self, name: str) -> None:
-        """SIGTERM without waiting."""
+        """Send SIGTERM without waiting."""
         self._signal(name, signal.SIGTERM)
-        self._signal(name, signal.SIGCONT)  # a paused process could not hear it
+        self._signal(name, signal.SIGCONT)  # a paused process would not handle it
 
     def kill(self, name: str) -> None:
-        """`kill -9`, and wait until the process is gone."""
+        """Send SIGKILL, and wait until the process has ended."""
         self._signal(name, signal.SIGKILL)
         self._reap(name, STOP_SECONDS)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: the process stands still with its connections open."""
+        """Send SIGSTOP: the process is paused with its connections open."""
         self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT after `pause`."""
+        """Send SIGCONT after `pause`."""
         self._signal(name, signal.SIGCONT)
 
     def log_tail(self, name: str) -> str:
-        """The last lines that the node wrote."""
+        """The last lines of the log of the node."""
         return tail(self.nodes[name].log)
 
     def _tail_text(self, name: str) -> str:
         text = self.log_tail(name)
-        return f"; the end of {self.nodes[name].log}:\n{text}" if text else " and wrote nothing"
+        return f"; end of {self.nodes[name].log}:\n{text}" if text else " and wrote nothing"
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         node = self.nodes[name]
@@ -228,9 +229,9 @@ class Mesh:
 
 
 def answers(address: Address, timeout_seconds: float = PROBE_SECONDS) -> bool:
-    """Whether a STOMP node answers there now. A refused login is an answer too."""
+    """Whether a STOMP node answers there now. A refused login is an answer, too."""
     try:
-        with Client(address, timeout_seconds=timeout_seconds):
+        with CommandClient(address, timeout_seconds=timeout_seconds):
             return True
     except ServerError:
         return True
@@ -248,9 +249,9 @@ def is_taken(address: Address) -> bool:
 
 
 def stop_recorded(running: Sequence[Running], timeout_seconds: float = STOP_SECONDS) -> list[str]:
-    """Stop processes that another shell started: SIGTERM, then SIGKILL. Returns the names that had to be killed.
+    """Stop processes that another shell started: SIGTERM, then SIGKILL. Returns the names of killed nodes.
 
-    Raises Failed for those that this user may not stop, when the others have stopped.
+    Raises Failed for processes that this user may not stop, after the others have stopped.
     """
     alive, refused = [], []
     for process in [process for process in running if process.is_alive]:
@@ -277,7 +278,7 @@ def _signal_recorded(process: Running, number: signal.Signals) -> None:
 
 
 def recorded(data: Path) -> list[Running]:
-    """What mesh.json names, alive or not; nothing when there is no such file. Raises Failed when it is damaged."""
+    """The processes in mesh.json, alive or not; none if there is no such file. Raises Failed if it is damaged."""
     path = data / "mesh.json"
     try:
         return [Running(**entry) for entry in json.loads(path.read_text("utf-8"))["nodes"]]
@@ -288,21 +289,19 @@ def recorded(data: Path) -> list[Running]:
 
 
 def record(data: Path, *, add: Sequence[Running] = (), remove: Sequence[str] = ()) -> None:
-    """Change mesh.json; two shells may do so at once. The dead are left out of what is written."""
-    make_folder(data)
+    """Change mesh.json; two shells may do so at once. Ended processes are removed from it."""
+    make_directory(data)
     with _lock(data / "mesh.lock"):
-        gone = {*remove, *(running.name for running in add)}
-        nodes = [running for running in recorded(data) if running.name not in gone and running.is_alive]
+        removed = {*remove, *(running.name for running in add)}
+        nodes = [running for running in recorded(data) if running.name not in removed and running.is_alive]
         path = data / "mesh.json"
-        fresh = path.with_suffix(".new")
-        fresh.write_text(
-            json.dumps({"nodes": [asdict(running) for running in [*nodes, *add]]}, indent=1) + "\n", "utf-8"
-        )
-        fresh.replace(path)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({"nodes": [asdict(running) for running in [*nodes, *add]]}, indent=1) + "\n", "utf-8")
+        new.replace(path)
 
 
-def make_folder(path: Path) -> None:
-    """Make it, for this user alone, and those that it is in, where they are missing. Raises Failed."""
+def make_directory(path: Path) -> None:
+    """Create the directory and its missing parents, for this user alone. Raises Failed."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -317,17 +316,17 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def start_mark(pid: int) -> str | None:
-    """When process `pid` started, in clock ticks since boot; None when there is none or it is a zombie."""
+    """When process `pid` started, in clock ticks since boot; None if there is none or it is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name before the bracket may hold blanks
+    fields = text.rpartition(")")[2].split()  # the name before the bracket may contain blanks
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a file, "" when there is none."""
+    """The last lines of a file; "" if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))

@@ -1,4 +1,4 @@
-"""A group of commands that are imported only when they run, so that its `--help` is quick."""
+"""A group of commands that are imported only when they run, so that its `--help` is fast."""
 
 import importlib
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from ..errors import ConfigError, QmqError
-from .output import Failed, Mistakes
+from .output import ConfigFailed, Failed
 
 Table = Mapping[str, tuple[str, str]]
-"""Name → where the command is (`module:attribute`), and its first line of help."""
+"""Name → the command as `module:attribute`, and its first line of help."""
 
 
 class LazyGroup(click.Group):
-    """Finds commands by its table, and turns the package's errors into a message and an exit code."""
+    """Finds commands in its table, and turns errors of the package into a message and an exit code."""
 
     def __init__(self, *arguments: Any, table: Table, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
@@ -39,6 +39,6 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigError as error:
-            raise Mistakes(error.mistakes) from error
+            raise ConfigFailed(error.mistakes) from error
         except QmqError as error:
             raise Failed(str(error)) from error

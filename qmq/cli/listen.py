@@ -1,7 +1,7 @@
 """`qmq listen`: subscribe and print.
 
-A message is acknowledged only after it is printed and flushed, so a reader behind a pipe that breaks loses none: the
-node still has what was not acknowledged.
+A message is acknowledged only after it is printed and flushed. So if a pipe breaks, its reader loses nothing: the node
+still has all unacknowledged messages.
 """
 
 import base64
@@ -12,7 +12,7 @@ import click
 
 from ..config.address import Address
 from ..wire.stomp import Frame
-from .client import Client
+from .client import CommandClient
 from .options import SECONDS, client_options, header_option, json_option, keep_own_headers
 from .output import Failed, body_text, print_json, printable
 
@@ -23,17 +23,17 @@ OWN_HEADERS = ("id", "destination", "ack")
 
 @click.command
 @click.argument("destination")
-@click.option("--count", type=click.IntRange(min=1), help="Leave after so many messages.")
-@click.option("--timeout", "timeout_seconds", type=SECONDS, metavar="SECONDS", help="Leave after this.")
+@click.option("--count", type=click.IntRange(min=1), help="Stop after this number of messages.")
+@click.option("--timeout", "timeout_seconds", type=SECONDS, metavar="SECONDS", help="Stop after this time.")
 @click.option(
     "--ack",
     type=click.Choice(ACK_MODES),
     default="client-individual",
     show_default=True,
-    help="auto: the node counts a message as done when it is sent. Else each is acknowledged once it is printed.",
+    help="auto: the node settles a message when it is sent. Otherwise each is acknowledged once it is printed.",
 )
 @header_option
-@click.option("--body-only", is_flag=True, help="Print bodies, byte for byte, each with a line end.")
+@click.option("--body-only", is_flag=True, help="Print only the bodies, byte for byte, each with a line end.")
 @client_options
 @json_option
 def listen(
@@ -49,9 +49,9 @@ def listen(
     patience: float,
     as_json: bool,
 ) -> None:
-    """Print the messages of a destination as they come.
+    """Print the messages of a destination as they arrive.
 
-    Leaves on Ctrl-C, after --count messages, or after --timeout seconds. Exit code 1 when --timeout ends before --count
+    Stops at Ctrl-C, after --count messages, or after --timeout seconds. Exit code 1 if --timeout ends before --count
     is reached.
 
     \b
@@ -64,16 +64,16 @@ def listen(
     keep_own_headers(headers, OWN_HEADERS)
     subscribe = [("id", SUBSCRIPTION), ("destination", destination), ("ack", ack), *headers]
     if count is not None and not any(name == "prefetch-count" for name, _ in headers):
-        subscribe.append(("prefetch-count", str(min(count, 100))))  # more would only have to go back
+        subscribe.append(("prefetch-count", str(min(count, 100))))  # more would only be requeued
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     printed = 0
-    told_to_stop = False
-    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    is_interrupted = False
+    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
         client.write(client.frame("SUBSCRIBE", subscribe))
         try:
             while count is None or printed < count:
                 left = None if deadline is None else deadline - time.monotonic()
-                # Of a busy topic there is always something here: the client alone would never see the time pass.
+                # A busy topic always has a message here, so the client alone would never reach the timeout.
                 frame = None if left is not None and left <= 0 else client.receive(left)
                 if frame is None:
                     break
@@ -83,12 +83,12 @@ def listen(
                 printed += 1
                 if ack != "auto":
                     client.write(client.frame("ACK", [("id", frame.head.headers.get("ack", ""))]))
-            client.leave()  # its receipt says that the acknowledgements have arrived
+            client.leave()  # its receipt confirms that the acknowledgements have arrived
         except KeyboardInterrupt:
-            told_to_stop = True
+            is_interrupted = True
             client.leave()
     if count is not None and printed < count:
-        end = "until Ctrl-C" if told_to_stop else f"within {timeout_seconds:g} s"
+        end = "until Ctrl-C" if is_interrupted else f"within {timeout_seconds:g} s"
         raise Failed(f"{printed} of {count} messages {end}")
 
 
@@ -107,7 +107,7 @@ def show(frame: Frame, *, body_only: bool, as_json: bool) -> None:
 
 
 def json_body(body: bytes) -> dict[str, str]:
-    """`body` as text where it is UTF-8, else `body-base64`: never something that cannot be turned back."""
+    """`body` as text if it is UTF-8, else `body-base64`: the original bytes can always be restored."""
     try:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:

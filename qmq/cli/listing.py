@@ -1,8 +1,8 @@
-"""`qmq queues`, `topics`, `fanouts` and `subscribers`: what a node, or the whole mesh, has, page by page.
+"""`qmq queues`, `topics`, `fanouts` and `subscribers`: lists of a node, or of the whole mesh, page by page.
 
-They ask the `/control/list…` destinations and get JSON back over a temporary queue. The node counts and merges; this
-module goes from page to page until there is no next one, or `--limit` rows are shown. A picture of many pages is no
-moment in time: between two of them messages come and go.
+The commands ask the `/control/list…` destinations and get JSON over a temporary queue. The node counts and merges. This
+module reads page after page until there is no next one, or `--limit` rows are shown. A list of many pages is no
+snapshot: messages come and go between two pages.
 """
 
 import json
@@ -12,13 +12,13 @@ from typing import Any
 import click
 
 from ..config.address import Address
-from .client import Client, Headers
+from .client import CommandClient, Headers
 from .options import client_options, json_option, together
 from .output import Failed, byte_size, print_json, printable, table
 
 ANSWERS = "/temp-queue/answers"
 PAGE_ROWS = 1000
-"""The most that a node gives at once."""
+"""The most rows that a node sends at once."""
 
 ROWS_DEFAULT = 1000
 
@@ -26,9 +26,9 @@ Row = Mapping[str, Any]
 
 mesh_options: Callable[..., Any] = together(
     client_options,
-    click.option("--mesh", "of_mesh", is_flag=True, help="Ask all nodes of the mesh, and put their answers together."),
+    click.option("--mesh", "of_mesh", is_flag=True, help="Ask all nodes of the mesh, and merge their answers."),
     click.option(
-        "--limit", type=click.IntRange(min=1), default=ROWS_DEFAULT, show_default=True, help="Rows to show at most."
+        "--limit", type=click.IntRange(min=1), default=ROWS_DEFAULT, show_default=True, help="Most rows to show."
     ),
     json_option,
 )
@@ -40,8 +40,8 @@ mesh_options: Callable[..., Any] = together(
 def queues(prefix: str, **options: Any) -> None:
     """List queues with messages or consumers.
 
-    Those whose name begins with PREFIX (/queue/ may be left out), in order of their names. A node lists what it
-    owns and its own consumers; with --mesh, all nodes are summed.
+    Lists names that begin with PREFIX (/queue/ may be left out), in order. A node counts the messages that it owns and
+    its own consumers; with --mesh, all nodes are summed.
     """
     heads = ["QUEUE", "MESSAGES", "BYTES", "IN FLIGHT", "CONSUMERS"]
     _show(_list("queue", prefix), heads, _depths, **options)
@@ -53,7 +53,7 @@ def queues(prefix: str, **options: Any) -> None:
 def topics(prefix: str, **options: Any) -> None:
     """List topics and patterns with subscribers.
 
-    Those whose name begins with PREFIX (/topic/ may be left out), in order of their names.
+    Lists names that begin with PREFIX (/topic/ may be left out), in order.
     """
     _show(_list("topic", prefix), ["TOPIC", "CONSUMERS"], _names, **options)
 
@@ -62,10 +62,10 @@ def topics(prefix: str, **options: Any) -> None:
 @click.argument("prefix", default="")
 @mesh_options
 def fanouts(prefix: str, **options: Any) -> None:
-    """List fanouts that have a log or followers.
+    """List fanouts with a log or subscribers.
 
-    Those whose name begins with PREFIX (/fanout/ may be left out), in order of their names. Every node has its own
-    copy of the messages: with --mesh, the largest is shown, and consumers are summed.
+    Lists names that begin with PREFIX (/fanout/ may be left out), in order. Every node has its own copy of the
+    messages: with --mesh, the largest copy is shown, and consumers are summed.
     """
     _show(_list("fanout", prefix), ["FANOUT", "MESSAGES", "BYTES", "CONSUMERS"], _copies, **options)
 
@@ -74,16 +74,17 @@ def fanouts(prefix: str, **options: Any) -> None:
 @click.argument("destination")
 @mesh_options
 def subscribers(destination: str, **options: Any) -> None:
-    """List who is subscribed to a destination.
+    """List the subscribers of a destination.
 
-    DESTINATION is /queue/NAME, /topic/NAME or /fanout/NAME; for a topic, subscriptions to patterns that match it too.
+    DESTINATION is /queue/NAME, /topic/NAME or /fanout/NAME. For a topic, subscriptions to matching patterns are listed,
+    too.
     """
     heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT"]
     _show(f"/control/list-subscribers{destination}", heads, _places, **options)
 
 
 def _list(kind: str, prefix: str) -> str:
-    """The question. The prefix may begin as the list shows it."""
+    """The destination to ask. The prefix may begin with the kind, as the list shows it."""
     return f"/control/list/{kind}/{prefix.removeprefix(f'/{kind}/')}*"
 
 
@@ -103,7 +104,7 @@ def _show(
     rows: list[Row] = []
     missing: set[str] = set()
     is_cut = False
-    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
         for page in pages(client, request, of_mesh=of_mesh):
             rows += page["rows"]
             missing.update(page.get("nodes_missing") or ())
@@ -119,11 +120,11 @@ def _show(
     if is_cut:
         click.echo(f"qmq: there are more than {limit}; see --limit", err=True)
     if missing:
-        click.echo(f"qmq: not counted, for lack of an answer: {printable(', '.join(sorted(missing)))}", err=True)
+        click.echo(f"qmq: not counted, because they did not answer: {printable(', '.join(sorted(missing)))}", err=True)
 
 
-def pages(client: Client, request: str, *, of_mesh: bool) -> Iterator[dict[str, Any]]:
-    """The pages of a list; `rows` of each are its rows. Raises Failed for an answer that is none."""
+def pages(client: CommandClient, request: str, *, of_mesh: bool) -> Iterator[dict[str, Any]]:
+    """The pages of a list, each with its `rows`. Raises Failed if an answer is not a page."""
     asked: Headers = [("destination", request), ("reply-to", ANSWERS), ("limit", str(PAGE_ROWS))]
     asked = [*asked, *([("scope", "mesh")] if of_mesh else [])]
     after = ""
@@ -136,7 +137,7 @@ def pages(client: Client, request: str, *, of_mesh: bool) -> Iterator[dict[str, 
         after = page["next"]
 
 
-def _page(client: Client) -> dict[str, Any]:
+def _page(client: CommandClient) -> dict[str, Any]:
     frame = client.receive(client.timeout_seconds)
     if frame is None:
         raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")
@@ -147,7 +148,7 @@ def _page(client: Client) -> dict[str, Any]:
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not isinstance(after, str):
             raise ValueError("no rows")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Failed(f"{client.address}: gives no list; is it a QMQ node?") from error
+        raise Failed(f"{client.address}: sends no list; is it a QMQ node?") from error
     return {**page, "rows": rows}
 
 

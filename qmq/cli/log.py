@@ -1,4 +1,4 @@
-"""`qmq log`: what is in the commit log of a data directory, with the node running or not."""
+"""`qmq log`: verify, print and restore the commit log of a data directory."""
 
 import sys
 from dataclasses import asdict
@@ -26,8 +26,8 @@ def log() -> None:
 def verify(directory: Path, as_json: bool) -> None:
     """Check every batch of the journal and of the fanout logs, the catalog, and every row of the queue store.
 
-    Exit code 1 when something is damaged. What a crash left behind the last whole batch (a torn tail) is no damage:
-    nothing of it was receipted. Reads only; nothing is repaired, and the node may be running.
+    Exit code 1 if something is damaged. Bytes that a crash left after the last whole batch (a torn tail) are no damage:
+    nothing in them was confirmed. The command only reads, and the node may be running.
     """
     from ..storage.verify import verify as check
 
@@ -49,7 +49,7 @@ def verify(directory: Path, as_json: bool) -> None:
                 click.echo(f"DAMAGED {segment.path}: no batch can be read from {start} to {end}")
             for gap in segment.violations:
                 click.echo(
-                    f"DAMAGED {segment.path}: {gap.origin} goes on with {gap.found} instead of {gap.expected}, "
+                    f"DAMAGED {segment.path}: {gap.origin} continues with {gap.found} instead of {gap.expected}, "
                     f"at {gap.position}"
                 )
             if segment.error is not None:
@@ -62,7 +62,7 @@ def verify(directory: Path, as_json: bool) -> None:
             if database.error is not None:
                 click.echo(f"DAMAGED {database.path}: {database.error}")
         for entry in report.quarantined:
-            click.echo(f"put aside at an earlier start: {entry.start} to {entry.end}")
+            click.echo(f"quarantined at an earlier start: {entry.start} to {entry.end}")
         click.echo("damaged" if report.damaged else "ok")
     if report.damaged:
         sys.exit(1)
@@ -73,10 +73,10 @@ def verify(directory: Path, as_json: bool) -> None:
 @click.option("--destination", metavar="NAME", help="Only the records of this destination.")
 @json_option
 def dump(directory: Path, destination: str | None, as_json: bool) -> None:
-    """Print the records of the journal, in its order.
+    """Print the records of the journal, in order.
 
-    A line each: position, origin and sequence, time (UTC), kind, destination, and the beginning of the body. --json
-    prints whole records, an object per line. Reads only; the node may be running.
+    Each record is one line: position, origin and sequence, time (UTC), kind, destination, and the beginning of the
+    body. --json prints whole records, one object per line. The command only reads, and the node may be running.
     """
     from ..storage.verify import dump as records
 
@@ -96,28 +96,31 @@ def dump(directory: Path, destination: str | None, as_json: bool) -> None:
                 }
                 print_json({**facts, **json_body(one.body)})
             else:
-                # Only a message has a body that means something to people; the others are the node's own notes.
+                # Only the body of a message is for people; other bodies are binary.
                 body = body_text(one.body).replace("\n", "\\n") if one.kind == "PUBLISH" else f"{len(one.body)} bytes"
                 click.echo(
                     f"{one.position}  {one.origin}:{one.sequence}  {time}  {one.kind}  "
                     f"{body_text(one.destination.encode())}  {_cut(body)}"
                 )
     except BrokenPipeError:
-        raise  # whoever reads has seen enough
+        raise  # the reader of the pipe has closed it
     except OSError as error:
         raise Failed(str(error)) from error
 
 
 @log.command
 @click.argument("directory", type=FOLDER)
-@click.option("--drop", is_flag=True, help="Give up the whole batches behind the damage too.")
-@click.option("--yes", is_flag=True, help="Do it. Without this the command only says what it would do.")
-@click.option("--queue-store", metavar="URL", default="sqlite", help="Of the node, when its queues are in PostgreSQL.")
+@click.option("--drop", is_flag=True, help="Also give up the intact batches after the damage.")
+@click.option("--yes", is_flag=True, help="Apply the changes. Without this, the command only prints them.")
+@click.option(
+    "--queue-store", metavar="URL", default="sqlite", help="Queue store of the node, if its queues are in PostgreSQL."
+)
 def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
-    """Bring back what was put aside because of damage before it.
+    """Restore intact batches that were quarantined because of damage before them.
 
-    For a node without peers: with peers, start it and they bring the missing records. What is damaged is given up for
-    good, and what follows it of the same incarnation counts again. The node must not be running. Nothing is removed.
+    Use this for a node without peers. If the node has peers, start it: they send the missing records. The damaged
+    records are given up for good, and the records after them of the same incarnation count again. The node must not be
+    running. Nothing is removed from quarantine/.
     """
     import random
     import time
@@ -128,7 +131,7 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
     from ..storage.format.interfaces import StoreSettings
     from ..storage.repair.quarantine import drop as drop_all
     from ..storage.repair.quarantine import quarantined_ranges
-    from ..storage.repair.quarantine import release as bring_back
+    from ..storage.repair.quarantine import release as restore
     from ..storage.store import open_store
 
     if not (directory / CATALOG_FILE).exists():
@@ -146,16 +149,16 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
             for step in steps:
                 if step.gone is not None:
                     click.echo(f"{step.origin}: records {step.gone[0]} to {step.gone[1]} are given up")
-                fate = "are given up too" if drop else "come back"
-                click.echo(f"{step.origin}: {step.records} records behind them {fate}")
+                outcome = "are given up, too" if drop else "are restored"
+                click.echo(f"{step.origin}: {step.records} records after them {outcome}")
             if not steps:
-                click.echo("nothing to bring back: what was put aside is here already, or cannot be read")
+                click.echo("nothing to restore: quarantined batches are in the journal already, or cannot be read")
             elif yes:
-                act = drop_all if drop else bring_back
+                act = drop_all if drop else restore
                 act(store, steps, lambda: random.SystemRandom().getrandbits(64), time.time_ns() // 1000)
-                click.echo("done: the next start of the node takes it up")
+                click.echo("done: the node applies this at its next start")
             else:
-                click.echo("nothing was changed; --yes does it")
+                click.echo("nothing was changed; add --yes to apply this")
         finally:
             store.close()
     except (OSError, StorageError) as error:

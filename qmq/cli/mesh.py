@@ -1,7 +1,7 @@
-"""`qmq mesh`: every node of a peers file on this machine, for trying things out and for tests.
+"""`qmq mesh`: every node of a peers file on this machine, for trials and tests.
 
-A real mesh has one `qmq serve` per host under a service manager; what these commands show is the same for it, since
-`status` only needs the addresses of the peers file.
+A mesh in production has one `qmq serve` per host under a service manager. `status` works for it, too, because it only
+needs the addresses of the peers file.
 """
 
 import re
@@ -19,10 +19,10 @@ from typing import Any, TextIO
 import click
 
 from ..config import PeersFile, is_open_to_others, load_peers
-from .client import Client, ServerError
-from .launch import PROBE_SECONDS, Mesh, Node, exit_text, recorded, stop_recorded
+from .client import CommandClient, ServerError
+from .launch import PROBE_SECONDS, LocalMesh, NodeProcess, exit_text, recorded, stop_recorded
 from .mesh_members import check, retire
-from .mesh_serving import serving_table, who_serves
+from .mesh_serving import merge_serving, serving_table
 from .options import FILE, FOLDER, json_option, login_options
 from .output import Failed, print_json, printable, table
 from .serve import LOG_LEVELS
@@ -35,24 +35,24 @@ LOG_ENTRY = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ([A-Z]+) ")
 """The beginning of a line as `qmq serve` logs it."""
 QUIET_LEVELS = (b"DEBUG", b"INFO")
 
-data_option = click.option("--data", type=FOLDER, help="Where nodes keep their data.  [default: .mesh/MESH-ID]")
-nodes_option = click.option("--nodes", metavar="A,B", help="Only these nodes of the file.")
+data_option = click.option("--data", type=FOLDER, help="Data directory of the nodes.  [default: .mesh/MESH-ID]")
+nodes_option = click.option("--nodes", metavar="A,B", help="Only these nodes of the peers file.")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What is known of one node from outside."""
+    """The state of one node, as seen from outside."""
 
     node: str
     address: str
     pid: int | None
     state: str
-    """starting, ready, silent, or how it ended."""
+    """starting, ready, silent, or how its process ended."""
     links_up: int | None
-    """Links to and from peers; None when the node does not tell."""
+    """Links to and from peers; None if the node does not say."""
     links: int | None
     notes: str = ""
-    """That it is a learner, goes by another version of the peers file, or has other policies than its peers."""
+    """Whether it is a learner, uses another version of the peers file, or has other policies than its peers."""
 
 
 @click.group
@@ -68,9 +68,11 @@ mesh.add_command(retire)
 @click.argument("peers", type=FILE)
 @data_option
 @nodes_option
-@click.option("--config", "config_file", type=FILE, help="A node file for every node; its name is overruled.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Of the nodes.")
-@click.option("--verbose", "-v", is_flag=True, help="Show all that the nodes log, not warnings and errors alone.")
+@click.option("--config", "config_file", type=FILE, help="A node file for every node; its name is ignored.")
+@click.option(
+    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Log level of the nodes."
+)
+@click.option("--verbose", "-v", is_flag=True, help="Show all log lines, not only warnings and errors.")
 @login_options
 def up(
     peers: Path,
@@ -82,26 +84,26 @@ def up(
     login: str | None,
     passcode: str | None,
 ) -> None:
-    """Start a node for each of the peers file; Ctrl-C stops all.
+    """Start a process for each node of a peers file; Ctrl-C stops all.
 
-    Shows the warnings of the nodes, and below them (on a terminal) a table with their live state. Each node keeps its
-    data in DATA/NAME and its whole log in DATA/NAME.log. Exit code 1 when a node ends before it answers (with the end
-    of its log), or did not end in order.
+    Shows the warnings of the nodes and, on a terminal, a table with their live state below. Each node keeps its data in
+    DATA/NAME and its whole log in DATA/NAME.log. Exit code 1 if a node ends before it answers (the end of its log is
+    shown), or does not stop in order.
     """
     file = load_peers(peers)
     where = data or default_data(file)
     if file.secret is not None and is_open_to_others(peers):
-        _keep_to_oneself(peers)
-    fleet = Mesh(peers, where, nodes=_names(nodes), config_file=config_file, log_level=log_level)
+        _make_private(peers)
+    fleet = LocalMesh(peers, where, nodes=_names(nodes), config_file=config_file, log_level=log_level)
     with stop_signals() as stopping, fleet:
-        logs = [LogFollower(node, verbose) for node in fleet.nodes.values()]
+        logs = [LogTail(node, verbose) for node in fleet.nodes.values()]
         screen = Screen(sys.stdout)
         fleet.start_all()
         watcher = Watcher(fleet, login, passcode)
         was_ready = False
         while not stopping.is_set():
-            states = watcher.look()
-            lines = [line for log in logs for line in log.fresh()]
+            states = watcher.poll()
+            lines = [line for log in logs for line in log.new_lines()]
             screen.show(lines, states)
             if not was_ready:
                 for node in fleet.nodes.values():
@@ -114,7 +116,7 @@ def up(
             stopping.wait(REFRESH_SECONDS)
         screen.say("stopping …")
         fleet.stop_all()
-        screen.show([line for log in logs for line in log.fresh()], None)
+        screen.show([line for log in logs for line in log.new_lines()], None)
         for node in fleet.nodes.values():
             screen.say(f"node {node.name} ended with {exit_text(node.exit_code or 0)}")
         if any(node.exit_code for node in fleet.nodes.values()):
@@ -126,9 +128,9 @@ def up(
 @data_option
 @nodes_option
 def down(peers: Path, data: Path | None, nodes: str | None) -> None:
-    """Stop the nodes that `qmq mesh up` started from the same folder.
+    """Stop the nodes that `qmq mesh up` started with the same data directory.
 
-    SIGTERM first, so that they drain; SIGKILL to those that take too long. Their data stays.
+    Sends SIGTERM, so that they drain, and SIGKILL to nodes that take too long. Their data stays.
     """
     where = data or default_data(load_peers(peers))
     wanted = _names(nodes)
@@ -146,22 +148,22 @@ def down(peers: Path, data: Path | None, nodes: str | None) -> None:
 @login_options
 @json_option
 def status(peers: Path, data: Path | None, login: str | None, passcode: str | None, as_json: bool) -> None:
-    """Show every node of a peers file: whether it answers, its links, and who serves whose queue messages.
+    """Show every node of a peers file: whether it answers, its links, and whose queue messages it serves.
 
-    Works for nodes on other hosts too. Nodes with users tell it to those whose `control` is "read" or "admin". Exit
-    code 1 when one of them does not answer.
+    Works for nodes on other hosts, too. If users are configured, log in as one with `control` "read" or "admin". Exit
+    code 1 if a node does not answer.
     """
     file = load_peers(peers)
     pids = {one.name: one.pid for one in recorded(data or default_data(file)) if one.is_alive}
     states = []
-    pictures = {}
+    reports = {}
     for peer in file.nodes:
-        probe = Probe(Node(peer.name, peer.client, Path()), file.version, login, passcode)
-        states.append(probe.look(pids.get(peer.name), "silent"))
+        probe = StatusProbe(NodeProcess(peer.name, peer.client, Path()), file.version, login, passcode)
+        states.append(probe.poll(pids.get(peer.name), "silent"))
         if probe.takeover is not None:
-            pictures[peer.name] = probe.takeover
+            reports[peer.name] = probe.takeover
         probe.close()
-    owners = who_serves(pictures)
+    owners = merge_serving(reports)
     if as_json:
         nodes = [asdict(state) for state in states]
         served = [asdict(owner) for owner in owners]
@@ -173,15 +175,15 @@ def status(peers: Path, data: Path | None, login: str | None, passcode: str | No
         sys.exit(1)
 
 
-def _keep_to_oneself(peers: Path) -> None:
-    """Nodes take no secret that others can read, and that of a fresh checkout always is."""
+def _make_private(peers: Path) -> None:
+    """Nodes refuse a secret that other users can read, and the file of a fresh checkout is readable."""
     try:
         peers.chmod(0o600)
     except OSError as error:
         raise Failed(
             f"{peers}: other users can read the secret in it, and chmod 600 failed: {error.strerror}"
         ) from error
-    click.echo(f"{peers}: others could read the secret in it; only you can now (chmod 600)")
+    click.echo(f"{peers}: other users could read the secret in it; now only you can (chmod 600)")
 
 
 def default_data(peers: PeersFile) -> Path:
@@ -194,17 +196,20 @@ def _names(nodes: str | None) -> list[str] | None:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT, SIGTERM and, unless it is ignored (`nohup`), SIGHUP set, instead of ending this process
-    with nodes left behind: they have sessions of their own, and would not hear of a terminal that is closed."""
+    """An event that is set by SIGINT, SIGTERM and, unless it is ignored (`nohup`), SIGHUP.
+
+    Without it, the signal would end this process and leave its nodes behind: they have sessions of their own, so a
+    closed terminal does not signal them.
+    """
     stopping = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()
 
-    heard = [signal.SIGINT, signal.SIGTERM]
+    numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        heard.append(signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in heard}
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield stopping
     finally:
@@ -212,35 +217,37 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-class Probe:
-    """Asks one node for its status over one connection that it keeps, so that asking twice a second costs little."""
+class StatusProbe:
+    """Asks one node for its status, over one connection, so that asking twice a second costs little."""
 
-    def __init__(self, node: Node, version: int = 0, login: str | None = None, passcode: str | None = None) -> None:
-        """`version` of the peers file that it should go by; 0 for any."""
+    def __init__(
+        self, node: NodeProcess, version: int = 0, login: str | None = None, passcode: str | None = None
+    ) -> None:
+        """`version`: the version of the peers file that the node should use; 0 for any."""
         self.node = node
         self._version = version
         self._login = login
         self._passcode = passcode
-        self._client: Client | None = None
+        self._client: CommandClient | None = None
         self.takeover: Mapping[str, Any] | None = None
-        """What the node said last about who serves whom; None when it said nothing."""
+        """The last `takeover` of its status; None if it had none."""
 
-    def look(self, pid: int | None, unanswered: str) -> NodeState:
-        """The node's state now; `unanswered` is what to call it when it does not answer."""
+    def poll(self, pid: int | None, unanswered: str) -> NodeState:
+        """The state of the node now; `unanswered` is the state to show if it does not answer."""
         state, up, links, notes = unanswered, None, None, ""
         try:
             if self._client is None:
-                self._client = Client(
+                self._client = CommandClient(
                     self.node.address, login=self._login, passcode=self._passcode, timeout_seconds=PROBE_SECONDS
                 )
             state = "ready"
             facts = ask(self._client)
             up, links = links_of(facts)
-            told = facts.get("takeover")
-            self.takeover = told if isinstance(told, dict) else None
+            takeover = facts.get("takeover")
+            self.takeover = takeover if isinstance(takeover, dict) else None
             notes = _notes(facts.get("membership"), self._version)
         except ServerError as refused:
-            # It answers, only not to this user: a login is missing or wrong, or the user may not read the status.
+            # It answers, but refuses this user: a login is missing or wrong, or the user may not read the status.
             state = "ready"
             notes = f"refuses its status: {refused.code or refused.message}"
             self.close()
@@ -255,13 +262,13 @@ class Probe:
 
 
 class Watcher:
-    """The states of all nodes of a mesh that runs here."""
+    """The states of all nodes of a mesh on this machine."""
 
-    def __init__(self, fleet: Mesh, login: str | None = None, passcode: str | None = None) -> None:
-        self._probes = [Probe(node, 0, login, passcode) for node in fleet.nodes.values()]
+    def __init__(self, fleet: LocalMesh, login: str | None = None, passcode: str | None = None) -> None:
+        self._probes = [StatusProbe(node, 0, login, passcode) for node in fleet.nodes.values()]
         self._answered: set[str] = set()
 
-    def look(self) -> list[NodeState]:
+    def poll(self) -> list[NodeState]:
         states = []
         for probe in self._probes:
             node = probe.node
@@ -271,23 +278,23 @@ class Watcher:
                 ended = f"ended: {exit_text(node.exit_code)}"
                 states.append(NodeState(node.name, str(node.address), None, ended, None, None))
                 continue
-            state = probe.look(pid, "silent" if node.name in self._answered else "starting")
+            state = probe.poll(pid, "silent" if node.name in self._answered else "starting")
             if state.state == "ready":
                 self._answered.add(node.name)
             states.append(state)
         return states
 
 
-class LogFollower:
-    """New lines of a node's log, each with the node's name; all of them, or without DEBUG and INFO."""
+class LogTail:
+    """New lines of the log of a node, each with its name; all lines, or without DEBUG and INFO."""
 
-    def __init__(self, node: Node, is_verbose: bool) -> None:
+    def __init__(self, node: NodeProcess, is_verbose: bool) -> None:
         self._node = node
         self._is_verbose = is_verbose
         self._at = node.log.stat().st_size if node.log.exists() else 0
         self._rest = b""
 
-    def fresh(self) -> list[str]:
+    def new_lines(self) -> list[str]:
         """Whole lines written since the last call, at most LOG_READ_BYTES_MAX of them."""
         if not self._node.log.exists():
             return []
@@ -305,7 +312,7 @@ class LogFollower:
 
 
 class Screen:
-    """Log lines that scroll, and on a terminal a table that stays below them; elsewhere a line per change."""
+    """Log lines that scroll, with a table below them on a terminal; elsewhere one line per change."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -314,7 +321,7 @@ class Screen:
         self._states: list[NodeState] = []
 
     def show(self, lines: Sequence[str], states: Sequence[NodeState] | None) -> None:
-        """Print `lines`, and `states` where they differ from before; None takes the table away."""
+        """Print `lines`, and `states` if they differ from before; None removes the table."""
         changed = list(states or ()) != self._states
         if not self._live:
             known = {state.node: state for state in self._states}
@@ -331,7 +338,7 @@ class Screen:
         self._out.flush()
 
     def say(self, line: str) -> None:
-        """Print one line of our own, above the table."""
+        """Print one line of this command, above the table."""
         if self._live and self._table:
             self._out.write(f"\x1b[{len(self._table)}A\r{CLEAR_BELOW}")
         self._out.write("".join(text + "\n" for text in (line, *self._table)))

@@ -1,8 +1,8 @@
-"""Who serves whose queue messages, put together from what each node of a mesh says about itself.
+"""Which node serves which owner's queue messages, merged from the status of each node of a mesh.
 
-Every node knows the terms that it has heard of, so of an owner the highest term counts, whoever tells it; whether its
-messages are dispatched now only the serving node knows. Where that one does not answer, the table says so:
-nobody else can tell whether it is dead. What the words mean: docs/takeover.md.
+Every node knows the terms that reached it, so the highest term of an owner counts, whichever node reports it. Only the
+serving node knows whether it dispatches the messages now. If that node does not answer, the table says so, because no
+other node can know whether it is dead. The states are explained in docs/takeover.md.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ WORDS: Final = {
     "arriving": "takes over",
     "bidding": "asks for votes",
 }
-"""What the places of `qmq.broker.takeover.ownership` that matter here mean to an operator."""
+"""Place in `qmq.broker.takeover.ownership` → the state that operators see."""
 
 SILENT: Final = "does not answer"
 UNSERVED: Final = "not served"
@@ -31,37 +31,37 @@ class Served:
     server: str
     term: int
     seconds: float | None
-    """For how long that node has claimed it; None when it does not say."""
+    """For how long that node has claimed it; None if it does not say."""
     lease_seconds: float | None
     state: str
 
 
-def who_serves(pictures: Mapping[str, Mapping[str, Any]]) -> list[Served]:
-    """One for each owner, from `takeover` of the status of the nodes that answer; none where takeover is off."""
+def merge_serving(reports: Mapping[str, Mapping[str, Any]]) -> list[Served]:
+    """One for each owner, from `takeover` in the status of the nodes that answer; none if takeover is off."""
     rows = {
         (node, str(row.get("owner"))): row
-        for node, picture in pictures.items()
-        if picture.get("active")
-        for row in picture.get("owners") or ()
+        for node, report in reports.items()
+        if report.get("active")
+        for row in report.get("owners") or ()
         if isinstance(row, dict)
     }
-    return [_served(owner, pictures, rows) for owner in sorted({owner for _, owner in rows})]
+    return [_served(owner, reports, rows) for owner in sorted({owner for _, owner in rows})]
 
 
-def _served(owner: str, pictures: Mapping[str, object], rows: Mapping[tuple[str, str], Mapping[str, Any]]) -> Served:
-    told = {node: row for (node, of), row in rows.items() if of == owner}
-    latest = max(told.values(), key=_term)
+def _served(owner: str, reports: Mapping[str, object], rows: Mapping[tuple[str, str], Mapping[str, Any]]) -> Served:
+    by_node = {node: row for (node, of), row in rows.items() if of == owner}
+    latest = max(by_node.values(), key=_term)
     server = str(latest.get("server", owner))
-    # Who is about to take over says so before the others have heard of its term.
-    busy = [node for node, row in told.items() if row.get("place") in ("bidding", "arriving")]
-    if busy and (told.get(server) or {}).get("place") not in ("serving", "waiting"):
+    # A candidate shows its takeover before its term has reached the other nodes.
+    busy = [node for node, row in by_node.items() if row.get("place") in ("bidding", "arriving")]
+    if busy and (by_node.get(server) or {}).get("place") not in ("serving", "waiting"):
         server = busy[0]
-    says = told.get(server)
-    if says is None:
-        state = SILENT if server not in pictures else UNSERVED
+    row = by_node.get(server)
+    if row is None:
+        state = SILENT if server not in reports else UNSERVED
         return Served(owner, server, _term(latest), None, None, state)
-    state = WORDS.get(str(says.get("place")), UNSERVED)
-    return Served(owner, server, _term(latest), says.get("seconds"), says.get("lease_seconds"), state)
+    state = WORDS.get(str(row.get("place")), UNSERVED)
+    return Served(owner, server, _term(latest), row.get("seconds"), row.get("lease_seconds"), state)
 
 
 def _term(row: Mapping[str, Any]) -> int:
@@ -70,7 +70,7 @@ def _term(row: Mapping[str, Any]) -> int:
 
 
 def serving_table(owners: list[Served]) -> list[str]:
-    """For people."""
+    """The table for people."""
     rows = [
         [one.owner, one.server, one.term, "-" if one.seconds is None else duration(one.seconds), one.state]
         for one in owners

@@ -14,11 +14,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_AT = "127.0.0.1:61613"
 
 SECONDS_MAX = 24.0 * 86400
-"""Sockets count milliseconds in 31 bits, and begin anew beyond: of 50 days a fraction of a second would be left."""
+"""Sockets count milliseconds in 31 bits and overflow beyond: 50 days would become a fraction of a second."""
 
 
 class Number(click.FloatRange):
-    """A FloatRange without `nan`, which is in every range because it compares with nothing."""
+    """A FloatRange that refuses `nan`, which is in every range because each comparison with it is false."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -55,10 +55,10 @@ def read_headers(ctx: click.Context, param: click.Parameter, values: tuple[str, 
 
 
 def keep_own_headers(headers: Collection[tuple[str, str]], own: Collection[str]) -> None:
-    """Raises UsageError where `--header` gives what the command says itself: of two equal headers the first counts."""
+    """Raise UsageError if `--header` names one of `own`: of two headers with one name, the first counts."""
     for name, _ in headers:
         if name in own:
-            raise click.UsageError(f"--header {name}: the command itself says what it is")
+            raise click.UsageError(f"--header {name}: the command sets this header")
 
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -77,8 +77,8 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 login_options: Callable[[F], F] = together(
-    click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name, also from QMQ_LOGIN."),
-    click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE."),
+    click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name; by default from QMQ_LOGIN."),
+    click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password; safer in QMQ_PASSCODE."),
 )
 
 client_options: Callable[[F], F] = together(
@@ -88,7 +88,7 @@ client_options: Callable[[F], F] = together(
         callback=read_address,
         default=DEFAULT_AT,
         show_default=True,
-        help="The node to talk to.",
+        help="Address of the node.",
     ),
     login_options,
     click.option(
@@ -97,7 +97,7 @@ client_options: Callable[[F], F] = together(
         metavar="SECONDS",
         default=10.0,
         show_default=True,
-        help="How long to wait for each answer of the node.",
+        help="Time to wait for each answer of the node.",
     ),
 )
 
@@ -107,20 +107,20 @@ header_option: Callable[[F], F] = click.option(
     metavar="NAME:VALUE",
     callback=read_headers,
     multiple=True,
-    help="A header to send along; repeatable.",
+    help="A header to add; repeatable.",
 )
 
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 node_options: Callable[[F], F] = together(
-    click.option("--config", "config_file", type=FILE, help="The node file (TOML); without it, every default."),
-    click.option("--peers", "peers_file", type=FILE, help="The peers file; without it, a node alone."),
-    click.option("--node", "node_name", metavar="NAME", help="Which node of the peers file this is."),
-    click.option("--data", "data", type=FOLDER, help="Where the node keeps its data."),
+    click.option("--config", "config_file", type=FILE, help="The node file (TOML); without it, all defaults."),
+    click.option("--peers", "peers_file", type=FILE, help="The peers file; without it, a single node."),
+    click.option("--node", "node_name", metavar="NAME", help="Name of this node in the peers file."),
+    click.option("--data", "data", type=FOLDER, help="Data directory of the node."),
 )
 
 
 def overrides(data: Path | None, listen: Address | None = None) -> dict[str, object]:
-    """What the command line says over the node file."""
+    """Settings of the command line that override the node file."""
     given: dict[str, object] = {"data": data, "stomp": None if listen is None else ({"address": str(listen)},)}
     return {key: value for key, value in given.items() if value is not None}

@@ -1,7 +1,7 @@
-"""How every command speaks: one line per failure on stderr, tables for people, JSON for programs.
+"""Output of all commands: one line per error on stderr, tables for people, JSON for programs.
 
-Text that came from elsewhere (bodies, headers, messages of a server) goes through `printable` before it reaches a
-terminal, because control characters in it could do things there.
+Text from outside (bodies, headers, messages of a server) goes through `printable` before it reaches a terminal, because
+control characters in it could control the terminal.
 """
 
 import json
@@ -15,7 +15,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Failed(click.ClickException):
-    """It could not be done: one line on stderr, exit code 1."""
+    """The command failed: one line on stderr, exit code 1."""
 
     exit_code = 1
 
@@ -23,20 +23,20 @@ class Failed(click.ClickException):
         click.echo(f"qmq: {printable(self.message)}", file=file, err=file is None)
 
 
-class Mistakes(click.ClickException):
-    """The configuration is wrong: every mistake on a line of its own, exit code 2."""
+class ConfigFailed(click.ClickException):
+    """The configuration has errors: one line for each, exit code 2."""
 
     exit_code = 2
 
-    def __init__(self, mistakes: Sequence[str]) -> None:
-        super().__init__("\n".join(mistakes))
-        self.mistakes = list(mistakes)
+    def __init__(self, diagnostics: Sequence[str]) -> None:
+        super().__init__("\n".join(diagnostics))
+        self.diagnostics = list(diagnostics)
 
     def show(self, file: IO[Any] | None = None) -> None:
-        for mistake in self.mistakes:
-            click.echo(printable(mistake), file=file, err=file is None)
-        count = len(self.mistakes)
-        click.echo(f"qmq: {count} mistake{'s' if count > 1 else ''} in the configuration", file=file, err=file is None)
+        for diagnostic in self.diagnostics:
+            click.echo(printable(diagnostic), file=file, err=file is None)
+        count = len(self.diagnostics)
+        click.echo(f"qmq: {count} error{'s' if count > 1 else ''} in the configuration", file=file, err=file is None)
 
 
 def printable(text: str) -> str:
@@ -50,12 +50,12 @@ def body_text(body: bytes) -> str:
 
 
 def print_json(value: object) -> None:
-    """One JSON text on one line, keys in the order given; flushed, so that a pipe sees it now."""
+    """One JSON text on one line, keys in the order given; flushed, so that a reader of a pipe gets it at once."""
     click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines with columns of equal width; numbers to the right."""
+    """Lines with columns of equal width; numbers are aligned right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     numbers = [all(isinstance(row[at], int | float) for row in rows) and bool(rows) for at in range(len(head))]

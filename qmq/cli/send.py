@@ -1,4 +1,4 @@
-"""`qmq send`: messages out, and the receipts that say they are safe."""
+"""`qmq send`: send messages and wait for their receipts."""
 
 import os
 import sys
@@ -10,15 +10,15 @@ from typing import BinaryIO
 import click
 
 from ..config.address import Address
-from .client import Client
+from .client import CommandClient
 from .options import client_options, header_option, json_option, keep_own_headers
 from .output import Failed, print_json
 
 RECEIPT_WINDOW = 256
-"""Messages sent and not yet receipted: enough that the node can record many with one fsync."""
+"""Messages sent and not yet confirmed: enough for the node to record many with one fsync."""
 
 WRITE_BYTES = 64 << 10
-"""Frames are gathered to this much before they are written."""
+"""Frames are collected up to this size before they are written."""
 
 OWN_HEADERS = ("destination", "receipt")
 
@@ -27,11 +27,15 @@ OWN_HEADERS = ("destination", "receipt")
 @click.argument("destination")
 @click.argument("body", required=False)
 @header_option
-@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="Send the body so many times.")
+@click.option(
+    "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Number of times to send the body."
+)
 @click.option(
     "--lines", type=click.File("rb"), help="Send each line of this file as a message, without its newline (LF)."
 )
-@click.option("--receipt/--no-receipt", default=True, show_default=True, help="Wait until the node has every message.")
+@click.option(
+    "--receipt/--no-receipt", default=True, show_default=True, help="Wait until the node has confirmed every message."
+)
 @client_options
 @json_option
 def send(
@@ -49,7 +53,7 @@ def send(
 ) -> None:
     """Send messages to a destination.
 
-    BODY is the text of the message; - reads it from standard input, byte for byte; without it the body is empty.
+    BODY is the text of the message. With -, standard input is the body, byte for byte. Without BODY it is empty.
 
     \b
       qmq send /queue/jobs "resize 17"
@@ -57,12 +61,12 @@ def send(
       qmq send /fanout/log --lines notes.txt --at 127.0.0.1:61614
     """
     if lines is not None and (body is not None or count != 1):
-        raise click.UsageError("--lines takes the place of BODY and --count")
+        raise click.UsageError("--lines excludes BODY and --count")
     keep_own_headers(headers, OWN_HEADERS)
     bodies = _lines(lines) if lines is not None else repeat(_body(body), count)
-    window = Window(destination, headers, receipt)
+    window = SendWindow(destination, headers, receipt)
     started = time.monotonic()
-    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
         try:
             for one in bodies:
                 window.send(client, one)
@@ -71,29 +75,29 @@ def send(
             raise Failed(f"{failure.message}; {window.summary()}") from failure
     if as_json:
         seconds = round(time.monotonic() - started, 6)
-        counts = {"sent": window.sent, "receipted": window.receipted, "copies": window.copies}
+        counts = {"sent": window.sent, "receipted": window.confirmed, "copies": window.copies}
         print_json({"destination": destination, **counts, "seconds": seconds})
     else:
         click.echo(window.summary())
 
 
-class Window:
-    """Sends with at most RECEIPT_WINDOW messages out without a receipt, and counts both."""
+class SendWindow:
+    """Sends messages, with at most RECEIPT_WINDOW of them unconfirmed, and counts both."""
 
     def __init__(self, destination: str, headers: list[tuple[str, str]], wants_receipts: bool) -> None:
         self.destination = destination
         self.headers = [("destination", destination), *headers]
         self.wants_receipts = wants_receipts
         self.sent = 0
-        self.receipted = 0
+        self.confirmed = 0
         self.copies: int | None = None
-        """The smallest number of disks that a receipt named; None when none did."""
+        """The smallest number of disks that a receipt named; None if no receipt named one."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._unanswered: set[str] = set()
 
-    def send(self, client: Client, body: bytes) -> None:
-        """Take one message; it is written at once or with those that follow."""
+    def send(self, client: CommandClient, body: bytes) -> None:
+        """Add one message. It is written at once or together with the next ones."""
         headers = self.headers
         if self.wants_receipts:
             receipt = client.next_receipt()
@@ -107,8 +111,8 @@ class Window:
         if len(self._unanswered) >= RECEIPT_WINDOW:
             self._wait(client, RECEIPT_WINDOW // 2)
 
-    def finish(self, client: Client) -> None:
-        """Write what is left, wait for every receipt, and take leave."""
+    def finish(self, client: CommandClient) -> None:
+        """Write the rest, wait for every receipt, and disconnect."""
         self._write(client)
         self._wait(client, 0)
         client.leave()
@@ -116,17 +120,17 @@ class Window:
     def summary(self) -> str:
         messages = f"{self.sent} message{'' if self.sent == 1 else 's'}"
         if not self.wants_receipts:
-            return f"sent {messages} to {self.destination}, no receipts asked for"
+            return f"sent {messages} to {self.destination}, no receipts requested"
         copies = "" if self.copies is None else f", copies {self.copies}"
-        return f"sent {messages} to {self.destination}, {self.receipted} confirmed{copies}"
+        return f"sent {messages} to {self.destination}, {self.confirmed} confirmed{copies}"
 
-    def _write(self, client: Client) -> None:
+    def _write(self, client: CommandClient) -> None:
         client.write(b"".join(self._pending))
         self.sent += len(self._pending)
         self._pending.clear()
         self._pending_bytes = 0
 
-    def _wait(self, client: Client, unanswered_max: int) -> None:
+    def _wait(self, client: CommandClient, unanswered_max: int) -> None:
         while len(self._unanswered) > unanswered_max:
             frame = client.receive(client.timeout_seconds)
             if frame is None:
@@ -134,7 +138,7 @@ class Window:
             receipt = frame.head.headers.get("receipt-id", "")
             if frame.head.command == "RECEIPT" and receipt in self._unanswered:
                 self._unanswered.remove(receipt)
-                self.receipted += 1
+                self.confirmed += 1
                 copies = frame.head.headers.get("copies", "")
                 if copies.isdecimal():
                     self.copies = int(copies) if self.copies is None else min(self.copies, int(copies))
@@ -143,9 +147,9 @@ class Window:
 def _body(text: str | None) -> bytes:
     if text == "-":
         return sys.stdin.buffer.read()
-    return os.fsencode(text or "")  # what the shell gave us, byte for byte
+    return os.fsencode(text or "")  # the bytes that the shell passed
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     for line in file:
-        yield line.removesuffix(b"\n")  # of CRLF the CR stays: the file can be made again, byte for byte
+        yield line.removesuffix(b"\n")  # the CR of a CRLF stays, so that the file can be restored byte for byte

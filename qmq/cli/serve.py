@@ -20,18 +20,20 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     "--listen",
     metavar="HOST:PORT",
     callback=read_optional_address,
-    help="Serve clients here. A node file with [[stomp]] says it itself.",
+    help="Serve clients at this address. Not allowed if the node file has [[stomp]].",
 )
 @click.option(
-    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What goes to stderr."
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    show_default=True,
+    help="Lowest level of log lines on stderr.",
 )
-@click.option(
-    "--until-eof", is_flag=True, help="Stop when standard input, a pipe, ends: with the process that holds it."
-)
+@click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, ends.")
 @click.option(
     "--trust-clock",
     is_flag=True,
-    help="The clock of this machine is right, whatever its disk and peers say.",
+    help="Trust the clock of this machine, even if its disk and peers disagree.",
 )
 def serve(
     config_file: Path | None,
@@ -43,13 +45,13 @@ def serve(
     until_eof: bool,
     trust_clock: bool,
 ) -> None:
-    """Run one node until it is told to stop.
+    """Run one node until it is stopped.
 
-    Without any option: a node alone on 127.0.0.1:61613, no login needed, its data in ./qmq-data.
-    With a peers file, --node (or the node file's name) says which of its nodes this is.
+    Without options, this is a single node on 127.0.0.1:61613 without login, with its data in ./qmq-data.
+    With a peers file, --node (or the name in the node file) selects the node of the file.
 
-    SIGTERM or Ctrl-C drains: no new connections, what is accepted is recorded, then the node ends.
-    SIGHUP reads the files again and takes up what changed: all of it, or nothing and the log says why.
+    SIGTERM or Ctrl-C drains the node: it takes no new connections, records what it has accepted, and stops.
+    SIGHUP reads the files again and applies all changes, or none of them and logs the reason.
     """
     read = partial(load, config_file, peers_file, node_name, overrides(data, listen))
     settings, peers = read()
@@ -58,7 +60,7 @@ def serve(
         stream=sys.stderr,
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
     )
-    # Imported last: a mistake in a file is told without waiting for the whole server to load.
+    # Imported last: an error in a file is printed without waiting until the whole server is loaded.
     from ..server.main import serve as run
 
     has_files = config_file is not None or peers_file is not None

@@ -1,7 +1,7 @@
-"""`qmq status`: what a node says about itself, over the same STOMP port as everything else.
+"""`qmq status`: the status of a node, over the same STOMP port as everything else.
 
 A SEND to /control/status with a receipt is answered by a RECEIPT whose `status` header is a JSON object. The node
-decides what is in it; this module shows the keys it knows in a readable order and leaves the rest to `--json`.
+decides its content. This module shows the keys that it knows in a readable order and leaves the rest to `--json`.
 """
 
 import json
@@ -11,25 +11,26 @@ from typing import Any
 import click
 
 from ..config.address import Address
-from .client import Client
+from .client import CommandClient
 from .options import client_options, json_option
 from .output import Failed, byte_size, duration, print_json, printable, table
 
 STATUS_DESTINATION = "/control/status"
 QUEUES_SHOWN_MAX = 20
-FOR_EVERYBODY = frozenset({"node", "software", "incarnation", "vector", "cut"})
-"""All that a user without `control` is given."""
+PUBLIC_KEYS = frozenset({"node", "software", "incarnation", "vector", "cut"})
+"""All that a user without `control` gets."""
 
 
 @click.command
 @client_options
 @json_option
 def status(at: Address, login: str | None, passcode: str | None, patience: float, as_json: bool) -> None:
-    """Show what a node is doing.
+    """Show the status of a node.
 
-    Its clients, queues, fanouts, journal, and its links to every peer. Exit code 1 when the node does not answer.
+    Shows its clients, queues, fanouts, journal, alarms, and links to every peer. Exit code 1 if the node does not
+    answer.
     """
-    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
         facts = ask(client)
     if as_json:
         print_json(facts)
@@ -37,11 +38,11 @@ def status(at: Address, login: str | None, passcode: str | None, patience: float
         click.echo("\n".join(printable(line) for line in describe(facts)))
 
 
-def ask(client: Client) -> dict[str, Any]:
-    """The node's status. Raises Failed when it has none to give."""
+def ask(client: CommandClient) -> dict[str, Any]:
+    """The status of the node. Raises Failed if the answer has none."""
     text = client.request("SEND", [("destination", STATUS_DESTINATION)]).head.headers.get("status")
     if text is None:
-        raise Failed(f"{client.address}: gives no status; is it a QMQ node?")
+        raise Failed(f"{client.address}: sends no status; is it a QMQ node?")
     try:
         facts = json.loads(text)
     except ValueError as error:
@@ -58,10 +59,10 @@ def links_of(facts: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def describe(facts: Mapping[str, Any]) -> list[str]:
-    """The status for people: one line about the node, then a table for each thing of which there are several."""
+    """The status for people: lines about the node, then a table for each list."""
     named = f"node {facts.get('node', '?')}  incarnation {facts.get('incarnation', '?')}"
-    if facts.keys() <= FOR_EVERYBODY:
-        return [named, 'nothing more: the rest is for users with control = "read"']
+    if facts.keys() <= PUBLIC_KEYS:
+        return [named, 'the rest of the status is for users with control = "read"']
     lines = [
         f"{named}  up {duration(float(facts.get('uptime_seconds', 0)))}",
         f"connections {facts.get('connections', 0)}  subscriptions {facts.get('subscriptions', 0)}",
@@ -112,12 +113,12 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _membership(facts: Mapping[str, Any]) -> list[str]:
-    """What is worth a line: nothing, for a member whose mesh agrees."""
+    """Lines about membership; none for a member whose mesh agrees."""
     lines = []
     if facts.get("learner"):
         lines.append("LEARNER: has no vote and does not count as a copy until it has what a majority of the others has")
     if facts.get("lists", 1) != 1:
-        lines.append(f"PEERS FILES DIFFER: this node goes by version {facts.get('peers_version')}, others by another")
+        lines.append(f"PEERS FILES DIFFER: this node uses version {facts.get('peers_version')}, others use another")
     lines += [f"learner {peer.get('name')}" for peer in _rows(facts, "peers") if peer.get("learner")]
     lines += [f"retired {row.get('node')}, adopted by {row.get('adopter')}" for row in _rows(facts, "retired")]
     return lines
@@ -129,7 +130,7 @@ def _rows(facts: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _lag(lag: object) -> int:
-    """Records that the peer has and this node lacks, over all origins."""
+    """Records that the peer has and this node does not, over all origins."""
     if isinstance(lag, dict):
         return sum(behind for behind in lag.values() if isinstance(behind, int))
     return lag if isinstance(lag, int) else 0

@@ -1,8 +1,7 @@
-"""A node or a mesh of one's own for a measurement: on loopback, with a data directory that goes with it.
+"""A temporary node or mesh for a measurement, on loopback, with a temporary data directory.
 
-The nodes hold the other end of a pipe of this process (`--until-eof`), so they end with it, also when it is killed.
-
-Its log is kept until then, so that a node that does not start says why.
+The nodes hold the other end of a pipe of this process (`--until-eof`), so they end with it, even if it is killed. The
+log of a node is kept until then, so the error of a node that does not start can be shown.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..config.address import Address
-from .launch import POLL_SECONDS, PROGRAM, READY_SECONDS, STOP_SECONDS, Mesh, answers, exit_text, tail
+from .launch import POLL_SECONDS, PROGRAM, READY_SECONDS, STOP_SECONDS, LocalMesh, answers, exit_text, tail
 from .output import Failed
 
 NODE_FILE = """\
@@ -54,11 +53,11 @@ MESH_NODE_FILE = """\
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 NODES_MAX = 8
-"""As many as a mesh is made for."""
+"""The largest mesh."""
 
 
 class Throwaway:
-    """A node in `place`. Its data outlives its process, so that it can be killed and started again."""
+    """A node in `place`. Its data outlives its process, so it can be killed and started again."""
 
     def __init__(self, place: Path, limits: Mapping[str, int], core: int | None) -> None:
         """`limits` are those of the node file that differ from the defaults; all its threads run on `core`."""
@@ -89,17 +88,17 @@ class Throwaway:
             if code is not None:
                 raise Failed(f"the throwaway node ended with {exit_text(code)}:\n{tail(self._log)}")
             if time.monotonic() > deadline:
-                raise Failed(f"the throwaway node did not answer in {timeout_seconds:g} s:\n{tail(self._log)}")
+                raise Failed(f"the throwaway node did not answer within {timeout_seconds:g} s:\n{tail(self._log)}")
             time.sleep(POLL_SECONDS)
 
     def kill(self) -> None:
-        """End its process as a crash does. Idempotent."""
+        """Kill its process, as a crash would. Idempotent."""
         if self._process is not None:
-            with self._process:  # It is waited for, and its pipe closed.
+            with self._process:  # This waits for it and closes its pipe.
                 self._process.kill()
 
     def stop(self) -> None:
-        """Ask its process to end, and kill it when it does not. Idempotent."""
+        """Stop its process, and kill it at the timeout. Idempotent."""
         if self._process is None:
             return
         with self._process:
@@ -110,9 +109,8 @@ class Throwaway:
                 self._process.kill()
 
 
-def ends_in_order() -> None:
-    """From now on SIGTERM, and SIGHUP unless it is ignored, leave this process as an exception does, so that its
-    throwaway nodes go with it."""
+def exit_on_signals() -> None:
+    """From now on, SIGTERM, and SIGHUP unless it is ignored, raise SystemExit, so that throwaway nodes are stopped."""
     if threading.current_thread() is threading.main_thread():
         for number in ENDING_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -120,7 +118,7 @@ def ends_in_order() -> None:
 
 
 def _leave(number: int, _: FrameType | None) -> None:
-    # A terminal that is closed sends SIGHUP more than once; the second one would end the tidying up.
+    # A closed terminal sends SIGHUP more than once; the second one would interrupt the clean-up.
     for other in ENDING_SIGNALS:
         signal.signal(other, signal.SIG_IGN)
     sys.exit(128 + number)
@@ -128,7 +126,7 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def throwaway(folder: Path | None, limits: Mapping[str, int], core: int | None) -> Iterator[Throwaway]:
-    """A started node with its data in `folder`; None is the system's choice. Raises Failed when it does not start."""
+    """A started node with its data in `folder`, or in the default of the system. Raises Failed if it does not start."""
     with _place(folder) as place:
         node = Throwaway(Path(place), limits, core)
         try:
@@ -139,11 +137,10 @@ def throwaway(folder: Path | None, limits: Mapping[str, int], core: int | None) 
 
 
 @contextlib.contextmanager
-def throwaway_mesh(folder: Path | None, limits: Mapping[str, int], core: int | None, nodes: int) -> Iterator[Mesh]:
-    """Started nodes a, b, …, each with `limits`, all on `core` where that is said.
+def throwaway_mesh(folder: Path | None, limits: Mapping[str, int], core: int | None, nodes: int) -> Iterator[LocalMesh]:
+    """Started nodes a, b, …, each with `limits`, all on `core` if it is given.
 
-    They answer their clients then; that their links are up shows in what comes across. Raises Failed when one does
-    not start.
+    They answer clients; their links may not be up yet. Raises Failed if one does not start.
     """
     names = "abcdefgh"[:nodes]
     addresses = free_addresses(2 * nodes)
@@ -156,7 +153,7 @@ def throwaway_mesh(folder: Path | None, limits: Mapping[str, int], core: int | N
         peers.touch(0o600)
         peers.write_text(PEERS_FILE + text, "utf-8")
         config.write_text(MESH_NODE_FILE.format(limits=_lines(limits)), "utf-8")
-        with Mesh(peers, Path(place, "data"), config_file=config, log_level="warning", bound=True) as mesh:
+        with LocalMesh(peers, Path(place, "data"), config_file=config, log_level="warning", bound=True) as mesh:
             mesh.start_all()
             for node in mesh.nodes.values():
                 if core is not None and node.process is not None:
@@ -166,7 +163,7 @@ def throwaway_mesh(folder: Path | None, limits: Mapping[str, int], core: int | N
 
 
 def _place(folder: Path | None) -> tempfile.TemporaryDirectory[str]:
-    """A directory of one's own in `folder`. Raises Failed when there cannot be one."""
+    """A temporary directory in `folder`. Raises Failed if it cannot be created."""
     try:
         return tempfile.TemporaryDirectory(prefix="qmq-bench-", dir=folder)
     except OSError as error:
@@ -174,7 +171,7 @@ def _place(folder: Path | None) -> tempfile.TemporaryDirectory[str]:
 
 
 def free_addresses(count: int) -> list[Address]:
-    """Of loopback, where nobody listens just now; all different."""
+    """Different loopback addresses that are free now."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [Address(*server.getsockname()) for server in servers]

@@ -16,7 +16,7 @@ import pytest
 from qmq.bench import exchange, many, paced, process, workloads
 from qmq.bench.process import Usage
 from qmq.cli.bench import limits_for
-from qmq.cli.throwaway import ends_in_order
+from qmq.cli.throwaway import exit_on_signals
 
 from .conftest import Run
 from .relay import Relay, impatient
@@ -342,26 +342,26 @@ def test_a_table_shows_the_same(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("topic", "--rate", "5"), "--rate means nothing to topic"),
-        (("send", "--subscribers", "2"), "--subscribers means nothing to send"),
+        (("topic", "--rate", "5"), "--rate does not apply to topic"),
+        (("send", "--subscribers", "2"), "--subscribers does not apply to send"),
         (("idle",), "give --pid or --serve"),
         (("topic", "--serve", "--at", "127.0.0.1:1"), "leave out --at"),
         (("topic", "--serve", "--dialect", "rabbitmq"), "leave out --dialect"),
-        (("topic", "--to", "127.0.0.1:1"), "--to means nothing to topic"),
+        (("topic", "--to", "127.0.0.1:1"), "--to does not apply to topic"),
         (("mesh",), "needs another node"),
-        (("mesh", "--to", "127.0.0.1:1", "--nodes", "3"), "goes with --serve"),
-        (("mesh", "--serve", "--kind", "fanout", "--outstanding", "5"), "its --window counts"),
+        (("mesh", "--to", "127.0.0.1:1", "--nodes", "3"), "needs --serve"),
+        (("mesh", "--serve", "--kind", "fanout", "--outstanding", "5"), "use --window"),
         (("mesh", "--serve", "--window", "5"), "for --kind fanout"),
         (("subscriptions", "--kind", "fanout"), "topic, queue"),
         (("topic", "--cores", "1"), "two numbers"),
         (("topic", "--cores", "0,100000"), "core 100000"),
         (("topic", "--send-header", "priority"), "NAME:VALUE"),
-        (("topic", "--serve-in", "/tmp"), "goes with --serve"),
+        (("topic", "--serve-in", "/tmp"), "needs --serve"),
         (("topic", "--body", "3"), "--body"),
         (("walk",), "walk"),
-        (("backlog", "--seconds", "3"), "--seconds means nothing to backlog"),
-        (("topic", "--count", "3"), "--count means nothing to topic"),
-        (("queues", "--destination", "/queue/mine"), "--destination means nothing to queues"),
+        (("backlog", "--seconds", "3"), "--seconds does not apply to backlog"),
+        (("topic", "--count", "3"), "--count does not apply to topic"),
+        (("queues", "--destination", "/queue/mine"), "--destination does not apply to queues"),
         (("subscriptions", "--connections", "0"), "at least 1"),
         (("subscriptions", "--memory"), "with --kind queue"),
         (("mesh", "--serve", "--memory"), "with --kind queue"),
@@ -467,7 +467,7 @@ def test_a_run_that_is_killed_takes_its_nodes_along(tmp_path: Path, workload: st
 def test_who_ends_in_order_is_not_kept_from_it_by_another_signal(number: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        ends_in_order()
+        exit_on_signals()
 
         with pytest.raises(SystemExit):
             signal.raise_signal(number)

@@ -147,7 +147,7 @@ def test_a_run_is_written_and_compared_with_the_next(run: Run, tmp_path: Path) -
         (None, "No such file"),
         ("so fast", "not JSON"),
         ("[1, 2]", "not a result of qmq bench"),
-        ('{"per_second": 5}', "names no workload"),
+        ('{"per_second": 5}', "has no workload"),
     ],
 )
 def test_what_is_no_earlier_run_is_refused_before_anything_is_measured(

@@ -44,7 +44,7 @@ def test_a_peers_file_alone_is_checked_for_each_of_its_nodes(run: Run, three: st
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         f"{open_mesh}: secret: is required for a mesh on loopback without [mesh.tls]",
-        "qmq: 1 mistake in the configuration",
+        "qmq: 1 error in the configuration",
     ]
 
 
@@ -54,7 +54,7 @@ def test_a_node_file_that_all_nodes_share_is_checked_for_each_of_them(run: Run, 
     result = run("config", "check", "--config", str(shared), "--peers", three)
 
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == "qmq: 1 mistake in the configuration"
+    assert result.stderr.splitlines()[-1] == "qmq: 1 error in the configuration"
     assert "asks for more nodes than the mesh has" in result.stderr
 
     shared.write_text("", "utf-8")
@@ -77,7 +77,7 @@ def test_mistakes_of_both_files_are_told_with_code_2(run: Run, tmp_path: Path) -
     result = run("config", "check", "--config", str(node), "--peers", str(tmp_path / "none.toml"))
 
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == "qmq: 2 mistakes in the configuration"
+    assert result.stderr.splitlines()[-1] == "qmq: 2 errors in the configuration"
 
 
 def test_show_prints_the_effective_settings(run: Run) -> None:
@@ -152,4 +152,4 @@ def test_diff_tells_the_mistakes_of_both_files(run: Run, tmp_path: Path) -> None
     result = run("config", "diff", str(old), str(new))
 
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == "qmq: 2 mistakes in the configuration"
+    assert result.stderr.splitlines()[-1] == "qmq: 2 errors in the configuration"

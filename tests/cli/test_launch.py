@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from qmq.cli import launch
-from qmq.cli.launch import Mesh, NodeDied, Running, recorded, start_mark, stop_recorded
+from qmq.cli.launch import LocalMesh, NodeDied, Running, recorded, start_mark, stop_recorded
 from qmq.cli.output import Failed
 from qmq.wire.stomp import Frame
 
@@ -25,7 +25,7 @@ from .stub import StubNode, frame, polite
 
 STUB = (sys.executable, "-m", "tests.cli.stub")
 
-MakeMesh = Callable[..., Mesh]
+MakeMesh = Callable[..., LocalMesh]
 
 
 def free_ports(count: int) -> list[int]:
@@ -49,10 +49,10 @@ def write_peers(path: Path, names: tuple[str, ...]) -> Path:
 @pytest.fixture
 def make_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeMesh]:
     monkeypatch.setattr(launch, "PROGRAM", STUB)
-    made: list[Mesh] = []
+    made: list[LocalMesh] = []
 
-    def make(*names: str) -> Mesh:
-        made.append(Mesh(write_peers(tmp_path / "peers.toml", names), tmp_path / "data"))
+    def make(*names: str) -> LocalMesh:
+        made.append(LocalMesh(write_peers(tmp_path / "peers.toml", names), tmp_path / "data"))
         return made[-1]
 
     yield make
@@ -60,7 +60,7 @@ def make_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeM
         mesh.stop_all(0)
 
 
-def pid_of(mesh: Mesh, name: str) -> int:
+def pid_of(mesh: LocalMesh, name: str) -> int:
     process = mesh.nodes[name].process
     assert process is not None
     return process.pid
@@ -131,7 +131,7 @@ def test_a_node_that_dies_at_start_is_told_with_the_end_of_its_log(make_mesh: Ma
     with pytest.raises(NodeDied) as caught:
         mesh.wait_until_ready()
 
-    assert "node dies ended with exit code 1; the end of " in caught.value.message
+    assert "node dies ended with exit code 1; end of " in caught.value.message
     assert caught.value.message.splitlines()[-2:] == ["dies starts", "cannot go on: \x1b[31mno reason"]
 
 
@@ -139,7 +139,7 @@ def test_a_node_that_never_answers_is_told(make_mesh: MakeMesh) -> None:
     mesh = make_mesh("mute")
     mesh.start_all()
 
-    with pytest.raises(Failed, match=r"node mute did not answer in 0\.05 s"):
+    with pytest.raises(Failed, match=r"node mute did not answer within 0\.05 s"):
         mesh.wait_until_ready(timeout_seconds=0.05)
 
 
@@ -156,17 +156,17 @@ def test_a_node_is_not_started_twice(make_mesh: MakeMesh, tmp_path: Path) -> Non
     mesh = make_mesh("a")
     mesh.start_all()
 
-    with pytest.raises(Failed, match="node a runs already"):
+    with pytest.raises(Failed, match="node a is already running"):
         mesh.start("a")
     with pytest.raises(Failed, match=rf"already running: a \(pid {pid_of(mesh, 'a')}\)"):
-        Mesh(tmp_path / "peers.toml", mesh.data).start_all()
+        LocalMesh(tmp_path / "peers.toml", mesh.data).start_all()
 
 
 def test_a_name_that_the_peers_file_lacks_is_told(tmp_path: Path) -> None:
     peers = write_peers(tmp_path / "peers.toml", ("a", "b"))
 
     with pytest.raises(Failed, match="no node is named 'x'; there are a, b"):
-        Mesh(peers, tmp_path, nodes=["a", "x"])
+        LocalMesh(peers, tmp_path, nodes=["a", "x"])
 
 
 def test_a_process_id_that_belongs_to_somebody_else_is_left_alone(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_the_mesh_is_asked_and_who_is_missing_is_named(run: Run) -> None:
         result = run("topics", "--mesh", "--at", node.at)
 
     assert asked(node)[0]["scope"] == "mesh"
-    assert "not counted, for lack of an answer: c" in result.output
+    assert "not counted, because they did not answer: c" in result.output
 
 
 def test_json_holds_the_rows_as_the_node_gave_them(run: Run) -> None:
@@ -104,4 +104,4 @@ def test_an_answer_that_is_no_list_is_a_failure_in_words(run: Run, page: Any) ->
         result = run("queues", "--at", node.at)
 
     assert result.exit_code == 1
-    assert "gives no list; is it a QMQ node?" in result.output
+    assert "sends no list; is it a QMQ node?" in result.output

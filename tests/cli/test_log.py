@@ -155,8 +155,8 @@ def test_what_was_put_aside_comes_back_only_when_it_is_asked_for(run: Run, data:
     assert asked.exit_code == 0, asked.output
     assert asked.output.splitlines() == [
         f"{ORIGIN}: records 2 to 3 are given up",
-        f"{ORIGIN}: 1 records behind them come back",
-        "nothing was changed; --yes does it",
+        f"{ORIGIN}: 1 records after them are restored",
+        "nothing was changed; add --yes to apply this",
     ]
     store = open_store(data, node="a")
     assert store.journal.vector() == {ORIGIN: 1}
@@ -164,11 +164,11 @@ def test_what_was_put_aside_comes_back_only_when_it_is_asked_for(run: Run, data:
 
     done = run("log", "release", str(data), "--yes")
 
-    assert done.output.splitlines()[-1] == "done: the next start of the node takes it up"
+    assert done.output.splitlines()[-1] == "done: the node applies this at its next start"
     store = open_store(data, node="a")
     assert store.journal.vector()[ORIGIN] == 4
     store.close()
-    assert "nothing to bring back" in run("log", "release", str(data)).output
+    assert "nothing to restore" in run("log", "release", str(data)).output
 
 
 def test_a_directory_in_use_or_of_nobody_is_left_alone(run: Run, data: Path, tmp_path: Path) -> None:

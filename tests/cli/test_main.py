@@ -86,7 +86,7 @@ def test_serve_tells_every_mistake_of_the_files_and_ends_with_code_2(run: Run, t
     assert result.stderr == (
         f"{node}:1: nam: unknown key; did you mean name?\n"
         f"{node}:3: limits.prefetch_max = 0: must be at least 1\n"
-        "qmq: 2 mistakes in the configuration\n"
+        "qmq: 2 errors in the configuration\n"
     )
 
 

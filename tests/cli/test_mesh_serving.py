@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qmq.cli.mesh_serving import Served, serving_table, who_serves
+from qmq.cli.mesh_serving import Served, merge_serving, serving_table
 
 
 def row(owner: str, server: str, term: int, place: str = "others", seconds: float | None = None) -> dict[str, Any]:
@@ -14,7 +14,7 @@ def picture(*rows: dict[str, Any], active: bool = True) -> dict[str, Any]:
 
 
 def states(**pictures: dict[str, Any]) -> list[tuple[str, str, int, str]]:
-    return [(one.owner, one.server, one.term, one.state) for one in who_serves(pictures)]
+    return [(one.owner, one.server, one.term, one.state) for one in merge_serving(pictures)]
 
 
 def test_every_node_of_a_healthy_mesh_serves_itself() -> None:
@@ -50,7 +50,7 @@ def test_a_server_without_a_lease_is_paused_and_one_that_has_stopped_serves_no_o
 
 
 def test_where_takeover_is_off_there_is_nothing_to_tell() -> None:
-    assert who_serves({"a": picture(row("a", "a", 0, "waiting"), active=False), "b": {}}) == []
+    assert merge_serving({"a": picture(row("a", "a", 0, "waiting"), active=False), "b": {}}) == []
 
 
 def test_the_table_says_since_when() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.cli.launch import Node, recorded
-from qmq.cli.mesh import LogFollower, NodeState, Screen
+from qmq.cli.launch import NodeProcess, recorded
+from qmq.cli.mesh import LogTail, NodeState, Screen
 from qmq.config import Address
 
 from .test_launch import STUB, write_peers
@@ -82,7 +82,9 @@ def test_a_mesh_comes_up_from_a_fresh_checkout_and_keeps_its_secret_and_its_data
 
     assert (tmp_path / "peers.toml").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "data" / "a").stat().st_mode & 0o777 == 0o700
-    assert lines[0] == f"{tmp_path / 'peers.toml'}: others could read the secret in it; only you can now (chmod 600)"
+    assert (
+        lines[0] == f"{tmp_path / 'peers.toml'}: other users could read the secret in it; now only you can (chmod 600)"
+    )
 
 
 def test_a_node_that_dies_at_start_ends_all_with_code_1(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_a_node_that_dies_at_start_ends_all_with_code_1(tmp_path: Path) -> None:
         lines += process.stdout.read().splitlines() if process.stdout is not None else []
 
         assert process.wait() == 1
-    assert any("node dies ended with exit code 1; the end of" in line for line in lines)
+    assert any("node dies ended with exit code 1; end of" in line for line in lines)
     assert "\x1b" not in "".join(lines)
     assert recorded(tmp_path / "data") == []
 
@@ -122,12 +124,12 @@ qmq: cannot listen
 def test_of_a_log_warnings_and_errors_are_shown_and_all_of_it_when_asked(
     tmp_path: Path, is_verbose: bool, shown: list[int]
 ) -> None:
-    node = Node("a", Address("127.0.0.1", 1), tmp_path / "a")
-    follower = LogFollower(node, is_verbose)
+    node = NodeProcess("a", Address("127.0.0.1", 1), tmp_path / "a")
+    follower = LogTail(node, is_verbose)
     node.log.parent.mkdir(exist_ok=True)
     node.log.write_text(LOGGED)
 
-    lines = follower.fresh()
+    lines = follower.new_lines()
 
     expected = [f"a | {LOGGED.splitlines()[number]}" for number in shown]
     assert lines == expected

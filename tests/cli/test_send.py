@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qmq.cli.send import RECEIPT_WINDOW, Window
+from qmq.cli.send import RECEIPT_WINDOW, SendWindow
 from qmq.wire.stomp import Connection, Frame, Role
 
 from .conftest import Run
@@ -118,14 +118,14 @@ class Slow:
 
 def test_at_most_a_window_of_messages_is_out_without_receipt() -> None:
     client = Slow()
-    window = Window("/queue/jobs", [], wants_receipts=True)
+    window = SendWindow("/queue/jobs", [], wants_receipts=True)
 
     for _ in range(3 * RECEIPT_WINDOW):
         window.send(client, b"x" * 1000)  # type: ignore[arg-type]
     window.finish(client)  # type: ignore[arg-type]
 
     assert client.unanswered_most == RECEIPT_WINDOW
-    assert (window.sent, window.receipted) == (3 * RECEIPT_WINDOW,) * 2
+    assert (window.sent, window.confirmed) == (3 * RECEIPT_WINDOW,) * 2
 
 
 def test_no_receipt_asks_for_none_but_takes_leave(run: Run, node: StubNode) -> None:
@@ -133,7 +133,7 @@ def test_no_receipt_asks_for_none_but_takes_leave(run: Run, node: StubNode) -> N
 
     assert sent(node)[0].receipt is None
     assert node.commands()[-1] == "DISCONNECT"
-    assert result.output == "sent 1 message to /topic/news, no receipts asked for\n"
+    assert result.output == "sent 1 message to /topic/news, no receipts requested\n"
 
 
 def test_login_and_passcode_are_sent_and_can_come_from_the_environment(

@@ -39,7 +39,7 @@ def test_what_a_node_does_not_say_to_this_user_is_not_shown_as_nought() -> None:
 
     assert lines == [
         "node a  incarnation 00000000000000aa",
-        'nothing more: the rest is for users with control = "read"',
+        'the rest of the status is for users with control = "read"',
     ]
 
 
@@ -73,7 +73,7 @@ def test_a_status_of_another_version_is_shown_as_far_as_it_goes(facts: dict[str,
 @pytest.mark.parametrize(
     ("headers", "sentence"),
     [
-        ([], "gives no status; is it a QMQ node?"),
+        ([], "sends no status; is it a QMQ node?"),
         ([("status", "{")], "its status is not JSON"),
         ([("status", "[]")], "its status is not a JSON object"),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qmq.cli.launch import Mesh
+from qmq.cli.launch import LocalMesh
 
 from ..support.cluster_client import Client, LostError
 from ..support.cluster_mesh import NODE_FILE, Cluster
@@ -17,14 +17,14 @@ ANSWER_SECONDS = 15.0
 
 
 @contextlib.contextmanager
-def impostor(mesh: Cluster, name: str, peers_text: str) -> Iterator[Mesh]:
+def impostor(mesh: Cluster, name: str, peers_text: str) -> Iterator[LocalMesh]:
     """In place of node `name`, which was killed, another that was given this peers file and has a disk of its own."""
     folder = mesh.folder / f"impostor-{random.randrange(1 << 32):08x}"
     folder.mkdir()
     for file, text in (("peers.toml", peers_text), ("node.toml", NODE_FILE)):
         (folder / file).touch(0o600)
         (folder / file).write_text(text, "utf-8")
-    with Mesh(folder / "peers.toml", folder, nodes=[name], config_file=folder / "node.toml") as other:
+    with LocalMesh(folder / "peers.toml", folder, nodes=[name], config_file=folder / "node.toml") as other:
         other.start(name)
         other.wait_until_ready()
         yield other

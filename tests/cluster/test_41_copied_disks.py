@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qmq.cli.launch import Mesh
+from qmq.cli.launch import LocalMesh
 
 from ..support.cluster_bodies import bodies, numbered
 from ..support.cluster_client import Client
@@ -25,7 +25,7 @@ class Twin:
         peers = folder / "peers-twin.toml"
         peers.touch(0o600)
         peers.write_text(text, "utf-8")
-        self.fleet = Mesh(peers, folder, nodes=["a"], config_file=mesh.write_node_file("a"))
+        self.fleet = LocalMesh(peers, folder, nodes=["a"], config_file=mesh.write_node_file("a"))
         mesh.pause("a")  # as a snapshot of its volume is: of one moment
         shutil.copytree(mesh.fleet.nodes["a"].data, folder / "a")
         mesh.resume("a")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qmq.cli.launch import Mesh, tail
+from qmq.cli.launch import LocalMesh, tail
 
 from .cluster_client import Client, LostError
 from .cluster_proxy import BACK, FORTH, Proxy
@@ -97,7 +97,7 @@ class Cluster:
             text = text.replace(address, f"127.0.0.1:{port}")
         self.peers_text = text
         self.peers_path = self._write("peers.toml", text)
-        self.fleet = Mesh(self.peers_path, folder / "data")
+        self.fleet = LocalMesh(self.peers_path, folder / "data")
         self.node_files = {name: NODE_FILE for name in self.fleet.nodes}
         for name, more in (node_files or {}).items():
             self.node_files[name] += more

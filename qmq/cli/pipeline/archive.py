@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 @click.command
 @click.argument("table", type=PATH)
 @source_options
-@click.option("--follow", is_flag=True, help="Go on until stopped (Ctrl-C), every --every seconds.")
-@click.option("--every", type=click.FloatRange(min=1.0), default=60.0, show_default=True, help="Seconds.")
+@click.option("--follow", is_flag=True, help="Repeat every --every seconds until Ctrl-C.")
+@click.option(
+    "--every", type=click.FloatRange(min=1.0), default=60.0, show_default=True, help="Interval of --follow in seconds."
+)
 @json_option
 def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any) -> None:
-    """Add what is new to an archive of all messages (a Delta table).
+    """Add new messages to an archive (a Delta table).
 
-    TABLE is a directory. Each run begins where the last one ended, and adds each message exactly once, however the
-    runs before it ended. Whatever the options choose, later runs must choose the same.
+    TABLE is a directory. Each run begins where the last one ended and adds each message exactly once, even if earlier
+    runs failed. Later runs must have the same options for destinations and times as the first.
     """
     options = read_source(**source)
     from ...spark.jobs import archive as jobs
 
-    def told(done: jobs.Archived) -> bool:
+    def added(done: jobs.Archived) -> bool:
         if as_json:
             print_json(done.as_json())
         elif done.rows or not follow:
@@ -36,16 +38,16 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
         return True
 
     def failed(error: "QmqError") -> None:
-        click.echo(f"{error}; tried again in {every:g} s", err=True)
+        click.echo(f"{error}; retry in {every:g} s", err=True)
 
     with job("archive") as spark:
         try:
             if follow:
-                jobs.follow(spark, options, table, every_seconds=every, told=told, failed=failed)
+                jobs.follow(spark, options, table, every_seconds=every, told=added, failed=failed)
             else:
                 with progress("archive", quiet=as_json) as tell:
                     done = jobs.archive(spark, options, table, tell=tell)
-                told(done)
+                added(done)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -53,12 +55,12 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
 
 @click.command
 @click.argument("table", type=PATH)
-@click.option("--target-mib", type=click.IntRange(min=1), default=256, show_default=True, help="Size to aim at.")
+@click.option("--target-mib", type=click.IntRange(min=1), default=256, show_default=True, help="Target size of a file.")
 @json_option
 def compact(table: str, target_mib: int, as_json: bool) -> None:
-    """Put the small files of an archive together.
+    """Combine the small files of an archive.
 
-    The old ones stay until `vacuum`, for whoever is reading them.
+    The old files stay until `vacuum`, because a reader may still use them.
     """
     require_spark()
     from ...spark.jobs.archive import compact as compact_table
@@ -73,14 +75,20 @@ def compact(table: str, target_mib: int, as_json: bool) -> None:
 
 @click.command
 @click.argument("table", type=PATH)
-@click.option("--hours", type=click.IntRange(min=0), default=168, show_default=True, help="Keep so much.")
-@click.option("--dry-run", is_flag=True, help="Only list them.")
+@click.option(
+    "--hours",
+    type=click.IntRange(min=0),
+    default=168,
+    show_default=True,
+    help="Keep files that were used within this time.",
+)
+@click.option("--dry-run", is_flag=True, help="Only list the files.")
 @json_option
 def vacuum(table: str, hours: int, dry_run: bool, as_json: bool) -> None:
-    """Remove files of an archive that nothing needs any more.
+    """Remove unused files of an archive.
 
-    Those that were put together, and those of runs that died. Fewer than 168 hours can take files from a reader or an
-    archive run that is still at work.
+    These are files that `compact` has combined, and files of runs that were killed. With fewer than 168 hours, it can
+    remove files that a reader or a running archive job still uses.
     """
     require_spark()
     from ...spark.jobs.archive import vacuum as vacuum_table

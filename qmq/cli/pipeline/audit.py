@@ -1,4 +1,4 @@
-"""`qmq pipeline audit`: what is missing, doubled, out of order or corrupt, on which node."""
+"""`qmq pipeline audit`: find what is missing, doubled, out of order or corrupt, and on which node."""
 
 import sys
 from dataclasses import asdict
@@ -20,20 +20,22 @@ FINDINGS_SHOWN = 50
 @login_options
 @choosing_options
 @click.option("--deep", is_flag=True, help="Read everything and verify every checksum, with Spark.")
-@click.option("--latency/--no-latency", default=True, show_default=True, help="How long records took between nodes.")
+@click.option(
+    "--latency/--no-latency", default=True, show_default=True, help="Report how long records took between nodes."
+)
 @json_option
 def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **source: Any) -> None:
     """Find records that are missing, doubled, out of order or corrupt.
 
-    NODE is a data directory or a live node (host:port); with several, what one has and another has not is shown as
-    well. Nodes that run may be behind others by what is on its way. Exit code 1 when something is found.
+    NODE is a data directory or a live node (host:port). With several nodes, differences between them are shown, too.
+    Running nodes may be behind others by records that are still on their way. Exit code 1 if something is found.
 
-    Of directories only indexes and the heads of batches are read, and no Spark is needed; --deep reads every byte.
+    For directories, only indexes and the heads of batches are read, and Spark is not needed; --deep reads every byte.
     Live nodes send their whole journals, and every checksum is verified.
 
-    --from, --to, --destination and --pattern choose segments of directories: those in which something of that may
-    stand are audited as a whole, the newest one always, and of fanout logs (--deep) those of that name. What nodes are
-    behind is not shown then: it takes all segments to tell. Live nodes cannot be asked for a part.
+    --from, --to, --destination and --pattern choose segments of directories. Segments that may hold matching records
+    are audited as a whole, and the newest one always; of fanout logs (--deep) those of that name. Then it is not shown
+    how far nodes are behind, because that needs all segments. Live nodes cannot be audited in part.
     """
     choice = read_source(paths=nodes, servers=None, more=(), **source)
     from ...spark.jobs import audit as jobs
@@ -95,12 +97,12 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
             click.echo(f"and {len(found.findings) - FINDINGS_SHOWN} more findings (--json lists them)")
         for one in found.gone[:FINDINGS_SHOWN]:
             click.echo(
-                f"gone: {one.node} has noted that nobody has all of {one.origin} {one.first}–{one.last} any more"
+                f"lost: {one.node} has noted that no node has all of {one.origin} {one.first}–{one.last} any more"
             )
         if len(found.gone) > FINDINGS_SHOWN:
             click.echo(f"and {len(found.gone) - FINDINGS_SHOWN} more of these (--json lists them)")
         if found.healed:
-            click.echo(f"{found.healed} stretches were damaged or behind damage once, and nothing of them is missing")
+            click.echo(f"{found.healed} ranges were damaged or after damage once, and nothing of them is missing")
         click.echo(
             f"{found.records} records in {found.segments} segments: {'clean' if found.clean else 'NOT clean'}"
             + (f", {found.bytes_verified} bytes verified" if found.bytes_verified else "")

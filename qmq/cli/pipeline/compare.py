@@ -1,4 +1,4 @@
-"""`qmq pipeline compare`: do two nodes, or a node and an archive, hold the same?"""
+"""`qmq pipeline compare`: compare the messages of two nodes, or of a node and an archive."""
 
 import sys
 from typing import Any
@@ -17,16 +17,16 @@ DIFFERENCES_SHOWN = 50
 @click.argument("right", type=PATH)
 @login_options
 @choosing_options
-@click.option("--everything", is_flag=True, help="What only one of them can have is a difference, too.")
+@click.option("--everything", is_flag=True, help="Also report messages that only one side can have.")
 @json_option
 def compare(left: str, right: str, everything: bool, as_json: bool, **source: Any) -> None:
-    """Tell whether two nodes or archives hold the same.
+    """Compare the messages of two nodes or archives.
 
-    LEFT and RIGHT are data directories, live nodes (host:port) or archives. Where their ends differ, because one began
-    later or is behind, only what both can have is compared. With an archive, messages of the destinations and times
-    that it was begun with. Exit code 1 when something is different.
+    LEFT and RIGHT are data directories, live nodes (host:port) or archives. If one began later or is behind, only
+    messages that both can have are compared. With an archive, these are messages of the destinations and times with
+    which it was begun. Exit code 1 if something is different.
     """
-    read_source(paths=(left,), servers=None, more=(), **source)  # mistakes are told before Spark starts
+    read_source(paths=(left,), servers=None, more=(), **source)  # errors are reported before Spark starts
     given = given_source(paths=(), servers=None, more=(), **source)
     with job("compare") as spark, progress("compare", quiet=as_json) as tell:
         from ...spark.jobs import compare as jobs

@@ -1,4 +1,4 @@
-"""`qmq pipeline dead-letters`: what was given up, and a list to send it again by."""
+"""`qmq pipeline dead-letters`: show dead letters, and write a list for `replay`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -16,14 +16,14 @@ GROUPS_SHOWN = 40
 @click.command("dead-letters")
 @source_options
 @archive_option
-@click.option("--redrive", type=click.Path(dir_okay=False, path_type=Path), help="Write a list to send again by.")
+@click.option("--redrive", type=click.Path(dir_okay=False, path_type=Path), help="Write a list for `replay --list`.")
 @json_option
 def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **source: Any) -> None:
-    """Show what was given up, why and how often.
+    """Show dead letters by queue and reason.
 
-    By queue and reason, with the newest bodies. --destination and --pattern choose queues that gave messages up, or
-    that keep the letters. --redrive writes one line of JSON per dead letter; take out the lines that should stay dead,
-    and send the others again with qmq pipeline replay --list.
+    Shows their number and the newest bodies. --destination and --pattern choose queues where messages failed, or dead
+    letter queues. --redrive writes one line of JSON per dead letter. Remove the lines that should not be sent again,
+    and send the others with qmq pipeline replay --list.
     """
     read_source(archive=archive, **source)
     with job("dead-letters") as spark, progress("dead letters", quiet=as_json) as tell:

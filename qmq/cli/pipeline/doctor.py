@@ -1,4 +1,4 @@
-"""`qmq pipeline doctor`, and where spark-submit finds the jobs."""
+"""`qmq pipeline doctor` and `script`: check the installation, and print the file for spark-submit."""
 
 import sys
 
@@ -11,9 +11,10 @@ from ..output import print_json
 @click.command
 @json_option
 def doctor(as_json: bool) -> None:
-    """Check that everything is here that the pipeline needs.
+    """Check whether everything for the pipeline is installed.
 
-    Packages, Java, the Python of Spark's workers, memory. Exit code 1 when something is missing, with what to do.
+    Checks packages, Java, the Python of Spark's workers, and memory. If something is missing, prints what to do, with
+    exit code 1.
     """
     from ...spark.doctor import check_all
 

@@ -1,4 +1,4 @@
-"""`qmq pipeline replay`: messages of the past, sent again."""
+"""`qmq pipeline replay`: send messages of the past again."""
 
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,20 @@ from .shared import archive_option, given_source, job, progress, read_source, so
 @click.command
 @source_options
 @archive_option
-@click.option("--send-to", metavar="HOST:PORT,…", help="Nodes to publish through; by default --servers.")
-@click.option("--into", "destination", metavar="NAME", help="Where to send; by default each message's own destination.")
-@click.option("--where", metavar="SQL", help="Only these, such as: headers['shop'] = 'x' and body like '%late%'.")
-@click.option("--list", "listed", type=click.Path(dir_okay=False, path_type=Path), help="Only those of a redrive list.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.")
-@click.option("--tasks", type=click.IntRange(1, 1000), default=2, show_default=True, help="Publishers at once.")
-@click.option("--name", metavar="TEXT", help="Of this replay: run again under its name, it appends nothing twice.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be sent.")
+@click.option("--send-to", metavar="HOST:PORT,…", help="Nodes to publish to; by default --servers.")
+@click.option("--into", "destination", metavar="NAME", help="Destination; by default that of each message.")
+@click.option(
+    "--where", metavar="SQL", help="Only matching messages, such as: headers['shop'] = 'x' and body like '%late%'."
+)
+@click.option(
+    "--list", "listed", type=click.Path(dir_okay=False, path_type=Path), help="Only the messages of a redrive list."
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Most messages per second.")
+@click.option(
+    "--tasks", type=click.IntRange(1, 1000), default=2, show_default=True, help="Number of parallel publishers."
+)
+@click.option("--name", metavar="TEXT", help="Name of this replay; with the same name, nothing is appended twice.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
 @json_option
 def replay(
     archive: str | None,
@@ -37,13 +43,13 @@ def replay(
 ) -> None:
     """Send messages of the past again.
 
-    From data directories (--path), live nodes (--servers) or an archive (--archive), by time (--from, --to),
-    destination, an SQL expression over origin, sequence, timestamp, destination, headers and body, or a list.
+    Reads data directories (--path), live nodes (--servers) or an archive (--archive). Chooses messages by time (--from,
+    --to), destination, a list, or an SQL expression over origin, sequence, timestamp, destination, headers and body.
     """
     read_source(archive=archive, **source)
     nodes = send_to or source["servers"]
     if not dry_run and not (nodes and name):
-        raise click.UsageError("say --name, and where to publish with --send-to; or --dry-run")
+        raise click.UsageError("give --name, and the nodes with --send-to; or --dry-run")
     with job("replay") as spark, progress("replay", quiet=as_json) as tell:
         from ...spark.jobs import replay as jobs
         from ...spark.jobs.dead_letters import read_list

@@ -1,4 +1,4 @@
-"""What every job's command shares: where to read, what of it, a session, a bar that shows how far it is."""
+"""Shared by the commands of all jobs: options of the source, a Spark session, a progress bar."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _LocalPath(click.types.StringParamType):
-    """A path, or a node's host:port; no address of something that is not mounted here."""
+    """A path, or the host:port of a node; addresses of object stores are refused."""
 
     name = "path"
 
@@ -34,19 +34,23 @@ class _LocalPath(click.types.StringParamType):
 
 PATH = _LocalPath()
 login_options: Callable[[F], F] = together(
-    click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name at the servers, also from QMQ_LOGIN."),
-    click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password, better from QMQ_PASSCODE."),
+    click.option(
+        "--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name at the servers; by default from QMQ_LOGIN."
+    ),
+    click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password; safer in QMQ_PASSCODE."),
     click.option("--cafile", metavar="FILE", help="Certificate authorities, for TLS with the servers."),
 )
 choosing_options: Callable[[F], F] = together(
-    click.option("--destination", "destinations", multiple=True, metavar="NAME", help="Only this one; repeatable."),
-    click.option("--pattern", metavar="REGEX", help="Only destinations that this matches as a whole."),
-    click.option("--from", "begin", metavar="TIME", help="Only what is not older: ISO 8601, or ms since 1970."),
-    click.option("--to", "end", metavar="TIME", help="Only what is older."),
+    click.option(
+        "--destination", "destinations", multiple=True, metavar="NAME", help="Only this destination; repeatable."
+    ),
+    click.option("--pattern", metavar="REGEX", help="Only destinations whose whole name matches."),
+    click.option("--from", "begin", metavar="TIME", help="Only from this time on: ISO 8601, or ms since 1970."),
+    click.option("--to", "end", metavar="TIME", help="Only before this time."),
 )
 source_options: Callable[[F], F] = together(
     click.option("--path", "paths", multiple=True, metavar="DIR", help="Data directory of a node; repeatable."),
-    click.option("--servers", metavar="HOST:PORT,…", help="Live nodes to read from, instead of --path."),
+    click.option("--servers", metavar="HOST:PORT,…", help="Live nodes to read, in place of --path."),
     login_options,
     choosing_options,
     click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any other option of format('qmq')."),
@@ -54,7 +58,7 @@ source_options: Callable[[F], F] = together(
 
 
 archive_option: Callable[[F], F] = click.option(
-    "--archive", type=PATH, metavar="TABLE", help="An archive to read, instead of --path and --servers."
+    "--archive", type=PATH, metavar="TABLE", help="An archive to read, in place of --path and --servers."
 )
 
 
@@ -72,7 +76,7 @@ def given_source(
     more: tuple[str, ...],
     **fixed: str,
 ) -> dict[str, str]:
-    """What the command line says, as options of `format("qmq")`; `fixed` are the command's own."""
+    """The command line as options of `format("qmq")`; `fixed` are those of the command itself."""
     from ...spark.options import names_to_text
 
     given = {
@@ -81,7 +85,7 @@ def given_source(
         "login": login or None,
         "passcode": passcode or None,
         "cafile": cafile or None,
-        # One empty name is a mistake, such as a variable of the shell that is not set: it must not mean everything.
+        # One empty name is an error, such as a shell variable that is not set: it must not mean all destinations.
         "subscribe": names_to_text(destinations) if any(destinations) else "" if destinations else None,
         "subscribePattern": pattern,
         "startingTimestamp": begin,
@@ -97,14 +101,14 @@ def given_source(
 
 
 def read_source(*, archive: str | None = None, **source: Any) -> "Options":
-    """The same, checked. Takes what `given_source` takes, and an archive that stands for a path."""
+    """The options of `given_source`, checked; an archive takes the place of a path."""
     require_spark()
     from ...spark.options import BadOption, read_options
 
     given = given_source(**source)
     if archive is not None:
         if source["paths"]:
-            raise click.UsageError("say --archive or --path, not both")
+            raise click.UsageError("give --archive or --path, not both")
         given = {**{key: value for key, value in given.items() if key != "servers"}, "path": archive}
     try:
         return read_options(given)
@@ -113,9 +117,9 @@ def read_source(*, archive: str | None = None, **source: Any) -> "Options":
 
 
 def require_spark() -> None:
-    """Raises Failed with what to do when the extra is not installed."""
+    """Raise Failed, with what to do, if the extra is not installed."""
     try:
-        import pyarrow  # noqa: F401  # only to see that it is there
+        import pyarrow  # noqa: F401  # only to check that it is installed
         import pyspark  # noqa: F401
     except ImportError as error:
         raise Failed(f"the pipeline needs {error.name}: pip install 'qmq[spark]', then qmq pipeline doctor") from error
@@ -123,7 +127,7 @@ def require_spark() -> None:
 
 @contextmanager
 def job(name: str) -> Iterator["SparkSession"]:
-    """A session for one job. What cannot be done ends the command with one line."""
+    """A session for one job. An error ends the command with one line."""
     require_spark()
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -142,23 +146,23 @@ def job(name: str) -> Iterator["SparkSession"]:
 
 @contextmanager
 def progress(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr; nothing when `quiet` or when nobody would see it."""
+    """A progress bar on stderr; none if `quiet`, or if stderr is no terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 
-        def tell(done: int, total: int) -> None:
+        def show(done: int, total: int) -> None:
             bar.length = total
             bar.update(done - bar.pos)
 
-        yield tell
+        yield show
 
 
 def _first_line(text: str) -> str:
-    """What a person needs of Spark's error: the last line of a worker's traceback, else the first line."""
+    """The useful line of an error of Spark: the last line of a worker's traceback, else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         if line.startswith(("qmq.", "pyspark.errors")) and ": " in line:
             return line.partition(": ")[2]
-    return lines[0] if lines else "Spark failed without a word"
+    return lines[0] if lines else "Spark failed without a message"

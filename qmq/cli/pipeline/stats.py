@@ -1,4 +1,4 @@
-"""`qmq pipeline stats`: a table, JSON, or a page with plots."""
+"""`qmq pipeline stats`: rates and sizes as a table, as JSON, or as a page with plots."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,22 +15,24 @@ ROWS_SHOWN = 40
 
 @click.command
 @source_options
-@click.option("--window", default="1 minute", show_default=True, metavar="TIME", help="As Spark writes it: 10 minutes.")
+@click.option(
+    "--window", default="1 minute", show_default=True, metavar="TIME", help="Length of a window, such as: 10 minutes."
+)
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots.")
-@click.option("--follow", "out", metavar="DIR", help="Go on: append each window to Parquet files here when it ends.")
-@click.option("--lateness", default="1 minute", show_default=True, help="With --follow: wait so long for late records.")
+@click.option("--follow", "out", metavar="DIR", help="Continue: append each window to Parquet files here when it ends.")
+@click.option("--lateness", default="1 minute", show_default=True, help="With --follow: time to wait for late records.")
 @json_option
 def stats(window: str, page: Path | None, out: str | None, lateness: str, as_json: bool, **source: Any) -> None:
-    """Show what goes through destinations, how fast, and what waits.
+    """Show rates, sizes and waiting messages of destinations.
 
-    Messages, bytes, sizes, time to settle, what is not settled and how old it is, failed deliveries and dead letters.
-    --json and --html tell all of it for each window, too.
+    Shows messages, bytes, sizes, time to settle, unsettled messages and their age, failed deliveries and dead letters.
+    --json and --html show all of it for each window, too.
 
-    With --follow, a failure counts once more when another node notes it: one that got messages back after it had lost
-    its disk, or that adopts those of a retired node. Without, failures that a retired node's messages had count again
-    with the node that adopts them.
+    With --follow, a failure counts once more if another node notes it: a node that got messages back after it had lost
+    its disk, or that adopts those of a retired node. Without --follow, failures of a retired node's messages count
+    again with the node that adopts them.
     """
-    read_source(**source, view="records")  # mistakes are told before Spark starts
+    read_source(**source, view="records")  # errors are reported before Spark starts
     given = given_source(**source)
     with job("stats") as spark:
         from ...spark.jobs import stats as jobs
@@ -40,7 +42,7 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
             query = jobs.follow(
                 spark, given, out, f"{out}/_checkpoint", window=window, lateness=lateness, every="10 seconds"
             )
-            click.echo(f"appending to {out}; Ctrl-C stops, and the same command goes on", err=True)
+            click.echo(f"appending to {out}; Ctrl-C stops; the same command continues", err=True)
             query.awaitTermination()
             return
         with progress("stats", quiet=as_json) as tell, watched(spark, tell):

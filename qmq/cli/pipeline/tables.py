@@ -1,4 +1,4 @@
-"""`qmq pipeline tables`: JSON bodies as a typed table."""
+"""`qmq pipeline tables`: write JSON bodies into a typed table."""
 
 import json
 from dataclasses import asdict
@@ -18,9 +18,9 @@ from .shared import PATH, given_source, job, progress, read_source, source_optio
 def tables(table: str, as_json: bool, **source: Any) -> None:
     """Make a typed table from the JSON bodies of messages.
 
-    TABLE is a directory. The first run infers the columns; each later one adds what is new in the log, every message
-    once, and tells where bodies differ from the columns. No body is lost: `body` has each as a VARIANT, and
-    `unparsed` the bytes of one that is no JSON.
+    TABLE is a directory. The first run infers the columns. Each later run adds new messages, every message once, and
+    reports where bodies differ from the columns. No body is lost: `body` has each as a VARIANT, and `unparsed` has the
+    bytes of a body that is no JSON.
     """
     read_source(**source)
     with job("tables") as spark, progress("tables", quiet=as_json) as tell:
@@ -35,7 +35,7 @@ def tables(table: str, as_json: bool, **source: Any) -> None:
     for path, kind in done.drift.new.items():
         click.echo(f"DRIFT new field {path} ({kind}): only in body")
     for path, (before, now) in done.drift.changed.items():
-        click.echo(f"DRIFT {path} is {now}, and was {before}: null where it does not fit")
+        click.echo(f"DRIFT {path} is {now} and was {before}: null if a value does not fit")
     for path, kind in done.drift.gone.items():
         click.echo(f"no body of this run has {path} ({kind})")
     if done.drift.unparsed:
