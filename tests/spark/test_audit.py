@@ -329,7 +329,7 @@ def test_a_stretch_that_the_mesh_has_closed_is_told_and_no_finding(tmp_path: Pat
 
     assert (seen.findings, seen.gone, seen.healed) == ([], [Gone("b", str(A), 11, 20)], 1)
     assert seen.records == 23  # with the mark that stands for what is gone
-    assert f"gone: b has noted that nobody has all of {A} 11–20 any more" in words.output and words.exit_code == 0
+    assert f"lost: b has noted that no node has all of {A} 11–20 any more" in words.output and words.exit_code == 0
 
 
 def test_damage_that_indexes_and_heads_show_is_the_same_finding_when_everything_is_read(tmp_path: Path) -> None:
