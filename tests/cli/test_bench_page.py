@@ -129,12 +129,6 @@ def test_every_row_has_a_line_with_both_builds(store: Store) -> None:
     assert lines[3].startswith("- compiled: QMQ 1")
 
 
-def test_lines_of_the_pages_that_are_no_table_fit_into_120_columns() -> None:
-    pages = [(tables.DOCS / name).read_text("utf-8") for name in ("benchmarks.md", "growth.md")]
-
-    assert [line for page in pages for line in page.splitlines() if len(line) > 120 and line[0] != "|"] == []
-
-
 def test_what_was_not_measured_has_no_line(store: Store) -> None:
     store.put("pure", SPEED["queue"][0].command, [FACTS])
 
