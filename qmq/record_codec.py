@@ -11,6 +11,7 @@
     Moved                           CURSOR   destination = the fanout, body = what became of the cursor
     Fact                            TERM     body = who serves whose queue messages; as VOTE: who has this node's vote
     Fact                            GONE     body = a stretch of records that are nowhere any more
+    Deleted                         DELETE   destination = the fanout, body = the vector up to which it is deleted
 
 Records of unknown kinds are stored and relayed byte for byte and mean nothing here.
 """
@@ -21,12 +22,14 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.dedup import dedup_key
 from qmq.broker.messages.destination import kind_of
-from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Fact, Message, Moved, OwnRecord, Settle
+from qmq.broker.messages.message import Attempts, DeadLetter, Deleted, Envelope, Fact, Message, Moved, OwnRecord, Settle
+from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
 from qmq.storage.format.batch import GAPS, batch_records, encode_batch
 from qmq.storage.format.cursor_record import pack_move, unpack_move
+from qmq.storage.format.delete_record import pack_delete, unpack_delete
 from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.format.lost_record import unpack_lost
@@ -170,6 +173,9 @@ def _packed(items: list[OwnRecord]) -> list[bytes]:
         elif isinstance(item, Moved):
             head = pack_envelope(item.move.name.destination, b"")
             packed.append(pack_record(sequence, now_us, RecordKind.CURSOR, 0, head, pack_move(item.move)))
+        elif isinstance(item, Deleted):
+            head = pack_envelope(item.destination, b"")
+            packed.append(pack_record(sequence, now_us, RecordKind.DELETE, 0, head, pack_delete(item.before)))
         elif isinstance(item, Fact):
             packed.append(pack_record(sequence, now_us, item.kind, 0, pack_envelope("", b""), item.body))
         else:
@@ -270,6 +276,10 @@ class Replay:
                 self._broker.queues.failed_before(unpack_attempts(record.body))
             elif record.kind == RecordKind.CURSOR:
                 self._broker.durable_subscriptions.accept(unpack_move(record.destination, record.body))
+            elif record.kind == RecordKind.DELETE:
+                dot = Dot(origin, record.sequence)
+                before = unpack_delete(record.body)
+                self._broker.accept_deletion(Deletion(record.destination, dot, record.timestamp_us, before))
             elif record.kind == RecordKind.SEAL:
                 self.on_seal(origin.node, unpack_seals(record.body))
             elif record.kind == RecordKind.GONE and origin.node == self._broker.origin.node:

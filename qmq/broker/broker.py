@@ -25,7 +25,7 @@ from qmq.broker.messages.dedup import Dedup, is_dead_letter, is_retry
 from qmq.broker.messages.destination import SYSTEM_DESTINATIONS, DestinationKind, check_pattern, is_pattern, kind_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
-from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Fact, Gap, Message, Retain, Settle
+from qmq.broker.messages.message import Attempts, DeadLetter, Deleted, Envelope, Fact, Gap, Message, Retain, Settle
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.paging.stored_names import StoredNames
@@ -36,6 +36,7 @@ from qmq.broker.topics.retained import RetainedValues
 from qmq.broker.topics.sequence_filter import SequenceFilter
 from qmq.broker.transactions import Transactions
 from qmq.cursors import Name
+from qmq.deletions import DELETIONS_MAX, Deletion, Deletions
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 
@@ -98,6 +99,9 @@ class Broker:
         self.logged_fanouts: set[str] = set()
         # Fanout subscriptions that ended since whoever tells them was last told.
         self.left: list[Subscription] = []
+        # Of fanouts; the store's readers go by the same. And those that the node has not reported yet.
+        self.deletions = Deletions()
+        self.deletions_new: list[Deletion] = []
         self.dedup = Dedup()
         self.queues = Queues(self.dedup, origin, rules_of, self._accept_letter, lambda: self.disk_full, defaults_of)
         self.queues.stored_names = StoredNames(limits.destinations_max)
@@ -644,6 +648,8 @@ class Broker:
             if known is not None:
                 self.queues.first_attempts.retry_came(known, out)
         if message.envelope.kind is DestinationKind.FANOUT:
+            if self.deletions.covers(message.envelope.destination, message.origin, message.sequence):
+                return
             out.publish_fanout(message.envelope.destination, message)
             if self._fanout_cost:
                 out.selector_cost += self._fanout_cost.get(message.envelope.destination, 0)
@@ -709,6 +715,35 @@ class Broker:
         out.records.append(Fact(kind, body, self.next_sequence, now_us))
         out.record_bytes += RECORD_OVERHEAD_BYTES + len(body)
         self.next_sequence += 1
+
+    def delete_fanout(self, destination: str, now_us: int, out: Outcome) -> None:
+        """Delete all messages of the fanout that this node has, and its durable subscriptions, on every node.
+
+        What this node does not have yet, and what is sent from now on, stays. Current subscribers are disconnected.
+        Raises Refused when too many deletions are remembered.
+        """
+        if self.deletions.count >= DELETIONS_MAX:
+            raise Refused("too-many-deletions", f"The node remembers its most of {DELETIONS_MAX} deletions; try later.")
+        before = {origin: last for origin, last in self.received().items() if last}
+        before[self.origin] = self.next_sequence - 1
+        deletion = Deletion(destination, Dot(self.origin, self.next_sequence), now_us, before)
+        out.records.append(Deleted(destination, before, self.next_sequence, now_us))
+        out.record_bytes += RECORD_OVERHEAD_BYTES * (2 + len(before))
+        self.next_sequence += 1
+        self.durable_subscriptions.delete_all(destination, now_us, out)
+        self.accept_deletion(deletion)
+
+    def accept_deletion(self, deletion: Deletion) -> None:
+        """A fanout was deleted, here or on another node. `deletions_new` says so to the node."""
+        if not self.deletions.add(deletion):
+            return
+        destination = deletion.destination
+        self.logged_fanouts.discard(destination)
+        why = Refused(
+            "destination-deleted", f"{destination} was deleted. Subscribe again for what is sent from now on."
+        )
+        self.durable_subscriptions.ended += [(subscription, why) for subscription in self.fanouts.get(destination, ())]
+        self.deletions_new.append(deletion)
 
     def finish(self, out: Outcome, now_us: int) -> None:
         """Turn collected settles into records, one per queue. Call once, just before the Outcome is committed."""

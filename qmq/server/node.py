@@ -32,6 +32,7 @@ from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.takeover_frames import Terms
 from qmq.server.admin.control import control_response, respond_to_peer
+from qmq.server.admin.deletion import note_deletions
 from qmq.server.admin.policies import Policies, broker_limits, wire_limits
 from qmq.server.admin.status import DESTINATIONS_SHOWN, Alarms, peers_of
 from qmq.server.admin.system import SystemTopics
@@ -255,6 +256,7 @@ class Node:
         they settled meanwhile and hold (`StartHold`)."""
         recovered = self.store.recovered
         self.broker.logged_fanouts.update(self.store.fanouts())
+        self.broker.deletions = recovered.deletions
         self.broker.durable_subscriptions.restore(recovered.cursors, recovered.given_up, recovered.gone)
         self.broker.received = self.received_vector
         self.broker.is_leaving = self._is_leaving
@@ -404,7 +406,7 @@ class Node:
         self._counted = None
 
     async def answer(self, user: str | None, headers: Mapping[str, str]) -> ControlResponse:
-        return await control_response(self, headers, partial(self.check_right, user))
+        return await control_response(self, headers, partial(self.check_right, user), user)
 
     async def _respond_to_peer(self, request: bytes) -> bytes:
         if is_about_repairs(request):
@@ -455,6 +457,9 @@ class Node:
             self.system.answer(self.broker.watchers_new)
             self.broker.watchers_new = []
         self.followers.feeds.poll_again()
+        if self.broker.deletions_new:
+            deleted, self.broker.deletions_new = self.broker.deletions_new, []
+            note_deletions(self, deleted)
 
     def _ran_short(self) -> None:
         self.checkpoints.ran_short()

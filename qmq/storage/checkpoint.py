@@ -14,16 +14,18 @@ slices with a commit each, so memory stays bounded.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from qmq.cursors import Cursor, Move, Name, surplus_deletions
+from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.storage.catalog.incarnations import Seal, Seals
 from qmq.storage.compaction import NEVER, Compaction
 from qmq.storage.fanouts.log import FanoutLogs, RangeArrival
+from qmq.storage.format.delete_record import deletion_facts, deletions_of
 from qmq.storage.format.interfaces import (
     SEQUENCE_MAX,
     Catalog,
@@ -56,7 +58,7 @@ _READ_BYTES: Final = 1024 * 1024
 _SECOND_US: Final = 1_000_000
 
 
-_UNTOLD: Final = frozenset({"vector", "position", "forgotten", "released"})
+_UNTOLD: Final = frozenset({"vector", "position", "forgotten", "released", "obsolete"})
 
 
 class CheckpointReport(NamedTuple):
@@ -79,6 +81,8 @@ class CheckpointReport(NamedTuple):
     """Dead incarnations that have left the vectors."""
     released: tuple[Seal, ...] = ()
     """Sealed incarnations of which nothing is left here, which the mesh does not know yet."""
+    obsolete: Mapping[str, Collection[Deletion]] = {}
+    """Deletions of fanouts that are remembered no more."""
 
     def __str__(self) -> str:
         """For the log: what was done, without the vector."""
@@ -136,6 +140,7 @@ class Checkpointer:
         facts = self._catalog.facts()
         self._seals = Seals.of(facts)
         self._gone = gone_of(facts)
+        self._deletions = self._logs.deletions = deletions_of(facts)
 
     @property
     def state(self) -> CheckpointState:
@@ -162,10 +167,11 @@ class Checkpointer:
             dropped += self._drop(now_us, members)
             due_us = self._drop_fanouts(now_us)
             self._forget_deletions(now_us)
+            obsolete = self._forget_deleted_fanouts(now_us, members)
             forgotten = self._forget_dead({self._node, *members})
             released = self._without_rest(self._seals.unreleased(self._node), now_us)
             vector = dict(self.state.vector)
-            return CheckpointReport(end, *carried, dropped, sealed, vector, due_us, forgotten, released)
+            return CheckpointReport(end, *carried, dropped, sealed, vector, due_us, forgotten, released, obsolete)
 
     def carry(self) -> None:
         """Bring the stores up to the journal when a node opens; drops nothing, for what peers have is not known yet.
@@ -274,6 +280,7 @@ class Checkpointer:
             fanout_position=self.state.position,
             forgotten=self._seals.forgotten,
             is_again=begin < self._again_before,
+            deleted=self._deletions,
         )
         journal = self._journal
         position = begin
@@ -332,11 +339,44 @@ class Checkpointer:
         except DiskFull:
             with self._lock:
                 self._logs.release()
-                for destination in reduction.fanouts:
+                for destination in [*reduction.fanouts, *reduction.deleted.by_name]:
                     self._logs.reopen(destination)
             raise
 
+    def _delete(self, reduction: Compaction) -> None:
+        """Delete what the slice deletes of fanout logs, each with a commit of its own.
+
+        The deletions are remembered first. So a crash leaves nothing that is not deleted again: the slice is repeated.
+        """
+        if not reduction.deletions:
+            return
+        names = reduction.deleted.by_name
+        news = {one.destination for one in reduction.deletions if self._deletions.add(one)}
+        if news:
+            self._catalog.set_facts(deletion_facts(self._deletions, news))
+        for destination in names:
+            extent = self._logs.extents.get(destination)
+            if extent is None:
+                continue
+            before = reduction.deleted.before(destination)
+            with self._lock:
+                log = self._logs.hold(destination)
+            if log.is_covered(before):
+                self._catalog.commit_checkpoint(self.state, {}, deleted=[destination])
+                with self._lock:
+                    self._logs.commit(self.state, {}, [destination])
+                    self._logs.remove(destination)
+                    self._logs.release()
+                continue
+            self.commit_extent(destination, log.without_deleted(before, reduction.vector, self.bounds(destination)))
+            self._logs.replaced(destination)
+            self._logs.damaged.pop(destination, None)
+            log.drop()
+            with self._lock:
+                self._logs.release()
+
     def _commit_logs(self, reduction: Compaction, position: int) -> int:
+        self._delete(reduction)
         extents: dict[str, FanoutExtent] = {}
         # Logs of one segment have none that is full: they need not be opened once more, of a hundred thousand none.
         of_several: list[str] = []
@@ -406,7 +446,8 @@ class Checkpointer:
         gone = self._dropped(self._seals.forgettable(members))
         if gone:
             self._gone.forget(gone)
-            self._catalog.set_facts(self._seals.forget(gone) | lost_facts(self._gone, gone))
+            deleted = deletion_facts(self._deletions, self._deletions.forget_origins(gone))
+            self._catalog.set_facts(self._seals.forget(gone) | lost_facts(self._gone, gone) | deleted)
             state = CheckpointState(self.state.position, self._seals.without(self.state.vector))
             changed = [cursor for cursor in self._cursors.values() if cursor.forget_origins(self._seals.forgotten)]
             self._catalog.commit_checkpoint(state, {}, changed)
@@ -469,6 +510,17 @@ class Checkpointer:
             cursor.deleted_us = 0
         if old:
             self._catalog.commit_checkpoint(self.state, {}, old)
+
+    def _forget_deleted_fanouts(self, now_us: int, members: Mapping[str, Vector]) -> Mapping[str, Collection[Deletion]]:
+        """A deletion is remembered while a message that it deletes may still come."""
+        if not self._deletions.by_name:
+            return {}
+        oldest_us = now_us - self._settings.journal_age_seconds_max * _SECOND_US
+        obsolete = self._deletions.obsolete(members.values(), oldest_us, self._seals.forgotten)
+        if obsolete:
+            self._deletions.forget(obsolete)
+            self._catalog.set_facts(deletion_facts(self._deletions, obsolete))
+        return obsolete
 
     def bounds(self, destination: str) -> Retention:
         """What retention keeps of `destination`, as the last checkpoint was told."""

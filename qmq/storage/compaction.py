@@ -13,10 +13,12 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from qmq.cursors import Move
+from qmq.deletions import Deletion, Deletions
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
 from qmq.storage.format.batch import GAPS, BatchHead, Unpacked, record_slices, unpack_records
 from qmq.storage.format.cursor_record import unpack_move
+from qmq.storage.format.delete_record import unpack_delete
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.format.interfaces import QueueRow, StoreSettings
 from qmq.storage.format.lost_record import LostRange, unpack_lost
@@ -43,7 +45,7 @@ class Compaction:
 
     `queue_position` and `fanout_position` say from where on each kind of store still needs the journal: batches before
     one of them move the vector, but leave that store alone. `is_again`: rows of messages that the stretch publishes may
-    be in the queue store already, so that it has to forget them, too.
+    be in the queue store already, so that it has to forget them, too. `deleted`: deletions of fanouts from before.
     """
 
     __slots__ = (
@@ -60,6 +62,9 @@ class Compaction:
         "given_up",
         "gone",
         "seals",
+        "deletions",
+        "deleted",
+        "_deleted_before",
         "_forgotten",
         "_known_tombstones",
         "_failed",
@@ -81,6 +86,7 @@ class Compaction:
         fanout_position: int,
         forgotten: Collection[Origin] = (),
         is_again: bool = False,
+        deleted: Deletions | None = None,
     ) -> None:
         self.vector = vector
         self.live: dict[Origin, dict[int, Unpacked]] = {}
@@ -106,6 +112,11 @@ class Compaction:
         """What nodes said of dead incarnations."""
         self.gone: list[LostRange] = []
         """What this node said is nowhere any more."""
+        self.deletions: list[Deletion] = []
+        """Of fanouts, in log order."""
+        self.deleted = Deletions()
+        """The same, by fanout."""
+        self._deleted_before = Deletions() if deleted is None else deleted
         self._forgotten = forgotten
         self._known_tombstones = tombstones
         self._settings = settings
@@ -131,6 +142,7 @@ class Compaction:
         name = ""
         is_queue = is_fanout = False
         known = kind = -1
+        deleted: Vector = {}
         for place, record in enumerate(records):
             sequence, timestamp_us, what, destination, headers, body = record
             if what != known:
@@ -141,10 +153,13 @@ class Compaction:
                     name = destination
                     is_queue = queues and name.startswith(self._settings.queue_prefix)
                     is_fanout = fanouts and name.startswith(self._settings.fanout_prefix)
+                    deleted = self._deleted_of(name) if is_fanout else deleted
                 if is_queue:
                     if not (self._known_tombstones or self.tombstones_add) or not self._waited(Dot(origin, sequence)):
                         live[sequence] = record
                 elif is_fanout:
+                    if deleted and sequence <= deleted.get(origin, 0):
+                        continue
                     slices = slices or record_slices(data)
                     self.fanouts.setdefault(name, []).append(FanoutEntry(origin, sequence, timestamp_us, slices[place]))
             elif kind == RecordKind.SETTLE and queues:
@@ -168,6 +183,9 @@ class Compaction:
                 self.terms.take(unpack_term(kind, body))
             elif kind == RecordKind.GONE and fanouts and origin.node == self._node:
                 self.gone.append(unpack_lost(body))
+            elif kind == RecordKind.DELETE and fanouts:
+                self._delete(Deletion(destination, Dot(origin, sequence), timestamp_us, unpack_delete(body)))
+                name = ""
             elif kind == RecordKind.GAP and head.attributes & GAPS and origin.node == self._node:
                 self._give_up(*unpack_gap(body), queues)
         self.vector[origin] = head.last
@@ -234,6 +252,27 @@ class Compaction:
                     self.deletes.setdefault(queue, []).append(dot)
             elif live is None or live.pop(sequence, None) is None or self._is_again:
                 self.deletes.setdefault(queue, []).append(Dot(origin, sequence))
+
+    def _deleted_of(self, destination: str) -> Vector:
+        """What is deleted of a fanout at this point of the log."""
+        before = self._deleted_before.before(destination)
+        now = self.deleted.before(destination)
+        if not (before and now):
+            return before or now
+        both = dict(before)
+        merge(both, now)
+        return both
+
+    def _delete(self, deletion: Deletion) -> None:
+        """Also what came before it in this stretch is left out; of what the log holds already, the log takes care."""
+        self.deletions.append(deletion)
+        self.deleted.add(deletion)
+        name, before = deletion.destination, deletion.before
+        entries = self.fanouts.pop(name, None)
+        if entries is not None:
+            kept = [entry for entry in entries if entry.sequence > before.get(entry.origin, 0)]
+            if kept:
+                self.fanouts[name] = kept
 
     def _fail(self, queue: str, counts: dict[Dot, int]) -> None:
         self.changes += len(counts)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from qmq.cursors import Cursor, Name
-from qmq.dots import Dot, Origin, Vector
+from qmq.deletions import Deletions
+from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import CorruptLog, DiskFull, StorageError
 from qmq.lost_ranges import LostRanges
 from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
@@ -30,6 +31,7 @@ from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.log import FanoutLogs
 from qmq.storage.fanouts.reader import FanoutBegin, FanoutInfo, FanoutPage, FanoutPosition, FanoutReader
 from qmq.storage.format.batch import BATCH_VERSION, encode_batch
+from qmq.storage.format.delete_record import deletions_of
 from qmq.storage.format.interfaces import (
     SEQUENCE_MAX,
     Catalog,
@@ -93,6 +95,8 @@ class Recovered:
     """Per origin, up to where this node gave up on records that no peer kept."""
     gone: LostRanges
     """What is nowhere any more, besides."""
+    deletions: Deletions
+    """Of fanouts. The owner adds to it what is decided from now on, and readers of fanouts go by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +144,9 @@ class Store:
         self._checkpointer = checkpointer
         self._logs = logs
         self._lock = lock
-        self._reader = FanoutReader(journal, logs, settings.fanout_prefix)
-        self._rest = SnapshotReader(queues, logs, lock)
+        self._deletions = recovered.deletions
+        self._reader = FanoutReader(journal, logs, settings.fanout_prefix, recovered.deletions)
+        self._rest = SnapshotReader(queues, logs, lock, recovered.deletions)
         self._repairer = FanoutRepairer(disk, journal, logs, lock, checkpointer)
         self._resting = threading.Lock()
         self._row_repairer = RowRepairer(queues, journal, checkpointer, settings)
@@ -208,7 +213,8 @@ class Store:
             checkpointer.carry()
         except DiskFull:
             left = checkpointer.what_is_left()
-        cursors, given_up, gone, terms = replay_cursors(journal, catalog, logs.state.position)
+        logs.remove_left_over(deletions_of(catalog.facts()).by_name)
+        cursors, given_up, gone, terms, deletions = replay_cursors(journal, catalog, logs.state.position)
         recovered = _recovered(
             identity,
             fresh,
@@ -221,6 +227,7 @@ class Store:
             terms,
             given_up,
             gone,
+            deletions,
         )
         return cls(
             disk=disk,
@@ -438,9 +445,14 @@ class Store:
         """Fanouts whose log was found damaged and is not mended. Waits for no lock."""
         return list(self._logs.damaged)
 
-    def begin_repair(self, destination: str, given_up: Vector) -> FoundRange:
-        """What the damaged log of `destination` lacks that the journal has not; to be closed. Reads all of the log."""
-        return self._repairer.begin(destination, given_up)
+    def begin_repair(self, destination: str, given_up: Vector) -> FoundRange | None:
+        """What the damaged log of `destination` lacks that the journal has not; to be closed. Reads all of the log.
+
+        None: the fanout was deleted.
+        """
+        known = dict(given_up)
+        merge(known, self._deletions.before(destination))
+        return self._repairer.begin(destination, known)
 
     def finish_repair(self, destination: str, found: FoundRange) -> bool:
         """Write the log anew with what was found. False: it must be begun again, or there is no room."""
@@ -573,6 +585,7 @@ def _recovered(
     terms: list[TermNote],
     given_up: Vector,
     gone: LostRanges,
+    deletions: Deletions,
 ) -> Recovered:
     """`left` is what could not be carried into the stores."""
     messages: list[tuple[Dot, Record]] = []
@@ -604,6 +617,7 @@ def _recovered(
         terms=terms,
         given_up=given_up,
         gone=gone,
+        deletions=deletions,
     )
 
 

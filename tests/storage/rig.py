@@ -9,9 +9,11 @@ from contextlib import contextmanager, suppress
 
 import msgpack
 
-from qmq.dots import Dot, Origin, Vector
+from qmq.deletions import Deletion
+from qmq.dots import Dot, Origin, Vector, merge
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import batch_records, encode_batch, read_head
+from qmq.storage.format.delete_record import pack_delete, unpack_delete
 from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
 from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record, unpack_dots
@@ -48,6 +50,9 @@ class Writer:
         """`dot` of `queue` is done with, and `letter` accepted in `target`."""
         return self._add(RecordKind.DEAD, target, b"why:x\n", pack_dead(queue, dot, letter), 0)
 
+    def delete(self, fanout: str, before: Vector) -> Dot:
+        return self._add(RecordKind.DELETE, fanout, b"", pack_delete(before), 0)
+
     def record(self, kind: int, body: bytes) -> Dot:
         return self._add(kind, "", b"", body, 0)
 
@@ -80,11 +85,15 @@ class Expected:
         self.tombstones: set[Dot] = set()
         self.fanout: dict[str, list[tuple[Dot, bytes]]] = {}
         self.attempts: dict[Dot, int] = {}
+        self.deleted: dict[str, Vector] = {}
         for data in batches:
             head = read_head(data)
             assert head is not None
             for record in batch_records(data):
                 self._take(Dot(head.origin, record.sequence), record.kind, record.destination, record.body)
+        for fanout, before in self.deleted.items():
+            kept = [one for one in self.fanout.get(fanout, []) if one[0].sequence > before.get(one[0].origin, 0)]
+            self.fanout[fanout] = kept
 
     def _take(self, dot: Dot, kind: int, destination: str, body: bytes) -> None:
         self.vector[dot.origin] = dot.sequence
@@ -99,6 +108,8 @@ class Expected:
             for failed, count in unpack_attempts(body).items():
                 if failed in self.live:
                     self.attempts[failed] = max(count, self.attempts.get(failed, 0))
+        if kind == RecordKind.DELETE:
+            merge(self.deleted.setdefault(destination, {}), unpack_delete(body))
         if kind != RecordKind.PUBLISH:
             return
         if destination.startswith("/queue/"):
@@ -189,3 +200,16 @@ def all_attempts(store: Store) -> dict[Dot, int]:
 def all_rows(store: Store) -> dict[Dot, bytes]:
     """The queue store's messages of nodes a, b and c."""
     return {row.dot: row.body for node in ("a", "b", "c") for row in stored_rows(store.queues, node)}
+
+
+def append(store: Store, *batches: bytes) -> None:
+    """Append, and let readers go by the deletions among it, as the node does."""
+    store.journal.append(batches)
+    for data in batches:
+        head = read_head(data)
+        assert head is not None
+        for record in batch_records(data):
+            if record.kind == RecordKind.DELETE:
+                dot = Dot(head.origin, record.sequence)
+                before = unpack_delete(record.body)
+                store.recovered.deletions.add(Deletion(record.destination, dot, record.timestamp_us, before))

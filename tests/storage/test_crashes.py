@@ -7,10 +7,11 @@ import pytest
 from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import LogBroken
 from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.batch import read_head
 from qmq.storage.store import Store
 
-from .rig import NOW, Expected, Writer, all_attempts, all_rows, fanout_all, open_small, own_messages
+from .rig import NOW, Expected, Writer, all_attempts, all_rows, append, fanout_all, open_small, own_messages
 
 
 class History:
@@ -54,10 +55,11 @@ class History:
         assert recovered.tombstones == expected.tombstones
         for destination in ("/fanout/f", "/fanout/g"):
             assert fanout_all(store, destination) == expected.fanout.get(destination, [])
+            assert store.fanout_info(destination).records == len(expected.fanout.get(destination, []))
 
     def append(self, batches: list[bytes]) -> None:
         self.log.extend(batches)
-        self.store.journal.append(batches)
+        append(self.store, *batches)
         for data in batches:
             head = read_head(data)
             assert head is not None
@@ -73,12 +75,17 @@ class History:
 
     def some_batch(self, writer: Writer) -> bytes:
         for _ in range(self.random.randint(1, 4)):
-            what = self.random.randint(0, 7)
+            what = self.random.randint(0, 8)
             body = b"x" * self.random.randint(0, 60)
             if what < 2:
                 writer.publish("/queue/q", body)
             elif what < 4:
                 writer.publish(self.random.choice(["/fanout/f", "/fanout/g"]), body)
+            elif what == 8:
+                # Also messages that have not come yet.
+                before = {w.origin: self.random.randint(0, w.have + 3) for w in self.writers}
+                before[writer.origin] = min(before[writer.origin], writer.have)
+                writer.delete(self.random.choice(["/fanout/f", "/fanout/g"]), before)
             else:
                 origin = self.random.choice([w.origin for w in self.writers])
                 dot = Dot(origin, self.random.randint(1, 20))
@@ -125,3 +132,5 @@ def test_whatever_was_acknowledged_survives_any_crash_and_nothing_else_is_made_u
     assert all_rows(history.store) == expected.live
     assert all_attempts(history.store) == expected.attempts
     assert history.store.queues.tombstones() == expected.tombstones
+    names = sorted(directory_name(destination) for destination, kept in expected.fanout.items() if kept)
+    assert history.disk.names(FANOUT_DIRECTORY) == names

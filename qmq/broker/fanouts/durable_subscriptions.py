@@ -246,6 +246,15 @@ class DurableSubscriptions:
         out.moves.append(move)
         self._forget_deletions()
 
+    def delete_all(self, destination: str, now_us: int, out: Outcome) -> None:
+        """`delete` all of a fanout that is deleted, also those that are in use: the caller ends their subscriptions."""
+        for name, cursor in list(self.by_name.items()):
+            if name.destination == destination and cursor.created_us:
+                move = Move(name, 0, max(now_us, cursor.created_us))
+                cursor.apply(move)
+                out.moves.append(move)
+        self._forget_deletions()
+
     def accept(self, move: Move) -> None:
         """A record of another node, or of an earlier life of this one."""
         cursor = self.by_name.get(move.name)

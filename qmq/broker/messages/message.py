@@ -17,7 +17,7 @@ from qmq.broker.messages.dedup import dedup_key
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.send_options import SendOptions, terms_of
 from qmq.cursors import Move
-from qmq.dots import Dot, Origin
+from qmq.dots import Dot, Origin, Vector
 
 KEPT_KINDS = (DestinationKind.QUEUE, DestinationKind.FANOUT)
 """Whose messages are known by their dedup ids."""
@@ -224,5 +224,17 @@ class Moved:
         self.timestamp_us = timestamp_us
 
 
-OwnRecord = Message | Settle | DeadLetter | Attempts | Gap | Moved | Fact
+class Deleted:
+    """A record of this node: the fanout `destination` is deleted, up to the vector `before`."""
+
+    __slots__ = ("before", "destination", "sequence", "timestamp_us")
+
+    def __init__(self, destination: str, before: Vector, sequence: int, timestamp_us: int) -> None:
+        self.destination = destination
+        self.before = before
+        self.sequence = sequence
+        self.timestamp_us = timestamp_us
+
+
+OwnRecord = Message | Settle | DeadLetter | Attempts | Gap | Moved | Fact | Deleted
 """What this node's journal says by itself."""

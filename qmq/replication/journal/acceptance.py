@@ -32,6 +32,7 @@ from qmq.replication.protocol.values import (
 from qmq.storage.catalog.incarnations import unpack_seals
 from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
 from qmq.storage.format.cursor_record import unpack_move
+from qmq.storage.format.delete_record import unpack_delete
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.format.lost_record import unpack_lost
 from qmq.storage.format.record import SCANT_BYTES, Record, RecordKind, unpack
@@ -39,7 +40,7 @@ from qmq.storage.format.term_record import unpack_term
 from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
 
 CHECKED: Final = frozenset(
-    {RecordKind.PUBLISH, RecordKind.SETTLE, RecordKind.DEAD, RecordKind.ATTEMPTS, RecordKind.CURSOR}
+    {RecordKind.PUBLISH, RecordKind.SETTLE, RecordKind.DEAD, RecordKind.ATTEMPTS, RecordKind.CURSOR, RecordKind.DELETE}
 )
 """Kinds of which this node obeys every record."""
 
@@ -102,7 +103,7 @@ class Acceptance:
         except (CorruptLog, ValueError) as error:
             raise MeshError("bad-batch", f"what is left of {origin}: {error}") from error
         for record in records:
-            if record.kind != RecordKind.PUBLISH and record is not records[-1]:
+            if record.kind not in (RecordKind.PUBLISH, RecordKind.DELETE) and record is not records[-1]:
                 raise MeshError("bad-batch", f"what is left of {origin} has a record of kind {record.kind}")
             _check_record(record, head)
         have[origin] = head.last
@@ -216,6 +217,9 @@ def _check_body(record: Record) -> None:
             origin_of(*dot.origin)
     elif record.kind == RecordKind.CURSOR:
         check_move(unpack_move(record.destination, record.body))
+    elif record.kind == RecordKind.DELETE:
+        name_of(record.destination, Destination.FANOUT)
+        check_vector(unpack_delete(record.body))
 
 
 def _check_fact(kind: int, body: bytes) -> None:

@@ -17,6 +17,7 @@ from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.counts import Page, Row, destination_rows, queue_depth, row_key, subscriber_rows, subscribers_of
+from qmq.server.admin.deletion import DELETE, delete_answer
 from qmq.server.admin.status import STATUS_BYTES_MAX, position_answer, status_answer
 from qmq.server.membership.decommission import RETIRE
 from qmq.server.peers.answers import ControlResponse
@@ -49,6 +50,7 @@ UNDERSTOOD = ", ".join(
     [
         STATUS,
         f"{RETIRE}NODE",
+        f"{DELETE}fanout/NAME",
         *(f"{request}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME" for request, kinds in QUESTIONS.items()),
     ]
 )
@@ -80,9 +82,9 @@ KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/f
 
 
 async def control_response(
-    node: "Node", headers: Mapping[str, str], check_right: Callable[[str], None]
+    node: "Node", headers: Mapping[str, str], check_right: Callable[[str], None], user: str | None = None
 ) -> ControlResponse:
-    """What the node says to a SEND with these headers.
+    """What the node says to a SEND of `user` with these headers.
 
     `check_right` raises Refused when the client may not ask this. Such a client gets of the status what it needs to
     follow a fanout: every message-id tells as much. Raises Refused, too, for a question that nobody understands.
@@ -100,6 +102,8 @@ async def control_response(
             status = position_answer(node)
         return ControlResponse({"status": status}, status.encode())
     check_right(destination)
+    if destination.startswith(DELETE):
+        return await delete_answer(node, headers, user)
     if destination.startswith(RETIRE):
         name = destination.removeprefix(RETIRE)
         if is_said(headers, "majority-lost"):

@@ -173,6 +173,7 @@ class Checkpoints:
             log.info("= checkpoint at %d: %s", end, report)
             await context.queue_pager.checkpoint_done(report.vector)
             context.incarnation_gc.checkpoint_done(report)
+            context.broker.deletions.forget(report.obsolete)
             context.check_damage()
         self._untidy.set()
         await self.check_space()

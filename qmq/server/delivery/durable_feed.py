@@ -140,7 +140,7 @@ class DurableFeeds:
         """Somebody has credit again, refused something, or was deleted: call after every decision."""
         durable_subscriptions = self._context.broker.durable_subscriptions
         while durable_subscriptions.ended:
-            subscription, why = durable_subscriptions.ended.pop()
+            subscription, why = durable_subscriptions.ended.pop(0)
             session = self._context.sessions.get(subscription.session)
             if session is not None:
                 session.evict(why, subscription.id)

@@ -149,6 +149,10 @@ class FanoutSubscribers:
         followers = self._live.get(destination)
         if not followers:
             return
+        deletions = self._context.broker.deletions
+        if deletions.before(destination):
+            # Of other origins, decided before the deletion and committed after it.
+            messages = [one for one in messages if not deletions.covers(destination, one.origin, one.sequence)]
         encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
         chosen: dict[Selector | None, list[Message]] = {None: messages}
         for subscription in list(followers):

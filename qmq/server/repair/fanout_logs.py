@@ -81,6 +81,8 @@ class FanoutRepair:
         context = self._context
         given_up = dict(context.broker.durable_subscriptions.given_up)
         found = await context.environment.run_blocking(partial(context.store.begin_repair, destination, given_up))
+        if found is None:
+            return
         try:
             if not found.is_complete:
                 await self._ask(destination, found)

@@ -87,6 +87,7 @@ class IncarnationGc:
                 received.pop(origin, None)
             self.seals.forget(report.forgotten)
             context.broker.durable_subscriptions.forget_origins(self.seals.forgotten)
+            context.broker.deletions.forget_origins(self.seals.forgotten)
             log.info("= %d dead incarnations are forgotten", len(report.forgotten))
         self._say(list(report.released))
         self.look()

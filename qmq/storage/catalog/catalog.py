@@ -7,7 +7,7 @@ durable on return (`sqlite`). The commit of `commit_checkpoint` is the commit po
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -143,10 +143,13 @@ class SqliteCatalog:
         cursors: Sequence[Cursor] = (),
         given_up: Vector | None = None,
         terms: Sequence[TermNote] = (),
+        deleted: Collection[str] = (),
     ) -> None:
         with self._lock, medium(), self._database.atomic():
             self._put_position("checkpoint", state)
             self._put("fanouts", [_extent_row(destination, extent) for destination, extent in fanouts.items()])
+            for destination in deleted:
+                self._database.table("fanouts").delete_where("destination = ?", [destination])
             durable_subscriptions = self._database.table("durable_subscriptions")
             kept = [cursor for cursor in cursors if cursor.created_us or cursor.deleted_us]
             self._put("durable_subscriptions", [_cursor_row(cursor) for cursor in kept])

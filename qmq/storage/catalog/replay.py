@@ -8,10 +8,12 @@ into stores. Only the records that are looked for are decoded.
 from typing import Final
 
 from qmq.cursors import Cursor, Name
-from qmq.dots import Vector, merge
+from qmq.deletions import Deletion, Deletions
+from qmq.dots import Dot, Vector, merge
 from qmq.lost_ranges import LostRanges
 from qmq.storage.format.batch import GAPS, record_slices
 from qmq.storage.format.cursor_record import unpack_move
+from qmq.storage.format.delete_record import deletions_of, unpack_delete
 from qmq.storage.format.interfaces import Catalog
 from qmq.storage.format.lost_record import gone_of, unpack_lost
 from qmq.storage.format.record import KIND_OFFSET, RecordKind, unpack_gap, unpack_record
@@ -23,15 +25,16 @@ _READ_BYTES: Final = 1024 * 1024
 
 def replay_cursors(
     journal: Journal, catalog: Catalog, position: int
-) -> tuple[dict[Name, Cursor], Vector, LostRanges, list[TermNote]]:
-    """The cursors by name, what this node has given up, what is gone, and the terms and votes that count, at the end of
-    the journal.
+) -> tuple[dict[Name, Cursor], Vector, LostRanges, list[TermNote], Deletions]:
+    """The cursors by name, what this node has given up, what is gone, the terms and votes that count, and the deletions
+    of fanouts, at the end of the journal.
 
     `position`: the checkpoint's.
     """
     cursors = catalog.cursors()
     given_up = catalog.given_up()
     gone = gone_of(catalog.facts())
+    deletions = deletions_of(catalog.facts())
     terms = StoredTerms.of(catalog.terms())
     while batches := journal.read(position, _READ_BYTES):
         for start, head, data in batches:
@@ -49,6 +52,10 @@ def replay_cursors(
                 elif kind == RecordKind.GONE and head.origin.node == journal.node:
                     span = unpack_lost(unpack_record(packed).body)
                     gone.add(span.origin, span.last)
+                elif kind == RecordKind.DELETE:
+                    record = unpack_record(packed)
+                    dot = Dot(head.origin, record.sequence)
+                    deletions.add(Deletion(record.destination, dot, record.timestamp_us, unpack_delete(record.body)))
                 elif is_term(kind, head.origin.node, journal.node):
                     terms.take(unpack_term(kind, unpack_record(packed).body))
-    return cursors, given_up, gone, list(terms.values())
+    return cursors, given_up, gone, list(terms.values()), deletions

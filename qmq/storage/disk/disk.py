@@ -164,6 +164,10 @@ class RealDisk:
     def remove(self, path: str) -> None:
         os.unlink(self.root / path)
 
+    def remove_directory(self, path: str) -> None:
+        with suppress(OSError):
+            (self.root / path).rmdir()
+
     def sync_directory(self, path: str) -> None:
         self._sync(self.root / path)
 

@@ -12,13 +12,22 @@ Surprising: logs are opened when they are first used and only so many stay open,
 import hashlib
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, NoReturn
 
-from qmq.dots import Dot, Origin, Vector, merge
+from qmq.deletions import Deletions
+from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.compaction import FanoutEntry
-from qmq.storage.format.batch import BATCH_BYTES_TARGET, SPARSE, encode_batch, read_head
+from qmq.storage.format.batch import (
+    BATCH_BYTES_TARGET,
+    SPARSE,
+    batch_records,
+    encode_batch,
+    read_head,
+    record_slices,
+)
 from qmq.storage.format.interfaces import CheckpointState, Disk, FanoutExtent, Retention, Shift, StoreSettings
 from qmq.storage.format.segment import FANOUT
 from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, open_chain
@@ -73,9 +82,38 @@ class FanoutLog:
         _cut_to(self.chain, extent)
         self.missing = _holes_between(self.chain, extent)
         """Stretches of what counts for which there is no file: it went missing, or its head or its end did."""
-        if self.chain.end < extent.end:
+        if self.chain.end < extent.end and (self.chain.segments or extent.start < extent.end):
             # What follows goes on after what is lost: positions are never used twice.
             self.chain.add_segment(extent.end, extent.last_us, {})
+
+    def is_covered(self, before: Vector) -> bool:
+        """Whether all that counts is deleted by `before`. False where some of it cannot be read."""
+        bad: list[Damage] = list(self.missing)
+        segments = [one for one in self.chain.segments if one.first < self.extent.end]
+        return all(covers(before, self.chain.contents(segment, bad)[0]) for segment in segments) and not bad
+
+    def without_deleted(self, before: Vector, have: Vector, retention: Retention) -> FanoutExtent:
+        """Write again what `before` does not delete; see `rewrite`. It is a log of its own, from the first record.
+
+        `have`: what the log should hold. Where some of it cannot be read, all of it counts as dropped.
+        """
+        bad: list[Damage] = list(self.missing)
+        extent = self.rewrite(self._surviving(before, bad), retention)
+        dropped = tuple(Dot(origin, last) for origin, last in have.items()) if bad else ()
+        extent = extent._replace(dropped_records=0, dropped=dropped)
+        return extent if extent.records else extent._replace(first_us=0)
+
+    def _surviving(self, before: Vector, bad: list[Damage]) -> Iterator[bytes]:
+        extent = self.extent
+        for segment in list(self.chain.segments):
+            for place, head, data in self.chain.batches_of(segment, bad):
+                if not extent.start <= place < extent.end:
+                    continue
+                last = before.get(head.origin, 0)
+                if head.first > last:
+                    yield data
+                elif head.last > last:
+                    yield _after(head.origin, last, data)
 
     def append(self, entries: list[FanoutEntry], retention: Retention, arrival: RangeArrival) -> FanoutExtent:
         """Write `entries`, which came at `arrival`, in order, durable on return.
@@ -233,6 +271,15 @@ class FanoutLog:
         self.chain.close()
 
 
+def _after(origin: Origin, last: int, data: bytes) -> bytes:
+    """The records of a batch that come after sequence `last`, as a batch. There is one at least."""
+    kept = [pair for pair in zip(batch_records(data), record_slices(data), strict=True) if pair[0].sequence > last]
+    first, final = kept[0][0], kept[-1][0]
+    packed = [one for _, one in kept]
+    times = (first.timestamp_us, final.timestamp_us)
+    return encode_batch(origin, packed, first.sequence, final.sequence, *times, SPARSE)
+
+
 def _begun_us(segments: Sequence[Segment], last_us: int) -> list[int]:
     """When each segment was begun: as its head says, but not later than the ones behind it, or what ends them all."""
     found: list[int] = []
@@ -284,6 +331,10 @@ class FanoutLogs:
         """Logs that were found damaged since the start and are not mended, and what is wrong with them."""
         self.rewritten: dict[str, int] = {}
         """Destination → where a log begins that was written anew since the start."""
+        self.deletions = Deletions()
+        """Deletions of fanouts that checkpoints have taken into account. The checkpointer adds to it."""
+        self._floor = 0
+        """Where a new log begins: beyond all that were removed since the start. No position has two meanings."""
         self._opened_position = state.position
         self._boundaries: dict[str, list[tuple[int, int]]] = {}
         self._swap = threading.Lock()
@@ -303,7 +354,7 @@ class FanoutLogs:
         if log is None:
             # What waits for its commit must not be cut off by a reader who opens the log in between.
             extent = self._written.get(destination) or self.extents.get(destination)
-            extent = extent or FanoutExtent(directory_name(destination), 0, 0, 0, 0, 0)
+            extent = extent or FanoutExtent(directory_name(destination), self._floor, self._floor, 0, 0, 0)
             self._close_idle()
             try:
                 log = FanoutLog(self._disk, self._node, self._settings, extent)
@@ -325,9 +376,14 @@ class FanoutLogs:
         self._held = ""
         self._close_idle()
 
-    def commit(self, state: CheckpointState, extents: dict[str, FanoutExtent]) -> None:
-        """The catalog has taken these; readers see both from now on, in one step."""
+    def commit(self, state: CheckpointState, extents: dict[str, FanoutExtent], deleted: Collection[str] = ()) -> None:
+        """The catalog has taken these; readers see both from now on, in one step. `deleted` have no log any more."""
         with self._swap:
+            for destination in deleted:
+                extent = self.extents.pop(destination, None)
+                self._boundaries.pop(destination, None)
+                self.rewritten.pop(destination, None)
+                self._floor = max(self._floor, extent.end if extent else 0)
             for destination, extent in extents.items():
                 boundaries = self._boundaries.setdefault(destination, [])
                 if not boundaries:
@@ -341,6 +397,29 @@ class FanoutLogs:
                 if log is not None:
                     log.extent = extent
             self.state = state
+
+    def remove(self, destination: str) -> None:
+        """Remove the files of a fanout that has no log any more. Raises OSError."""
+        log = self._open.pop(destination, None)
+        if log is not None:
+            self._floor = max(self._floor, log.chain.end)
+            log.close()
+        self._written.pop(destination, None)
+        self.damaged.pop(destination, None)
+        directory = f"{FANOUT_DIRECTORY}/{directory_name(destination)}"
+        for name in self._disk.names(directory):
+            with suppress(FileNotFoundError):
+                self._disk.remove(f"{directory}/{name}")
+        self._disk.remove_directory(directory)
+
+    def remove_left_over(self, destinations: Iterable[str]) -> None:
+        """Remove what a crash left of the files of these deleted fanouts. For an opening. Raises LogBroken."""
+        try:
+            for destination in destinations:
+                if destination not in self.extents:
+                    self.remove(destination)
+        except OSError as error:
+            raise LogBroken(f"cannot remove the log of a deleted fanout: {error}") from error
 
     def replaced(self, destination: str) -> None:
         """The committed extent is a log that was written anew: no position of the former one means anything in it."""

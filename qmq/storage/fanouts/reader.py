@@ -12,10 +12,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from qmq.deletions import Deletions
 from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.fanouts.log import FanoutLogs
-from qmq.storage.format.batch import batch_records, published_destinations
+from qmq.storage.format.batch import BatchHead, batch_records, published_destinations
 from qmq.storage.format.interfaces import FanoutExtent
 from qmq.storage.format.record import Record, RecordKind
 from qmq.storage.log.chain import Damage
@@ -63,6 +64,7 @@ class _Entry(NamedTuple):
     position: int
     size: int
     origin: Origin
+    first: int
     last: int
     records: int
     first_us: int
@@ -72,7 +74,8 @@ class _Entry(NamedTuple):
 class FanoutReader:
     """See the module's opening. Methods are for one caller at a time, but `start` and `at` for any."""
 
-    def __init__(self, journal: Journal, logs: FanoutLogs, prefix: str) -> None:
+    def __init__(self, journal: Journal, logs: FanoutLogs, prefix: str, deletions: Deletions | None = None) -> None:
+        self._deletions = Deletions() if deletions is None else deletions
         self._journal = journal
         self._logs = logs
         self._prefix = prefix
@@ -151,6 +154,10 @@ class FanoutReader:
         start = self._kept_from(destination)
         while True:
             page = self._page(destination, position, bytes_max)
+            # After reading: what was deleted meanwhile is left out, too.
+            deleted = self._deletions.before(destination)
+            if deleted:
+                page = page._replace(rows=[row for row in page.rows if row[1].sequence > deleted.get(row[0], 0)])
             start, before = self._kept_from(destination), start
             if start == before or position.log_position >= start:
                 return page
@@ -253,8 +260,42 @@ class FanoutReader:
                     place = segment.base + found.offset
                     if place < extent.end:
                         size = 0
-                        entries.append(_Entry(place, size, found.origin, found.last, *found[4:]))
-        return entries + self._index.get(destination, []), extent
+                        entries.append(_Entry(place, size, found.origin, found.first, found.last, *found[4:]))
+            entries = self._undeleted(destination, entries, self._pending(destination))
+        return entries + self._in_journal(destination), extent
+
+    def _in_journal(self, destination: str) -> list[_Entry]:
+        """The batches of the journal since the last checkpoint that have something of the fanout."""
+        entries = self._index.get(destination, [])
+        return self._undeleted(destination, entries, self._deletions.before(destination))
+
+    def _pending(self, destination: str) -> Vector:
+        """What is deleted of a fanout, unless the last checkpoint has deleted it from the log."""
+        before = self._deletions.before(destination)
+        return {} if covers(self._logs.deletions.before(destination), before) else before
+
+    def _undeleted(self, destination: str, entries: list[_Entry], deleted: Vector) -> list[_Entry]:
+        """`entries` without what is deleted; `records` counts what is left of a batch."""
+        if not deleted:
+            return entries
+        kept: list[_Entry] = []
+        for entry in entries:
+            last = deleted.get(entry.origin, 0)
+            if entry.first > last:
+                kept.append(entry)
+            elif entry.last > last:
+                kept.append(entry._replace(records=self._records_after(destination, entry, last)))
+        return kept
+
+    def _records_after(self, destination: str, entry: _Entry, last: int) -> int:
+        if entry.size:
+            read = self._journal.read(entry.position, entry.size)
+        else:
+            read = self._logs.get(destination).chain.read(entry.position, 1, [], [])
+        if not read or read[0][0] != entry.position:
+            return 0  # Dropped or damaged since it was indexed.
+        records = batch_records(read[0][2])
+        return sum(one.destination == destination and one.sequence > last for one in records)
 
     def _begin(
         self,
@@ -281,7 +322,10 @@ class FanoutReader:
         """Counts and times, µs, 0 when there is nothing; of the fanout log the times that count for retention."""
         state, extent = self._logs.view(destination)
         self._update(state.position)
-        entries = self._index.get(destination, [])
+        entries = self._in_journal(destination)
+        if extent is not None and self._pending(destination):
+            in_log = [entry for entry in self._entries(destination)[0] if not entry.size]
+            extent = extent._replace(records=sum(entry.records for entry in in_log))
         records = (extent.records if extent else 0) + sum(entry.records for entry in entries)
         first_us = extent.first_us if extent and extent.records else (entries[0].first_us if entries else 0)
         last_us = entries[-1].last_us if entries else (extent.last_us if extent else 0)
@@ -311,9 +355,13 @@ class FanoutReader:
                 for destination, records in published_destinations(data).items():
                     if destination.startswith(self._prefix):
                         self._index.setdefault(destination, []).append(
-                            _Entry(start, head.size, head.origin, head.last, records, head.first_us, head.last_us)
+                            _Entry(start, head.size, head.origin, head.first, head.last, records, *_times(head))
                         )
                 self._indexed_to = start + head.size
+
+
+def _times(head: BatchHead) -> tuple[int, int]:
+    return head.first_us, head.last_us
 
 
 def _entry_position(entry: _Entry) -> int:

@@ -115,6 +115,9 @@ class Disk(Protocol):
 
     def remove(self, path: str) -> None: ...
 
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; nothing happens when there is none, or something is in it."""
+
     def sync_directory(self, path: str) -> None:
         """Return once the names in `path` survive a power cut."""
 
@@ -368,10 +371,11 @@ class Catalog(Protocol):
         cursors: Sequence[Cursor] = (),
         given_up: Vector | None = None,
         terms: Sequence[TermNote] = (),
+        deleted: Collection[str] = (),
     ) -> None:
         """The commit point of a checkpoint, all or nothing: position, vector, and what changed of the rest.
 
-        A cursor without any stamp is forgotten.
+        A cursor without any stamp is forgotten. `deleted`: fanouts that have no log any more.
         """
 
     def base(self) -> CheckpointState:

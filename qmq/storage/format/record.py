@@ -66,7 +66,9 @@ class RecordKind(IntEnum):
     ATTEMPTS = 11
     """Messages of the queue `destination` have come back so often; body: `failure_records`."""
     GONE = 12
-    """A stretch of an origin is nowhere any more, and readers of fanouts are told so; body: `gone_record`."""
+    """A stretch of an origin is nowhere any more, and readers of fanouts are told so; body: `lost_record`."""
+    DELETE = 13
+    """The fanout `destination` is deleted, up to a vector; body: `delete_record`."""
 
 
 class Record:

@@ -154,10 +154,13 @@ class MemoryCatalog:
         cursors: Sequence[Cursor] = (),
         given_up: Vector | None = None,
         terms: Sequence[TermNote] = (),
+        deleted: Collection[str] = (),
     ) -> None:
         _commit(self._disk)
         self._state.checkpoint = CheckpointState(state.position, dict(state.vector))
         self._state.fanouts.update(fanouts)
+        for destination in deleted:
+            self._state.fanouts.pop(destination, None)
         self._state.given_up.update(given_up or {})
         for note in terms:
             self._state.terms.take(note)

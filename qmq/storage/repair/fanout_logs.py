@@ -216,16 +216,18 @@ class FanoutRepairer:
         self._lock = lock
         self._checkpointer = checkpointer
 
-    def begin(self, destination: str, given_up: Vector) -> FoundRange:
-        """What the log of `destination` lacks, and what of it the journal still had. Close it.
+    def begin(self, destination: str, given_up: Vector) -> FoundRange | None:
+        """What the log of `destination` lacks, and what of it the journal still had. Close it. None: it was deleted.
 
         Raises LogBroken.
         """
         with self._checkpointer.working():
             state, extent = self._logs.view(destination)
+            if extent is None:
+                self._logs.damaged.pop(destination, None)
+                return None
             with self._lock:
                 log = self._logs.hold(destination)
-            assert extent is not None, "a log was found damaged"
             seen = survey(log.chain, extent, log.missing, state.vector, given_up)
             with self._lock:
                 self._logs.release()

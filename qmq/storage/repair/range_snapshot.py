@@ -13,10 +13,12 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
+from qmq.deletions import Deletions
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.fanouts.log import FanoutLogs
 from qmq.storage.format.batch import HEAD_BYTES, REST, SPARSE, batch_records, encode_batch, record_slices, verify_batch
+from qmq.storage.format.delete_record import packed_deletion
 from qmq.storage.format.interfaces import FanoutExtent, QueueRow, QueueStore
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, unpack_record
 from qmq.storage.log.chain import Damage, Segment
@@ -57,8 +59,11 @@ class _Place(NamedTuple):
 class SnapshotReader:
     """`lock` is the one under which fanout logs are opened. One caller at a time."""
 
-    def __init__(self, queues: QueueStore, logs: FanoutLogs, lock: threading.RLock) -> None:
+    def __init__(
+        self, queues: QueueStore, logs: FanoutLogs, lock: threading.RLock, deletions: Deletions | None = None
+    ) -> None:
         self._queues = queues
+        self._deletions = Deletions() if deletions is None else deletions
         self._logs = logs
         self._lock = lock
         self._of: tuple[Origin, str] | None = None
@@ -101,6 +106,11 @@ class SnapshotReader:
         rows, cut = ([], through) if fanout else self._waiting(origin, after, through)
         found = {row.dot.sequence: _packed(row) for row in rows}
         cut = cut if rows_only else self._kept(origin, after, cut, found)
+        if not (fanout or rows_only):
+            # A node that was away must hear of them, or messages that come to it from elsewhere would stay.
+            for deletion in self._deletions.of_origin(origin):
+                if after < deletion.dot.sequence <= cut:
+                    found[deletion.dot.sequence] = packed_deletion(deletion)
         records: list[bytes] = []
         size = 0
         for sequence in sorted(found):
@@ -143,7 +153,8 @@ class SnapshotReader:
             data = self._batch(place, origin)
             size += len(data)
             for record, packed in zip(batch_records(data), record_slices(data), strict=True):
-                if after < record.sequence <= cut:
+                deleted = self._deletions.covers(place.destination, origin, record.sequence)
+                if after < record.sequence <= cut and not deleted:
                     found[record.sequence] = packed
         return cut
 

@@ -1,0 +1,50 @@
+"""`qmq delete`: delete a destination on all nodes. The rules are the node's (`qmq.server.admin.deletion`)."""
+
+import json
+
+import click
+
+from ..config.address import Address
+from .client import Client
+from .options import client_options, json_option
+from .output import print_json, printable
+
+
+@click.command
+@click.argument("destination")
+@client_options
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
+@json_option
+def delete(
+    destination: str,
+    at: Address,
+    login: str | None,
+    passcode: str | None,
+    patience: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete a fanout, /fanout/NAME, on all nodes of the mesh.
+
+    Its messages and its durable subscriptions are deleted, and its subscribers are disconnected. What the node that
+    --at names has not received yet stays. A message that is sent later begins a new fanout of the same name. Exit
+    code 1 when it is refused: there is no such fanout, or the user has no right to delete.
+    """
+    if not destination.startswith("/"):
+        raise click.UsageError(f"a destination begins with its kind: /fanout/{destination}")
+    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+        headers = [("destination", f"/control/delete{destination}")]
+        headers += [("dry-run", "true")] if dry_run else []
+        answer = client.request("SEND", headers).head.headers
+    counts = {name: json.loads(answer.get(name, "0")) for name in ("messages", "subscribers", "durable-subscriptions")}
+    if as_json:
+        facts = {name.replace("-", "_"): count for name, count in counts.items()}
+        print_json({"destination": destination, **facts, "dry_run": dry_run})
+        return
+    done = "would be deleted" if dry_run else "is deleted"
+    click.echo(
+        printable(
+            f"{destination} {done}: {counts['messages']} messages, {counts['durable-subscriptions']} durable"
+            f" subscriptions; {counts['subscribers']} subscribers of this node"
+        )
+    )

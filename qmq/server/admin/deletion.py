@@ -1,0 +1,78 @@
+"""`/control/delete/fanout/NAME`: an operator deletes a fanout, on all nodes.
+
+The answer comes when the deletion is durable on this node, and on its way to the others like every record. Deleted is
+what this node had at that moment: a message that it had not received yet stays, and so does what is sent afterwards.
+With `dry-run:true` the answer is the same, and nothing changes.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
+from qmq.deletions import Deletion
+from qmq.errors import Refused
+from qmq.gateways.headers import is_said
+from qmq.server.peers.answers import ControlResponse
+
+if TYPE_CHECKING:
+    from qmq.server.node import Node
+
+DELETE = "/control/delete/"
+
+log = logging.getLogger("qmq.node")
+
+
+async def delete_answer(node: "Node", headers: Mapping[str, str], user: str | None) -> ControlResponse:
+    """Delete what a SEND with these headers names. Raises Refused, and nothing has changed then."""
+    destination = headers["destination"].removeprefix(DELETE.rstrip("/"))
+    _check(destination)
+    info = await node.environment.run_blocking(partial(node.store.fanout_info, destination))
+    broker = node.broker
+    subscribers = len(broker.fanouts.get(destination, ()))
+    cursors = broker.durable_subscriptions.by_name.values()
+    durable_subscriptions = sum(1 for one in cursors if one.name.destination == destination and one.created_us)
+    if not (info.records or subscribers or durable_subscriptions or destination in broker.logged_fanouts):
+        raise Refused("unknown-destination", f"This node knows no fanout {destination}.")
+    is_dry_run = is_said(headers, "dry-run")
+    facts = {
+        "destination": destination,
+        "messages": info.records,
+        "subscribers": subscribers,
+        "durable_subscriptions": durable_subscriptions,
+        "dry_run": is_dry_run,
+    }
+    if not is_dry_run:
+        log.info("= user %s deletes %s: %d messages", user or "-", destination, info.records)
+        await node.slot(asks=True)
+        out = Outcome(now_us=node.environment.now_us())
+        broker.delete_fanout(destination, out.now_us, out)
+        node.submit(out)
+        await node.flushed()
+    return ControlResponse(
+        {name.replace("_", "-"): _text(fact) for name, fact in facts.items()}, json.dumps(facts).encode()
+    )
+
+
+def note_deletions(node: "Node", deletions: list[Deletion]) -> None:
+    """These fanouts were deleted, here or on another node: report it, and let the stores delete their logs."""
+    for one in deletions:
+        node.fanout_counts.pop(one.destination, None)
+        log.info("= %s was deleted on node %s", one.destination, one.dot.origin.node)
+        node.system.note("fanout-deleted", destination=one.destination, by=one.dot.origin.node)
+    node.schedule_checkpoint()
+
+
+def _check(destination: str) -> None:
+    kind = kind_of(destination)
+    if kind is not DestinationKind.FANOUT:
+        raise Refused("not-supported", f"Only fanouts can be deleted yet, not {kind.name.lower()}s: {destination}.")
+    if is_pattern(destination):
+        raise Refused("bad-pattern", "A fanout is deleted by its name; patterns are not supported.")
+
+
+def _text(fact: Any) -> str:
+    return fact if type(fact) is str else json.dumps(fact)

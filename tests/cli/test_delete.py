@@ -1,0 +1,72 @@
+"""`qmq delete`: what it asks of the node, and what it prints."""
+
+import json
+
+import pytest
+
+from qmq.wire.stomp import Frame
+
+from .conftest import Run
+from .stub import StubNode, frame, polite
+
+
+def answers() -> StubNode:
+    def answer(node: StubNode, told: Frame) -> bytes | None:
+        if told.head.command != "SEND":
+            return polite(node, told)
+        counts = [("messages", "3"), ("subscribers", "1"), ("durable-subscriptions", "2")]
+        return frame("RECEIPT", [("receipt-id", told.head.headers["receipt"]), *counts], b"")
+
+    return StubNode(answer)
+
+
+def sent(node: StubNode) -> dict[str, str]:
+    return next(dict(told.head.headers) for told in node.told if told.head.command == "SEND")
+
+
+@pytest.mark.parametrize(("options", "done"), [((), "is deleted"), (("--dry-run",), "would be deleted")])
+def test_it_says_what_is_deleted(run: Run, options: tuple[str, ...], done: str) -> None:
+    with answers() as node:
+        result = run("delete", "/fanout/f", "--at", node.at, *options)
+
+    assert (result.exit_code, result.output) == (
+        0,
+        f"/fanout/f {done}: 3 messages, 2 durable subscriptions; 1 subscribers of this node\n",
+    )
+    assert sent(node)["destination"] == "/control/delete/fanout/f"
+    assert sent(node).get("dry-run") == ("true" if options else None)
+
+
+def test_json_has_the_same_facts(run: Run) -> None:
+    with answers() as node:
+        result = run("delete", "/fanout/f", "--at", node.at, "--dry-run", "--json")
+
+    assert json.loads(result.output) == {
+        "destination": "/fanout/f",
+        "messages": 3,
+        "subscribers": 1,
+        "durable_subscriptions": 2,
+        "dry_run": True,
+    }
+
+
+def test_a_refusal_ends_it_with_exit_code_1_and_the_code(run: Run) -> None:
+    def refuse(node: StubNode, told: Frame) -> bytes | None:
+        if told.head.command != "SEND":
+            return polite(node, told)
+        lines = [("message", "This node knows no fanout /fanout/f."), ("error-code", "unknown-destination")]
+        return frame("ERROR", lines, b"")
+
+    with StubNode(refuse) as node:
+        result = run("delete", "/fanout/f", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert "This node knows no fanout /fanout/f." in result.stderr
+    assert "unknown-destination" in result.stderr
+
+
+def test_a_destination_without_its_kind_is_a_mistake_of_the_command_line(run: Run) -> None:
+    result = run("delete", "f")
+
+    assert result.exit_code == 2
+    assert "/fanout/f" in result.stderr
