@@ -7,21 +7,21 @@ import pytest
 from qmq.wire.stomp import Frame
 
 from .conftest import Run
-from .stub import StubNode, frame, polite
+from .stub import StubNode, frame, polite, receipt_of
 
 
 def answers() -> StubNode:
-    def answer(node: StubNode, told: Frame) -> bytes | None:
-        if told.head.command != "SEND":
-            return polite(node, told)
+    def answer(node: StubNode, got: Frame) -> bytes | None:
+        if got.head.command != "SEND":
+            return polite(node, got)
         counts = [("messages", "3"), ("subscribers", "1"), ("durable-subscriptions", "2")]
-        return frame("RECEIPT", [("receipt-id", told.head.headers["receipt"]), *counts], b"")
+        return receipt_of(got, *counts)
 
     return StubNode(answer)
 
 
 def sent(node: StubNode) -> dict[str, str]:
-    return next(dict(told.head.headers) for told in node.told if told.head.command == "SEND")
+    return next(dict(got.head.headers) for got in node.told if got.head.command == "SEND")
 
 
 @pytest.mark.parametrize(("options", "done"), [((), "is deleted"), (("--dry-run",), "would be deleted")])
@@ -51,11 +51,11 @@ def test_json_has_the_same_facts(run: Run) -> None:
 
 
 def test_a_refusal_ends_it_with_exit_code_1_and_the_code(run: Run) -> None:
-    def refuse(node: StubNode, told: Frame) -> bytes | None:
-        if told.head.command != "SEND":
-            return polite(node, told)
+    def refuse(node: StubNode, got: Frame) -> bytes | None:
+        if got.head.command != "SEND":
+            return polite(node, got)
         lines = [("message", "This node knows no fanout /fanout/f."), ("error-code", "unknown-destination")]
-        return frame("ERROR", lines, b"")
+        return frame("ERROR", lines)
 
     with StubNode(refuse) as node:
         result = run("delete", "/fanout/f", "--at", node.at)
