@@ -5,6 +5,7 @@ disk/NODE      the uuid of the directory that this node had when we met it last
 retired/NODE   it is retired: `retirement_fact`
 unchecked      there is such a fact: the queue store may hold what is done long ago (`qmq.server.repair.catch_up`)
 sealed/ORIGIN, forgotten/ORIGIN   a dead incarnation: `seals`
+deleted/FANOUT  JSON: its deletions that can still matter: `qmq.storage.format.delete_record`
 gone/ORIGIN    where stretches of it end that are nowhere any more: `gone_record`
 self-retired   this node has learnt that it is retired itself: the directory is not used again
 told-after     the longest `takeover_after_seconds`, in ms, that peers may lean on (`qmq.broker.takeover.ownership`)
