@@ -5,7 +5,7 @@ import json
 import click
 
 from ..config.address import Address
-from .client import Client
+from .client import CommandClient
 from .options import client_options, json_option
 from .output import print_json, printable
 
@@ -32,7 +32,7 @@ def delete(
     """
     if not destination.startswith("/"):
         raise click.UsageError(f"a destination begins with its kind: /fanout/{destination}")
-    with Client(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
         headers = [("destination", f"/control/delete{destination}")]
         headers += [("dry-run", "true")] if dry_run else []
         answer = client.request("SEND", headers).head.headers
