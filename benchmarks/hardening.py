@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--memory-bytes-max", type=int, default=256 * MIB, help="of the node; 0 leaves it to the node")
     options = parser.parse_args()
     limits = {"memory_bytes_max": options.memory_bytes_max} if options.memory_bytes_max else {}
-    print("| attack | MiB before → peak → after | ended | CPU s | quiet p50 / p99 / max ms | during |")
+    print("| attack | MiB before → peak → after | closed | CPU s | quiet p50 / p99 / max ms | during |")
     print("|---|---|---|--:|---|---|")
     for name in options.attacks or ATTACKS:
         print(measure(ATTACKS[name], limits), flush=True)
