@@ -1,7 +1,7 @@
 """The test of the tester: bugs put into the product must be found, and found because they are there.
 
-Every commit looks for those that are found soon, from the seed on where they are; `make simulate` of the night looks
-for all of them from the first seed (`python -m tests.simulation --plants`).
+Every commit looks for those that are found soon, from a seed that finds them; `make plants` of the night looks for all
+of them from the first seed.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from tests.simulation.plants.in_tests import is_found
 from tests.simulation.run import simulate
 
 SEEDS = 60
-"""How many a commit may spend on one bug: more than it took at first, since what a seed draws changes."""
+"""How many a commit may spend on one bug: more than the one that it takes at first, since what a seed draws changes."""
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(300)]
 

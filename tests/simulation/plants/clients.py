@@ -54,7 +54,7 @@ def ids_are_forgotten_at_a_restart() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I13", seed=30)
+@plant(Family.CRASHES, "I13", seed=47)
 def doubles_dropped_at_the_merge() -> Iterator[None]:
     """Of two messages with one dedup id a node keeps the one that it hears of first, which is another one elsewhere."""
     take = Compaction.take

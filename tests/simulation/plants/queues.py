@@ -40,7 +40,7 @@ def acknowledged_on_relay() -> Iterator[None]:
         yield
 
 
-@plant(Family.NONE, "I23", seed=0)
+@plant(Family.NONE, "I23", seed=3)
 def full_consumers_unknown() -> Iterator[None]:
     """A class of consumers is offered when it has room for the first time, and unknown to the peers before."""
     real = Lending._tell
@@ -55,7 +55,7 @@ def full_consumers_unknown() -> Iterator[None]:
         yield
 
 
-@plant(Family.NONE, "I23", seed=10)
+@plant(Family.NONE, "I23", seed=32)
 def groups_stay_for_good() -> Iterator[None]:
     """While messages of a group are out its consumer gets more of them, although the group should move."""
     real = SelectiveDispatcher._holder_of

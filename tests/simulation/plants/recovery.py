@@ -22,7 +22,7 @@ from tests.simulation.plants.registry import plant
 RELEASED = "tests/server/repair/test_quarantine.py"
 
 
-@plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=30)
+@plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=36)
 def incarnations_counted() -> Iterator[None]:
     """A life is called by the number after the last one that its disk knows; an old copy of that gives it out again."""
     begin_anew = Store.begin_incarnation
@@ -107,7 +107,7 @@ def settles_do_not_wait() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I25", seed=0)
+@plant(Family.CRASHES, "I25", seed=4)
 def in_hand_and_forgotten() -> Iterator[None]:
     """A node that comes back takes every message that it finds for one that no consumer has seen."""
 

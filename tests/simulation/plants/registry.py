@@ -22,8 +22,8 @@ ANY_CALL = "tests/simulation/test_disk_troubles.py::test_trouble_at_any_call_of_
 class Planted:
     """`family` brings it out, `signs` are the first words of what it breaks.
 
-    `seed` is where the search of every commit begins, because it finds it there or soon after; None: it takes long, so
-    only the night looks for it. `found_by` is a test that finds it, when seeds do not.
+    `seed` is where the search of every commit begins: a seed that found it when it was last looked for. None: it takes
+    long, so only the night looks for it. `found_by` is a test that finds it, when seeds do not.
     """
 
     name: str

@@ -64,7 +64,7 @@ def no_barrier_after_a_restart() -> Iterator[None]:
         yield
 
 
-@plant(Family.RESTARTS, "I24", seed=0)
+@plant(Family.RESTARTS, "I24", seed=2)
 def held_unheard() -> Iterator[None]:
     """A node that starts delivers when the records of its peers are here, or after two seconds, whatever they hold."""
 

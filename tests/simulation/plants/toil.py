@@ -21,7 +21,7 @@ from tests.simulation.plan import Family
 from tests.simulation.plants.registry import ANY_CALL, plant
 
 
-@plant(Family.CRASHES, "cap", seed=40)
+@plant(Family.CRASHES, "cap", seed=41)
 def failures_forgotten() -> Iterator[None]:
     """A message that comes back from the queue store has never failed."""
     real = Replay.message_of_row
@@ -33,7 +33,7 @@ def failures_forgotten() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "burial", seed=40)
+@plant(Family.CRASHES, "burial", seed=41)
 def buried_and_kept() -> Iterator[None]:
     """A checkpoint takes the letter out of a DEAD record, and not the settle."""
 
