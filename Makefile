@@ -12,6 +12,10 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
 # Two workers where tests are many and each is alone; `make JOBS=8 test` on a larger machine.
 JOBS ?= 2
+# Tests of real processes wait most of their time: for timeouts of nodes, for ends and starts of processes.
+CLUSTER_JOBS ?= $(shell echo $$(($(JOBS) * 3 / 2)))
+# The slowest tests are listed, so that a new slow one is seen.
+DURATIONS := --durations 10 --durations-min 5
 
 PEERS ?= cluster/three.toml
 SEEDS ?= 10000
@@ -33,6 +37,9 @@ CODE := qmq pyspark_qmq tests benchmarks native.py hatch_build.py
 COMPILED := build/compiled
 DIGESTS := -m tests.simulation --seeds 6 --digests | grep -E '^[0-9]+ [0-9a-f]{32}$$'
 IN_COMPILED := cd $(COMPILED) && QMQ_FIRST_SEED=300 QMQ_SEEDS=$(COMPILED_SEEDS) $(abspath $(BIN))/python
+# First in a recipe: says at its end how long it took.
+TIMED = trap 'echo "$@: $$SECONDS s"' EXIT;
+BEGAN := $(shell date +%s)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -57,18 +64,28 @@ mesh: venv ## Start three nodes here, show their live state; Ctrl-C stops all (P
 
 .PHONY: test
 test: style types unit simulation cluster-test compiled-test ## Check and test everything
+	@echo "$@: $$(($$(date +%s) - $(BEGAN))) s"
+
+.PHONY: check
+check: style types quick ## Before a commit: style, types, names, imports, and the unit tests that are quick
+	@echo "$@: $$(($$(date +%s) - $(BEGAN))) s"
+
+.PHONY: quick
+quick: venv
+	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) --quick tests
 
 .PHONY: unit
 unit: venv ## Tests of every module, without processes and long simulations
-	@$(PYTEST) -n $(JOBS) --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark tests
+	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark tests
 
 .PHONY: simulation
 simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit
-	@$(PYTEST) -n $(JOBS) tests/simulation
+	@$(TIMED) $(PYTEST) -n $(JOBS) --maxschedchunk 1 $(DURATIONS) tests/simulation
 
+# A file is a chapter with a mesh of its own, so each is run by one worker.
 .PHONY: cluster-test
 cluster-test: venv ## Real processes on loopback, stock clients, kills and cuts
-	@$(PYTEST) -n $(JOBS) tests/cluster
+	@$(TIMED) $(PYTEST) -n $(CLUSTER_JOBS) --dist loadfile --no-loadscope-reorder $(DURATIONS) tests/cluster
 
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
@@ -122,15 +139,13 @@ docs: $(VENV)/.docs ## Build a site of the pages in build/docs; a warning is an 
 
 .PHONY: style
 style: venv ## Lint and format check
-	@$(BIN)/ruff check --quiet $(CODE) docs/conf.py
-	@$(BIN)/ruff format --quiet --check $(CODE) docs/conf.py
+	@$(TIMED) $(BIN)/ruff check --quiet $(CODE) docs/conf.py; $(BIN)/ruff format --quiet --check $(CODE) docs/conf.py
 
 .PHONY: types
 types: venv ## Strict mypy on the package
-	@$(BIN)/mypy --no-error-summary qmq
+	@$(TIMED) $(BIN)/mypy --no-error-summary qmq
 
 $(COMPILED)/.made: native.py $(shell find $(CODE) docs cluster -type f -not -name '*.pyc') $(VENV)/.installed
-	@$(BIN)/python -m pip install --quiet 'mypy[mypyc]>=2.4,<3'
 	@echo "compiling the hot modules in $(COMPILED) (minutes) …"
 	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)
 	@cp -a $(CODE) docs cluster README.md CHANGELOG.md Makefile pyproject.toml $(COMPILED)

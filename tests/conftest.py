@@ -1,4 +1,4 @@
-"""For all tests: signals are what they are in a terminal, and long tests come first."""
+"""For all tests: signals are what they are in a terminal, long tests come first, and `--quick` leaves them out."""
 
 import signal
 from pathlib import Path
@@ -14,13 +14,32 @@ LONG = (
     "simulation/test_determinism.py",
     "simulation/test_plants.py",
     "simulation/test_shrink.py",
+    "broker/takeover/test_ownership.py",
+    "broker/test_mesh_of_brokers.py",
+    "broker/test_growth.py",
+    "broker/queues/paging/test_paging_histories.py",
+    "broker/selectors/test_against_reference.py",
 )
 """Files whose tests take longest, in the order in which they begin. The short ones are left for the end, so that all
 workers of a run finish at about the same time."""
 
+PROCESSES = ("cli", "cluster", "nemesis", "mutation", "simulation", "spark")
+"""Folders whose tests start processes or simulate whole meshes."""
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: what tests interrupt, processes of theirs too, would not hear of it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out long tests and those that start processes")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """None leaves it to pytest's own options."""
+    if not config.getoption("quick"):
+        return None
+    return collection_path in {HERE / name for name in (*LONG, *PROCESSES)} or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
