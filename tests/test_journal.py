@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.broker.broker import COPIES_BYTES_MAX
+from qmq.broker.admission import COPIES_BYTES_MAX
 from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack

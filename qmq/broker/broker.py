@@ -15,8 +15,9 @@ module that answers.
 from collections.abc import Callable, Collection, Mapping
 
 from qmq.broker.abilities import BURIALS, Abilities
+from qmq.broker.admission import RECORD_OVERHEAD_BYTES, Admission
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
-from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription, covered
@@ -26,6 +27,7 @@ from qmq.broker.messages.destination import SYSTEM_DESTINATIONS, DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
 from qmq.broker.messages.message import Attempts, DeadLetter, Deleted, Envelope, Fact, Gap, Message, Retain, Settle
+from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.paging.stored_names import StoredNames
@@ -34,7 +36,7 @@ from qmq.broker.selectors import Selector
 from qmq.broker.topics.patterns import VISITS_MAX, PatternTable
 from qmq.broker.topics.retained import RetainedValues
 from qmq.broker.topics.sequence_filter import SequenceFilter
-from qmq.broker.transactions import Transactions
+from qmq.broker.transactions import NOWHERE, Transactions
 from qmq.cursors import Name
 from qmq.deletions import DELETIONS_MAX, Deletion, Deletions
 from qmq.dots import Dot, Origin, Vector
@@ -42,11 +44,6 @@ from qmq.errors import Refused
 
 TOPIC, QUEUE, FANOUT = DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKind.FANOUT
 """Asked about for every message: a name of the module is found faster than a member of an enumeration."""
-
-RECORD_OVERHEAD_BYTES = 64
-
-COPIES_BYTES_MAX = 18 << 20
-"""A message and its copies in a fanout's children are one batch, which the storage format bounds."""
 
 
 def stopping() -> Refused:
@@ -73,7 +70,6 @@ class Broker:
         self.origin = origin
         self.next_sequence = next_sequence
         self.memory_sequence = 0
-        self.disk_full = False
         self.is_stopping = False
         self.sessions: dict[int, ClientState] = {}
         self.topics: PatternTable[Subscriber] = PatternTable(VISITS_MAX, limits.pattern_words_max)
@@ -95,15 +91,15 @@ class Broker:
         self._selecting = 0
         self._hearers: tuple[Subscriber, ...] = ()
         self._subscribers_cost = 0
-        # Fanouts that have a log here, or will have one.
-        self.logged_fanouts: set[str] = set()
         # Fanout subscriptions that ended since whoever tells them was last told.
         self.left: list[Subscription] = []
         # Of fanouts; the store's readers go by the same. And those that the node has not reported yet.
         self.deletions = Deletions()
         self.deletions_new: list[Deletion] = []
         self.dedup = Dedup()
-        self.queues = Queues(self.dedup, origin, rules_of, self._accept_letter, lambda: self.disk_full, defaults_of)
+        self.queues = Queues(
+            self.dedup, origin, rules_of, self._accept_letter, lambda: self.admission.disk_full, defaults_of
+        )
         self.queues.stored_names = StoredNames(limits.destinations_max)
         self.retained = RetainedValues(limits.retained_topics_max, limits.retained_bytes_max)
         # What this node has of every origin; filled in by the node.
@@ -117,12 +113,13 @@ class Broker:
         self.lending = Lending(self.queues)
         self.abilities = Abilities()
         self.replies = Replies(origin, limits.subscriptions_max)
-        self.transactions = Transactions(self)
+        self.admission = Admission(self.queues, self.retained, self.fanouts, self.topics, limits)
+        self.transactions = Transactions(self.sessions, self.queues, self.dedup, self.admission)
         self.limit(limits)
 
     def limit(self, limits: BrokerLimits) -> None:
         """From now on clients may have this much. Whoever has more keeps it."""
-        self.limits = limits
+        self.limits = self.admission.limits = limits
         self.replies.subscriptions_max = limits.subscriptions_max
         self.retained.topics_max = limits.retained_topics_max
         self.retained.bytes_max = limits.retained_bytes_max
@@ -168,80 +165,8 @@ class Broker:
 
     # Messages
 
-    def check_send(
-        self, envelope: Envelope, body_bytes: int, messages_ahead: int = 0, body_bytes_ahead: int = 0
-    ) -> None:
-        """Refuse what must not be accepted now. Nothing changes.
-
-        What is `ahead` goes into the same queue before it, in the same transaction.
-        """
-        if envelope.durable and self.disk_full:
-            raise Refused("disk-full", "The node has no disk space left for new messages; consuming goes on.")
-        if envelope.kind is QUEUE:
-            if not envelope.durable and self.queues.shared.memory_bytes > self.limits.queue_memory_bytes_max:
-                most = self.limits.queue_memory_bytes_max
-                raise Refused("memory-full", f"The node holds its most of {most} bytes of memory-only queue messages.")
-            queue = self.queues.by_name.get(envelope.destination)
-            if queue is None:
-                self._check_room(envelope.destination)
-                depth = held_bytes = 0
-                rules = self.queues.rules_for(envelope.destination)
-            else:
-                depth, held_bytes = queue.held + queue.stored, queue.held_bytes + queue.stored_bytes
-                rules = queue.rules
-            if rules.overflow != "refuse":
-                return
-            if rules.messages_max and depth + messages_ahead >= rules.messages_max:
-                raise Refused("queue-full", f"The queue holds its most of {rules.messages_max} messages.")
-            if rules.bytes_max and held_bytes + body_bytes_ahead + body_bytes > rules.bytes_max:
-                raise Refused("queue-full", f"The queue holds its most of {rules.bytes_max} bytes.")
-        elif envelope.copies:
-            self.check_copies(envelope, body_bytes, {})
-        elif envelope.retain is Retain.SET:
-            self.retained.check([(envelope, body_bytes)])
-
-    def check_copies(self, envelope: Envelope, body_bytes: int, ahead: Mapping[str, tuple[int, int]]) -> None:
-        """Refuse a message to a fanout when a child of it has no room: all copies are taken, or none.
-
-        `ahead`: messages and bytes that go into a child before it, in the same transaction.
-        """
-        most = COPIES_BYTES_MAX // (1 + len(envelope.copies))
-        if body_bytes + len(envelope.headers) + RECORD_OVERHEAD_BYTES > most:
-            raise Refused("body-too-large", f"A message to a fanout with children like these has at most {most} bytes.")
-        for copy in envelope.copies:
-            messages, held_bytes = ahead.get(copy.destination, (0, 0))
-            try:
-                self.check_send(copy, body_bytes, messages, held_bytes)
-            except Refused as refused:
-                message = f"The child {copy.destination} of this fanout takes no message now: {refused.message}"
-                raise Refused(refused.code, message) from None
-
-    def open_fanout(self, destination: str) -> None:
-        """Somebody sends to this fanout, so it has a log from now on. Raises Refused when it is one too many."""
-        if destination not in self.logged_fanouts:
-            self._check_room()
-            self.logged_fanouts.add(destination)
-
-    @property
-    def destinations(self) -> int:
-        """How many there are now. Queues and topics live while they are used or hold something, in memory or not."""
-        fanouts = max(len(self.logged_fanouts), len(self.fanouts))
-        return len(self.queues.by_name) + self.queues.stored_names.count + len(self.topics) + fanouts
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether there are three quarters as many as there may be."""
-        return 4 * self.destinations >= 3 * self.limits.destinations_max
-
-    def _check_room(self, queue: str = "") -> None:
-        """Refuse one more destination when there are too many; `queue` may be one of those that are only stored."""
-        if self.destinations >= self.limits.destinations_max and queue not in self.queues.stored_names:
-            raise Refused(
-                "too-many-destinations", f"The node has its most of {self.limits.destinations_max} destinations."
-            )
-
     def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
-        """Accept one message and decide who gets it. Call `check_send` first."""
+        """Accept one message and decide who gets it. Call `Admission.check_send` first."""
         kind = envelope.kind
         if kind is QUEUE and self.queues.any_overflows and not self._has_room(envelope, body, out):
             return
@@ -270,7 +195,7 @@ class Broker:
             self.replies.send(message, out)
 
     def send_run(self, envelope: Envelope, bodies: list[bytes], out: Outcome) -> bool:
-        """`check_send` and `send` for many messages to one destination at once, accepted at `out.now_us`.
+        """`Admission.check_send` and `send` for many messages to one destination at once, accepted at `out.now_us`.
 
         False, with nothing changed, when a bound is so near that one of them might be refused or sent elsewhere.
         `envelope` is of a queue, fanout or topic, and has no dedup key, no copies, and nothing to do with a last value.
@@ -278,7 +203,7 @@ class Broker:
         durable = envelope.durable
         kind = envelope.kind
         body_bytes = sum(map(len, bodies))
-        if durable and self.disk_full:
+        if durable and self.admission.disk_full:
             return False
         if kind is QUEUE and not self.queues.may_push_run(
             envelope, len(bodies), body_bytes, self.limits.queue_memory_bytes_max
@@ -410,9 +335,9 @@ class Broker:
             destination in self.topics
             or destination in self.queues.by_name
             or destination in self.fanouts
-            or destination in self.logged_fanouts
+            or destination in self.admission.logged_fanouts
         ):
-            self._check_room(destination)
+            self.admission.check_room(destination)
         if subscription.selector is not None:
             self._check_selector(subscription.selector)
         if kind is DestinationKind.TOPIC:
@@ -450,7 +375,7 @@ class Broker:
             return False
         self._check_subscriber(session, id)
         if topic not in self.topics:
-            self._check_room()
+            self.admission.check_room()
         if listener is None:
             listener = session.listener = LightSubscriptions(session_id)
         listener.join(topic, id)
@@ -627,6 +552,46 @@ class Broker:
         else:
             self.queues.give_back(covered(delivery), why, out)
 
+    def commit(
+        self,
+        session_id: int,
+        name: str,
+        now_us: int,
+        out: Outcome,
+        level: int | None = None,
+        elsewhere: Mapping[bytes, bool] = NOWHERE,
+        *,
+        is_quorum: bool | None = None,
+    ) -> int:
+        """Apply a transaction in one batch: all of it or, when Refused, none of it. Nothing may follow in `out`.
+
+        Messages with a dedup id that is known here, or held `elsewhere`, are left out: they are appended already.
+
+        Returns the level of its receipts: `level` and `is_quorum`, or the strongest that one of the frames asks for.
+        """
+        transactions = self.transactions
+        frames, known, letters_bytes = transactions.close(session_id, name, now_us, elsewhere)
+        out.letters_left = LETTERS_BYTES_MAX - letters_bytes
+        asked = strongest([held.level for held in frames])
+        level = disks_of(asked) if level is None else level
+        if asked >= QUORUM if is_quorum is None else is_quorum:
+            level = with_quorum(level)
+        for held in frames:
+            if id(held) in known or transactions.is_appended(held, now_us, elsewhere):
+                out.repeats = True
+            elif held.envelope is not None:
+                self.send(held.envelope, held.body, now_us, out)
+            elif held.delivery is not None and held.delivery.tag in self.queues.deliveries:
+                if held.is_ack:
+                    if level >= QUORUM:
+                        self.settle_for_good(held.delivery, out)
+                    self.acknowledge(held.delivery, out)
+                else:
+                    self.refuse(held.delivery, out, held.why)
+            if held.receipt is not None:
+                out.receipt(held.receipt, level)
+        return level
+
     def tick(self, out: Outcome) -> None:
         """Obey the deadlines that have come by `out.now_us`. Late ACKs for what is taken back will be ignored."""
         for delivery in self.queues.tick(out):
@@ -738,7 +703,7 @@ class Broker:
         if not self.deletions.add(deletion):
             return
         destination = deletion.destination
-        self.logged_fanouts.discard(destination)
+        self.admission.logged_fanouts.discard(destination)
         why = Refused(
             "destination-deleted", f"{destination} was deleted. Subscribe again for what is sent from now on."
         )

@@ -1,105 +1,85 @@
 """Transactions: frames of one client that are held until COMMIT and then decided together, all of them or none.
 
 Nothing of a transaction is on disk before its COMMIT, and then all of it is one batch with one checksum: after a crash
-it is there whole or not at all. A session that ends forgets what it held.
+it is there whole or not at all. A session that ends forgets what it held. Here frames are kept and checked;
+`Broker.commit` applies them.
 """
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
-from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
-from qmq.broker.consumers.session import HeldFrame
+from qmq.broker.admission import Admission
+from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX
+from qmq.broker.consumers.session import ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Ack, Subscription, covered
+from qmq.broker.messages.dedup import Dedup
 from qmq.broker.messages.message import Retain
-from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
+from qmq.broker.queues.queues import Queues
 from qmq.errors import Refused
-
-if TYPE_CHECKING:
-    from qmq.broker.broker import Broker
 
 NOWHERE: Mapping[bytes, bool] = {}
 """No message is known to be held by other nodes."""
 
 
 class Transactions:
-    """Those of all sessions of `broker`."""
+    """Those of all `sessions`. `admission` refuses messages that do not fit."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        sessions: dict[int, ClientState],
+        queues: Queues,
+        dedup: Dedup,
+        admission: Admission,
+    ) -> None:
+        self._sessions = sessions
+        self._queues = queues
+        self._dedup = dedup
+        self._admission = admission
 
     def begin(self, session_id: int, name: str) -> None:
         """Open a transaction. Raises Refused for a name in use or too many open."""
-        session = self._broker.sessions[session_id]
+        session = self._sessions[session_id]
         if name in session.transactions:
             raise Refused("transaction-exists", "A transaction with that name is already open.")
-        most = self._broker.limits.transactions_max
+        most = self._admission.limits.transactions_max
         if len(session.transactions) >= most:
             raise Refused("too-many-transactions", f"A connection has at most {most} transactions.")
         session.transactions[name] = []
 
     def hold(self, session_id: int, name: str, held: HeldFrame) -> None:
         """Keep one frame until COMMIT. Raises Refused when there is no such transaction, or no room."""
-        limits = self._broker.limits
+        limits = self._admission.limits
         frames = self._frames(session_id, name)
         if len(frames) >= limits.transaction_frames_max:
             most = limits.transaction_frames_max
             raise Refused("transaction-too-long", f"A transaction has at most {most} frames.")
-        session = self._broker.sessions[session_id]
+        session = self._sessions[session_id]
         if session.held_bytes + held.bytes > limits.transaction_bytes_max:
             most = limits.transaction_bytes_max
             raise Refused("transaction-too-large", f"The open transactions of a connection hold at most {most} bytes.")
         session.held_bytes += held.bytes
         frames.append(held)
 
-    def commit(
-        self,
-        session_id: int,
-        name: str,
-        now_us: int,
-        out: Outcome,
-        level: int | None = None,
-        elsewhere: Mapping[bytes, bool] = NOWHERE,
-        *,
-        is_quorum: bool | None = None,
-    ) -> int:
-        """Apply all that was held, in one batch: all of it or, when Refused, none of it. Nothing may follow in `out`.
+    def close(
+        self, session_id: int, name: str, now_us: int, elsewhere: Mapping[bytes, bool] = NOWHERE
+    ) -> tuple[list[HeldFrame], Collection[int], int]:
+        """End a transaction that can be applied whole; raises Refused, with nothing changed, when it cannot.
 
-        A message that went back meanwhile cannot be settled any more, so its ACK refuses the whole: what was made
+        A message that was requeued meanwhile cannot be settled any more, so its ACK refuses the whole: what was made
         out of the message will be made again by its next consumer. Messages with a dedup id that is known here, or held
-        `elsewhere`, are left out: they are appended already.
+        `elsewhere`, are not checked: they are appended already.
 
-        Returns the level of its receipts: `level` and `is_quorum`, or the strongest that one of the frames asks for.
+        Returns all frames, the id() of those that are appended already, and the bytes of the others' dead letters.
         """
-        broker = self._broker
         frames = self._frames(session_id, name)
-        known = {id(held) for held in frames if self._is_appended(held, now_us, elsewhere)}
+        known = {id(held) for held in frames if self.is_appended(held, now_us, elsewhere)}
         letters_bytes = self._check(frames, known)
         self.abort(session_id, name)
-        out.letters_left = LETTERS_BYTES_MAX - letters_bytes
-        asked = strongest([held.level for held in frames])
-        level = disks_of(asked) if level is None else level
-        if asked >= QUORUM if is_quorum is None else is_quorum:
-            level = with_quorum(level)
-        for held in frames:
-            if id(held) in known or self._is_appended(held, now_us, elsewhere):
-                out.repeats = True
-            elif held.envelope is not None:
-                broker.send(held.envelope, held.body, now_us, out)
-            elif held.delivery is not None and held.delivery.tag in broker.queues.deliveries:
-                if held.is_ack:
-                    if level >= QUORUM:
-                        broker.settle_for_good(held.delivery, out)
-                    broker.acknowledge(held.delivery, out)
-                else:
-                    broker.refuse(held.delivery, out, held.why)
-            if held.receipt is not None:
-                out.receipt(held.receipt, level)
-        return level
+        return frames, known, letters_bytes
 
     def abort(self, session_id: int, name: str) -> None:
         """Forget all that was held. Raises Refused when there is no such transaction."""
         frames = self._frames(session_id, name)
-        session = self._broker.sessions[session_id]
+        session = self._sessions[session_id]
         session.held_bytes -= sum(held.bytes for held in frames)
         del session.transactions[name]
 
@@ -108,20 +88,20 @@ class Transactions:
 
         Those whose id() is in `known` are left out. Returns the bytes of the dead letters that the others make.
         """
-        broker = self._broker
+        admission = self._admission
         ahead: dict[str, tuple[int, int]] = {}
         for held in frames:
             if id(held) in known:
                 continue
             if held.envelope is not None:
                 messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
-                broker.check_send(held.envelope, len(held.body), messages, body_bytes)
+                admission.check_send(held.envelope, len(held.body), messages, body_bytes)
                 if held.envelope.copies:
-                    broker.check_copies(held.envelope, len(held.body), ahead)
+                    admission.check_copies(held.envelope, len(held.body), ahead)
                 for envelope in (held.envelope, *held.envelope.copies):
                     messages, body_bytes = ahead.get(envelope.destination, (0, 0))
                     ahead[envelope.destination] = (messages + 1, body_bytes + len(held.body))
-            elif held.delivery is not None and held.delivery.tag not in broker.queues.deliveries:
+            elif held.delivery is not None and held.delivery.tag not in self._queues.deliveries:
                 raise Refused("unknown-ack", "A message of the transaction does not wait for its ACK any more.")
         letters_bytes = self._letters_bytes(frames)
         if letters_bytes > LETTERS_BYTES_MAX:
@@ -129,7 +109,7 @@ class Transactions:
                 "transaction-too-large",
                 f"The messages that a transaction makes dead letters of have at most {LETTERS_BYTES_MAX} bytes.",
             )
-        broker.retained.check(
+        admission.retained.check(
             [(h.envelope, len(h.body)) for h in frames if h.envelope is not None and h.envelope.retain is Retain.SET]
         )
         return letters_bytes
@@ -147,20 +127,20 @@ class Transactions:
             through = decided_through.get(subscription, 0)
             if not held.is_ack:
                 refused = [one for one in covered(delivery) if one.tag > through and one.tag not in decided]
-                size += sum([self._broker.queues.letter_bytes(one, held.why) for one in refused])
+                size += sum([self._queues.letter_bytes(one, held.why) for one in refused])
             if subscription.ack is Ack.CLIENT:
                 decided_through[subscription] = max(through, delivery.tag)
             else:
                 decided.add(delivery.tag)
         return size
 
-    def _is_appended(self, held: HeldFrame, now_us: int, elsewhere: Mapping[bytes, bool]) -> bool:
+    def is_appended(self, held: HeldFrame, now_us: int, elsewhere: Mapping[bytes, bool]) -> bool:
         """Whether this is a message that some node has by its dedup id."""
         key = None if held.envelope is None else held.envelope.key
-        return key is not None and (elsewhere.get(key, False) or self._broker.dedup.find(key, now_us) is not None)
+        return key is not None and (elsewhere.get(key, False) or self._dedup.find(key, now_us) is not None)
 
     def _frames(self, session_id: int, name: str) -> list[HeldFrame]:
-        frames = self._broker.sessions[session_id].transactions.get(name)
+        frames = self._sessions[session_id].transactions.get(name)
         if frames is None:
             raise Refused("unknown-transaction", "No transaction with that name is open.")
         return frames

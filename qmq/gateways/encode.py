@@ -9,8 +9,7 @@ subscriber is a single join of its prefix between the tails. Queue messages carr
 from typing import Final
 
 from qmq.broker.consumers.light_subscriptions import PREFIXES_MAX, LightSubscriptions
-from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
-from qmq.broker.fanouts.durable_subscriptions import Handed
+from qmq.broker.consumers.subscription import Ack, Delivery, FanoutDelivery, Subscription
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Origin
 from qmq.wire.stomp import Version, convert_headers, encode_headers
@@ -133,7 +132,7 @@ def encode_deliveries(subscription: Subscription, deliveries: list[Delivery], ve
     return b"".join(parts)
 
 
-def encode_handed(subscription: Subscription, run: list[Handed], version: Version) -> bytes:
+def encode_handed(subscription: Subscription, run: list[FanoutDelivery], version: Version) -> bytes:
     """Fanout messages for a durable subscription, with what its client needs to settle them."""
     prefix = subscription.prefix
     needs_ack = subscription.ack is not Ack.AUTO

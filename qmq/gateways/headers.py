@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
-from qmq.broker.consumers.subscription import ACK_MODES, Ack, Asks, JournalSpan, StartAt
+from qmq.broker.consumers.subscription import ACK_MODES, Ack, Asks, JournalSpan, StartAt, Subscription
 from qmq.broker.messages.dedup import RETRY, SENDER
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.lifecycle import Back
@@ -101,7 +101,7 @@ def is_said(headers: Mapping[str, str], *names: str) -> bool:
     return False
 
 
-def window(headers: Mapping[str, str], most: int) -> ConnectionPrefetch | None:
+def window(headers: Mapping[str, str], most: int) -> ConnectionPrefetch[Subscription] | None:
     """The bound that CONNECT sets on all queue subscriptions of a connection together; None when it says nothing."""
     if not any(name in headers for name in PREFETCH_HEADERS):
         return None

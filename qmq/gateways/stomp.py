@@ -88,7 +88,7 @@ class StompGateway:
         client_id: str = "",
         user: str | None = None,
         check_right: Callable[[str | None, str], None] = lambda user, destination: None,
-        window: ConnectionPrefetch | None = None,
+        window: ConnectionPrefetch[Subscription] | None = None,
         answers_early: bool = False,
     ) -> None:
         self.session_id = session_id
@@ -177,7 +177,7 @@ class StompGateway:
                     if plan.is_bounded:
                         if plan.key is not None and not self.repeats.is_first(plan.key, plan.is_retry, now_us):
                             return frames[at - 1 :]
-                        broker.check_send(plan.envelope, len(body))
+                        broker.admission.check_send(plan.envelope, len(body))
                     elif frame.receipt is not None and plan.envelope.kind is DestinationKind.REPLY:
                         # Without a receipt it is dropped: a requester that has left must not cost its worker the line.
                         broker.replies.check(plan.envelope.destination)
@@ -416,7 +416,7 @@ class StompGateway:
             level = None if asked is None else asked_level(asked, self._rules.replicas_max)
             word = headers.get("ack-level")
             name = required(headers, "transaction", command)
-            return broker.transactions.commit(
+            return broker.commit(
                 self.session_id,
                 name,
                 now_us,

@@ -255,7 +255,7 @@ class Node:
         """Put back what earlier lives of this node left unsettled. In a mesh it is held until peers have told what
         they settled meanwhile and hold (`StartHold`)."""
         recovered = self.store.recovered
-        self.broker.logged_fanouts.update(self.store.fanouts())
+        self.broker.admission.logged_fanouts.update(self.store.fanouts())
         self.broker.deletions = recovered.deletions
         self.broker.durable_subscriptions.restore(recovered.cursors, recovered.given_up, recovered.gone)
         self.broker.received = self.received_vector

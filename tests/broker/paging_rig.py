@@ -21,7 +21,6 @@ from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Attempts, DeadLetter, 
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import times_of
 from qmq.broker.queues.paging.pager import Load, LoadedPage
-from qmq.broker.queues.queue import Queue
 from qmq.broker.selectors import Selector, compile_selector
 from qmq.dots import Dot, Origin, Vector
 from qmq.record_codec import Replay, encode_records
@@ -155,7 +154,7 @@ class PagedNode:
         self.lending = self.broker.lending
         self.replay = Replay(self.broker)
         self.subscriptions: list[Subscription] = []
-        self.wanted: list[Queue] = []
+        self.wanted: list[str] = []
         self.loads: list[Load] = []
         self.answers: list[LoadResult] = []
         # What was settled twice, and its queues: how deep they are is known again when the store forgets it, too.
@@ -454,8 +453,9 @@ class PagedNode:
 
     def ask(self, between: Callable[[], None] = lambda: None) -> None:
         assert not self.loads
-        queues, self.wanted = self.wanted, []
-        for queue in queues:
+        names, self.wanted = self.wanted, []
+        for name in names:
+            queue = self.queues.by_name[name]
             load = self.paging.next_load(queue, self.now_us)
             if load is None:
                 queue.is_loading = False

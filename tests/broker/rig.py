@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
+from qmq.broker.consumers.consumer_class import key_of
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
@@ -20,7 +21,7 @@ from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Gap, Mes
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.queue import Queue
 from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
-from qmq.broker.queues.selective.outstanding import group_of, key_of
+from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.queues.selective.rendezvous import wants
 from qmq.broker.selectors import compile_selector
 from qmq.dots import Dot, Origin
@@ -103,7 +104,7 @@ class Node:
         self, body: bytes = b"m", destination: str = JOBS, *, durable: bool = True, headers: bytes = b""
     ) -> Outcome:
         kind = envelope(destination, durable=durable, headers=headers)
-        self.broker.check_send(kind, len(body))
+        self.broker.admission.check_send(kind, len(body))
         return self.decide(lambda out: self.broker.send(kind, body, self.now_us, out))
 
     def later(self, microseconds: int) -> Outcome:
@@ -167,7 +168,7 @@ class Client:
         ack_timeout_us: int = 0,
         selector: str = "",
         exclusive: bool = False,
-        window: ConnectionPrefetch | None = None,
+        window: ConnectionPrefetch[Subscription] | None = None,
     ) -> Subscription:
         subscription = Subscription(self.id, id, destination, ack, credit, b"")
         subscription.asks = asks
@@ -209,7 +210,7 @@ class Client:
         self.node.broker.transactions.hold(self.id, name, held)
 
     def commit(self, name: str = "t") -> Outcome:
-        return self.node.decide(lambda out: self.node.broker.transactions.commit(self.id, name, self.node.now_us, out))
+        return self.node.decide(lambda out: self.node.broker.commit(self.id, name, self.node.now_us, out))
 
     @property
     def bodies(self) -> list[bytes]:

@@ -379,7 +379,7 @@ PICK = st.integers(0, 11)
 class MeshOfBrokers(RuleBasedStateMachine):
     mesh: Mesh
     subscriptions = 0
-    windows: dict[int, ConnectionPrefetch]
+    windows: dict[int, ConnectionPrefetch[Subscription]]
 
     @initialize(
         consumers=st.lists(
@@ -484,7 +484,7 @@ class MeshOfBrokers(RuleBasedStateMachine):
             client.hold(HeldFrame(envelope=envelope(queue), body=b"made"))
             client.hold(HeldFrame(delivery=delivery))
             mesh.settle(delivery)
-            mesh.decide(client.node, lambda out: broker.transactions.commit(client.id, "t", mesh.now_us, out))
+            mesh.decide(client.node, lambda out: broker.commit(client.id, "t", mesh.now_us, out))
 
     @rule(who=PICK)
     def leave(self, who: int) -> None:

@@ -1,8 +1,7 @@
 """A peer with consumers, as a queue of this node sees it: how much it may be lent, and how much it was."""
 
-from qmq.broker.consumers.consumer_class import PLAIN
+from qmq.broker.consumers.consumer_class import PLAIN, key_of
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.selective.outstanding import key_of
 from qmq.broker.selectors import Selector
 from qmq.dots import Dot
 

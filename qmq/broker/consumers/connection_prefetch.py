@@ -9,13 +9,13 @@ A queue may have messages at other nodes only. When its turn comes, and an owner
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from qmq.broker.consumers.subscription import Subscription
+M = TypeVar("M")
+"""A member; here a subscription."""
 
 
-class ConnectionPrefetch:
+class ConnectionPrefetch(Generic[M]):
     """`most` messages, of which `held` are out. `subscriptions` are all that share it; for `turn` one place is kept."""
 
     __slots__ = ("_round", "held", "most", "subscriptions", "turn")
@@ -23,9 +23,9 @@ class ConnectionPrefetch:
     def __init__(self, most: int) -> None:
         self.most = most
         self.held = 0
-        self.subscriptions: dict[Subscription, None] = {}
-        self.turn: Subscription | None = None
-        self._round: dict[Subscription, None] = {}
+        self.subscriptions: dict[M, None] = {}
+        self.turn: M | None = None
+        self._round: dict[M, None] = {}
 
     @property
     def room(self) -> int:
@@ -33,23 +33,23 @@ class ConnectionPrefetch:
         return self.most - self.held - kept
 
     @property
-    def round(self) -> deque["Subscription"]:
+    def round(self) -> deque[M]:
         """Who waits for room, in order."""
         return deque(self._round)
 
-    def wait(self, subscription: "Subscription") -> None:
+    def wait(self, subscription: M) -> None:
         """Put `subscription` at the end of the round, where it may stand already."""
         self._round.pop(subscription, None)
         self._round[subscription] = None
 
-    def next(self) -> "Subscription | None":
+    def next(self) -> M | None:
         """Whose turn it is, taken out of the round."""
         for subscription in self._round:
             del self._round[subscription]
             return subscription
         return None
 
-    def leave(self, subscription: "Subscription") -> None:
+    def leave(self, subscription: M) -> None:
         """It ends. A place that is kept for it is free when `Queues._check_turns` has seen that."""
         self.subscriptions.pop(subscription, None)
         self._round.pop(subscription, None)

@@ -31,6 +31,11 @@ def split_offer(name: str) -> tuple[str, str]:
     return queue, of
 
 
+def key_of(peer: str, of: str) -> str:
+    """What a class of a peer's consumers is called here."""
+    return f"{peer}\0{of}" if of else peer
+
+
 def read_class(of: str) -> tuple[Selector | None, int]:
     """(selector, since_us) of a class as a peer names it. Raises Refused for what is none."""
     if of == PLAIN:

@@ -6,20 +6,15 @@ durability: memory-only messages, and answers about them. Consecutive effects of
 they are made, because runs are what makes encoding and sending cheap.
 """
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from qmq.broker.consumers.light_subscriptions import Subscriber
-from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
+from qmq.broker.consumers.subscription import Ack, Asks, Attachment, Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message, OwnRecord
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.cursors import Move
 from qmq.dots import Dot, Origin
-
-if TYPE_CHECKING:
-    from qmq.broker.fanouts.durable_subscriptions import Attachment
-    from qmq.broker.queues.queue import Queue
-
 
 COST_MAX: Final = 100_000
 """What selecting for topics and fanouts may cost that one Outcome sets off (`Selector.cost`), some 20 ms: then others
@@ -179,7 +174,7 @@ class Outcome:
         # Lent messages given back to their owner.
         self.peer_returns: dict[str, list[Return]] = {}
         # Queues that want more from the queue store.
-        self.loads: list[Queue] = []
+        self.loads: list[str] = []
 
     @property
     def needs_commit(self) -> bool:

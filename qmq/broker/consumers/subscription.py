@@ -5,8 +5,9 @@ messages only to those with room. Topic and fanout subscriptions have no credit;
 `buffer` that they declared.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from qmq.broker.consumers.buffer import Buffer
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
@@ -15,10 +16,8 @@ from qmq.broker.messages.destination import is_pattern
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import Selector
 from qmq.broker.topics.patterns import NODE_BYTES
-from qmq.dots import Vector
-
-if TYPE_CHECKING:
-    from qmq.broker.fanouts.durable_subscriptions import Attachment
+from qmq.cursors import Cursor, Holder, Move, Name, Range, add_range
+from qmq.dots import Origin, Vector
 
 
 class Ack(IntEnum):
@@ -60,6 +59,9 @@ class JournalSpan(NamedTuple):
     until: Vector | None
     reader: str = ""
 
+
+Claim = tuple[Origin, int, int]
+"""(origin, after, through), as a range of `qmq.cursors`."""
 
 OBJECT_BYTES: Final = 600
 SELECTOR_PART_BYTES: Final = 200
@@ -138,7 +140,7 @@ class Subscription:
         self.exclusive = False
         self.since_us = 0
         self.lent_as = PLAIN
-        self.window: ConnectionPrefetch | None = None
+        self.window: ConnectionPrefetch[Subscription] | None = None
         self.durable: Attachment | None = None
         self.start: str | Vector | StartAt | JournalSpan = "first"
         # The last sequence that this node had given when a fanout subscription began; for `next`.
@@ -182,6 +184,114 @@ class Delivery:
         self.timeout_us = 0
         self.deadline_us = 0
         self.sent = False
+
+
+class FanoutDelivery(Delivery):
+    """A message of a fanout, or a gap notice, in the hands of a durable subscription."""
+
+    __slots__ = ("claims", "redelivered")
+
+    def __init__(
+        self, tag: int, subscription: Subscription, message: Message, claims: tuple[Claim, ...], redelivered: bool
+    ) -> None:
+        super().__init__(tag, subscription, message)
+        self.claims = claims
+        self.redelivered = redelivered
+
+
+class Attachment:
+    """One live subscription of a name. Made by `DurableSubscriptions.attach`."""
+
+    __slots__ = (
+        "_before",
+        "_maybe",
+        "_seen",
+        "again",
+        "begin",
+        "cursor",
+        "holder",
+        "is_new",
+        "subscription",
+        "told",
+        "unrecorded",
+    )
+
+    def __init__(
+        self, cursor: Cursor, subscription: Subscription, holder: Holder, begin: StartAt | None, is_new: bool
+    ) -> None:
+        self.holder = holder
+        self.cursor = cursor
+        self.subscription = subscription
+        self.begin = begin
+        """Where a new subscription begins, when only the log can say which vector that is."""
+        self.is_new = is_new
+        """Until its first reading: what is missing then was never promised."""
+        self.told: Vector = {}
+        """The last sequence looked at, per origin."""
+        self.again: list[FanoutDelivery] = []
+        """Refused by the client; to be handed out again. They keep their credit."""
+        self.unrecorded: dict[Origin, list[Range]] = {}
+        """Done, and in no record yet."""
+        self._before = dict(cursor.told)
+        self._maybe = cursor.credit
+        self._seen: dict[Origin, int] = {}
+
+    @property
+    def name(self) -> Name:
+        return self.cursor.name
+
+    @property
+    def free(self) -> int:
+        """How many messages it may be handed now."""
+        subscription = self.subscription
+        return 0 if subscription.closed else subscription.credit - len(subscription.in_flight) - len(self.again)
+
+    def reached(self, origin: Origin) -> int:
+        """Up to where nothing of `origin` needs to be looked at any more."""
+        told = self.told.get(origin)
+        return self.cursor.done_up_to(origin) if told is None else told
+
+    def claim(self, claims: Iterable[Claim]) -> None:
+        """These are done."""
+        for origin, after, through in claims:
+            add_range(self.cursor.done.setdefault(origin, []), after, through)
+            add_range(self.unrecorded.setdefault(origin, []), after, through)
+
+    def skip(self, message: Message) -> None:
+        """The subscription does not want this message (its selector says so): done without being handed out."""
+        origin, sequence = message.origin, message.sequence
+        reached = self.reached(origin)
+        if sequence > reached:
+            self.claim([(origin, reached, sequence)])
+            self.told[origin] = sequence
+
+    def start_after(self, before: Vector) -> None:
+        """A new subscription begins behind `before`, as the log has found out."""
+        self.claim([(origin, self.reached(origin), through) for origin, through in before.items()])
+        for origin in before:
+            self.told[origin] = max(before[origin], self.told.get(origin, 0))
+
+    def is_redelivery(self, message: Message) -> bool:
+        """Whether a client may have seen it in an earlier attachment. Asked once per message."""
+        origin, sequence = message.origin, message.sequence
+        if sequence <= self._before.get(origin, 0):
+            return True
+        if not self._maybe:
+            return False
+        seen = self._seen[origin] = self._seen.get(origin, 0) + 1
+        return seen <= self._maybe
+
+    def handed_out(self) -> Vector:
+        """What was handed out, by this attachment or one before it, and is not all done."""
+        highest = dict(self._before)
+        for origin, told in self.told.items():
+            highest[origin] = max(told, highest.get(origin, 0))
+        return {origin: told for origin, told in highest.items() if told > self.cursor.done_up_to(origin)}
+
+    def moved(self) -> Move:
+        """What is done and in no record yet, as the next record says it."""
+        done, self.unrecorded = self.unrecorded, {}
+        return Move(self.name, self.cursor.created_us, self.cursor.deleted_us, done=done)
 
 
 def covered(delivery: Delivery) -> list[Delivery]:

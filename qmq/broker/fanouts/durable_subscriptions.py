@@ -19,126 +19,23 @@ from collections.abc import Collection, Iterable
 from itertools import count
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.subscription import NOTHING_IN_FLIGHT, Delivery, StartAt, Subscription
+from qmq.broker.consumers.subscription import (
+    NOTHING_IN_FLIGHT,
+    Attachment,
+    Claim,
+    Delivery,
+    FanoutDelivery,
+    StartAt,
+    Subscription,
+)
 from qmq.broker.messages.message import Envelope, Message, Moved
-from qmq.cursors import DELETIONS_MAX, Cursor, Holder, Move, Name, Range, add_range, surplus_deletions
+from qmq.cursors import DELETIONS_MAX, Cursor, Move, Name, surplus_deletions
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import Refused
 from qmq.lost_ranges import LostRanges
 
 FIRST_TAG = 1 << 56
 """Tags of queue deliveries count from 1 and never come so far."""
-
-Claim = tuple[Origin, int, int]
-"""(origin, after, through), as a range of `qmq.cursors`."""
-
-
-class Handed(Delivery):
-    """A message of a fanout, or a gap notice, in the hands of a durable subscription."""
-
-    __slots__ = ("claims", "redelivered")
-
-    def __init__(
-        self, tag: int, subscription: Subscription, message: Message, claims: tuple[Claim, ...], redelivered: bool
-    ) -> None:
-        super().__init__(tag, subscription, message)
-        self.claims = claims
-        self.redelivered = redelivered
-
-
-class Attachment:
-    """One live subscription of a name. Made by `DurableSubscriptions.attach`."""
-
-    __slots__ = (
-        "_before",
-        "_maybe",
-        "_seen",
-        "again",
-        "begin",
-        "cursor",
-        "holder",
-        "is_new",
-        "subscription",
-        "told",
-        "unrecorded",
-    )
-
-    def __init__(
-        self, cursor: Cursor, subscription: Subscription, holder: Holder, begin: StartAt | None, is_new: bool
-    ) -> None:
-        self.holder = holder
-        self.cursor = cursor
-        self.subscription = subscription
-        self.begin = begin
-        """Where a new subscription begins, when only the log can say which vector that is."""
-        self.is_new = is_new
-        """Until its first reading: what is missing then was never promised."""
-        self.told: Vector = {}
-        """The last sequence looked at, per origin."""
-        self.again: list[Handed] = []
-        """Refused by the client; to be handed out again. They keep their credit."""
-        self.unrecorded: dict[Origin, list[Range]] = {}
-        """Done, and in no record yet."""
-        self._before = dict(cursor.told)
-        self._maybe = cursor.credit
-        self._seen: dict[Origin, int] = {}
-
-    @property
-    def name(self) -> Name:
-        return self.cursor.name
-
-    @property
-    def free(self) -> int:
-        """How many messages it may be handed now."""
-        subscription = self.subscription
-        return 0 if subscription.closed else subscription.credit - len(subscription.in_flight) - len(self.again)
-
-    def reached(self, origin: Origin) -> int:
-        """Up to where nothing of `origin` needs to be looked at any more."""
-        told = self.told.get(origin)
-        return self.cursor.done_up_to(origin) if told is None else told
-
-    def claim(self, claims: Iterable[Claim]) -> None:
-        """These are done."""
-        for origin, after, through in claims:
-            add_range(self.cursor.done.setdefault(origin, []), after, through)
-            add_range(self.unrecorded.setdefault(origin, []), after, through)
-
-    def skip(self, message: Message) -> None:
-        """The subscription does not want this message (its selector says so): done without being handed out."""
-        origin, sequence = message.origin, message.sequence
-        reached = self.reached(origin)
-        if sequence > reached:
-            self.claim([(origin, reached, sequence)])
-            self.told[origin] = sequence
-
-    def start_after(self, before: Vector) -> None:
-        """A new subscription begins behind `before`, as the log has found out."""
-        self.claim([(origin, self.reached(origin), through) for origin, through in before.items()])
-        for origin in before:
-            self.told[origin] = max(before[origin], self.told.get(origin, 0))
-
-    def is_redelivery(self, message: Message) -> bool:
-        """Whether a client may have seen it in an earlier attachment. Asked once per message."""
-        origin, sequence = message.origin, message.sequence
-        if sequence <= self._before.get(origin, 0):
-            return True
-        if not self._maybe:
-            return False
-        seen = self._seen[origin] = self._seen.get(origin, 0) + 1
-        return seen <= self._maybe
-
-    def handed_out(self) -> Vector:
-        """What was handed out, by this attachment or one before it, and is not all done."""
-        highest = dict(self._before)
-        for origin, told in self.told.items():
-            highest[origin] = max(told, highest.get(origin, 0))
-        return {origin: told for origin, told in highest.items() if told > self.cursor.done_up_to(origin)}
-
-    def moved(self) -> Move:
-        """What is done and in no record yet, as the next record says it."""
-        done, self.unrecorded = self.unrecorded, {}
-        return Move(self.name, self.cursor.created_us, self.cursor.deleted_us, done=done)
 
 
 class DurableSubscriptions:
@@ -305,7 +202,7 @@ class DurableSubscriptions:
 
     # Messages
 
-    def hand_out(self, attachment: Attachment, message: Message) -> Handed | None:
+    def hand_out(self, attachment: Attachment, message: Message) -> FanoutDelivery | None:
         """Hand out the next message of the log; None when it was before, or is done. Needs `free` credit.
 
         Messages of one origin are offered in order.
@@ -339,19 +236,23 @@ class DurableSubscriptions:
                 missing.append((origin, lost[0] - 1, lost[1]))
         return missing
 
-    def hand_out_gap(self, attachment: Attachment, notice: Envelope, claims: tuple[Claim, ...], number: int) -> Handed:
+    def hand_out_gap(
+        self, attachment: Attachment, notice: Envelope, claims: tuple[Claim, ...], number: int
+    ) -> FanoutDelivery:
         """Hand out a notice of what is missing. `number` is a memory-only sequence of this node's origin."""
         message = Message(notice, b"", self._origin, -number, 0)
         return self._hand(attachment, message, claims, False)
 
-    def hand_out_again(self, attachment: Attachment) -> list[Handed]:
+    def hand_out_again(self, attachment: Attachment) -> list[FanoutDelivery]:
         """Hand out what the client refused, in its old order."""
         waiting, attachment.again = attachment.again, []
         return [self._hand(attachment, handed.message, handed.claims, True) for handed in waiting]
 
-    def _hand(self, attachment: Attachment, message: Message, claims: tuple[Claim, ...], redelivered: bool) -> Handed:
+    def _hand(
+        self, attachment: Attachment, message: Message, claims: tuple[Claim, ...], redelivered: bool
+    ) -> FanoutDelivery:
         tag = self._new_tag()
-        handed = Handed(tag, attachment.subscription, message, claims, redelivered)
+        handed = FanoutDelivery(tag, attachment.subscription, message, claims, redelivered)
         attachment.subscription.hold(handed)
         self._deliveries[tag] = handed
         return handed
@@ -371,10 +272,10 @@ class DurableSubscriptions:
             assert attachment is not None, "only durable subscriptions are handed fanout messages"
             attachment.again.append(handed)
 
-    def _take_back(self, deliveries: list[Delivery]) -> list[Handed]:
-        taken: list[Handed] = []
+    def _take_back(self, deliveries: list[Delivery]) -> list[FanoutDelivery]:
+        taken: list[FanoutDelivery] = []
         for handed in deliveries:
-            assert isinstance(handed, Handed), "queue deliveries are settled by the queues"
+            assert isinstance(handed, FanoutDelivery), "queue deliveries are settled by the queues"
             subscription = handed.subscription
             del subscription.in_flight[handed.tag]
             del self._deliveries[handed.tag]

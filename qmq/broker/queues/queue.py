@@ -484,4 +484,4 @@ class Queue:
         """Ask for the next messages from the store, once."""
         if not self.is_loading:
             self.is_loading = True
-            out.loads.append(self)
+            out.loads.append(self.name)

@@ -388,7 +388,7 @@ class Queues:
                 window.wait(subscription)
         self._go_round(window, out)
 
-    def _go_round(self, window: ConnectionPrefetch, out: Outcome) -> None:
+    def _go_round(self, window: ConnectionPrefetch[Subscription], out: Outcome) -> None:
         """There may be room: the next of the client's subscriptions has its turn, and so on."""
         while window.room > 0:
             following = window.next()

@@ -19,6 +19,7 @@ from qmq.broker.messages.destination import DestinationKind, is_pattern
 from qmq.broker.messages.message import Envelope, Message, Retain
 from qmq.broker.topics.patterns import Pattern
 from qmq.broker.topics.retained_sync import RetainedSync
+from qmq.broker.topics.retained_table import RetainedTable, RetainedValue
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 
@@ -37,29 +38,13 @@ SCAN_VISITS_MAX = 5_000
 STAMP_MAX = (1 << 63) - 1
 
 
-class RetainedValue:
-    """What is kept of one topic: its last message, or the mark that it was removed; and when that happened here."""
-
-    __slots__ = ("change", "message")
-
-    def __init__(self, message: Message, change: int) -> None:
-        self.message = message
-        self.change = change
-
-    @property
-    def is_removed(self) -> bool:
-        return self.message.envelope.retain is Retain.REMOVE
-
-
-class RetainedValues:
+class RetainedValues(RetainedTable):
     """The values of one node. `bytes` counts names, headers and bodies of values, not of marks."""
 
     def __init__(self, topics_max: int, bytes_max: int) -> None:
+        super().__init__()
         self.topics_max = topics_max
         self.bytes_max = bytes_max
-        self.values: dict[str, RetainedValue] = {}
-        self.names: list[str] = []
-        """All names in `values`, sorted."""
         self.bytes = 0
         self.change = 0
         self.spreads: dict[str, RetainedSync] = {}

@@ -12,13 +12,10 @@ messages before it. Only when such messages were dropped may that happen, and th
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from qmq.broker.messages.message import Message
+from qmq.broker.topics.retained_table import RetainedTable
 from qmq.dots import Origin
-
-if TYPE_CHECKING:
-    from qmq.broker.topics.retained import RetainedValues
 
 SCAN_MAX = 4096
 """Names looked at for one turn of the link."""
@@ -33,7 +30,7 @@ class RetainedSync:
 
     __slots__ = ("_changed", "_direct", "_only", "_position", "_retained", "_sent", "_wake")
 
-    def __init__(self, retained: "RetainedValues", wake: Callable[[], None]) -> None:
+    def __init__(self, retained: RetainedTable, wake: Callable[[], None]) -> None:
         self._retained = retained
         self._wake = wake
         self._changed: dict[str, None] = {}

@@ -79,7 +79,7 @@ def _names(node: "Node", kind: DestinationKind) -> list[str]:
         return list(broker.queues.by_name)
     if kind is DestinationKind.TOPIC:
         return list(broker.topics)
-    return list({**dict.fromkeys(broker.logged_fanouts), **dict.fromkeys(broker.fanouts)})
+    return list({**dict.fromkeys(broker.admission.logged_fanouts), **dict.fromkeys(broker.fanouts)})
 
 
 def _stored(node: "Node", prefix: str, after: str, limit: int) -> dict[str, tuple[int, int]]:

@@ -35,7 +35,7 @@ async def delete_answer(node: "Node", headers: Mapping[str, str], user: str | No
     subscribers = len(broker.fanouts.get(destination, ()))
     cursors = broker.durable_subscriptions.by_name.values()
     durable_subscriptions = sum(1 for one in cursors if one.name.destination == destination and one.created_us)
-    if not (info.records or subscribers or durable_subscriptions or destination in broker.logged_fanouts):
+    if not (info.records or subscribers or durable_subscriptions or destination in broker.admission.logged_fanouts):
         raise Refused("unknown-destination", f"This node knows no fanout {destination}.")
     is_dry_run = is_said(headers, "dry-run")
     facts = {

@@ -74,7 +74,7 @@ def status_of(node: "Node") -> dict[str, Any]:
         "commits": {"groups": node.commits.groups, "records": node.commits.records},
         "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
         "held": broker.queues.held,
-        "disk_full": broker.disk_full,
+        "disk_full": broker.admission.disk_full,
         "memory": {
             "bytes": node.memory_budget.bytes,
             "max": node.memory_budget.bytes_max,

@@ -220,7 +220,7 @@ class Checkpoints:
         while True:
             position = context.commits.committed_end
             await self.check_space()
-            if context.broker.disk_full:
+            if context.broker.admission.disk_full:
                 # Nothing may grow, so only the time can tell that somebody has made room.
                 await trio.sleep(SPACE_SECONDS)
                 continue
@@ -236,15 +236,15 @@ class Checkpoints:
         # A quota may leave less than is free.
         if commits.is_stuck or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
             self.ran_short()
-        elif self._context.broker.disk_full:
-            self._context.store.journal.is_short = self._context.broker.disk_full = False
+        elif self._context.broker.admission.disk_full:
+            self._context.store.journal.is_short = self._context.broker.admission.disk_full = False
             self._context.alarm_over("disk-full", DISK_FULL)
             log.info("= %d bytes are free: this node takes messages again", free)
 
     def ran_short(self) -> None:
         """New durable messages are refused from now on, until there is room again."""
-        if not self._context.broker.disk_full:
-            self._context.broker.disk_full = True
+        if not self._context.broker.admission.disk_full:
+            self._context.broker.admission.disk_full = True
             self._context.alarm("disk-full", DISK_FULL)
             self._calm.cancel()
 

@@ -14,7 +14,6 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.queues.paging.pager import Load, LoadedPage, page_limit
-from qmq.broker.queues.queue import Queue
 from qmq.dots import Vector
 from qmq.environment import Environment
 from qmq.record_codec import Replay
@@ -92,7 +91,7 @@ class QueuePager:
         self._unsaved_max = int(messages_kept * UNSAVED_FACTOR)
         self._unsaved_bytes_most = UNSAVED_BYTES_MOST * checkpoint_bytes
         self._context = context
-        self._wanted: list[Queue] = []
+        self._wanted: list[str] = []
         self._work = trio.Event()
         self.load_lock = trio.Lock()
         """Held while pages are read and taken: whose rows they are must not change in between."""
@@ -118,9 +117,9 @@ class QueuePager:
 
     # Loading
 
-    def want(self, queues: list[Queue]) -> None:
-        """Fetch what these queues need next."""
-        self._wanted += queues
+    def want(self, names: list[str]) -> None:
+        """Fetch what the queues with these names need next."""
+        self._wanted += names
         self._work.set()
 
     async def run(self) -> None:
@@ -137,27 +136,29 @@ class QueuePager:
     async def _load(self) -> None:
         context = self._context
         paging = context.broker.queues.paging
-        queues, self._wanted = self._wanted[:LOADS_AT_ONCE], self._wanted[LOADS_AT_ONCE:]
+        queues = context.broker.queues
+        names, self._wanted = self._wanted[:LOADS_AT_ONCE], self._wanted[LOADS_AT_ONCE:]
         loads: list[Load] = []
-        peer_rpc: list[Queue] = []
+        loading: list[str] = []
         now_us = context.environment.now_us()
-        for queue in queues:
+        for name in names:
+            queue = queues.by_name[name]  # One that waits for a load is not idle, so it was not dropped.
             load = paging.next_load(queue, now_us)
             if load is None:
                 queue.is_loading = False
-                context.broker.queues.forget_if_idle(queue)
+                queues.forget_if_idle(queue)
             else:
                 loads.append(load)
-                peer_rpc.append(queue)
+                loading.append(name)
         if not loads:
             return
         rows = self._rows()
         answers = await context.environment.run_blocking(partial(_ask, rows, loads))
         context.check_damage()
         if self._ceased(rows):
-            self._wanted = peer_rpc + self._wanted
+            self._wanted = loading + self._wanted
             return
-        self._wanted = peer_rpc[len(answers) :] + self._wanted
+        self._wanted = loading[len(answers) :] + self._wanted
         out = Outcome(now_us=context.environment.now_us())
         for load, answer in zip(loads, answers, strict=False):
             load = load._replace(limit=answer.limit)

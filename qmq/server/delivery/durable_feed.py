@@ -16,8 +16,7 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST
-from qmq.broker.consumers.subscription import Ack, StartAt, Subscription
-from qmq.broker.fanouts.durable_subscriptions import Attachment, Handed
+from qmq.broker.consumers.subscription import Ack, Attachment, FanoutDelivery, StartAt, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import selects
 from qmq.dots import Dot, Origin, Vector
@@ -89,7 +88,7 @@ class DurableFeeds:
         """Hand out `messages`; False, and nothing happened, when it has to read them instead."""
         if session.outbox.size > self._buffer_bytes or attachment.free < len(messages):
             return False
-        run: list[Handed] = []
+        run: list[FanoutDelivery] = []
         for message in messages:
             self._offer(attachment, message, run)
         self._put(session, attachment, run)
@@ -98,11 +97,11 @@ class DurableFeeds:
     def send_lost(self, session: ClientSession, attachment: Attachment, gone: Sequence[Dot]) -> None:
         """Tell that these are missing; without credit, the next message tells it."""
         if attachment.free > 0:
-            run: list[Handed] = []
+            run: list[FanoutDelivery] = []
             self._offer_gaps(attachment, gone, run)
             self._put(session, attachment, run)
 
-    def _offer(self, attachment: Attachment, message: Message, run: list[Handed]) -> None:
+    def _offer(self, attachment: Attachment, message: Message, run: list[FanoutDelivery]) -> None:
         """Hand out one message, if it is to be, and before it what is missing for good."""
         durable_subscriptions = self._context.broker.durable_subscriptions
         if message.origin in durable_subscriptions.gone.ends:
@@ -117,7 +116,7 @@ class DurableFeeds:
         if handed is not None:
             run.append(handed)
 
-    def _offer_gaps(self, attachment: Attachment, gone: Sequence[Dot], run: list[Handed]) -> None:
+    def _offer_gaps(self, attachment: Attachment, gone: Sequence[Dot], run: list[FanoutDelivery]) -> None:
         broker = self._context.broker
         missing = broker.durable_subscriptions.gaps(attachment, gone)
         for notice, claims in gap_notices(attachment.name.destination, missing):
@@ -125,7 +124,7 @@ class DurableFeeds:
                 broker.durable_subscriptions.hand_out_gap(attachment, notice, claims, broker.new_memory_sequence())
             )
 
-    def _put(self, session: ClientSession, attachment: Attachment, run: list[Handed]) -> None:
+    def _put(self, session: ClientSession, attachment: Attachment, run: list[FanoutDelivery]) -> None:
         if not run:
             return
         subscription = attachment.subscription
@@ -214,7 +213,7 @@ class DurableFeeds:
 
     async def _send_page(self, attachment: Attachment, page: FanoutPage, have: Vector) -> bool:
         """Hand out what was read; False when some of it has to be read again, or nobody is there any more."""
-        run: list[Handed] = []
+        run: list[FanoutDelivery] = []
         self._offer_gaps(attachment, page.dropped, run)
         rows = page.rows
         whole = True
@@ -249,7 +248,7 @@ class DurableFeeds:
         self._send(attachment, run)
         return whole
 
-    def _send(self, attachment: Attachment, run: list[Handed]) -> None:
+    def _send(self, attachment: Attachment, run: list[FanoutDelivery]) -> None:
         session = self._session(attachment)
         if session is not None and run:
             self._put(session, attachment, run)

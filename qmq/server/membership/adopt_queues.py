@@ -132,7 +132,7 @@ class QueueAdoption:
         if covers(node.store.stored_vector, left) and await node.environment.run_blocking(is_empty):
             return  # As it is for good, as a rule: no checkpoint for that.
         await node.checkpoints.bring_up()
-        if node.broker.disk_full or await node.environment.run_blocking(is_empty):
+        if node.broker.admission.disk_full or await node.environment.run_blocking(is_empty):
             return
         held = await self._held(owner, is_patient)
         if held is None:
@@ -141,7 +141,7 @@ class QueueAdoption:
         # show it until they have these.
         settled_by = node.committed_end()
         await node.checkpoints.bring_up()
-        if node.broker.disk_full or node.store.checkpoint_position < settled_by:
+        if node.broker.admission.disk_full or node.store.checkpoint_position < settled_by:
             return
         before = self.adopted
         name: str | None = None

@@ -206,7 +206,7 @@ class QuarantineRestore:
         """Bring back what can be; False when that was nothing."""
         context = self._context
         due = self._due(links)
-        if due is None or context.broker.disk_full:
+        if due is None or context.broker.admission.disk_full:
             return False
         following, parted = due
         if not following and parted:
@@ -253,7 +253,7 @@ class QuarantineRestore:
             await context.commit_slot()
             due = self._due(links)
             # Others had their turn: somebody was quicker, has sealed it, or has more by now.
-            if due is None or context.broker.disk_full or context.received_vector().get(origin, 0) != known:
+            if due is None or context.broker.admission.disk_full or context.received_vector().get(origin, 0) != known:
                 return False
             if gone is not None and not (due[1].get(origin) == known and set(asked).issuperset(context.member_names)):
                 return False

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.broker.broker import COPIES_BYTES_MAX
+from qmq.broker.admission import COPIES_BYTES_MAX
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.messages.message import Envelope, Message
@@ -24,7 +24,7 @@ def family(*children: str) -> Envelope:
 
 
 def publish(node: Node, parent: Envelope, body: bytes = b"m") -> Outcome:
-    node.broker.check_send(parent, len(body))
+    node.broker.admission.check_send(parent, len(body))
     return node.decide(lambda out: node.broker.send(parent, body, NOW_US, out))
 
 
@@ -108,7 +108,7 @@ def test_copies_count_for_the_size_of_a_transaction() -> None:
 
 def test_a_full_disk_refuses_a_message_with_children() -> None:
     node = Node()
-    node.broker.disk_full = True
+    node.broker.admission.disk_full = True
 
     with pytest.raises(Refused) as refused:
         publish(node, family(MAIL))

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.subscription import Ack, StartAt, Subscription
-from qmq.broker.fanouts.durable_subscriptions import Handed
+from qmq.broker.consumers.subscription import Ack, FanoutDelivery, StartAt, Subscription
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Moved
 from qmq.cursors import DELETIONS_MAX, Cursor, Move, Name
@@ -34,7 +33,7 @@ class Reader:
         assert self.subscription.durable is not None
         self.attachment = self.subscription.durable
 
-    def offer(self, origin: Origin, *sequences: int) -> list[Handed]:
+    def offer(self, origin: Origin, *sequences: int) -> list[FanoutDelivery]:
         """What is handed out of these records."""
         handed = [
             self.node.broker.durable_subscriptions.hand_out(
@@ -44,11 +43,11 @@ class Reader:
         ]
         return [one for one in handed if one is not None]
 
-    def ack(self, *handed: Handed) -> Outcome:
+    def ack(self, *handed: FanoutDelivery) -> Outcome:
         return self.node.decide(lambda out: [self.node.broker.acknowledge(one, out) for one in handed])
 
 
-def sequences(handed: list[Handed]) -> list[int]:
+def sequences(handed: list[FanoutDelivery]) -> list[int]:
     return [one.message.sequence for one in handed]
 
 

@@ -287,7 +287,7 @@ async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock, mo
         room = Checkpoints._room
         monkeypatch.setattr(Checkpoints, "_room", lambda one: 0 if one._context is mesh.nodes["a"] else room(one))
         a = await mesh.start("a")
-        await eventually(lambda: a.broker.disk_full)
+        await eventually(lambda: a.broker.admission.disk_full)
         rejoin(mesh, "a")
         await mesh.until_linked()
         await trio.sleep(LONG_SECONDS)

@@ -88,7 +88,7 @@ class Consumers:
         `buffered`: how many messages wait here for a consumer already.
         """
         free: dict[str, int] = {}
-        rooms: dict[ConnectionPrefetch, int] = {}
+        rooms: dict[ConnectionPrefetch[Subscription], int] = {}
         first = self.first_here()
         for subscription in self._queue.subscriptions:
             own = subscription.free - buffered.get(subscription, 0)

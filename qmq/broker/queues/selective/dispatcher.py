@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
-from qmq.broker.consumers.consumer_class import PLAIN
+from qmq.broker.consumers.consumer_class import PLAIN, key_of
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.priority_level import PriorityLevel, place_of
 from qmq.broker.queues.selective.consumers import Consumers
 from qmq.broker.queues.selective.ordered_buffer import OrderedBuffer
-from qmq.broker.queues.selective.outstanding import Outstanding, group_of, key_of
+from qmq.broker.queues.selective.outstanding import Outstanding, group_of
 from qmq.broker.queues.selective.rendezvous import choose, wants
 from qmq.broker.queues.selective.selector_paging import let_go, rewind
 from qmq.broker.selectors import Selector, selects
@@ -402,7 +402,7 @@ class SelectiveDispatcher:
         queue.line_up(subscription)
         return subscription.waiting
 
-    def wait(self, subscription: Subscription, window: ConnectionPrefetch) -> None:
+    def wait(self, subscription: Subscription, window: ConnectionPrefetch[Subscription]) -> None:
         """Out of the line until the client has room again."""
         self.queue.leave_line(subscription)
         window.wait(subscription)

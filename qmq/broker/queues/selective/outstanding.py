@@ -105,11 +105,6 @@ class Outstanding:
         return held.was_unwanted or held.epoch != self.epoch
 
 
-def key_of(peer: str, of: str) -> str:
-    """What a class of a peer's consumers is called here."""
-    return f"{peer}\0{of}" if of else peer
-
-
 def group_of(message: Message) -> bytes:
     """b"" for a message of no group."""
     terms = message.envelope.terms
