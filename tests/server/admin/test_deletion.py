@@ -102,9 +102,8 @@ async def test_what_was_sent_on_the_other_side_of_a_cut_stays(autojump_clock: Mo
         assert sorted(await everything(mesh, "c")) == [b"new", b"unknown to a"]
 
 
-async def test_a_message_that_arrives_after_the_deletion_of_it_stays_deleted(autojump_clock: MockClock) -> None:
+async def test_a_node_that_is_cut_from_the_sender_deletes_what_came_another_way(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
-        # c hears of the deletion of b's message before the message itself: its link with b is cut before that.
         mesh.cut("b", "c")
         await publish(mesh, "b", F, "deleted")
         await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
