@@ -84,7 +84,7 @@ simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit
 
 # A file is a chapter with a mesh of its own, so each is run by one worker.
 .PHONY: cluster-test
-cluster-test: venv ## Real processes on loopback, stock clients, kills and cuts
+cluster-test: venv ## Real processes on loopback with stock clients, kills and network faults
 	@$(TIMED) $(PYTEST) -n $(CLUSTER_JOBS) --dist loadfile --no-loadscope-reorder $(DURATIONS) tests/cluster
 
 $(VENV)/.spark: $(VENV)/.installed
@@ -98,19 +98,19 @@ spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (needs Ja
 	@KILLS=$(KILLS) $(PYTEST) --timeout 600 tests/spark
 
 .PHONY: simulate
-simulate: venv ## Many seeds, for the night (SEEDS=10000 START=0 KEEP=file)
+simulate: venv ## Many seeds, for hours (SEEDS=10000 START=0 KEEP=file)
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START) --jobs $(JOBS) $(if $(KEEP),--keep $(KEEP))
 
 .PHONY: plants
-plants: venv ## Look for every bug planted into the product, for the night too
+plants: venv ## Check that tests find every seeded bug, for hours
 	@$(BIN)/python -m tests.simulation --plants --seeds 500
 
 .PHONY: mutants
-mutants: venv ## Change the product in a hundred small ways and report what no test notices, for the night (MUTANTS=100 SEED=1)
+mutants: venv ## Draw small changes of the product and list those that no test notices, for hours (MUTANTS=100 SEED=1)
 	@$(BIN)/python -m tests.mutation --count $(MUTANTS) --seed $(SEED) --jobs $(JOBS)
 
 .PHONY: nemesis
-nemesis: venv ## Fire at real nodes and write a page about it (MINUTES=30 NODES=3 PAGE=nemesis.html)
+nemesis: venv ## Run real nodes under faults and write a report (MINUTES=30 NODES=3 PAGE=nemesis.html)
 	@$(BIN)/python -m tests.nemesis --minutes $(MINUTES) --nodes $(NODES) --page $(PAGE)
 
 .PHONY: bench

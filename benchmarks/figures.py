@@ -1,4 +1,4 @@
-"""Results of runs, kept between them: a long measurement can be made in parts, on both builds, and told as a whole.
+"""Results of runs, kept between them: a long measurement can be made in parts, on both builds, and shown as a whole.
 
 One file of JSON beside the pages, in git with them: a figure on a page can be traced to its runs. A part that is
 measured again replaces its own commands of its own build, and nothing else.
@@ -12,7 +12,7 @@ from benchmarks.page import DOCS
 
 STORE = DOCS / "benchmarks" / "figures.json"
 COUNTED = 3
-"""How many of the runs count: the best, because others who use the machine only ever make a run worse."""
+"""How many of the runs count: the best, because other work on the machine only ever makes a run worse."""
 
 Facts = Mapping[str, object]
 BUILDS = ("pure", "compiled")

@@ -1,7 +1,7 @@
 """How the work of one action grows with what a node holds, in the pure middle of a node: from bytes to bytes.
 
 Each Case names what grows, the action, and the order that it may have. An action is what a node does with the bytes of
-one read: codec, gateway, broker, records of the journal, and the frames for everybody who is told. Sockets, the disk
+one read: codec, gateway, broker, records of the journal, and the frames for every recipient. Sockets, the disk
 and the loop are not in it; what they add is in the measured times of docs/growth.md.
 
 `tests/broker/test_growth.py` holds the orders for small numbers, `python -m benchmarks.run growth` counts up to a
@@ -53,7 +53,7 @@ class Order(Enum):
 
 
 class Node:
-    """One node's pure parts. `told` counts bytes for clients, so that nothing of the telling is left out."""
+    """One node's pure parts. `bytes_sent` counts bytes for clients, so that no encoding is left out."""
 
     def __init__(self) -> None:
         self.broker = Broker(
@@ -72,7 +72,7 @@ class Node:
         )
         self.caches = HeadCaches()
         self.clients: list[Client] = []
-        self.told = 0
+        self.bytes_sent = 0
         self.by_session: dict[int, Client] = {}
 
     def client(self) -> "Client":
@@ -81,20 +81,20 @@ class Node:
         self.by_session[client.session] = client
         return client
 
-    def tell(self, out: Outcome) -> None:
-        """Record and tell, as the commit path and the teller do."""
+    def deliver(self, out: Outcome) -> None:
+        """Record and deliver, as the commit path and the effect dispatcher do."""
         self.broker.finish(out, NOW_US)
         if out.records:
             encode_records(self.broker.origin, [out])
         for run in out.topic_runs:
             tails = [tail_of(message) for message in run.messages]
             for subscriber in run.subscriptions:
-                self.told += len(encode_run(_prefix(subscriber, run.messages[0].envelope.destination), tails))
-        for told in (out.deliveries_now, out.deliveries_after):
-            for subscription, deliveries in told.items():
+                self.bytes_sent += len(encode_run(_prefix(subscriber, run.messages[0].envelope.destination), tails))
+        for ready in (out.deliveries_now, out.deliveries_after):
+            for subscription, deliveries in ready.items():
                 for delivery in self.broker.queues.told(deliveries, NOW_US):
                     delivery.sent = True
-                self.told += len(encode_deliveries(subscription, deliveries, Version.V12))
+                self.bytes_sent += len(encode_deliveries(subscription, deliveries, Version.V12))
                 client = self.by_session[subscription.session]
                 client.tags += [delivery.tag for delivery in deliveries]
 
@@ -117,7 +117,7 @@ class Client:
         out = Outcome(self.session)
         self.gateway.handle(self.codec.receive(data), NOW_US, out)
         assert self.codec.error is None and not out.ending, (self.codec.error, out.frames)
-        self.node.tell(out)
+        self.node.deliver(out)
 
     def subscribe(self, destination: str, ack: str = "auto", id: str = "1") -> None:
         self.say(subscribe(destination, ack, id))
@@ -129,7 +129,7 @@ class Client:
     def leave(self) -> None:
         out = Outcome(self.session)
         self.node.broker.close_session(self.session, out)
-        self.node.tell(out)
+        self.node.deliver(out)
 
 
 def _prefix(subscriber: Subscriber, topic: str) -> bytes:

@@ -1,10 +1,10 @@
-"""What clients that mean harm can do to a node, and what an innocent client beside them notices.
+"""What hostile clients can do to a node, and what an innocent client beside them notices.
 
     python -m benchmarks.hardening [NAME ...] [--memory-bytes-max BYTES]
 
-Each attack has a fresh node, told to hold 256 MiB for its connections. The innocent client, a process of its own, sends
-a message to a topic and waits for its RECEIPT, over and over: first alone, then beside the attack. The table is on
-docs/hardening.md. The attackers are connections of one process.
+Each attack has a fresh node with a bound of 256 MiB for its connections. The innocent client, a process of its own,
+sends a message to a topic and waits for its RECEIPT, over and over: first alone, then beside the attack. The table is
+on docs/hardening.md. The attackers are connections of one process.
 """
 
 import argparse
@@ -181,7 +181,7 @@ ATTACKS: Mapping[str, Attack] = {
 }
 
 
-def innocent(address: tuple[str, int], told: Connection) -> None:
+def innocent(address: tuple[str, int], parent: Connection) -> None:
     """Send and wait, until asked for the times; answers with them, in milliseconds."""
     times: list[float] = []
     with socket.create_connection(address) as one:
@@ -194,10 +194,10 @@ def innocent(address: tuple[str, int], told: Connection) -> None:
             while b"\0" not in one.recv(4096):
                 pass
             times.append(1000 * (time.perf_counter() - begin))
-            if told.poll(PAUSE_SECONDS):
-                if told.recv() is None:
+            if parent.poll(PAUSE_SECONDS):
+                if parent.recv() is None:
                     return
-                told.send(times)
+                parent.send(times)
                 times = []
 
 

@@ -4,13 +4,13 @@
 
 takeover  `kill -9` of a node with messages in a queue: seconds until a consumer on another node has all of them, and
           how much of that is beyond `takeover_after_seconds`
-heal      a node is cut off from both others while publishers go on at it and at them: seconds from the moment when the
-          cut heals until all three hold the same
-stopped   `qmq bench send` and `qmq bench topic` at a node while one of its peers stands still (SIGSTOP), against the
-          same with all of them running: how much slower, and how much more memory the node has taken
+heal      a network partition between one node and the two others, with publishers on both sides: seconds from its end
+          until all three have the same records
+stopped   `qmq bench send` and `qmq bench topic` at a node while one of its peers is stopped (SIGSTOP), against the
+          same with all of them running: how much slower, and how much more memory the node uses
 
-Nodes run with the defaults, or with what --node-file says. Each figure is the median of the rounds, which are told too.
-What the nodes are asked meanwhile is their status, fifty times a second.
+Nodes run with the defaults, or with those of --node-file. Each figure is the median of the rounds, which are printed,
+too. Meanwhile each node gets a status request fifty times a second.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def take_over(mesh: Cluster, number: int) -> dict[str, float]:
     killed = time.monotonic()
     mesh.kill("a")
     got = mesh.client("c").consume(queue)
-    took = until(lambda: len(got) >= MESSAGES, "another node hands them out") - killed
+    took = until(lambda: len(got) >= MESSAGES, "another node delivers them") - killed
     mesh.make_healthy()
     mesh.close_clients()
     return {"seconds": took, "beyond_takeover_after": took - DEFAULTS.takeover_after_seconds}
@@ -79,26 +79,26 @@ def heal(mesh: Cluster, number: int) -> dict[str, float]:
     """Cut one off, publish on both sides, heal."""
     for other in ("a", "b"):
         mesh.cut("c", other)
-    until(lambda: mesh.misses("a", "c") and mesh.misses("c", "a"), "the cut is noticed")
+    until(lambda: mesh.misses("a", "c") and mesh.misses("c", "a"), "the partition is noticed")
     time.sleep(CUT_SECONDS)
     for name in ("a", "c"):
         mesh.client(name).publish(f"/fanout/healed.{number}", *numbered(name, MESSAGES), **{"receipt-level": "fsync"})
     for other in ("a", "b"):
         mesh.heal("c", other)
     healed = time.monotonic()
-    took = until(lambda: is_same(mesh, mesh.names), "all hold the same") - healed
+    took = until(lambda: is_same(mesh, mesh.names), "all have the same records") - healed
     mesh.close_clients()
     mesh.wait_for_links()
     return {"seconds": took}
 
 
 def stopped(mesh: Cluster, number: int) -> dict[str, float]:
-    """What a node does with all peers, and with one that stands still."""
+    """The throughput of a node with all peers, and with one that is stopped."""
     found: dict[str, float] = {}
     for workload in ("topic", "send"):
         before = throughput(mesh, workload)
         resident = resident_mib(mesh)
-        with still(mesh, "c"):
+        with paused(mesh, "c"):
             during = throughput(mesh, workload)
             found[f"{workload}_resident_mib_more"] = resident_mib(mesh) - resident
         again = throughput(mesh, workload)
@@ -109,7 +109,7 @@ def stopped(mesh: Cluster, number: int) -> dict[str, float]:
 
 
 @contextmanager
-def still(mesh: Cluster, name: str) -> Iterator[None]:
+def paused(mesh: Cluster, name: str) -> Iterator[None]:
     mesh.pause(name)
     try:
         yield
@@ -120,7 +120,7 @@ def still(mesh: Cluster, name: str) -> Iterator[None]:
 
 
 def throughput(mesh: Cluster, workload: str) -> float:
-    """Messages a second at node a; the other nodes are there, and have nobody who wants them."""
+    """Messages a second at node a; the other nodes are linked, and have no interest in them."""
     command = [sys.executable, "-m", "qmq", "bench", workload, "--at", mesh.at("a"), "--line", "--no-pin"]
     command += ["--seconds", str(BENCH_SECONDS), "--no-progress"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, check=False)
@@ -157,8 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 mesh.make_healthy()
                 rounds = [FIGURES[name](mesh, number) for number in range(options.rounds)]
         medians = {key: round(statistics.median(one[key] for one in rounds), 2) for key in rounds[0]}
-        told = {key: [round(one[key], 2) for one in rounds] for key in rounds[0]}
-        print(json.dumps({"figure": name, **medians, "rounds": told}), flush=True)
+        values = {key: [round(one[key], 2) for one in rounds] for key in rounds[0]}
+        print(json.dumps({"figure": name, **medians, "rounds": values}), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m benchmarks.modules
 
-Told by what the process grew while each module was loaded, without what that one loaded in turn: who comes first pays
-for what others would have loaded as well. This module itself imports next to nothing, for the same reason.
+A module counts what the process grew while it was loaded, without the modules that it loaded in turn. A module that
+several others need counts for the first of them. This module imports next to nothing, for the same reason.
 """
 
 import sys

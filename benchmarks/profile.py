@@ -7,7 +7,7 @@
 Starts a throwaway node that takes a sample of itself each millisecond of processor time (`benchmarks.sampled`), lets
 `qmq bench` measure it with the options given, and prints a table by parts of the node, and the functions that took
 most.
-The samples say how the time divides; what a message costs in all is told by the measurement. The start of the node is
+The samples say how the time divides; the measurement says what a message costs in all. The start of the node is
 cut out by name, so that seconds of load are compared with seconds of load.
 """
 
@@ -139,7 +139,7 @@ def sampled_nodes(place: Path, count: int) -> Iterator[list[Node]]:
 
 
 def await_listener(node: Node) -> None:
-    """Return when somebody listens. Exits when the node has ended instead, or takes too long."""
+    """Return when a listener is there. Exits when the node has ended instead, or takes too long."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline and node.process is not None and node.process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection((node.address.host, node.address.port), timeout=1):

@@ -2,12 +2,12 @@
 
     python -m benchmarks.run [PART …] [--rounds 3] [--full] [--machine TEXT]
     python -m benchmarks.run --list
-    python -m benchmarks.run page          write the pages anew from what is stored
+    python -m benchmarks.run page          write the pages again from what is stored
 
 Each part takes some minutes and can be run alone, today on one build and tomorrow on the other: runs are kept in
 docs/benchmarks/figures.json (`figures`), the pages are made of that (`tables`). Every command runs with a throwaway
-node, several times, round by round; of the best three the one in the middle counts, because others who use the machine
-only ever make a run worse. A run that misses messages stops everything: a wrong figure must not be written.
+node, several times, round by round; of the best three the one in the middle counts, because other work on the machine
+only ever makes a run worse. A run that misses messages stops everything: a wrong figure must not be written.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from qmq.cli.throwaway import exit_on_signals
 
 RUN_SECONDS_MAX = 1800
 STOP_SECONDS = 60.0
-"""For a run that is told to end, and its node."""
+"""For a run that is asked to stop, and its node."""
 WARMUP_SECONDS = 3.0
 """Of brokers that compile themselves while they run; for QMQ beside them the same."""
 
@@ -107,8 +107,8 @@ def measure_others(store: Store, rounds: int, seconds: float, machine: str) -> N
             with started(other, core[0]) as (address, pid):
                 for row in COMPARED:
                     facts = result_of(command_at(row, seconds, other, address, pid, core))
-                    told = {"broker": other.version, "machine": machine}
-                    runs.setdefault((other.name, row.command), []).append({**facts, **told})
+                    about = {"broker": other.version, "machine": machine}
+                    runs.setdefault((other.name, row.command), []).append({**facts, **about})
     for (name, command), found in runs.items():
         store.put(name, command, found)
 
