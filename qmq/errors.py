@@ -1,7 +1,7 @@
 """Every error of the package, drawn once.
 
     QmqError
-    ├── ConfigError              the operator's files: all mistakes at once
+    ├── ConfigError              the operator's files: all errors at once
     ├── ProtocolError            the bytes on a connection broke a rule
     │   ├── LocalProtocolError   we did it: a bug here
     │   └── RemoteProtocolError  they did it: carries the reply to give
@@ -29,11 +29,11 @@ class QmqError(Exception):
 
 
 class ConfigError(QmqError):
-    """The configuration or peers file has mistakes; `mistakes` lists every one, ready to print."""
+    """The node file or peers file has errors; `diagnostics` has one line for each, ready to print."""
 
-    def __init__(self, mistakes: list[str]) -> None:
-        super().__init__("\n".join(mistakes))
-        self.mistakes = mistakes
+    def __init__(self, diagnostics: list[str]) -> None:
+        super().__init__("\n".join(diagnostics))
+        self.diagnostics = diagnostics
 
 
 class ProtocolError(QmqError):

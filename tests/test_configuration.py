@@ -124,8 +124,8 @@ def test_users_that_are_copied_without_their_hashes_are_refused_with_the_command
     with pytest.raises(ConfigError) as refused:
         load_node(written(text, tmp_path))
 
-    assert len(refused.value.mistakes) == text.count(TO_REPLACE)
-    assert all("`qmq config hash`" in mistake for mistake in refused.value.mistakes)
+    assert len(refused.value.diagnostics) == text.count(TO_REPLACE)
+    assert all("`qmq config hash`" in mistake for mistake in refused.value.diagnostics)
 
 
 async def test_users_that_are_copied_log_in_with_the_rights_that_their_comments_say(

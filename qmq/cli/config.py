@@ -34,7 +34,7 @@ def check(config_file: Path | None, peers_file: Path | None, node_name: str | No
         try:
             load(config_file, peers_file, name, given)
         except ConfigError as error:
-            diagnostics += [line for line in error.mistakes if line not in diagnostics]
+            diagnostics += [line for line in error.diagnostics if line not in diagnostics]
     if diagnostics:
         raise ConfigError(diagnostics)
     for file in (config_file, peers_file):
@@ -90,7 +90,7 @@ def diff(old: Path, new: Path, as_json: bool) -> None:
         try:
             settings.append(load_node(path))
         except ConfigError as error:
-            diagnostics += error.mistakes
+            diagnostics += error.diagnostics
     if diagnostics:
         raise ConfigError(diagnostics)
     changes = difference(*settings)

@@ -39,6 +39,6 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigError as error:
-            raise ConfigFailed(error.mistakes) from error
+            raise ConfigFailed(error.diagnostics) from error
         except QmqError as error:
             raise Failed(str(error)) from error

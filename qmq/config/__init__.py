@@ -1,21 +1,21 @@
-"""The operator's files: a node file (optional) and a peers file, read once, checked as a whole, frozen afterwards.
+"""The operator's files: a node file (optional) and a peers file, read once, checked as a whole, then frozen.
 
-    address      host:port as people write it
-    model        what all sections share
+    address      host:port in text
+    model        the base of all sections, and their types
     limits       every bound of a node
-    destinations policies of destinations, and which one counts for a name
+    destinations policies of destinations, and which one applies to a name
     node         NodeSettings, the node file
     peers        PeersFile
-    toml_lines   where in the text a key stands
-    mistakes     what is wrong, in words
-    secrecy      files with secrets that others could read
-    load         files in, settings out
-    show         settings out, as TOML
-    peers_change whether one peers file may follow another
-    prints       short hashes of the policies, by which nodes compare theirs
-    difference   what differs between two, and what of it needs a restart
+    toml_lines   the line of a key
+    diagnostics  errors in words, with file and line
+    secrecy      files with secrets that other users can read
+    load         read files into settings
+    show         write settings as TOML
+    peers_change whether a node may change from one peers file to another
+    fingerprints short hashes by which nodes compare their policies
+    difference   differences between two configurations, and which need a restart
 
-Nothing else in the package reads a file of settings, an environment variable or a default of its own.
+No other part of QMQ reads a settings file or an environment variable, or has defaults of its own.
 """
 
 from .address import Address as Address
@@ -25,6 +25,7 @@ from .destinations import DestinationSettings as DestinationSettings
 from .difference import Change as Change
 from .difference import difference as difference
 from .difference import peers_difference as peers_difference
+from .fingerprints import fingerprints_of as fingerprints_of
 from .limits import LimitSettings as LimitSettings
 from .load import check_together as check_together
 from .load import load as load
@@ -41,7 +42,6 @@ from .node import User as User
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers_change import check_change as check_change
-from .prints import prints_of as prints_of
 from .secrecy import check_secrecy as check_secrecy
 from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective

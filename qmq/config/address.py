@@ -1,19 +1,19 @@
-"""Addresses as people write them: `host:port`, and `[host]:port` for IPv6.
+"""Addresses in text: `host:port`, and `[host]:port` for IPv6.
 
-Only the text is judged here. No name is looked up, because a configuration that is right must not become wrong when a
-name server is away; so `is_loopback` believes `localhost` and literal addresses, and nothing else.
+Only the text is checked. No name is looked up, because a valid configuration must not become invalid when a name server
+is down. So `is_loopback` is true only for `localhost` and literal loopback addresses.
 """
 
 import ipaddress
 from typing import NamedTuple
 
 PORT_MAX = 65535
-HOST_CHARACTERS_MAX = 253  # RFC 1035, 2.3.4: the longest name there is
+HOST_CHARACTERS_MAX = 253  # RFC 1035, 2.3.4: the longest name
 LABEL_CHARACTERS_MAX = 63
 
 
 class Address(NamedTuple):
-    """Where something listens or is dialled. `str()` gives back what `parse_address` reads."""
+    """An address to listen at or to dial. `str()` is the inverse of `parse_address`."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read `host:port` or `[ipv6]:port`. Port 0: the system picks one. Raises ValueError that says why."""
+    """Read `host:port` or `[ipv6]:port`. Port 0: the system chooses one. Raises ValueError with the reason."""
     host, colon, port = text.rpartition(":")
     if not colon:
         raise ValueError("must be host:port, such as 127.0.0.1:61613")
@@ -55,11 +55,11 @@ def parse_address(text: str) -> Address:
 
 
 def _may_be_looked_up(host: str) -> bool:
-    """Whether the system would ask for this name: what is too long or has an empty part fails before, as a bug does."""
+    """Whether the system can look up this name. A name that is too long or has an empty part raises there."""
     if len(host) > HOST_CHARACTERS_MAX or not all(c.isalnum() or c in "-._" for c in host):
         return False
     if not host.isascii():
-        import idna  # takes a while to load, for names that few have
+        import idna  # slow to import, and rarely needed
 
         try:
             host.encode("idna")  # as Python does (2003)

@@ -1,13 +1,13 @@
-"""`[destinations]`: which destinations come to life, and how each is kept, bounded and served.
+"""`[destinations]`: which destinations are created, and how each is stored, bounded and served.
 
-A policy is written for one name or for all names that begin alike (`/queue/jobs.*`). For a destination the policy
-that names it exactly counts, else the one with the longest beginning; where it stands in the file never matters, and
-policies are not merged. `policy_of` always gives a policy: the defaults when none was written.
+A policy is for one name, or for all names with a common prefix (`/queue/jobs.*`). The policy with exactly the name of a
+destination applies, else the one with the longest matching prefix. The order in the file has no effect, and policies
+are not merged. `policy_of` always returns a policy: the defaults if none matches.
 
-A key that means nothing for the kind of destination is refused, because whoever wrote it expects something of it.
+A key without a meaning for the kind of destination is refused, because the operator expects an effect of it.
 
-Surprising: what dies in a dead letter queue must not come back to it. A queue that is its own policy's dead letter is
-the last station: `policy_of` gives it a policy under which nothing dies of age or of failed deliveries.
+Surprising: a message that fails in a dead letter queue must not return to it. If a queue is the dead letter queue of
+its own policy, `policy_of` gives it a policy without delivery limit and expiry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ from .model import CountOrUnbounded, ReceiptLevel, Seconds, SecondsOrNone, Secti
 
 DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/")
 DEFAULT_DEAD_LETTER = "/queue/dead-letters"
-"""Always exists, also when nothing is created on use."""
+"""Always exists, even if destinations are not created on use."""
 
 CHILDREN_MAX = 16
-"""Each child is one more record per message, in the same batch."""
+"""Each child adds one record per message, in the same batch."""
 
-REMEMBERED_MAX = 16_384
-"""Destinations whose policy is remembered; at the bound all are forgotten and looked up anew."""
+CACHED_MAX = 16_384
+"""Destinations whose policy is cached; at the bound, the cache is emptied."""
 
-# Which keys mean something, per kind. `pattern` always does.
+# The keys that apply to each kind. `pattern` applies to all.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "/queue/": (
         "durable",
@@ -51,25 +51,25 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "/topic/": ("retain",),
 }
 
-# Why a key is refused where it is: for all kinds that lack it, unless the kind has a reason of its own.
+# Why a key is refused under a kind. A kind without an entry has a general reason.
 REASONS: Mapping[tuple[str, str], str] = {
     ("/topic/", "durable"): "topics keep nothing; use a /fanout/ or a /queue/",
     ("/fanout/", "durable"): "fanouts are always durable",
     ("/fanout/", "max_messages"): "a fanout is bounded by retention_seconds and retention_bytes",
     ("/fanout/", "max_bytes"): "a fanout is bounded by retention_seconds and retention_bytes",
-    ("/topic/", "receipt"): "topics are on no disk, and their receipts wait for none",
-    ("/topic/", "retention_seconds"): "topics keep nothing but, with retain, the last value",
-    ("/topic/", "retention_bytes"): "topics keep nothing but, with retain, the last value",
+    ("/topic/", "receipt"): "topics are not stored on disk, so their receipts wait for no disk",
+    ("/topic/", "retention_seconds"): "topics keep only the last value, with retain",
+    ("/topic/", "retention_bytes"): "topics keep only the last value, with retain",
     ("/queue/", "retention_seconds"): "a queue keeps a message until it is settled; see ttl_seconds",
     ("/queue/", "retention_bytes"): "a queue keeps a message until it is settled; see max_bytes and overflow",
-    ("/fanout/", "ack_level"): "a fanout's messages belong to no node that could deliver them again",
-    ("/topic/", "ack_level"): "topics wait for no ACK",
+    ("/fanout/", "ack_level"): "fanout messages have no owner that could deliver them again",
+    ("/topic/", "ack_level"): "topic messages need no ACK",
     ("/fanout/", "ttl_seconds"): "a fanout keeps messages for retention_seconds",
 }
 
 
 class _Misplaced:
-    """A value under a key that means nothing here; its field refuses it with the reason."""
+    """A value under a key that does not apply; its field refuses it with the reason."""
 
     def __init__(self, value: object, reason: str) -> None:
         self.value = value
@@ -81,7 +81,7 @@ class _Misplaced:
 
 def _read_pattern(value: object) -> object:
     if not isinstance(value, str) or not value.startswith(DESTINATION_KINDS) or value.endswith("/"):
-        raise ValueError(f"must be a destination under {', '.join(DESTINATION_KINDS)}; a last * stands for any rest")
+        raise ValueError(f"must be a destination under {', '.join(DESTINATION_KINDS)}; a * at the end matches any rest")
     if "*" in value[:-1] or "#" in value:
         raise ValueError("must have * only as its last character, and no #")
     return value
@@ -101,14 +101,14 @@ def _read_dead_letter(value: object) -> object:
     try:
         return _read_queue_name(value)
     except ValueError as error:
-        raise ValueError(f'{error}; or "", which drops') from None
+        raise ValueError(f'{error}; or "", which drops messages') from None
 
 
 QueueName = Annotated[str, BeforeValidator(_read_queue_name)]
 
 
 def kind_prefix(destination: str) -> str:
-    """`/queue/` of `/queue/jobs`; empty when there is none."""
+    """`/queue/` of `/queue/jobs`; empty if there is none."""
     return destination[: destination.find("/", 1) + 1]
 
 
@@ -119,31 +119,31 @@ class DestinationPolicy(Section):
 
     # Queues.
     durable: bool = True
-    """False: messages live in memory only and end with the node's process."""
+    """False: messages live in memory only and are lost when the node stops."""
     max_messages: CountOrUnbounded | None = None
     """None: `limits.queue_messages_max`; 0: no bound."""
     max_bytes: SizeOrUnbounded | None = None
     """Of bodies. None: `limits.queue_bytes_max`; 0: no bound."""
     overflow: Literal["refuse", "drop-oldest", "drop-newest"] = "refuse"
-    """What happens at the bound: the SEND gets an ERROR, or the oldest or the new message becomes a dead letter."""
+    """At the bound: the SEND gets an ERROR, or the oldest or the new message is dropped. See `keeps_dropped`."""
     ack_timeout_seconds: SecondsOrNone = 0.0
-    """A message not settled for so long counts as a failed delivery; 0: no timeout."""
+    """If a message is not settled in this time, the delivery counts as failed; 0: no timeout."""
     delivery_limit: CountOrUnbounded = 20
-    """So many failed deliveries make a dead letter; 0: no limit."""
+    """Failed deliveries after which a message becomes a dead letter; 0: no limit."""
     redelivery_seconds_min: Seconds = 0.1
-    """Wait after the first failed delivery; doubles with each further one."""
+    """Pause after the first failed delivery; it doubles with each further one."""
     redelivery_seconds_max: Seconds = 60.0
     dead_letter: Annotated[str, BeforeValidator(_read_dead_letter)] = DEFAULT_DEAD_LETTER
-    """The queue that gets what is given up; empty: it is dropped. See `keeps_dropped`."""
+    """The queue that gets dead letters; empty: they are dropped. See `keeps_dropped`."""
     ttl_seconds: SecondsOrNone = 0.0
-    """Of messages that name no expiry themselves; 0: they never expire."""
+    """For messages without an expiry of their own; 0: they never expire."""
     priority: Annotated[int, Field(ge=0, le=9)] = 4
-    """Of messages that name none; 9 goes first."""
+    """For messages without a priority of their own; 9 goes first."""
     exclusive: bool = False
-    """One consumer at a time gets messages, in the whole mesh; the others wait for it to leave."""
+    """One consumer at a time gets messages, in the whole mesh; the others wait until it leaves."""
 
     ack_level: Literal["edge", "quorum"] | None = None
-    """When an ACK is receipted. None: `mesh.ack_level`."""
+    """When an ACK is confirmed. None: `mesh.ack_level`."""
 
     # Queues and fanouts.
     receipt: ReceiptLevel | None = None
@@ -159,7 +159,7 @@ class DestinationPolicy(Section):
 
     # Topics.
     retain: bool = False
-    """Keep the last value of each topic for those who subscribe later."""
+    """Keep the last value of each topic for later subscribers."""
 
     @property
     def is_exact(self) -> bool:
@@ -168,18 +168,20 @@ class DestinationPolicy(Section):
 
     @property
     def keeps_dropped(self) -> bool:
-        """Whether what expires or does not fit becomes a dead letter too, and not only what consumers fail at. The
-        default dead letter queue is for these; who wants the rest must name a queue."""
+        """Whether expired and dropped messages become dead letters, too, and not only failed ones.
+
+        The default dead letter queue gets failed messages only; for the others the policy must name a queue.
+        """
         return "dead_letter" in self.model_fields_set and self.dead_letter != ""
 
-    def is_said(self, key: str) -> bool:
+    def is_explicit(self, key: str) -> bool:
         return key != "dead_letter" or key in self.model_fields_set
 
-    def keys_that_count(self) -> Sequence[str]:
+    def effective_keys(self) -> Sequence[str]:
         return ("pattern", *KEYS[kind_prefix(self.pattern)])
 
     def named_queues(self) -> list[tuple[tuple[str | int, ...], str]]:
-        """The queues that this policy names, each after the place of its name."""
+        """The queues that this policy names: (location of the name, name)."""
         named: list[tuple[tuple[str | int, ...], str]] = [
             (("children", number), child) for number, child in enumerate(self.children)
         ]
@@ -188,7 +190,7 @@ class DestinationPolicy(Section):
         return named
 
     def matches(self, destination: str) -> bool:
-        """Whether this policy could be that of `destination`; a better one may exist."""
+        """Whether this policy matches `destination`; another one may match better."""
         return destination == self.pattern if self.is_exact else destination.startswith(self.pattern[:-1])
 
     @model_validator(mode="before")
@@ -204,13 +206,13 @@ class DestinationPolicy(Section):
             reason = REASONS.get((kind, key), f"it is for {homes[0]} destinations")
             checked[key] = _Misplaced(checked[key], f"must be left out under {kind}: {reason}")
         if pattern == DEFAULT_DEAD_LETTER:
-            # The last station, unless told otherwise.
+            # Dead letters end here, unless the policy says otherwise.
             checked = {"dead_letter": "", "delivery_limit": 0, **checked}
         return checked
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_in_its_place(cls, value: object) -> object:
+    def _applies_to_the_kind(cls, value: object) -> object:
         if isinstance(value, _Misplaced):
             raise ValueError(value.reason)
         return value
@@ -225,9 +227,9 @@ class DestinationPolicy(Section):
 
     @field_validator("dead_letter")
     @classmethod
-    def _dies_elsewhere(cls, dead_letter: str, info: ValidationInfo) -> str:
+    def _is_another_queue(cls, dead_letter: str, info: ValidationInfo) -> str:
         if dead_letter and dead_letter == info.data.get("pattern"):
-            raise ValueError('must be another queue than this one; "" drops')
+            raise ValueError('must be another queue than this one, or "", which drops messages')
         return dead_letter
 
     @field_validator("children")
@@ -244,7 +246,7 @@ class DestinationPolicy(Section):
 QUEUE_DEFAULT = DestinationPolicy(pattern="/queue/*")
 FANOUT_DEFAULT = DestinationPolicy(pattern="/fanout/*")
 TOPIC_DEFAULT = DestinationPolicy(pattern="/topic/*")
-# No operator writes policies for these: they live in memory and end with their session.
+# These have no policies in files: they live in memory and end with their session.
 TEMPORARY_DEFAULT = QUEUE_DEFAULT.model_copy(
     update={"pattern": "/temp-queue/*", "durable": False, "delivery_limit": 0, "dead_letter": ""}
 )
@@ -258,18 +260,18 @@ DEFAULTS: Mapping[str, DestinationPolicy] = {
 
 
 class PolicyTable:
-    """Destination → policy, without looking at every policy: one look-up per distinct length of a beginning."""
+    """Destination → policy, with one look-up per distinct length of a prefix, not one per policy."""
 
-    __slots__ = ("_exact", "_lengths", "_prefixes", "_remembered")
+    __slots__ = ("_exact", "_lengths", "_prefixes", "_cache")
 
     def __init__(self, policies: tuple[DestinationPolicy, ...]) -> None:
         self._exact = {policy.pattern: policy for policy in policies if policy.is_exact}
         self._prefixes = {policy.pattern[:-1]: policy for policy in policies if not policy.is_exact}
         self._lengths = sorted({len(prefix) for prefix in self._prefixes}, reverse=True)
-        self._remembered: dict[str, DestinationPolicy] = {}
+        self._cache: dict[str, DestinationPolicy] = {}
 
     def written_for(self, destination: str) -> DestinationPolicy | None:
-        """The policy as the file has it; None when none matches."""
+        """The policy in the file; None if none matches."""
         found = self._exact.get(destination)
         if found is not None:
             return found
@@ -280,12 +282,12 @@ class PolicyTable:
         return None
 
     def policy_of(self, destination: str) -> DestinationPolicy:
-        """The policy that counts; the same object while nothing changes."""
-        found = self._remembered.get(destination)
+        """The policy that applies; the same object while nothing changes."""
+        found = self._cache.get(destination)
         if found is None:
-            if len(self._remembered) >= REMEMBERED_MAX:
-                self._remembered.clear()
-            found = self._remembered[destination] = self._find(destination)
+            if len(self._cache) >= CACHED_MAX:
+                self._cache.clear()
+            found = self._cache[destination] = self._find(destination)
         return found
 
     def _find(self, destination: str) -> DestinationPolicy:
@@ -293,17 +295,17 @@ class PolicyTable:
             return DestinationPolicy(pattern=DEFAULT_DEAD_LETTER)
         policy = self.written_for(destination) or DEFAULTS.get(kind_prefix(destination), TOPIC_DEFAULT)
         if policy.dead_letter == destination:
-            # Under a pattern of its own, by which others tell policies apart.
+            # With a pattern of its own, because policies are distinguished by pattern.
             last = {"pattern": destination, "dead_letter": "", "delivery_limit": 0, "ttl_seconds": 0.0}
             return policy.model_copy(update=last)
         return policy
 
 
 class DestinationSettings(Section):
-    """`[destinations]`: which come to life, and how."""
+    """`[destinations]`: which destinations exist, and their policies."""
 
     create_on_use: bool = True
-    """False: only what a policy names (or matches) exists, and the default dead letter queue."""
+    """False: only destinations that a policy matches exist, and the default dead letter queue."""
     policies: tuple[DestinationPolicy, ...] = ()
 
     @cached_property
@@ -311,7 +313,7 @@ class DestinationSettings(Section):
         return PolicyTable(self.policies)
 
     def policy_of(self, destination: str) -> DestinationPolicy:
-        """The policy of `destination`, defaults when none was written for it. Says nothing about `exists`."""
+        """The policy of `destination`, or the defaults, whether or not it `exists`."""
         return self.table.policy_of(destination)
 
     def exists(self, destination: str) -> bool:
@@ -322,7 +324,7 @@ class DestinationSettings(Section):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "DestinationSettings":
         copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("table", None)  # it was made of the policies of the original
+        copied.__dict__.pop("table", None)  # it belongs to the policies of the original
         return copied
 
     @field_validator("policies")
@@ -330,19 +332,19 @@ class DestinationSettings(Section):
     def _policies_fit_together(
         cls, policies: tuple[DestinationPolicy, ...], info: ValidationInfo
     ) -> tuple[DestinationPolicy, ...]:
-        """Patterns differ, and what dead letters and children name exists and leads to an end."""
-        mistakes: list[InitErrorDetails] = []
+        """Patterns differ; dead letter queues and children exist; dead letters form no cycle."""
+        errors: list[InitErrorDetails] = []
         table = PolicyTable(policies)
         create_on_use = info.data.get("create_on_use", True)
         patterns: set[str] = set()
 
-        def mistake(value: str, text: str, *place: str | int) -> None:
+        def add_error(value: str, text: str, *place: str | int) -> None:
             context = {"error": ValueError(text)}
-            mistakes.append(InitErrorDetails(type="value_error", loc=place, input=value, ctx=context))
+            errors.append(InitErrorDetails(type="value_error", loc=place, input=value, ctx=context))
 
         for number, policy in enumerate(policies):
             if policy.pattern in patterns:
-                mistake(policy.pattern, "must not have two policies", number, "pattern")
+                add_error(policy.pattern, "must not have two policies", number, "pattern")
             patterns.add(policy.pattern)
             dead_letter = policy.dead_letter if policy.pattern.startswith("/queue/") else ""
             for key, name, place in (
@@ -351,21 +353,21 @@ class DestinationSettings(Section):
             ):
                 if name in ("", DEFAULT_DEAD_LETTER) or create_on_use or table.written_for(name) is not None:
                     continue
-                mistake(name, f"unknown {key}: must have a policy too, as create_on_use is false", *place)
-            circle = _circle(table, dead_letter)
-            if circle:
-                mistake(dead_letter, f"must come to an end, not go round: {' → '.join(circle)}", number, "dead_letter")
-        if mistakes:
-            raise ValidationError.from_exception_data("policies", mistakes)
+                add_error(name, f"unknown {key}: must have a policy, because create_on_use is false", *place)
+            cycle = _cycle(table, dead_letter)
+            if cycle:
+                add_error(dead_letter, f"must not form a cycle: {' → '.join(cycle)}", number, "dead_letter")
+        if errors:
+            raise ValidationError.from_exception_data("policies", errors)
         return policies
 
 
-def _circle(table: PolicyTable, dead_letter: str) -> list[str]:
-    """The way of a message that dies at every station, when it has no end; else nothing."""
-    way: list[str] = []
+def _cycle(table: PolicyTable, dead_letter: str) -> list[str]:
+    """The queues of a cycle of dead letters; empty if there is no cycle."""
+    path: list[str] = []
     while dead_letter:
-        way.append(dead_letter)
-        if dead_letter in way[:-1]:
-            return way
+        path.append(dead_letter)
+        if dead_letter in path[:-1]:
+            return path
         dead_letter = table.policy_of(dead_letter).dead_letter
     return []

@@ -1,22 +1,21 @@
-"""What differs between two configurations, key by key, and which of it a running node can take up.
+"""The differences between two configurations, key by key, and which of them a running node can apply.
 
-Users, listeners and policies are told apart by name, address and pattern, so that moving one within the file is no
-difference. Secrets are never shown: it is only said that they changed.
+Users, listeners and policies are identified by name, address and pattern, so moving one within the file is no
+difference. Secrets are never shown, only that they changed.
 
-Surprising: a key that nobody put into CHANGES_LIVE needs a restart. Whoever adds a setting and makes the node follow it
-while running adds it there; forgetting that costs a restart, the other mistake would be a setting that silently does
-nothing.
+Surprising: a key that is not in CHANGES_LIVE needs a restart. Add a setting there once the running node follows it. A
+forgotten key costs a restart; the opposite error would be a setting that silently has no effect.
 """
 
 from dataclasses import dataclass
 
-from .mistakes import SECRET_KEYS
+from .diagnostics import SECRET_KEYS
 from .model import Section
 from .node import NodeSettings
 from .peers import PeersFile
 from .show import text_of
 
-NOT_THERE = "(not there)"
+ABSENT = "(absent)"
 
 CHANGES_LIVE = (
     "destinations.",
@@ -53,16 +52,16 @@ CHANGES_LIVE = (
     "limits.drain_seconds",
     "limits.farewell_seconds",
 )
-"""Keys that a running node takes up, whole or (with a dot at the end) by their beginning."""
+"""Keys that a running node applies: whole keys, or prefixes that end with a dot."""
 
-# The key that tells the elements of a list of sections apart.
+# The key that identifies an element of a list of sections.
 NAMES = ("pattern", "name", "address")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key whose value differs. `old` and `new` are as TOML, or say that there is no such thing; secrets are
-    hidden and look the same."""
+    """One key with different values. `old` and `new` are TOML, or say that the key is absent; secrets are hidden and
+    look equal."""
 
     key: str
     old: str
@@ -74,16 +73,16 @@ class Change:
 
 
 def difference(old: NodeSettings, new: NodeSettings) -> list[Change]:
-    """Every change between two node files, in the order of the keys; empty when they mean the same."""
+    """Every change between two node files, in the order of the keys; empty if they mean the same."""
     changes: list[Change] = []
     _compare(old, new, "", changes)
     return changes
 
 
 def peers_difference(old: PeersFile | None, new: PeersFile | None, node: str = "") -> list[Change]:
-    """The same of two peers files, as `node` sees them; None is a node without one.
+    """The same for two peers files, as `node` sees them; None is a node without a peers file.
 
-    It takes up other nodes and their addresses. Whether it may is another question: `peers_change`.
+    A running node applies changes of other nodes and their addresses. `peers_change` checks whether it may.
     """
     fixed = ("mesh", "secret", f"nodes[{node}].mesh")
     changes: list[Change] = []
@@ -95,19 +94,19 @@ def peers_difference(old: PeersFile | None, new: PeersFile | None, node: str = "
 
 
 def _mesh(peers: PeersFile | None) -> str:
-    return NOT_THERE if peers is None else text_of("mesh", peers.mesh)
+    return ABSENT if peers is None else text_of("mesh", peers.mesh)
 
 
 def _compare(old: Section, new: Section, path: str, changes: list[Change]) -> None:
-    # The keys of either: they are not always the same for two policies.
-    for key in dict.fromkeys((*old.keys_that_count(), *new.keys_that_count())):
+    # The keys of both: two policies may have different keys.
+    for key in dict.fromkeys((*old.effective_keys(), *new.effective_keys())):
         before, after = getattr(old, key), getattr(new, key)
         name = f"{path}.{key}" if path else key
         if isinstance(before, Section) and isinstance(after, Section):
             _compare(before, after, name, changes)
         elif _is_list(before) or _is_list(after):
             _compare_lists(_by_name(before), _by_name(after), name, changes)
-        elif before != after or old.is_said(key) != new.is_said(key):
+        elif before != after or old.is_explicit(key) != new.is_explicit(key):
             _note(name, _text(old, key), _text(new, key), changes)
 
 
@@ -115,9 +114,9 @@ def _compare_lists(old: dict[str, Section], new: dict[str, Section], path: str, 
     for name in dict.fromkeys((*old, *new)):
         place = f"{path}[{name}]"
         if name not in new:
-            _note(place, _summary(old[name]), NOT_THERE, changes)
+            _note(place, _summary(old[name]), ABSENT, changes)
         elif name not in old:
-            _note(place, NOT_THERE, _summary(new[name]), changes)
+            _note(place, ABSENT, _summary(new[name]), changes)
         else:
             _compare(old[name], new[name], place, changes)
 
@@ -142,14 +141,14 @@ def _name(section: Section, number: int) -> str:
 
 
 def _summary(section: Section) -> str:
-    """What was said of it beyond its name."""
-    keys = [key for key in section.keys_that_count() if key in section.model_fields_set and key not in NAMES]
-    said = [f"{key} = {_text(section, key)}" for key in keys]
-    return f"{{ {', '.join(said)} }}" if said else "{}"
+    """The keys that were set in it, except its name."""
+    keys = [key for key in section.effective_keys() if key in section.model_fields_set and key not in NAMES]
+    shown = [f"{key} = {_text(section, key)}" for key in keys]
+    return f"{{ {', '.join(shown)} }}" if shown else "{}"
 
 
 def _text(section: Section, key: str) -> str:
-    """The value as TOML; of a section, what was said in it."""
+    """The value as TOML; for a section, the keys that were set in it."""
     value = getattr(section, key)
     if key in SECRET_KEYS and value is not None:
         return "(hidden)"
@@ -157,4 +156,4 @@ def _text(section: Section, key: str) -> str:
         return _summary(value)
     if value is None:
         return "(not set)"
-    return text_of(key, value) + ("" if section.is_said(key) else " (by default)")
+    return text_of(key, value) + ("" if section.is_explicit(key) else " (by default)")

@@ -1,6 +1,6 @@
-"""Every bound of a node: unit in the name, default, and why it is that much. docs/limits.md says what happens at each.
+"""Every limit of a node: unit in the name, default and reason. docs/limits.md says what happens at each limit.
 
-The names of the frame limits are those of `qmq.wire.stomp.Limits`, so that the server hands them on by name.
+The frame limits have the names of `qmq.wire.stomp.Limits`, so the server passes them on by name.
 """
 
 from typing import Annotated
@@ -10,16 +10,16 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from .model import Count, CountOrUnbounded, Seconds, Section, Size, SizeOrUnbounded, read_size
 
 BODY_BYTES_CEILING = 16 << 20
-"""No setting lifts a body above this: a frame is held in memory as a whole."""
+"""The highest limit of a body: a frame is held in memory as a whole."""
 
 HEADER_BYTES_CEILING = 1 << 20
-"""Nor what comes before a body: it is in one record with it, and a record in one batch."""
+"""The highest limit of headers: they are in one record with the body, and a record is in one batch."""
 
 TRANSACTION_BYTES_CEILING = 24 << 20
-"""Nor a transaction above this: it is one batch, and a batch is bounded by the storage format."""
+"""The highest limit of a transaction: it is one batch, and the storage format bounds a batch."""
 
 HEARTBEAT_FLOOR_MS_MIN = 10
-"""Beats more frequent than this cost more than they tell."""
+"""Heart-beats at a shorter interval cost more than they help."""
 
 
 LineSize = Annotated[int, BeforeValidator(read_size), Field(ge=16, le=HEADER_BYTES_CEILING)]
@@ -27,28 +27,29 @@ LineSize = Annotated[int, BeforeValidator(read_size), Field(ge=16, le=HEADER_BYT
 
 
 class LimitSettings(Section):
-    """`[limits]`: what one client, one destination and the whole node may take."""
+    """`[limits]`: what one client, one destination and the whole node may use."""
 
-    # Before login: whoever can reach the port can cost this much, and no more.
+    # Before login: the most that any program can cost that reaches the port.
     login_seconds: Seconds = 5.0
-    """From accept to CONNECTED, TLS and the wait for a password check included. A client on a slow line needs one round
-    trip or three."""
+    """From accept to CONNECTED, including TLS and the password check. A client on a slow line needs one to three round
+    trips."""
     login_bytes_max: LineSize = 8 << 10
-    """Everything sent until CONNECT is complete; the largest CONNECT of the stock clients is under 1 KiB."""
+    """All bytes until CONNECT is complete; the largest CONNECT of stock clients is under 1 KiB."""
     logins_pending_max: Count = 400
     """Connections that have not logged in yet, on the whole node."""
     logins_pending_per_address_max: Count = 200
-    """Of these, from one address; beyond either the oldest silent one goes (`qmq.server.clients.admission`)."""
+    """Of these, from one address; beyond either limit the oldest silent one is closed
+    (`qmq.server.clients.admission`)."""
 
     # Connections.
     connections_max: Count = 10_000
-    """On the whole node; each takes a descriptor and some 50 KiB."""
+    """On the whole node; each needs a descriptor and some 50 KiB."""
     connections_per_address_max: Count = 1_000
-    """From one IP address; a host of workers, or many behind one gateway, stay below."""
+    """From one IP address; a host of workers, or many clients behind one gateway, stay below."""
     connections_per_user_max: Count = 1_000
     """With one login name. Anonymous clients count by address only."""
 
-    # Frames, in the codec's names.
+    # Frames, with the names of the codec.
     command_bytes_max: LineSize = 32
     """The longest command of STOMP has 11."""
     header_line_bytes_max: LineSize = 8 << 10
@@ -56,9 +57,9 @@ class LimitSettings(Section):
     header_bytes_max: LineSize = 64 << 10
     """The whole header block of one frame."""
     body_bytes_max: Annotated[int, BeforeValidator(read_size), Field(ge=1, le=BODY_BYTES_CEILING)] = 1 << 20
-    """Larger things belong in a file store, with their address in the message; 16 MiB is the ceiling."""
+    """Put larger data into a file store, and its address into the message; 16 MiB is the ceiling."""
     destination_bytes_max: Annotated[int, Field(ge=16, le=1024)] = 255
-    """Also a file name's limit on most file systems."""
+    """Also the limit of a file name on most file systems."""
 
     # Of one connection.
     subscriptions_max: Count = 100
@@ -69,54 +70,54 @@ class LimitSettings(Section):
     transaction_bytes_max: Annotated[int, BeforeValidator(read_size), Field(ge=1, le=TRANSACTION_BYTES_CEILING)] = (
         16 << 20
     )
-    """As above, in bytes of bodies and headers, over all open transactions of the connection."""
+    """The same in bytes of bodies and headers, over all open transactions of the connection."""
     prefetch_default: Count = 100
-    """Credit of a queue subscription that names none: enough for a slow line, little to redeliver."""
+    """Credit of a queue subscription without its own: enough for a slow line, and little to redeliver."""
     prefetch_max: Count = 1_000
-    """More is cut down to this, not refused."""
+    """A higher value is reduced to this, not refused."""
     outbox_bytes_max: Size = 16 << 20
-    """Bytes encoded for one client and not yet taken by its socket; also a topic subscription's buffer."""
+    """Bytes encoded for one client and not yet accepted by its socket; also the buffer of a topic subscription."""
     subscriber_buffer_bytes_default: Size = 4 << 20
     """How far a fanout subscription may fall behind in memory before it reads the log instead."""
 
     # Heart-beats.
     heartbeat_floor_ms: Annotated[int, Field(ge=HEARTBEAT_FLOOR_MS_MIN, le=86_400_000)] = 250
-    """A client that asks for beats more frequent than this gets this."""
+    """A client that asks for a shorter interval gets this one."""
     heartbeat_grace: Annotated[float, Field(ge=1, le=100)] = 2.0
-    """Factor: a client is gone after this many of its own intervals in silence (STOMP 1.2, "Heart-beating")."""
+    """Factor: a client counts as dead after so many of its own intervals in silence (STOMP 1.2, "Heart-beating")."""
 
     # Of the node.
     memory_bytes_max: SizeOrUnbounded = 0
-    """What all connections together may make the node hold; 0 = a quarter of what the machine, or the control group of
-    the node, has."""
+    """Memory that all connections together may make the node hold; 0 means a quarter of the memory of the machine, or
+    of the control group of the node."""
     destinations_max: Count = 100_000
-    """Destinations that live at once; each unused one is forgotten."""
+    """Destinations in use at once; unused ones do not count."""
     pattern_words_max: Count = 200_000
     """Words of all topic patterns with wildcards that have a subscriber; each costs some 400 bytes."""
     selector_parts_max: Count = 200_000
-    """Headers, values, operators and LIKE steps of all different selectors: what one message can make the node ask."""
+    """Headers, values, operators and LIKE steps of all different selectors: the cost that one message can cause."""
     durable_subscriptions_max: Count = 1_000
     """Names of durable fanout subscriptions that the mesh knows, used or not; their cursors are kept in memory."""
     commit_pending_bytes_max: Size = 16 << 20
-    """Decided and not yet on disk; the one place where a fast sender waits."""
+    """Decided and not yet on disk; the only place where a fast sender waits."""
     queue_messages_max: CountOrUnbounded = 0
     """In one queue, unless its policy says otherwise; 0 = no bound."""
     queue_bytes_max: SizeOrUnbounded = 0
-    """As above, in bytes of bodies."""
+    """The same in bytes of bodies."""
     queue_messages_in_memory_max: Annotated[int, Field(ge=1_000)] = 10_000
-    """Of all queues together, beyond what is with consumers; a checkpoint leaves the rest to the queue store."""
+    """Of all queues together, without messages in flight; a checkpoint evicts the rest to the queue store."""
     queue_bytes_in_memory_max: Annotated[Size, Field(ge=1 << 20)] = 64 << 20
-    """The same in bytes of their bodies: whichever is reached first counts."""
+    """The same in bytes of bodies; the limit that is reached first counts."""
     queue_memory_bytes_max: Size = 256 << 20
-    """Queue messages that live in memory only, of all queues together: bodies, and some 400 bytes for each."""
+    """Memory-only messages of all queues together: bodies, and some 400 bytes for each."""
     retained_topics_max: Count = 100_000
-    """Topics whose last value is kept; each costs some 700 bytes beside its value."""
+    """Topics whose last value is kept; each costs some 700 bytes in addition to its value."""
     retained_bytes_max: Size = 64 << 20
-    """Names, headers and bodies of all last values together; they are in the memory of every node."""
+    """Names, headers and bodies of all last values together; every node has them in memory."""
     drain_seconds: Seconds = 10.0
-    """From SIGTERM until open connections are closed anyway."""
+    """From SIGTERM until open connections are closed in any case."""
     farewell_seconds: Seconds = 2.0
-    """For the last frame to a client that is being closed, so that it can read why."""
+    """For the last frame to a client before its connection closes, so that it can read the reason."""
 
     @field_validator("outbox_bytes_max")
     @classmethod

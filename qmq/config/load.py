@@ -1,8 +1,8 @@
-"""Files in, settings out; or a ConfigError that lists every mistake of every file.
+"""Read files into settings, or raise a ConfigError that lists every error of every file.
 
-The node file is optional and the peers file too: neither, one or both make a node. Overrides are what the command line
-says; they win over the file and are checked like it. Relative paths in a file start at the folder of that file, so that
-it means the same wherever it is loaded from; those of overrides and defaults start at the current folder.
+The node file and the peers file are both optional. Overrides are settings of the command line; they override the file
+and are checked in the same way. Relative paths in a file start at the directory of that file, so it means the same from
+everywhere. Those of overrides and defaults start at the current directory.
 """
 
 import copy
@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
-from .mistakes import describe, suggest
+from .diagnostics import describe, suggest
 from .node import NodeSettings
 from .peers import PeersFile
 from .secrecy import check_secrecy
 from .toml_lines import LineIndex
 
 FILE_BYTES_MAX = 4 << 20
-"""A configuration larger than this is some other file."""
+"""A larger file is not a configuration."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -30,21 +30,21 @@ def load_node(path: Path | None, overrides: Mapping[str, object] | None = None) 
     """The settings of one node.
 
     `path` None gives the defaults. `overrides` maps dotted keys to values, as `{"data": …, "limits.drain_seconds": 1}`.
-    Raises ConfigError with all mistakes.
+    Raises ConfigError with all errors.
     """
-    mistakes: list[str] = []
-    settings = _load_node(path, overrides or {}, mistakes)
+    diagnostics: list[str] = []
+    settings = _load_node(path, overrides or {}, diagnostics)
     if settings is None:
-        raise ConfigError(mistakes)
+        raise ConfigError(diagnostics)
     return settings
 
 
 def load_peers(path: Path) -> PeersFile:
-    """The peers file at `path`. Raises ConfigError with all mistakes."""
-    mistakes: list[str] = []
-    peers = _load_peers(path, mistakes)
+    """The peers file at `path`. Raises ConfigError with all errors."""
+    diagnostics: list[str] = []
+    peers = _load_peers(path, diagnostics)
     if peers is None:
-        raise ConfigError(mistakes)
+        raise ConfigError(diagnostics)
     return peers
 
 
@@ -56,49 +56,49 @@ def load(
 ) -> tuple[NodeSettings, PeersFile | None]:
     """Both files, checked alone and against each other.
 
-    With a peers file, `node` (or the node file's `name`) says who this is. Its client address is where it listens,
-    unless the node file has listeners of its own. Raises ConfigError with the mistakes of both files.
+    With a peers file, `node` (or `name` in the node file) selects the node. It listens at its client address, unless
+    the node file has listeners of its own. Raises ConfigError with the errors of both files.
     """
-    mistakes: list[str] = []
+    diagnostics: list[str] = []
     wanted: dict[str, object] = dict(overrides or {})
     if node is not None:
         wanted["name"] = node
-    peers = _load_peers(peers_file, mistakes) if peers_file is not None else None
-    settings = _load_node(node_file, wanted, mistakes, peers)
+    peers = _load_peers(peers_file, diagnostics) if peers_file is not None else None
+    settings = _load_node(node_file, wanted, diagnostics, peers)
     if settings is not None:
-        mistakes += _check_levels(settings, peers, str(node_file) if node_file is not None else "settings")
+        diagnostics += _check_levels(settings, peers, str(node_file) if node_file is not None else "settings")
     if settings is not None and peers is not None:
-        mistakes += check_together(settings, peers, str(peers_file))
-    mistakes += check_secrecy(settings, peers, peers_file)
-    if mistakes or settings is None:
-        raise ConfigError(mistakes)
+        diagnostics += check_together(settings, peers, str(peers_file))
+    diagnostics += check_secrecy(settings, peers, peers_file)
+    if diagnostics or settings is None:
+        raise ConfigError(diagnostics)
     return settings, peers
 
 
 def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peers file") -> list[str]:
-    """What is wrong between a node and a mesh, each right by itself; empty when they fit."""
+    """Errors between a node file and a peers file that are both valid; empty if they fit."""
     names = [peer.name for peer in peers.nodes]
-    mistakes = []
+    diagnostics = []
     if settings.name not in names:
         if "name" in settings.model_fields_set:
-            mistakes.append(f"{source}: nodes: no node is named {settings.name!r}; {suggest(settings.name, names)}")
+            diagnostics.append(f"{source}: nodes: no node is named {settings.name!r}; {suggest(settings.name, names)}")
         else:
-            mistakes.append(
-                f"{source}: which of its nodes is this? Give --node, or name in the node file: {', '.join(names)}"
+            diagnostics.append(
+                f"{source}: which of its nodes is this? Set --node, or name in the node file: {', '.join(names)}"
             )
     if settings.mesh.tls is None and len(peers.nodes) > 1:
         if not peers.is_loopback:
-            mistakes.append(
-                f"{source}: nodes: mesh addresses off loopback need TLS: give [mesh.tls] with certificate, key and ca "
-                f"in the node file of {settings.name!r}"
+            diagnostics.append(
+                f"{source}: nodes: mesh addresses that are not on loopback need TLS: set [mesh.tls] with certificate, "
+                f"key and ca in the node file of {settings.name!r}"
             )
         elif peers.secret is None:
-            mistakes.append(f"{source}: secret: is required for a mesh on loopback without [mesh.tls]")
-    return mistakes
+            diagnostics.append(f"{source}: secret: is required for a mesh on loopback without [mesh.tls]")
+    return diagnostics
 
 
 def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) -> list[str]:
-    """Receipt levels that ask for more nodes than there are, which would never be reached."""
+    """Errors for receipt levels that need more nodes than the mesh has."""
     most = len(peers.nodes) - 1 if peers is not None else 0
     levels = {"mesh.receipt": settings.mesh.receipt}
     for policy in settings.destinations.policies:
@@ -112,9 +112,9 @@ def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) 
 
 
 def _load_node(
-    path: Path | None, overrides: Mapping[str, object], mistakes: list[str], peers: PeersFile | None = None
+    path: Path | None, overrides: Mapping[str, object], diagnostics: list[str], peers: PeersFile | None = None
 ) -> NodeSettings | None:
-    read = _read(path, mistakes)
+    read = _read(path, diagnostics)
     if read is None:
         return None
     values, lines = read
@@ -126,23 +126,23 @@ def _load_node(
         if peer is not None:
             values["stomp"] = [{"address": str(peer.client)}]
     if "stomp" in values and "stomp" in overrides:
-        mistakes.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
+        diagnostics.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
     for key, value in overrides.items():
         section: object = values
         *outer, last = key.split(".")
         for name in outer:
             section = section.setdefault(name, {}) if isinstance(section, dict) else None
-        if isinstance(section, dict):  # else the file has something there that is no section, which the checks tell
+        if isinstance(section, dict):  # otherwise the file has a value there, which the checks refuse
             section[last] = value
-    return _validate(NodeSettings, values, str(path) if path is not None else "settings", lines, mistakes)
+    return _validate(NodeSettings, values, str(path) if path is not None else "settings", lines, diagnostics)
 
 
-def _load_peers(path: Path, mistakes: list[str]) -> PeersFile | None:
-    read = _read(path, mistakes)
-    return None if read is None else _validate(PeersFile, read[0], str(path), read[1], mistakes)
+def _load_peers(path: Path, diagnostics: list[str]) -> PeersFile | None:
+    read = _read(path, diagnostics)
+    return None if read is None else _validate(PeersFile, read[0], str(path), read[1], diagnostics)
 
 
-def _read(path: Path | None, mistakes: list[str]) -> tuple[dict[str, Any], LineIndex | None] | None:
+def _read(path: Path | None, diagnostics: list[str]) -> tuple[dict[str, Any], LineIndex | None] | None:
     if path is None:
         return {}, None
     try:
@@ -153,21 +153,21 @@ def _read(path: Path | None, mistakes: list[str]) -> tuple[dict[str, Any], LineI
         text = data.decode("utf-8")
         return tomllib.loads(text), LineIndex(text)
     except OSError as error:
-        mistakes.append(f"{path}: cannot be read: {error.strerror}")
+        diagnostics.append(f"{path}: cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        mistakes.append(f"{path}:{line}: not TOML: a byte that is not UTF-8")
+        diagnostics.append(f"{path}:{line}: not TOML: a byte that is not UTF-8")
     except tomllib.TOMLDecodeError as error:
-        mistakes.append(_toml_mistake(path, str(error)))
+        diagnostics.append(_toml_diagnostic(path, str(error)))
     except ValueError as error:
-        mistakes.append(f"{path}: {error}")
+        diagnostics.append(f"{path}: {error}")
     except RecursionError:
-        mistakes.append(f"{path}: not TOML: lists in lists without end")
+        diagnostics.append(f"{path}: not TOML: lists are nested too deeply")
     return None
 
 
-def _toml_mistake(path: Path, message: str) -> str:
-    """tomllib says `… (at line 3, column 5)` or `… (at end of document)`; we say `file:3: …`."""
+def _toml_diagnostic(path: Path, message: str) -> str:
+    """`… (at line 3, column 5)` of tomllib becomes `file:3: …`."""
     reason, _, place = message.rpartition(" (at ")
     words = place.rstrip(")").replace(",", "").split()
     if words[:1] == ["line"]:
@@ -176,19 +176,19 @@ def _toml_mistake(path: Path, message: str) -> str:
 
 
 def _validate(
-    model: type[M], values: dict[str, Any], source: str, lines: LineIndex | None, mistakes: list[str]
+    model: type[M], values: dict[str, Any], source: str, lines: LineIndex | None, diagnostics: list[str]
 ) -> M | None:
     try:
         return model.model_validate(_as_tuples(values))
     except ValidationError as error:
-        mistakes += describe(error, model, source, lines)
+        diagnostics += describe(error, model, source, lines)
     except RecursionError:
-        mistakes.append(f"{source}: sections in sections without end")
+        diagnostics.append(f"{source}: sections are nested too deeply")
     return None
 
 
 def _as_tuples(value: object) -> object:
-    """TOML's arrays as tuples: settings are immutable, and strict checks take no list for one."""
+    """Arrays of TOML as tuples: settings are immutable, and strict checks accept no list."""
     if isinstance(value, dict):
         return {key: _as_tuples(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -196,11 +196,11 @@ def _as_tuples(value: object) -> object:
     return copy.copy(value)
 
 
-def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
-    """Let the paths of a node file start at its folder. What is not a path at all is left to the checks."""
+def _anchor_paths(values: dict[str, Any], directory: Path) -> None:
+    """Make the paths of a node file relative to its directory. The checks refuse values that are no paths."""
     holders = [values.get("mesh"), *(values["stomp"] if isinstance(values.get("stomp"), list) else ())]
     sections = [holder["tls"] for holder in holders if isinstance(holder, dict) and isinstance(holder.get("tls"), dict)]
     for section, keys in ((values, ("data",)), *((tls, ("certificate", "key", "ca")) for tls in sections)):
         for key in keys:
             if isinstance(section.get(key), str):
-                section[key] = str(folder / section[key])
+                section[key] = str(directory / section[key])

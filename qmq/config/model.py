@@ -1,8 +1,8 @@
-"""What every section of the configuration shares: frozen, strict, unknown keys refused, and the types of its values.
+"""The base of every section of the configuration (frozen, strict, no unknown keys), and the types of values.
 
-Strict means that TOML's own types count: `"5"` is not a number and `1` is not true. Two conveniences are offered
-because people write them so: a size may be a number of bytes or text such as `"64MiB"`, and an address is text.
-The messages raised here end up after the key and its value, so they begin with "must".
+Strict means that the types of TOML count: `"5"` is not a number and `1` is not true. There are two conveniences: a size
+may be a number of bytes or text such as `"64MiB"`, and an address is text. The messages raised here follow the key and
+its value, so they begin with "must".
 """
 
 import re
@@ -24,20 +24,20 @@ SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 <
 class Section(BaseModel):
     """Base of every section. Instances are values: compare them, share them between tasks, never change them."""
 
-    # Defaults are checked too, because a rule between two keys can break by setting only the other one.
+    # Defaults are checked, too, because setting only one of two keys can break a rule between them.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
-    def keys_that_count(self) -> Sequence[str]:
-        """The keys that may be set; some sections have keys for special cases only."""
+    def effective_keys(self) -> Sequence[str]:
+        """The keys that apply; some sections have keys for special cases only."""
         return tuple(type(self).model_fields)
 
-    def is_said(self, key: str) -> bool:
-        """False where it matters whether the file has the key, and it does not: saying the default means more."""
+    def is_explicit(self, key: str) -> bool:
+        """False if the file does not set `key`, for keys where setting the default has a meaning of its own."""
         return True
 
 
 def read_size(value: object) -> object:
-    """Bytes out of a number or of text such as `"64MiB"`."""
+    """Bytes from a number or from text such as `"64MiB"`."""
     if not isinstance(value, str):
         return value
     found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]iB|B)", value)
@@ -67,16 +67,16 @@ def read_receipt_level(value: object) -> object:
 
 
 Count = Annotated[int, Field(ge=1, le=2**53)]
-"""How many of something; at least one."""
+"""A number of things; at least one."""
 CountOrUnbounded = Annotated[int, Field(ge=0, le=2**53)]
-"""As Count, and 0 says that there is no bound."""
+"""As Count; 0 means no bound."""
 Size = Annotated[int, BeforeValidator(read_size), Field(ge=1, le=2**53)]
 """Bytes."""
 SizeOrUnbounded = Annotated[int, BeforeValidator(read_size), Field(ge=0, le=2**53)]
-"""As Size, and 0 says that there is no bound."""
+"""As Size; 0 means no bound."""
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
 SecondsOrNone = Annotated[float, Field(ge=0, le=10 * 365 * 86400)]
-"""As Seconds, and 0 says that there is no such time."""
+"""As Seconds; 0 means no such time."""
 Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 ReceiptLevel = Annotated[str, BeforeValidator(read_receipt_level)]
 """How many disks a receipt waits for."""

@@ -1,7 +1,7 @@
-"""What one node is told: `NodeSettings`, the whole of a node file with every default filled in.
+"""`NodeSettings`: a node file with all defaults filled in.
 
-Rules that look at more than one key are here too (who may be anonymous, what a user needs). What the node file and
-the peers file say of each other is checked in `load`, because either can be read alone.
+Rules over several keys are here, too (anonymous listeners, required users). Rules between the node file and the peers
+file are in `load`, because either file can be read alone.
 """
 
 import re
@@ -21,39 +21,39 @@ DEFAULT_STOMP = Address("127.0.0.1", 61613)
 SYNC_INTERVAL_MS_MAX = 60_000
 
 CHECKPOINT_PARTS = 16
-"""A reserve has room for so many times what starts a checkpoint. The databases' own logs take about eight times what it
-reads, and a half of the reserve is held by a file for the journal alone."""
+"""A reserve has room for so many times `checkpoint_bytes`. The logs of the databases need about eight times the bytes
+that a checkpoint reads, and a file holds half of the reserve for the journal alone."""
 
 CHECKPOINT_ROOM_MAX = 32 << 20
-"""No checkpoint needs a larger reserve: it works in slices."""
+"""No checkpoint needs a larger reserve, because it works in parts."""
 
 
 class TlsSettings(Section):
-    """Files in PEM form, read when the node starts."""
+    """PEM files, read when the node starts."""
 
     certificate: FilePath
     key: FilePath
     ca: FilePath | None = None
-    """Who signs the other side's certificate; the mesh needs it, a client listener does not."""
+    """The authority for certificates of the other side; required for the mesh, optional for a client listener."""
 
 
 class ListenerSettings(Section):
-    """One `[[stomp]]`: an address at which clients are served."""
+    """One `[[stomp]]`: an address at which the node serves clients."""
 
     address: AddressText
     tls: TlsSettings | None = None
     anonymous: bool | None = None
-    """Whether CONNECT without login is served. None: on loopback, as long as no user is configured."""
+    """Whether CONNECT without login is accepted. None: on loopback, while no user is configured."""
     receipts_before_commit: bool = False
     """Whether the receipts of a transaction's frames come at once, for clients that wait for them before COMMIT."""
 
     def serves_anonymous(self, *, has_users: bool) -> bool:
-        """Whether CONNECT without login is served here; `has_users` says whether the node has any user."""
+        """Whether CONNECT without login is accepted here; `has_users` says whether the node has any user."""
         return self.address.is_loopback and not has_users if self.anonymous is None else self.anonymous
 
     @field_validator("anonymous")
     @classmethod
-    def _nobody_unknown_from_outside(cls, anonymous: bool | None, info: ValidationInfo) -> bool | None:
+    def _anonymous_on_loopback_only(cls, anonymous: bool | None, info: ValidationInfo) -> bool | None:
         address = info.data.get("address")
         if anonymous and address is not None and not address.is_loopback:
             raise ValueError(f"must be false: {address} can be reached from other machines; add [[users]] instead")
@@ -73,39 +73,39 @@ def _read_queue_store(value: object) -> object:
     if not isinstance(value, str) or not value.startswith(("postgresql://", "postgres://")):
         raise ValueError('must be "sqlite", or the URL of a PostgreSQL database: postgresql://…')
     if urlsplit(value).password is not None or "password=" in value:
-        raise ValueError("must not hold a password: it is read from ~/.pgpass, PGPASSWORD or a service file")
+        raise ValueError("must not contain a password: it is read from ~/.pgpass, PGPASSWORD or a service file")
     return value
 
 
 class StorageSettings(Section):
-    """`[storage]`: when the journal is durable and how much of it is kept."""
+    """`[storage]`: when the journal is durable, and how much of it is kept."""
 
     sync: Annotated[str, BeforeValidator(_read_sync)] = "always"
-    """`always`: receipts wait for fsync (group commit). Otherwise they do not, and a crash may take the last."""
+    """`always`: receipts wait for fsync (group commit). Otherwise they do not, and a crash may lose new records."""
     segment_bytes_max: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
     journal_keep_bytes: Size = 1 << 30
-    """Journal that is kept although every member has it, so that a short absence costs no full copy."""
+    """Journal that is kept even if every member has it, so that a short absence needs no full copy."""
     journal_bytes_max: Size = 10 << 30
-    """Above this the oldest goes, also when a member lacks it; that member gets what the stores have left."""
+    """Above this the oldest segments are dropped, even if a member needs them; it then gets what the stores have."""
     journal_age_seconds_max: Seconds = 7 * 86400.0
     checkpoint_bytes: Size = 64 << 20
-    """Journal written since the last checkpoint that starts the next; bounds what recovery replays."""
+    """Journal written between two checkpoints; bounds what recovery replays."""
     disk_reserve_bytes: SizeOrUnbounded = 64 << 20
     """Free space below which SEND is refused while settles still fit."""
     fanout_bytes_max: Size = 10 << 30
-    """Of each fanout's log."""
+    """Size of each fanout log."""
     fanout_age_seconds_max: Seconds = 7 * 86400.0
     queue_store: Annotated[str, BeforeValidator(_read_queue_store)] = "sqlite"
-    """Where a backlog waits: a file in the data directory, or a PostgreSQL database of this node's own."""
+    """Where a backlog is stored: a file in the data directory, or a PostgreSQL database for this node alone."""
     queue_store_seconds_max: Annotated[Seconds, Field(ge=1.0)] = 30.0
-    """How long PostgreSQL may hang, or be away, before the node ends, so that peers take over."""
+    """If PostgreSQL hangs or is away for longer, the node stops, so that peers take over."""
 
     @field_validator("disk_reserve_bytes")
     @classmethod
     def _room_for_a_checkpoint(cls, reserve: int | None, info: ValidationInfo) -> int | None:
         least = min(CHECKPOINT_PARTS * int(info.data.get("checkpoint_bytes", 0)), CHECKPOINT_ROOM_MAX)
         if reserve and reserve < least:
-            raise ValueError(f"must be 0, or at least {least}: what a checkpoint needs, as checkpoint_bytes says")
+            raise ValueError(f"must be 0, or at least {least}, which a checkpoint needs (see checkpoint_bytes)")
         return reserve
 
     @property
@@ -130,40 +130,40 @@ def _read_user_name(value: object) -> object:
 
 def _read_password_hash(value: object) -> object:
     if not isinstance(value, str) or re.fullmatch(r"\$argon2(id|i|d)\$[!-~]{20,400}", value) is None:
-        raise ValueError("must be an argon2 hash, which `qmq config hash` makes; never the password itself")
+        raise ValueError("must be an argon2 hash, which `qmq config hash` prints; never the password itself")
     return value
 
 
 Control = Literal["none", "read", "admin"]
-"""What a user may ask of the node and do to it; docs/configuration.md has the table."""
+"""Rights of a user beyond messages; docs/configuration.md has the table."""
 CONTROLS: tuple[Control, ...] = get_args(Control)
-"""Each may all that those before it may."""
+"""Each includes the rights of those before it."""
 
 
 def _read_control(value: object) -> object:
     if isinstance(value, bool):
-        instead = '"admin", or "read" to look only' if value else '"none"'
-        raise ValueError(f"must be one of the words none, read and admin: write {instead}")
+        instead = '"admin", or "read" for reading only' if value else '"none"'
+        raise ValueError(f'must be "none", "read" or "admin": use {instead}')
     if value not in CONTROLS:
         raise ValueError('must be "none", "read" or "admin"')
     return value
 
 
 class User(Section):
-    """One `[[users]]`: who may log in."""
+    """One `[[users]]`: a login and its rights."""
 
     name: Annotated[str, BeforeValidator(_read_user_name)]
     password_hash: Annotated[str, BeforeValidator(_read_password_hash), Field(repr=False)]
     """As `qmq config hash` prints it."""
     control: Annotated[Control, BeforeValidator(_read_control)] = "none"
-    """`read` is to ask what is in the broker and who is connected; `admin` also to read its journal, which has every
-    body, and to change the mesh (`/control/…`, `/system/…`)."""
+    """`read`: lists, counts and the status. `admin`: also the journal, which has every body, and changes of the mesh
+    (`/control/…`, `/system/…`)."""
     receipts_before_commit: bool | None = None
-    """As of `[[stomp]]`, for this user at any listener. None: as the listener says."""
+    """As in `[[stomp]]`, for this user at any listener. None: as the listener says."""
 
 
 class MeshSettings(Section):
-    """`[mesh]`: how this node keeps its links. Who the peers are is the peers file's business."""
+    """`[mesh]`: links, takeover and receipts of this node. The peers file lists the peers."""
 
     redial_seconds_min: Seconds = 0.1
     redial_seconds_max: Seconds = 2.0
@@ -171,29 +171,29 @@ class MeshSettings(Section):
     beat_seconds: Seconds = 2.5
     """Heart-beat of an otherwise quiet link."""
     suspicion_seconds: Seconds = 7.5
-    """Silence after which a peer counts as away and its link is dialled anew."""
+    """Silence after which a peer counts as away and its link is dialled again."""
     redeliver_after_seconds: Seconds = 30.0
-    """How long a message given to a peer's consumer waits, once the link is gone, before others may have it."""
+    """After a link is lost, how long a message lent over it waits before other consumers may get it."""
     takeover: bool = True
-    """Whether the queue messages of a silent node are served by another, in a mesh of three nodes or more. The same on
+    """Whether another node serves the queue messages of a silent node, in a mesh of three nodes or more. The same on
     all nodes."""
     takeover_after_seconds: Seconds = 10.0
     """Silence after which a majority may let another node take over. The same on all nodes."""
     receipt: ReceiptLevel | None = None
-    """How many disks a receipt waits for, where no policy says. None: `replicas=1` (two disks) in a mesh of three nodes
-    or more, else `fsync`."""
+    """How many disks a receipt waits for, if no policy says. None: `replicas=1` (two disks) in a mesh of three nodes or
+    more, else `fsync`."""
     receipt_degrade_seconds: Seconds = 1.0
-    """Too few copies after this are told instead of waited for."""
+    """How long a receipt waits for copies; after this it reports how many there are."""
     receipt_short: Literal["degrade", "refuse"] = "degrade"
-    """How they are told: in the RECEIPT, or as an ERROR."""
+    """How too few copies are reported: in the RECEIPT, or as an ERROR."""
     ack_level: Literal["edge", "quorum"] = "edge"
-    """When an ACK of a queue's message is receipted, where no policy says: once this node has it durably, or once no
-    node will hand the message out again."""
+    """When an ACK of a queue's message is confirmed, if no policy says: when it is durable on this node, or when no
+    node will deliver the message again."""
     interest_confirm_seconds: Seconds = 1.0
-    """How long the receipt of a SUBSCRIBE to a topic waits until all peers send what it names, and how long a starting
-    node waits to hear which topics they want, before it serves clients."""
+    """How long the receipt of a SUBSCRIBE to a topic waits until all peers send the messages it names. Also how long a
+    starting node waits to learn which topics they want, before it serves clients."""
     tls: TlsSettings | None = None
-    """Needed unless every mesh address is on loopback and the peers file has a secret."""
+    """Required unless every mesh address is on loopback and the peers file has a secret."""
 
     @field_validator("redial_seconds_max")
     @classmethod
@@ -205,7 +205,7 @@ class MeshSettings(Section):
 
     @field_validator("suspicion_seconds")
     @classmethod
-    def _a_beat_may_be_late(cls, suspicion: float, info: ValidationInfo) -> float:
+    def _a_heartbeat_may_be_late(cls, suspicion: float, info: ValidationInfo) -> float:
         beat = info.data.get("beat_seconds", 0)
         if suspicion < 2 * beat:
             raise ValueError(f"must be at least twice beat_seconds, {beat}")
@@ -213,7 +213,7 @@ class MeshSettings(Section):
 
     @field_validator("takeover_after_seconds")
     @classmethod
-    def _a_link_is_given_up_before(cls, after: float, info: ValidationInfo) -> float:
+    def _suspicion_comes_first(cls, after: float, info: ValidationInfo) -> float:
         suspicion = info.data.get("suspicion_seconds", 0)
         if after < suspicion:
             raise ValueError(f"must be at least suspicion_seconds, {suspicion}")
@@ -221,14 +221,14 @@ class MeshSettings(Section):
 
     @field_validator("tls")
     @classmethod
-    def _both_sides_are_known(cls, tls: TlsSettings | None) -> TlsSettings | None:
+    def _checks_the_other_side(cls, tls: TlsSettings | None) -> TlsSettings | None:
         if tls is not None and tls.ca is None:
             raise ValueError("must have ca: a mesh link checks the certificate of the other side")
         return tls
 
 
 class NodeSettings(Section):
-    """Everything one node is told. Without any file: a node `qmq` on 127.0.0.1:61613 with its data in ./qmq-data."""
+    """All settings of one node. The defaults: a node `qmq` on 127.0.0.1:61613 with its data in ./qmq-data."""
 
     name: NodeName = "qmq"
     data: FilePath = Path("qmq-data")
@@ -253,24 +253,24 @@ class NodeSettings(Section):
     @field_validator("destinations")
     @classmethod
     def _names_may_be_used(cls, destinations: DestinationSettings, info: ValidationInfo) -> DestinationSettings:
-        """Clients can reach the queues that dead letters and copies go to."""
+        """Dead letter queues and children have names that clients can use."""
         limits = info.data.get("limits")
         if limits is None:
             return destinations
         bytes_max = limits.destination_bytes_max
-        mistakes = [
+        errors = [
             InitErrorDetails(
                 type="value_error",
                 loc=("policies", number, *place),
                 input=name,
-                ctx={"error": ValueError(f"must have at most {bytes_max} bytes, as limits.destination_bytes_max says")},
+                ctx={"error": ValueError(f"must have at most {bytes_max} bytes (limits.destination_bytes_max)")},
             )
             for number, policy in enumerate(destinations.policies)
             for place, name in policy.named_queues()
             if len(name.encode()) > bytes_max
         ]
-        if mistakes:
-            raise ValidationError.from_exception_data("destinations", mistakes)
+        if errors:
+            raise ValidationError.from_exception_data("destinations", errors)
         return destinations
 
     @field_validator("users")
@@ -284,5 +284,5 @@ class NodeSettings(Section):
             return users
         closed = [one.address for one in info.data.get("stomp", ()) if not one.serves_anonymous(has_users=False)]
         if closed:
-            raise ValueError(f"must name at least one user: nobody could log in at {closed[0]}")
+            raise ValueError(f"must name at least one user: no client could log in at {closed[0]}")
         return users

@@ -1,7 +1,7 @@
-"""The peers file: who is in the mesh, and where. The same file on every node.
+"""The peers file: the nodes of the mesh and their addresses. The same file on every node.
 
-It is the only source of addresses: a node never dials what it learnt from the wire. The secret is for a mesh on one
-machine; between machines, links use TLS and a certificate names its node.
+It is the only source of addresses: a node never dials an address from the wire. The secret is for a mesh on one
+machine. Between machines, links use TLS, and a certificate names its node.
 """
 
 from typing import Annotated
@@ -15,7 +15,7 @@ SECRET_CHARACTERS_MIN = 16
 
 
 class Peer(Section):
-    """One `[[nodes]]`: `client` is where STOMP clients go, `mesh` where the other nodes do."""
+    """One `[[nodes]]`: `client` is the address for STOMP clients, `mesh` the one for other nodes."""
 
     name: NodeName
     client: AddressText
@@ -26,9 +26,9 @@ class PeersFile(Section):
     """The whole peers file."""
 
     mesh: NodeName
-    """The mesh's id, in the same letters as a node's name. Nodes with another one are refused."""
+    """Id of the mesh, in the characters of a node's name. Nodes with another id are refused."""
     version: Annotated[int, Field(ge=1, le=2**53)]
-    """Raised by hand with every change of the file."""
+    """The operator raises it with every change of the file."""
     nodes: tuple[Peer, ...]
     secret: Annotated[str | None, Field(repr=False)] = None
     """Proves membership on loopback; at least 16 characters."""
@@ -47,17 +47,17 @@ class PeersFile(Section):
     def _nodes_differ(cls, nodes: tuple[Peer, ...]) -> tuple[Peer, ...]:
         if not 1 <= len(nodes) <= NODES_MAX:
             raise ValueError(f"must list 1 to {NODES_MAX} nodes, not {len(nodes)}")
-        said: dict[object, str] = {}
+        seen: dict[object, str] = {}
         for peer in nodes:
-            if peer.name in said:
+            if peer.name in seen:
                 raise ValueError(f"must not have two nodes named {peer.name!r}")
-            said[peer.name] = peer.name
+            seen[peer.name] = peer.name
             for address in (peer.client, peer.mesh):
                 if address.port == 0:
-                    raise ValueError(f"must have a fixed port for node {peer.name!r}: others dial it")
-                if address in said:
-                    raise ValueError(f"must not use {address} twice: nodes {said[address]!r} and {peer.name!r}")
-                said[address] = peer.name
+                    raise ValueError(f"must have a fixed port for node {peer.name!r}: other nodes dial it")
+                if address in seen:
+                    raise ValueError(f"must not use {address} twice: nodes {seen[address]!r} and {peer.name!r}")
+                seen[address] = peer.name
         return nodes
 
     @field_validator("secret")

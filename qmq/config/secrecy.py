@@ -1,6 +1,6 @@
-"""Files that other users of the machine must not be able to read: private keys, and a peers file with a secret.
+"""Checks of files that other users of the machine must not read: private keys, and a peers file with a secret.
 
-The group may read a file that root owns: so are keys handed to a service, on many systems, that does not run as root.
+A group may read a file that root owns: on many systems, a service that does not run as root gets its keys in this way.
 """
 
 import stat
@@ -12,15 +12,15 @@ from .peers import PeersFile
 
 
 def check_secrecy(settings: NodeSettings | None, peers: PeersFile | None, peers_file: Path | None) -> list[str]:
-    """What other users could read, in sentences that say what to do; empty when it is nothing."""
-    found = [_mistake(key, "private key") for key in dict.fromkeys(_keys(settings))]
+    """Errors for files that other users can read, with what to do; empty if there are none."""
+    found = [_diagnostic(key, "private key") for key in dict.fromkeys(_keys(settings))]
     if peers is not None and peers.secret is not None and peers_file is not None:
-        found.append(_mistake(peers_file, "secret of the mesh"))
-    return [mistake for mistake in found if mistake is not None]
+        found.append(_diagnostic(peers_file, "secret of the mesh"))
+    return [one for one in found if one is not None]
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether users may read or write the file that should not. One that is not there is another mistake."""
+    """Whether other users may read or write the file. A missing file is another error."""
     try:
         found = path.stat()
     except OSError:
@@ -36,7 +36,7 @@ def _keys(settings: NodeSettings | None) -> Iterator[Path]:
             yield settings.mesh.tls.key
 
 
-def _mistake(path: Path, what: str) -> str | None:
+def _diagnostic(path: Path, what: str) -> str | None:
     if not is_open_to_others(path):
         return None
-    return f"{path}: the {what} is in it, and other users can read or write it: chmod 600 {path}"
+    return f"{path}: contains the {what}, and other users can read or write it: chmod 600 {path}"

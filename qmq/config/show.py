@@ -1,13 +1,13 @@
-"""The effective settings as TOML text: every key with the value that counts, whoever said it.
+"""The effective settings as TOML text: every key with its value, from the file, the command line or the defaults.
 
-The text can be loaded again and gives the same settings, with one exception: password hashes are hidden, because this
-text is made to be pasted into reports.
+The text can be loaded again and gives the same settings, with one exception: password hashes are hidden, because the
+text is pasted into reports.
 """
 
 from pathlib import Path
 
 from .address import Address
-from .mistakes import SECRET_KEYS
+from .diagnostics import SECRET_KEYS
 from .model import Section
 from .node import NodeSettings
 
@@ -17,16 +17,16 @@ ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\", 0x7F: "\\u007f", **{code: f"\\u{c
 
 
 def effective(settings: NodeSettings) -> str:
-    """All settings as TOML. Keys without a value stand as comments."""
+    """All settings as TOML. Keys without a value are comments."""
     lines: list[str] = []
     _section(settings, "", lines)
     return "\n".join(lines).strip("\n") + "\n"
 
 
 def _section(section: Section, path: str, lines: list[str]) -> None:
-    """Plain keys first: in TOML, what follows a table's header belongs to that table."""
+    """Plain keys first: in TOML, keys after a table header belong to that table."""
     inner: list[tuple[str, str, Section]] = []
-    for key in section.keys_that_count():
+    for key in section.effective_keys():
         value = getattr(section, key)
         name = f"{path}.{key}" if path else key
         if isinstance(value, Section):
@@ -35,7 +35,7 @@ def _section(section: Section, path: str, lines: list[str]) -> None:
             inner += [(f"[[{name}]]", name, element) for element in value]
         elif value is None:
             lines.append(f"# {key} is not set")
-        elif not section.is_said(key):
+        elif not section.is_explicit(key):
             lines.append(f"# {key} is {text_of(key, value)} by default")
         else:
             lines.append(f"{key} = {text_of(key, value)}")
@@ -45,7 +45,7 @@ def _section(section: Section, path: str, lines: list[str]) -> None:
 
 
 def text_of(key: str, value: object) -> str:
-    """One value as TOML; that of a secret key is hidden."""
+    """One value as TOML; the value of a secret key is hidden."""
     if key in SECRET_KEYS:
         return _text(HIDDEN)
     if isinstance(value, tuple) and not isinstance(value, Address):

@@ -1,9 +1,8 @@
-"""Which line of a TOML text a key stands on; tomllib does not tell.
+"""The line of a key in a TOML text, which tomllib does not report.
 
-A small scanner for text that tomllib has already accepted, so it needs no errors of its own. It knows table headers,
-arrays of tables, dotted and quoted keys, and steps over strings, comments and values that span lines. Keys inside an
-inline table are not entered: they are answered with the line of the key that holds the table, which is close enough to
-point at.
+A small scanner for text that tomllib has already accepted, so it has no errors of its own. It knows table headers,
+arrays of tables, dotted and quoted keys, and skips strings, comments and values that span lines. For a key inside an
+inline table, it returns the line of the key that holds the table.
 """
 
 import re
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 Path = tuple[str | int, ...]
 
 KEY_PART = re.compile(r"""[ \t]*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))[ \t]*(\.|\]|=)""")
-# What can end or open something inside a value; long quotes first.
+# Tokens that begin or end something inside a value; long quotes first.
 TOKEN = re.compile(r'"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}\n]')
 
 
@@ -28,7 +27,7 @@ class LineIndex:
                 self._lines.setdefault(path[:depth], line)
 
     def find(self, path: Sequence[str | int]) -> int | None:
-        """The line of the key at `path`, or of the nearest thing that holds it; None when that is the file itself."""
+        """The line of the key at `path`, or of the nearest section that holds it; None if that is the file itself."""
         for depth in range(len(path), 0, -1):
             line = self._lines.get(tuple(path[:depth]))
             if line is not None:
@@ -38,7 +37,7 @@ class LineIndex:
 
 def _keys(text: str) -> Iterator[tuple[Path, int]]:
     table: Path = ()
-    counts: dict[Path, int] = {}  # arrays of tables met so far
+    counts: dict[Path, int] = {}  # arrays of tables so far
     at = 0
     while at < len(text):
         line_number = text.count("\n", 0, at) + 1
@@ -61,7 +60,7 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
 
 
 def _key_parts(text: str, at: int) -> tuple[list[str], int]:
-    """The parts of a dotted key and the place after the `=` or `]` that ends it."""
+    """The parts of a dotted key, and the offset after the `=` or `]` that ends it."""
     parts: list[str] = []
     while found := KEY_PART.match(text, at):
         parts.append(next(group for group in found.groups()[:3] if group is not None))
@@ -72,7 +71,7 @@ def _key_parts(text: str, at: int) -> tuple[list[str], int]:
 
 
 def _resolve(names: list[str], counts: dict[Path, int], is_array: bool) -> Path:
-    """The path of a table header, with the number of the element wherever it passes through an array of tables."""
+    """The path of a table header, with the number of the element for each array of tables in it."""
     path: Path = ()
     for depth, name in enumerate(names):
         path += (name,)
@@ -94,7 +93,7 @@ def _after_value(text: str, at: int) -> int:
                 closing = text.find(token, closing + 1)
             at = len(text) if closing < 0 else closing + 3
             while at < len(text) and text[at] == token[0]:
-                at += 1  # up to two quotes may stand just inside the closing ones
+                at += 1  # up to two quotes may be directly before the closing ones
         elif token in "[{":
             depth += 1
         elif token in "]}":

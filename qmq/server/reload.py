@@ -71,7 +71,7 @@ class Reloader:
             settings, peers = await node.environment.run_blocking(self._read)
             renewed = await node.environment.run_blocking(node.certificates.changed)
         except ConfigError as error:
-            return self._refuse(error.mistakes)
+            return self._refuse(error.diagnostics)
         name = self._settings.name
         if self._peers is not None and peers is not None:
             mistakes = check_change(self._peers, peers, name, node.membership.retired)

@@ -66,7 +66,7 @@ def test_a_node_that_does_not_say_which_one_it_is_is_asked(run: Run, three: str)
 
     assert result.exit_code == 2
     assert result.stderr.splitlines()[0] == (
-        f"{three}: which of its nodes is this? Give --node, or name in the node file: a, b, c"
+        f"{three}: which of its nodes is this? Set --node, or name in the node file: a, b, c"
     )
 
 
@@ -121,7 +121,7 @@ def test_diff_prints_what_changes_and_what_needs_a_restart(run: Run, tmp_path: P
     assert result.exit_code == 0
     assert result.output.splitlines() == [
         'name: "a" → "b"  [needs a restart]',
-        "destinations.policies[/queue/a]: (not there) → { delivery_limit = 3 }",
+        "destinations.policies[/queue/a]: (absent) → { delivery_limit = 3 }",
     ]
 
 

@@ -49,7 +49,7 @@ def test_a_good_file_changes_bounds_while_clients_stay_connected(mesh: Cluster) 
     reload(mesh, "a", BOUNDED.format(more + 1))
     eventually(lambda: not is_refused(sender, b"last"), "the queue does not take what its new bound allows")
 
-    assert "destinations.policies[/queue/reload]: (not there) → { max_messages = 5 }" in log_of(mesh, "a")
+    assert "destinations.policies[/queue/reload]: (absent) → { max_messages = 5 }" in log_of(mesh, "a")
     assert f"destinations.policies[/queue/reload].max_messages: 5 → {more + 1}" in log_of(mesh, "a")
     got = consumer.consume("/queue/reload")
     eventually(lambda: len(got) == more + 1, lambda: f"b has {len(got)} of {more + 1}")
@@ -85,7 +85,7 @@ def test_a_user_comes_and_goes_with_the_file(mesh: Cluster) -> None:
     anonymous = mesh.client("a")
 
     reload(mesh, "a", NODE_FILE + f'[[users]]\nname = "ann"\npassword_hash = "{hashed}"\n')
-    eventually(lambda: "users[ann]: (not there)" in log_of(mesh, "a"), "the node has not taken up its new user")
+    eventually(lambda: "users[ann]: (absent)" in log_of(mesh, "a"), "the node has not taken up its new user")
     ann = mesh.client("a", login=("ann", "secret"))
     with pytest.raises(LostError):
         mesh.client("a", login=("ann", "wrong"))

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.config import DestinationPolicy, DestinationSettings, load_node
-from qmq.config.destinations import DEFAULT_DEAD_LETTER, KEYS, REASONS, REMEMBERED_MAX
+from qmq.config.destinations import CACHED_MAX, DEFAULT_DEAD_LETTER, KEYS, REASONS
 from qmq.errors import ConfigError
 
 
-def mistakes_of(tmp_path: Path, text: str) -> list[str]:
+def diagnostics_of(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "node.toml"
     path.write_text(text, "utf-8")
     with pytest.raises(ConfigError) as caught:
         load_node(path)
-    return [mistake.replace(str(path), "FILE") for mistake in caught.value.mistakes]
+    return [diagnostic.replace(str(path), "FILE") for diagnostic in caught.value.diagnostics]
 
 
 def policy(keys: str) -> str:
@@ -101,10 +101,10 @@ def test_the_same_destination_gets_the_same_policy_object() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     settings = settings_of(DestinationPolicy(pattern="/queue/a"))
 
-    for number in range(REMEMBERED_MAX + 10):
+    for number in range(CACHED_MAX + 10):
         settings.policy_of(f"/queue/{number}")
 
-    assert len(settings.table._remembered) <= REMEMBERED_MAX
+    assert len(settings.table._cache) <= CACHED_MAX
     assert settings.policy_of("/queue/a").is_exact
 
 
@@ -174,15 +174,15 @@ def test_what_is_written_for_the_dead_letter_queue_itself_counts() -> None:
     "pattern", ["jobs", "/queue", "/queue/", "/quee/a", "/queue/*.a", "*", "/topic/#", "/queue/#x"]
 )
 def test_a_pattern_that_can_match_nothing_sensible_is_refused(tmp_path: Path, pattern: str) -> None:
-    (mistake,) = mistakes_of(tmp_path, policy(f'pattern = "{pattern}"'))
+    (diagnostic,) = diagnostics_of(tmp_path, policy(f'pattern = "{pattern}"'))
 
-    assert mistake.startswith("FILE:2: destinations.policies[0].pattern")
+    assert diagnostic.startswith("FILE:2: destinations.policies[0].pattern")
 
 
 def test_two_policies_for_one_pattern_are_refused(tmp_path: Path) -> None:
     same = policy('pattern = "/queue/a"')
 
-    assert mistakes_of(tmp_path, same + policy('pattern = "/queue/a*"') + same) == [
+    assert diagnostics_of(tmp_path, same + policy('pattern = "/queue/a*"') + same) == [
         "FILE:6: destinations.policies[2].pattern = '/queue/a': must not have two policies"
     ]
 
@@ -192,13 +192,13 @@ def test_two_policies_for_one_pattern_are_refused(tmp_path: Path) -> None:
     [(kind, key) for kind in KEYS for other, keys in KEYS.items() for key in keys if key not in KEYS[kind]],
 )
 def test_a_key_that_means_nothing_for_the_kind_is_refused_with_the_reason(tmp_path: Path, kind: str, key: str) -> None:
-    (mistake,) = mistakes_of(tmp_path, policy(f'pattern = "{kind}a*"\n{key} = 0'))
+    (diagnostic,) = diagnostics_of(tmp_path, policy(f'pattern = "{kind}a*"\n{key} = 0'))
 
-    assert mistake.startswith(f"FILE:3: destinations.policies[0].{key} = 0: must be left out under {kind}: ")
+    assert diagnostic.startswith(f"FILE:3: destinations.policies[0].{key} = 0: must be left out under {kind}: ")
 
 
 def test_also_the_default_is_refused_where_it_means_nothing(tmp_path: Path) -> None:
-    assert mistakes_of(tmp_path, policy('pattern = "/topic/*"\ndurable = true\nexclusive = false')) == [
+    assert diagnostics_of(tmp_path, policy('pattern = "/topic/*"\ndurable = true\nexclusive = false')) == [
         "FILE:3: destinations.policies[0].durable = true: must be left out under /topic/: topics keep nothing; "
         "use a /fanout/ or a /queue/",
         "FILE:4: destinations.policies[0].exclusive = false: must be left out under /topic/: it is for /queue/ "
@@ -219,10 +219,10 @@ def test_every_key_has_a_kind_and_every_reason_a_key() -> None:
 def test_dead_letters_and_children_go_to_one_queue(tmp_path: Path, key: str, name: str) -> None:
     kind, value = ("/fanout/", f'["{name}"]') if key == "children" else ("/queue/", f'"{name}"')
 
-    (mistake,) = mistakes_of(tmp_path, policy(f'pattern = "{kind}x"\n{key} = {value}'))
+    (diagnostic,) = diagnostics_of(tmp_path, policy(f'pattern = "{kind}x"\n{key} = {value}'))
 
-    assert mistake.startswith("FILE:3: ")
-    assert ": must be " in mistake
+    assert diagnostic.startswith("FILE:3: ")
+    assert ": must be " in diagnostic
 
 
 @pytest.mark.parametrize("limits", ["", "[limits]\ndestination_bytes_max = 1024\n"])
@@ -232,15 +232,15 @@ def test_dead_letters_and_children_have_names_that_clients_may_use(tmp_path: Pat
     dead = policy(f'pattern = "/queue/a"\ndead_letter = "{name}éé"')
     child = policy(f'pattern = "/fanout/f"\nchildren = ["{name}", "{name}éé"]')
 
-    places = [mistake.partition(" = ")[0] for mistake in mistakes_of(tmp_path, limits + dead + child)]
-    (said, _) = mistakes_of(tmp_path, limits + dead + child)
+    places = [diagnostic.partition(" = ")[0] for diagnostic in diagnostics_of(tmp_path, limits + dead + child)]
+    (said, _) = diagnostics_of(tmp_path, limits + dead + child)
 
     line = limits.count("\n")
     assert places == [
         f"FILE:{line + 3}: destinations.policies[0].dead_letter",
         f"FILE:{line + 6}: destinations.policies[1].children[1]",
     ]
-    assert said.endswith(f": must have at most {bytes_max} bytes, as limits.destination_bytes_max says")
+    assert said.endswith(f": must have at most {bytes_max} bytes (limits.destination_bytes_max)")
 
 
 def test_an_empty_dead_letter_drops(tmp_path: Path) -> None:
@@ -248,20 +248,21 @@ def test_an_empty_dead_letter_drops(tmp_path: Path) -> None:
 
 
 def test_a_queue_is_not_its_own_dead_letter_queue(tmp_path: Path) -> None:
-    assert mistakes_of(tmp_path, policy('pattern = "/queue/a"\ndead_letter = "/queue/a"')) == [
-        "FILE:3: destinations.policies[0].dead_letter = '/queue/a': must be another queue than this one; \"\" drops"
+    assert diagnostics_of(tmp_path, policy('pattern = "/queue/a"\ndead_letter = "/queue/a"')) == [
+        "FILE:3: destinations.policies[0].dead_letter = '/queue/a': must be another queue than this one, "
+        'or "", which drops messages'
     ]
 
 
 def test_dead_letters_do_not_go_round(tmp_path: Path) -> None:
     text = policy('pattern = "/queue/a*"\ndead_letter = "/queue/b1"')
 
-    mistakes = mistakes_of(tmp_path, text + policy('pattern = "/queue/b*"\ndead_letter = "/queue/a1"'))
+    diagnostics = diagnostics_of(tmp_path, text + policy('pattern = "/queue/b*"\ndead_letter = "/queue/a1"'))
 
-    assert mistakes == [
-        "FILE:3: destinations.policies[0].dead_letter = '/queue/b1': must come to an end, not go round: "
+    assert diagnostics == [
+        "FILE:3: destinations.policies[0].dead_letter = '/queue/b1': must not form a cycle: "
         "/queue/b1 → /queue/a1 → /queue/b1",
-        "FILE:6: destinations.policies[1].dead_letter = '/queue/a1': must come to an end, not go round: "
+        "FILE:6: destinations.policies[1].dead_letter = '/queue/a1': must not form a cycle: "
         "/queue/a1 → /queue/b1 → /queue/a1",
     ]
 
@@ -279,11 +280,11 @@ def test_without_creation_on_use_dead_letters_and_children_must_be_covered(tmp_p
     text += policy('pattern = "/queue/a"\ndead_letter = "/queue/typo"')
     text += policy('pattern = "/fanout/f"\nchildren = ["/queue/a", "/queue/none", "/queue/dead-letters"]')
 
-    assert mistakes_of(tmp_path, text) == [
-        "FILE:5: destinations.policies[0].dead_letter = '/queue/typo': unknown dead letter: must have a policy too, "
-        "as create_on_use is false",
-        "FILE:8: destinations.policies[1].children[1] = '/queue/none': unknown child: must have a policy too, "
-        "as create_on_use is false",
+    assert diagnostics_of(tmp_path, text) == [
+        "FILE:5: destinations.policies[0].dead_letter = '/queue/typo': unknown dead letter: must have a policy, "
+        "because create_on_use is false",
+        "FILE:8: destinations.policies[1].children[1] = '/queue/none': unknown child: must have a policy, "
+        "because create_on_use is false",
     ]
 
 
@@ -291,8 +292,8 @@ def test_children_are_few_and_different(tmp_path: Path) -> None:
     twice = policy('pattern = "/fanout/f"\nchildren = ["/queue/a", "/queue/a"]')
     many = policy(f'pattern = "/fanout/f"\nchildren = {[f"/queue/{n}" for n in range(17)]}')
 
-    assert "must not list '/queue/a' twice" in mistakes_of(tmp_path, twice)[0]
-    assert "must list at most 16 queues, not 17" in mistakes_of(tmp_path, many)[0]
+    assert "must not list '/queue/a' twice" in diagnostics_of(tmp_path, twice)[0]
+    assert "must list at most 16 queues, not 17" in diagnostics_of(tmp_path, many)[0]
 
 
 @pytest.mark.parametrize(
@@ -309,6 +310,6 @@ def test_children_are_few_and_different(tmp_path: Path) -> None:
     ],
 )
 def test_values_out_of_bounds_are_refused(tmp_path: Path, keys: str, allowed: str) -> None:
-    (mistake,) = mistakes_of(tmp_path, policy(f'pattern = "/queue/a"\n{keys}'))
+    (diagnostic,) = diagnostics_of(tmp_path, policy(f'pattern = "/queue/a"\n{keys}'))
 
-    assert mistake.startswith("FILE:") and mistake.endswith(allowed)
+    assert diagnostic.startswith("FILE:") and diagnostic.endswith(allowed)

@@ -49,7 +49,7 @@ def test_a_policy_is_known_by_its_pattern_and_not_by_its_place() -> None:
 
     assert words(policies(first, second), policies(second, first)) == []
     assert words(policies(first, second), policies(DestinationPolicy(pattern="/queue/b", priority=8))) == [
-        "destinations.policies[/queue/a]: {} → (not there)",
+        "destinations.policies[/queue/a]: {} → (absent)",
         "destinations.policies[/queue/b].priority: 7 → 8",
     ]
 
@@ -58,7 +58,7 @@ def test_a_new_policy_is_shown_with_what_it_says() -> None:
     fanout = DestinationPolicy(pattern="/fanout/f", children=("/queue/a", "/queue/b"), retention_bytes=5)
 
     assert words(PLAIN, policies(fanout)) == [
-        'destinations.policies[/fanout/f]: (not there) → { retention_bytes = 5, children = ["/queue/a", "/queue/b"] }'
+        'destinations.policies[/fanout/f]: (absent) → { retention_bytes = 5, children = ["/queue/a", "/queue/b"] }'
     ]
 
 
@@ -82,8 +82,8 @@ def test_secrets_are_never_shown() -> None:
 
     assert found == [
         "users[ann].password_hash: changed",
-        "users[bob]: { password_hash = (hidden) } → (not there)",
-        "users[cy]: (not there) → { password_hash = (hidden) }",
+        "users[bob]: { password_hash = (hidden) } → (absent)",
+        "users[cy]: (absent) → { password_hash = (hidden) }",
     ]
     assert "argon2" not in "".join(f"{change.old}{change.new}" for change in difference(old, new))
 

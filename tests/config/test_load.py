@@ -1,4 +1,4 @@
-"""Files in, settings out: what is read, what is refused, and how every mistake is told."""
+"""Files in, settings out: what is read, what is refused, and how every diagnostic is told."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,10 +37,10 @@ def three(write: Write) -> Path:
     return write((CHECKOUT / "three.toml").read_text("utf-8"))
 
 
-def mistakes_of(path: Path, text_of_path: str = "FILE") -> list[str]:
+def diagnostics_of(path: Path, text_of_path: str = "FILE") -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load_node(path)
-    return [mistake.replace(str(path), text_of_path) for mistake in caught.value.mistakes]
+    return [diagnostic.replace(str(path), text_of_path) for diagnostic in caught.value.diagnostics]
 
 
 def test_without_a_file_there_is_one_node_on_loopback() -> None:
@@ -65,7 +65,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) ->
         'name = "Bad Name"\n[limits]\nprefetch_max = 0\ndrain_seconds = "5"\n\n[storage]\nsync = "sometimes"\n'
     )
 
-    assert mistakes_of(path) == [
+    assert diagnostics_of(path) == [
         "FILE:1: name = 'Bad Name': must be 1 to 32 characters out of a-z, 0-9 and -",
         "FILE:3: limits.prefetch_max = 0: must be at least 1",
         "FILE:4: limits.drain_seconds = '5': must be a number",
@@ -80,7 +80,7 @@ def test_mistakes_of_both_files_are_told_together(write: Write) -> None:
     with pytest.raises(ConfigError) as caught:
         load(node, peers)
 
-    assert [mistake.rpartition("/")[2] for mistake in caught.value.mistakes] == [
+    assert [diagnostic.rpartition("/")[2] for diagnostic in caught.value.diagnostics] == [
         "file2.toml:2: version = 0: must be at least 1",
         "file2.toml:3: nodes: must list 1 to 8 nodes, not 0",
         "file1.toml:2: limits.prefetch_max = 0: must be at least 1",
@@ -90,70 +90,70 @@ def test_mistakes_of_both_files_are_told_together(write: Write) -> None:
 def test_an_unknown_key_is_refused_with_what_was_perhaps_meant(write: Write) -> None:
     path = write("[limits]\nprefech_max = 5\n")
 
-    assert mistakes_of(path) == ["FILE:2: limits.prefech_max: unknown key; did you mean prefetch_max?"]
+    assert diagnostics_of(path) == ["FILE:2: limits.prefech_max: unknown key; did you mean prefetch_max?"]
 
 
 def test_an_unknown_key_that_resembles_nothing_lists_what_there_is(write: Write) -> None:
     path = write("[destinations]\nxyzzy = 5\n")
 
-    assert mistakes_of(path) == ["FILE:2: destinations.xyzzy: unknown key; known here: create_on_use, policies"]
+    assert diagnostics_of(path) == ["FILE:2: destinations.xyzzy: unknown key; known here: create_on_use, policies"]
 
 
 def test_an_unknown_section_is_refused(write: Write) -> None:
-    assert mistakes_of(write("[limit]\nprefetch_max = 5\n")) == ["FILE:1: limit: unknown key; did you mean limits?"]
+    assert diagnostics_of(write("[limit]\nprefetch_max = 5\n")) == ["FILE:1: limit: unknown key; did you mean limits?"]
 
 
 def test_a_key_inside_an_unknown_shape_of_section_does_not_break_the_report(write: Write) -> None:
-    assert mistakes_of(write('limits = "many"\n')) == ["FILE:1: limits = 'many': must be a section of keys"]
-    assert mistakes_of(write('stomp = "127.0.0.1:1"\n')) == ["FILE:1: stomp = '127.0.0.1:1': must be a list"]
-    assert mistakes_of(write("stomp = [1]\n")) == ["FILE:1: stomp[0] = 1: must be a section of keys"]
-    assert mistakes_of(write("mesh = { tls = 3 }\n")) == ["FILE:1: mesh.tls = 3: must be a section of keys"]
+    assert diagnostics_of(write('limits = "many"\n')) == ["FILE:1: limits = 'many': must be a section of keys"]
+    assert diagnostics_of(write('stomp = "127.0.0.1:1"\n')) == ["FILE:1: stomp = '127.0.0.1:1': must be a list"]
+    assert diagnostics_of(write("stomp = [1]\n")) == ["FILE:1: stomp[0] = 1: must be a section of keys"]
+    assert diagnostics_of(write("mesh = { tls = 3 }\n")) == ["FILE:1: mesh.tls = 3: must be a section of keys"]
 
 
 @pytest.mark.parametrize("text", ["name = ", "name = 'a'\nname = 'b'\n", "[limits\n", "\x00", "a = 1 b = 2"])
 def test_what_is_not_toml_is_told_with_its_line(write: Write, text: str) -> None:
-    (mistake,) = mistakes_of(write(text))
+    (diagnostic,) = diagnostics_of(write(text))
 
-    assert "not TOML" in mistake
+    assert "not TOML" in diagnostic
 
 
 def test_the_line_of_broken_toml_is_named(write: Write) -> None:
-    (mistake,) = mistakes_of(write('name = "a"\nlimits = = 3\n'))
+    (diagnostic,) = diagnostics_of(write('name = "a"\nlimits = = 3\n'))
 
-    assert mistake == "FILE:2: not TOML: Invalid value, at column 10"
+    assert diagnostic == "FILE:2: not TOML: Invalid value, at column 10"
 
 
 def test_lists_in_lists_without_end_are_a_mistake(write: Write) -> None:
-    (mistake,) = mistakes_of(write("name = " + "[" * 5000 + "]" * 5000))
+    (diagnostic,) = diagnostics_of(write("name = " + "[" * 5000 + "]" * 5000))
 
-    assert mistake.startswith("FILE: not TOML")
+    assert diagnostic.startswith("FILE: not TOML")
 
 
 @pytest.mark.parametrize("key", ["", "limits.", "mesh.tls."])
 def test_sections_in_sections_without_end_are_a_mistake(write: Write, key: str) -> None:
-    (mistake,) = mistakes_of(write(key + "x." * 5000 + "x = 1"))
+    (diagnostic,) = diagnostics_of(write(key + "x." * 5000 + "x = 1"))
 
-    assert mistake == "FILE: sections in sections without end"
+    assert diagnostic == "FILE: sections are nested too deeply"
 
 
 def test_a_byte_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "latin.toml"
     path.write_bytes(b'name = "a"\ndata = "caf\xe9"\n')
 
-    assert mistakes_of(path) == ["FILE:2: not TOML: a byte that is not UTF-8"]
+    assert diagnostics_of(path) == ["FILE:2: not TOML: a byte that is not UTF-8"]
 
 
 def test_a_missing_file_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
-    assert mistakes_of(tmp_path / "none.toml") == ["FILE: cannot be read: No such file or directory"]
+    assert diagnostics_of(tmp_path / "none.toml") == ["FILE: cannot be read: No such file or directory"]
 
 
 def test_a_huge_file_is_not_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "huge.toml"
     path.write_bytes(b"#" * ((4 << 20) + 1))
 
-    (mistake,) = mistakes_of(path)
+    (diagnostic,) = diagnostics_of(path)
 
-    assert "larger than" in mistake
+    assert "larger than" in diagnostic
 
 
 def test_sizes_may_be_written_with_units(write: Write) -> None:
@@ -165,16 +165,16 @@ def test_sizes_may_be_written_with_units(write: Write) -> None:
 
 @pytest.mark.parametrize("size", ['"2MB"', '"-1"', '"1e3"', "true", "1.5", "-1", '"65MiB"', "0"])
 def test_sizes_that_are_none_are_refused(write: Write, size: str) -> None:
-    (mistake,) = mistakes_of(write(f"[limits]\nbody_bytes_max = {size}\n"))
+    (diagnostic,) = diagnostics_of(write(f"[limits]\nbody_bytes_max = {size}\n"))
 
-    assert mistake.startswith("FILE:2: limits.body_bytes_max = ")
-    assert ": must be " in mistake
+    assert diagnostic.startswith("FILE:2: limits.body_bytes_max = ")
+    assert ": must be " in diagnostic
 
 
 @pytest.mark.parametrize("key", ["header_line_bytes_max", "header_bytes_max", "login_bytes_max"])
 def test_what_a_frame_has_before_its_body_is_bounded_whatever_is_set(write: Write, key: str) -> None:
     # A message and its headers are one record, and a transaction of them one batch.
-    assert mistakes_of(write(f'[limits]\n{key} = "60MiB"\n')) == [
+    assert diagnostics_of(write(f'[limits]\n{key} = "60MiB"\n')) == [
         f"FILE:2: limits.{key} = '60MiB': must be at most 1048576"
     ]
     assert getattr(load_node(write(f'[limits]\n{key} = "1MiB"\n')).limits, key) == 1 << 20
@@ -182,10 +182,10 @@ def test_what_a_frame_has_before_its_body_is_bounded_whatever_is_set(write: Writ
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "0", "0.0", "-1.5"])
 def test_seconds_must_be_a_positive_number(write: Write, number: str) -> None:
-    (mistake,) = mistakes_of(write(f"[limits]\nlogin_seconds = {number}\n"))
+    (diagnostic,) = diagnostics_of(write(f"[limits]\nlogin_seconds = {number}\n"))
 
-    assert "limits.login_seconds" in mistake
-    assert ": must be " in mistake
+    assert "limits.login_seconds" in diagnostic
+    assert ": must be " in diagnostic
 
 
 @pytest.mark.parametrize(
@@ -200,23 +200,23 @@ def test_sync_is_always_never_or_an_interval(write: Write, sync: str, interval: 
 
 @pytest.mark.parametrize("sync", ['"0ms"', '"60001ms"', '"50"', '"ms"', "50", "true", '"50 ms"', '"٥ms"'])
 def test_sync_of_another_form_is_refused(write: Write, sync: str) -> None:
-    (mistake,) = mistakes_of(write(f"[storage]\nsync = {sync}\n"))
+    (diagnostic,) = diagnostics_of(write(f"[storage]\nsync = {sync}\n"))
 
-    assert "storage.sync" in mistake
+    assert "storage.sync" in diagnostic
 
 
 def test_an_outbox_has_room_for_some_messages(write: Write) -> None:
-    assert mistakes_of(write('[limits]\nbody_bytes_max = "8MiB"\n')) == [
+    assert diagnostics_of(write('[limits]\nbody_bytes_max = "8MiB"\n')) == [
         "FILE:1: limits.outbox_bytes_max = 16777216: must be at least four times body_bytes_max, 33554432"
     ]
     load_node(write('[limits]\nbody_bytes_max = "8MiB"\noutbox_bytes_max = "32MiB"\n'))
 
 
 def test_a_rule_between_two_keys_holds_when_only_one_is_set(write: Write) -> None:
-    assert mistakes_of(write('[storage]\njournal_keep_bytes = "20GiB"\n')) == [
+    assert diagnostics_of(write('[storage]\njournal_keep_bytes = "20GiB"\n')) == [
         "FILE:1: storage.journal_bytes_max = 10737418240: must be at least journal_keep_bytes, 21474836480"
     ]
-    assert mistakes_of(write("[limits]\nprefetch_default = 5000\n")) == [
+    assert diagnostics_of(write("[limits]\nprefetch_default = 5000\n")) == [
         "FILE:1: limits.prefetch_max = 1000: must be at least prefetch_default, 5000"
     ]
 
@@ -237,56 +237,54 @@ def test_loopback_listeners_take_anonymous_clients_until_there_is_a_user(
     assert [listener.serves_anonymous(has_users=has_users) for listener in settings.stomp] == served
 
 
-@pytest.mark.parametrize(("value", "instead"), [("true", '"admin", or "read" to look only'), ("false", '"none"')])
+@pytest.mark.parametrize(("value", "instead"), [("true", '"admin", or "read" for reading only'), ("false", '"none"')])
 def test_a_right_that_is_true_or_false_is_refused_with_the_word_to_write(
     write: Write, value: str, instead: str
 ) -> None:
-    (mistake,) = mistakes_of(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ncontrol = {value}\n'))
+    (diagnostic,) = diagnostics_of(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ncontrol = {value}\n'))
 
-    assert mistake == (
-        f"FILE:4: users[0].control = {value}: must be one of the words none, read and admin: write {instead}"
-    )
+    assert diagnostic == (f'FILE:4: users[0].control = {value}: must be "none", "read" or "admin": use {instead}')
 
 
 def test_a_right_that_does_not_exist_is_refused(write: Write) -> None:
-    (mistake,) = mistakes_of(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ncontrol = "all"\n'))
+    (diagnostic,) = diagnostics_of(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ncontrol = "all"\n'))
 
-    assert mistake == 'FILE:4: users[0].control = \'all\': must be "none", "read" or "admin"'
+    assert diagnostic == 'FILE:4: users[0].control = \'all\': must be "none", "read" or "admin"'
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:61613", "[::]:61613", "10.1.2.3:61613", "broker.example:61613"])
 def test_an_anonymous_listener_off_loopback_is_refused(write: Write, address: str) -> None:
     text = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n[[stomp]]\naddress = "{address}"\nanonymous = true\n'
 
-    (mistake,) = mistakes_of(write(text))
+    (diagnostic,) = diagnostics_of(write(text))
 
-    assert mistake.startswith("FILE:6: stomp[0].anonymous = true: must be false: ")
+    assert diagnostic.startswith("FILE:6: stomp[0].anonymous = true: must be false: ")
 
 
 def test_a_listener_at_which_nobody_could_log_in_is_refused(write: Write) -> None:
-    assert mistakes_of(write('[[stomp]]\naddress = "0.0.0.0:61613"\n')) == [
-        "FILE: users: must name at least one user: nobody could log in at 0.0.0.0:61613"
+    assert diagnostics_of(write('[[stomp]]\naddress = "0.0.0.0:61613"\n')) == [
+        "FILE: users: must name at least one user: no client could log in at 0.0.0.0:61613"
     ]
 
 
 def test_two_listeners_at_one_address_are_refused(write: Write) -> None:
-    (mistake,) = mistakes_of(write('[[stomp]]\naddress = "127.0.0.1:5"\n[[stomp]]\naddress = "127.0.0.1:5"\n'))
+    (diagnostic,) = diagnostics_of(write('[[stomp]]\naddress = "127.0.0.1:5"\n[[stomp]]\naddress = "127.0.0.1:5"\n'))
 
-    assert "two listeners at 127.0.0.1:5" in mistake
+    assert "two listeners at 127.0.0.1:5" in diagnostic
 
 
 def test_a_password_in_the_file_is_refused_without_being_repeated(write: Write) -> None:
-    mistakes = mistakes_of(write('[[users]]\nname = "ann"\npassword = "hunter2"\n'))
+    diagnostics = diagnostics_of(write('[[users]]\nname = "ann"\npassword = "hunter2"\n'))
 
-    assert any("`qmq config hash`" in mistake and mistake.startswith("FILE:3:") for mistake in mistakes)
-    assert "hunter2" not in "\n".join(mistakes)
+    assert any("`qmq config hash`" in diagnostic and diagnostic.startswith("FILE:3:") for diagnostic in diagnostics)
+    assert "hunter2" not in "\n".join(diagnostics)
 
 
 def test_a_password_in_place_of_its_hash_is_refused_without_being_repeated(write: Write) -> None:
-    (mistake,) = mistakes_of(write('[[users]]\nname = "ann"\npassword_hash = "hunter2"\n'))
+    (diagnostic,) = diagnostics_of(write('[[users]]\nname = "ann"\npassword_hash = "hunter2"\n'))
 
-    assert "`qmq config hash`" in mistake
-    assert "hunter2" not in mistake
+    assert "`qmq config hash`" in diagnostic
+    assert "hunter2" not in diagnostic
 
 
 def test_hashes_do_not_show_in_the_representation_of_settings(write: Write) -> None:
@@ -298,15 +296,15 @@ def test_hashes_do_not_show_in_the_representation_of_settings(write: Write) -> N
 def test_two_users_of_one_name_are_refused(write: Write) -> None:
     user = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
 
-    (mistake,) = mistakes_of(write(user + user))
+    (diagnostic,) = diagnostics_of(write(user + user))
 
-    assert "two users named 'ann'" in mistake
+    assert "two users named 'ann'" in diagnostic
 
 
 def test_mesh_tls_needs_the_certificate_of_an_authority(write: Write) -> None:
-    (mistake,) = mistakes_of(write('[mesh.tls]\ncertificate = "a.pem"\nkey = "a.key"\n'))
+    (diagnostic,) = diagnostics_of(write('[mesh.tls]\ncertificate = "a.pem"\nkey = "a.key"\n'))
 
-    assert mistake == "FILE:1: mesh.tls: must have ca: a mesh link checks the certificate of the other side"
+    assert diagnostic == "FILE:1: mesh.tls: must have ca: a mesh link checks the certificate of the other side"
 
 
 def test_relative_paths_start_at_the_folder_of_the_file(write: Write, tmp_path: Path) -> None:
@@ -397,17 +395,17 @@ def test_a_queue_store_is_sqlite_or_a_url(write: Write, url: str) -> None:
 
 @pytest.mark.parametrize("text", ["mysql://h/d", "", "SQLite", "postgresql"])
 def test_any_other_queue_store_is_refused(write: Write, text: str) -> None:
-    (mistake,) = mistakes_of(write(f'[storage]\nqueue_store = "{text}"\n'))
+    (diagnostic,) = diagnostics_of(write(f'[storage]\nqueue_store = "{text}"\n'))
 
-    assert "storage.queue_store" in mistake and 'must be "sqlite", or the URL' in mistake
+    assert "storage.queue_store" in diagnostic and 'must be "sqlite", or the URL' in diagnostic
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:hush@db/qmq", "postgresql://db/qmq?user=me&password=hush"])
 def test_a_password_in_the_url_of_the_queue_store_is_refused_and_not_repeated(write: Write, url: str) -> None:
-    (mistake,) = mistakes_of(write(f'[storage]\nqueue_store = "{url}"\n'))
+    (diagnostic,) = diagnostics_of(write(f'[storage]\nqueue_store = "{url}"\n'))
 
-    assert "~/.pgpass" in mistake
-    assert "hush" not in mistake
+    assert "~/.pgpass" in diagnostic
+    assert "hush" not in diagnostic
 
 
 LEVELS = ["accepted", "fsync", "replicas=1", "replicas=2"]
@@ -428,7 +426,7 @@ def test_a_receipt_for_more_disks_than_the_mesh_has_is_a_mistake(tmp_path: Path)
 
     with pytest.raises(ConfigError) as error:
         load(node, peers, "a")
-    assert [mistake.partition(": ")[2] for mistake in error.value.mistakes] == [
+    assert [diagnostic.partition(": ")[2] for diagnostic in error.value.diagnostics] == [
         'mesh.receipt = "replicas=3" asks for more nodes than the mesh has; the most is "replicas=2"',
         'destinations.policies: /queue/a: receipt = "replicas=4" asks for more nodes than the mesh has; '
         'the most is "replicas=2"',
@@ -444,7 +442,7 @@ def test_a_level_that_is_none_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         load(node, peers, "a")
 
-    assert len(error.value.mistakes) == 2
+    assert len(error.value.diagnostics) == 2
 
 
 def files_of_three(tmp_path: Path, text: str) -> tuple[Path, Path]:
@@ -461,10 +459,10 @@ def files_of_three(tmp_path: Path, text: str) -> tuple[Path, Path]:
 
 
 def test_a_reserve_that_is_too_small_for_a_checkpoint_is_refused_with_the_number_that_would_do(write: Write) -> None:
-    (mistake,) = mistakes_of(write('[storage]\ncheckpoint_bytes = "1MiB"\ndisk_reserve_bytes = "4MiB"\n'))
-    assert "storage.disk_reserve_bytes" in mistake and f"must be 0, or at least {16 << 20}" in mistake
-    (mistake,) = mistakes_of(write('[storage]\ndisk_reserve_bytes = "4MiB"\n'))
-    assert f"must be 0, or at least {32 << 20}" in mistake
+    (diagnostic,) = diagnostics_of(write('[storage]\ncheckpoint_bytes = "1MiB"\ndisk_reserve_bytes = "4MiB"\n'))
+    assert "storage.disk_reserve_bytes" in diagnostic and f"must be 0, or at least {16 << 20}" in diagnostic
+    (diagnostic,) = diagnostics_of(write('[storage]\ndisk_reserve_bytes = "4MiB"\n'))
+    assert f"must be 0, or at least {32 << 20}" in diagnostic
 
     for fine in ("0", '"32MiB"'):
         assert load_node(write(f"[storage]\ndisk_reserve_bytes = {fine}\n")).storage.checkpoint_bytes == 64 << 20

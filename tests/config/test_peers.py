@@ -33,8 +33,8 @@ def read(tmp_path: Path, text: str) -> PeersFile:
 def mistake_of(tmp_path: Path, text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
-    (mistake,) = caught.value.mistakes
-    return mistake
+    (diagnostic,) = caught.value.diagnostics
+    return diagnostic
 
 
 def test_a_peers_file_is_read(tmp_path: Path) -> None:
@@ -80,15 +80,15 @@ def test_a_node_has_a_name_that_fits_everywhere(tmp_path: Path, name: str) -> No
 
 
 def test_a_short_secret_is_refused_without_being_repeated(tmp_path: Path) -> None:
-    mistake = mistake_of(tmp_path, peers_text(A, B, secret="swordfish"))
+    diagnostic = mistake_of(tmp_path, peers_text(A, B, secret="swordfish"))
 
-    assert mistake.endswith("peers.toml:3: secret: must have at least 16 characters")
+    assert diagnostic.endswith("peers.toml:3: secret: must have at least 16 characters")
 
 
 def test_a_secret_between_machines_is_refused(tmp_path: Path) -> None:
-    mistake = mistake_of(tmp_path, peers_text(A, FAR))
+    diagnostic = mistake_of(tmp_path, peers_text(A, FAR))
 
-    assert "secret: must be left out: 10.0.0.9:2003 is not on loopback" in mistake
+    assert "secret: must be left out: 10.0.0.9:2003 is not on loopback" in diagnostic
 
 
 def test_every_missing_key_is_told(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_every_missing_key_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_peers(path)
 
-    assert [mistake.rpartition("toml")[2] for mistake in caught.value.mistakes] == [
+    assert [diagnostic.rpartition("toml")[2] for diagnostic in caught.value.diagnostics] == [
         ": mesh: is required",
         ": version: is required",
         ":1: nodes[0].client: is required",
@@ -118,7 +118,7 @@ TLS = '[mesh.tls]\ncertificate = "a.pem"\nkey = "a.key"\nca = "ca.pem"\n'
 def test_a_mesh_across_machines_needs_tls(tmp_path: Path) -> None:
     peers = peers_text(A, FAR, secret=None)
 
-    with pytest.raises(ConfigError, match=r"need TLS: give \[mesh.tls\]"):
+    with pytest.raises(ConfigError, match=r"need TLS: set \[mesh.tls\]"):
         load_both(tmp_path, peers, "")
     load_both(tmp_path, peers, TLS)
 
@@ -136,5 +136,5 @@ def test_a_mesh_of_one_node_needs_neither(tmp_path: Path) -> None:
 
 
 def test_a_client_address_off_loopback_needs_a_login(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nobody could log in at 10.0.0.9:1003"):
+    with pytest.raises(ConfigError, match="no client could log in at 10.0.0.9:1003"):
         load_both(tmp_path, peers_text(A, FAR, secret=None), TLS, "far")

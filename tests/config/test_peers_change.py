@@ -37,7 +37,7 @@ def test_a_file_that_goes_one_step_further_may_follow(old: PeersFile, new: Peers
 @pytest.mark.parametrize(
     ("old", "new", "retired", "sentence"),
     [
-        (file("abc", 1), file("abc", 2, mesh="n"), "", "is 'm' and stays so"),
+        (file("abc", 1), file("abc", 2, mesh="n"), "", "is 'm' and cannot become"),
         (file("abc", 1), file("abcd", 1), "", "version = 1: must be more than 1"),
         (file("abc", 2), file("abc", 1), "", "version = 1: must be more than 2"),
         (file("abc", 1), file("abc", 1, port=3000), "", "version = 1: must be more than 1"),
@@ -51,10 +51,10 @@ def test_a_file_that_goes_one_step_further_may_follow(old: PeersFile, new: Peers
 def test_a_file_that_would_cut_the_mesh_in_two_is_refused(
     old: PeersFile, new: PeersFile, retired: str, sentence: str
 ) -> None:
-    (mistake,) = check_change(old, new, "a", retired)
+    (diagnostic,) = check_change(old, new, "a", retired)
 
-    assert sentence in mistake
-    assert mistake.startswith("peers file: ")
+    assert sentence in diagnostic
+    assert diagnostic.startswith("peers file: ")
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -43,11 +43,11 @@ def put(path: Path, text: str, mode: int) -> Path:
     return path
 
 
-def mistakes(node_file: Path | None, peers_file: Path | None) -> list[str]:
+def diagnostics(node_file: Path | None, peers_file: Path | None) -> list[str]:
     try:
         load(node_file, peers_file, "a")
     except ConfigError as error:
-        return error.mistakes
+        return error.diagnostics
     return []
 
 
@@ -55,29 +55,29 @@ def mistakes(node_file: Path | None, peers_file: Path | None) -> list[str]:
 def test_a_peers_file_whose_secret_others_can_read_is_refused_with_what_to_do(tmp_path: Path, mode: int) -> None:
     path = put(tmp_path / "peers.toml", PEERS.format(secret=SECRET), mode)
 
-    assert mistakes(None, path) == [
-        f"{path}: the secret of the mesh is in it, and other users can read or write it: chmod 600 {path}"
+    assert diagnostics(None, path) == [
+        f"{path}: contains the secret of the mesh, and other users can read or write it: chmod 600 {path}"
     ]
     path.chmod(0o600)
-    assert mistakes(None, path) == []
+    assert diagnostics(None, path) == []
 
 
 def test_a_peers_file_without_a_secret_may_be_read_by_all(tmp_path: Path) -> None:
     node = put(tmp_path / "node.toml", NODE.format("none.key", "none.key"), 0o644)
     path = put(tmp_path / "peers.toml", PEERS.format(secret=""), 0o644)
 
-    assert mistakes(node, path) == []
+    assert diagnostics(node, path) == []
 
 
 def test_every_private_key_that_others_can_read_is_named_once(tmp_path: Path) -> None:
     node = put(tmp_path / "node.toml", NODE.format("one.key", "two.key"), 0o644)
     one, two = (put(tmp_path / f"{name}.key", "", 0o644) for name in ("one", "two"))
 
-    assert mistakes(node, None) == [
-        f"{key}: the private key is in it, and other users can read or write it: chmod 600 {key}" for key in (one, two)
+    assert diagnostics(node, None) == [
+        f"{key}: contains the private key, and other users can read or write it: chmod 600 {key}" for key in (one, two)
     ]
     put(tmp_path / "node.toml", NODE.format("one.key", "one.key"), 0o644)
-    assert len(mistakes(node, None)) == 1
+    assert len(diagnostics(node, None)) == 1
 
 
 def test_certificates_may_be_read_by_all_and_a_key_that_is_not_there_is_another_mistake(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_certificates_may_be_read_by_all_and_a_key_that_is_not_there_is_another_
     for name in ("client.pem", "mesh.pem", "ca.pem"):
         put(tmp_path / name, "", 0o644)
 
-    assert mistakes(node, None) == []
+    assert diagnostics(node, None) == []
 
 
 @pytest.mark.parametrize(

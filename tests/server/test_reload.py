@@ -299,7 +299,7 @@ async def test_the_next_reload_is_compared_with_what_was_taken_up(
     async with Rig().run() as rig:
         again = reloader(rig, destinations=small(2))
         assert await again.reload()
-        assert "= reload: destinations.policies[/queue/small]: (not there) → { max_messages = 2 }" in caplog.text
+        assert "= reload: destinations.policies[/queue/small]: (absent) → { max_messages = 2 }" in caplog.text
         caplog.clear()
 
         assert await again.reload()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from qmq.config import PeersFile, prints_of
+from qmq.config import PeersFile, fingerprints_of
 from qmq.dots import Origin, Vector
 from qmq.errors import StorageError
 from qmq.members import Listing, Membership, Retirement, Standing, majority
@@ -86,7 +86,7 @@ class LiveMembership:
             is_learner=LEARNER in facts,
             retired=retirements_of(facts),
         )
-        self.membership.destinations = prints_of(node.settings.destinations)
+        self.membership.destinations = fingerprints_of(node.settings.destinations)
         self._differing: dict[str, str] = {}
         """Peer → the alarm that its destinations are configured otherwise."""
         self._disks = disks_of(facts)
@@ -174,7 +174,7 @@ class LiveMembership:
 
     def destinations_changed(self) -> None:
         """The node file was read again."""
-        self.membership.destinations = prints_of(self._node.settings.destinations)
+        self.membership.destinations = fingerprints_of(self._node.settings.destinations)
         self._check_destinations()
         self._tell()
 

@@ -1,7 +1,7 @@
 """Prints of destination policies: the same when files mean the same, and another one per policy when they do not."""
 
-from qmq.config import DestinationPolicy, DestinationSettings, prints_of
-from qmq.config.prints import ALL, CREATE_ON_USE, PRINTS_MAX
+from qmq.config import DestinationPolicy, DestinationSettings, fingerprints_of
+from qmq.config.fingerprints import ALL, CREATE_ON_USE, FINGERPRINTS_MAX
 
 
 def settings(*policies: DestinationPolicy, create_on_use: bool = True) -> DestinationSettings:
@@ -15,12 +15,12 @@ LOGS = DestinationPolicy(pattern="/fanout/logs.*", retention_seconds=60.0)
 def test_the_order_of_policies_does_not_matter_nor_a_default_that_is_said() -> None:
     again = DestinationPolicy(pattern="/queue/jobs", durable=True, delivery_limit=3)
 
-    assert prints_of(settings(JOBS, LOGS)) == prints_of(settings(LOGS, again))
+    assert fingerprints_of(settings(JOBS, LOGS)) == fingerprints_of(settings(LOGS, again))
 
 
 def test_each_policy_has_its_own_print() -> None:
     other = JOBS.model_copy(update={"delivery_limit": 4})
-    one, two = prints_of(settings(JOBS, LOGS)), prints_of(settings(other, LOGS))
+    one, two = fingerprints_of(settings(JOBS, LOGS)), fingerprints_of(settings(other, LOGS))
 
     assert one["/fanout/logs.*"] == two["/fanout/logs.*"]
     assert one["/queue/jobs"] != two["/queue/jobs"]
@@ -29,17 +29,17 @@ def test_each_policy_has_its_own_print() -> None:
 def test_to_say_the_default_dead_letter_queue_means_more_than_to_say_nothing() -> None:
     said = DestinationPolicy(pattern="/queue/jobs", delivery_limit=3, dead_letter="/queue/dead-letters")
 
-    assert prints_of(settings(said)) != prints_of(settings(JOBS))
+    assert fingerprints_of(settings(said)) != fingerprints_of(settings(JOBS))
 
 
 def test_whether_destinations_are_created_on_use_counts_where_it_is_off() -> None:
-    assert prints_of(settings()) == {}
-    assert set(prints_of(settings(create_on_use=False))) == {CREATE_ON_USE}
+    assert fingerprints_of(settings()) == {}
+    assert set(fingerprints_of(settings(create_on_use=False))) == {CREATE_ON_USE}
 
 
 def test_very_many_policies_have_one_print() -> None:
-    many = [DestinationPolicy(pattern=f"/queue/{number}") for number in range(PRINTS_MAX + 1)]
-    found = prints_of(settings(*many))
+    many = [DestinationPolicy(pattern=f"/queue/{number}") for number in range(FINGERPRINTS_MAX + 1)]
+    found = fingerprints_of(settings(*many))
 
     assert set(found) == {ALL}
-    assert found == prints_of(settings(*reversed(many)))
+    assert found == fingerprints_of(settings(*reversed(many)))

@@ -1,6 +1,6 @@
-"""Mistakes in words: where (file and line), which key, what it says, what would be allowed, and what was perhaps meant.
+"""Errors of files in words: file and line, key, value, what is allowed, and a suggestion.
 
-Values of secret keys are never repeated. A key that nobody knows is compared with those that exist at that place.
+Values of secret keys are never shown. An unknown key is compared with the keys that exist in its section.
 """
 
 import difflib
@@ -17,7 +17,7 @@ Location = Sequence[str | int]
 SECRET_KEYS = ("password", "password_hash", "secret", "passcode")
 VALUE_CHARACTERS_MAX = 60
 
-# pydantic's names of what can be wrong → what is allowed instead. Filled from the error's own context.
+# Error type of pydantic → what is allowed. Filled in from the context of the error.
 ALLOWED: Mapping[str, str] = {
     "missing": "is required",
     "int_type": "must be a whole number",
@@ -37,22 +37,22 @@ ALLOWED: Mapping[str, str] = {
     "literal_error": "must be {expected}",
 }
 
-# Keys that people try and that are wrong for a better reason than a slip of the pen.
+# Wrong keys that are no typing errors, with the right way.
 INSTEAD: Mapping[str, str] = {
-    "password": "no passwords in a file; give password_hash, which `qmq config hash` makes",
-    "passcode": "no passwords in a file; give password_hash, which `qmq config hash` makes",
+    "password": "no passwords in a file; set password_hash, which `qmq config hash` prints",
+    "passcode": "no passwords in a file; set password_hash, which `qmq config hash` prints",
 }
 
 
 def describe(error: ValidationError, model: type[BaseModel], source: str, lines: LineIndex | None) -> list[str]:
-    """One line of text per mistake, in the order of the file."""
+    """One line of text per error, in the order of the file."""
     found: list[tuple[int, str]] = []
     for details in error.errors(include_url=False):
         location = details["loc"]
         line = lines.find(location) if lines is not None else None
         where = f"{source}:{line}" if line is not None else source
         found.append((line or 0, f"{where}: {_sentence(details, location, model)}"))
-    found.sort(key=lambda mistake: mistake[0])
+    found.sort(key=lambda one: one[0])
     return [text for _, text in found]
 
 
@@ -68,7 +68,7 @@ def key_of(location: Location) -> str:
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
-    """What was perhaps meant, else what there is."""
+    """The closest known word, else all known words."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"known here: {', '.join(sorted(known))}"
 
@@ -90,7 +90,7 @@ def _sentence(details: ErrorDetails, location: Location, model: type[BaseModel])
 
 
 def _value(location: Location, value: object) -> str:
-    """` = VALUE`, cut to a readable length; nothing for sections, secrets and URLs, which may hold one."""
+    """` = VALUE`, cut to a readable length; nothing for sections, secrets and URLs, which may contain a password."""
     if isinstance(value, dict | list | tuple) or value is None or any(part in SECRET_KEYS for part in location):
         return ""
     if isinstance(value, str) and "://" in value:
@@ -100,7 +100,7 @@ def _value(location: Location, value: object) -> str:
 
 
 def _keys_at(model: type[BaseModel], location: Location) -> list[str]:
-    """The keys that the section at `location` has."""
+    """The keys of the section at `location`."""
     for part in location:
         if isinstance(part, str):
             model = _section_in(model.model_fields[part].annotation)
