@@ -19,7 +19,7 @@ from pathlib import Path
 
 from qmq.bench.frames import BODY_MARK, MarkCounter
 from qmq.bench.many import drain, publish
-from qmq.bench.plan import MIB, Lines, Plan, Report
+from qmq.bench.plan import MIB, BenchPlan, LoadConnections, Report
 from qmq.bench.process import usage
 from qmq.cli.bench import BACKLOG_BODY_BYTES, BACKLOG_COUNT, WINDOW_OF_MANY, cores, limits_for
 from qmq.cli.bench_output import facts
@@ -29,9 +29,9 @@ from qmq.cli.throwaway import Throwaway, throwaway
 RESTART_SECONDS_MAX = 120.0
 
 
-def measure(node: Throwaway, count: int) -> tuple[Plan, Report]:
+def measure(node: Throwaway, count: int) -> tuple[BenchPlan, Report]:
     """Fill, kill, start, look, drain. Raises OSError when the node ends a connection."""
-    plan = Plan(
+    plan = BenchPlan(
         workload="recovery",
         at=node.address,
         destination="/queue/bench-recovery",
@@ -41,14 +41,14 @@ def measure(node: Throwaway, count: int) -> tuple[Plan, Report]:
         pids=(node.pid,),
     )
     report = Report(parameters={"body_bytes": plan.body_bytes, "count": count})
-    with Lines(plan) as lines:
+    with LoadConnections(plan) as lines:
         publish(plan, lines, report, plan.destination_of("queue"))
     node.kill()
     started = time.monotonic()
     node.start(RESTART_SECONDS_MAX)
     report.figures["recovery_seconds"] = round(time.monotonic() - started, 2)
     again = replace(plan, pids=(node.pid,))
-    with Lines(again) as lines:
+    with LoadConnections(again) as lines:
         looker = lines.add(MarkCounter(BODY_MARK))
         looker.begin()
         looker.socket.settimeout(RESTART_SECONDS_MAX)
@@ -59,7 +59,7 @@ def measure(node: Throwaway, count: int) -> tuple[Plan, Report]:
         looker.leave()
     report.figures["recovered_rss_highest_mib"] = round(usage(node.pid).rss_highest_bytes / MIB, 1)
     # The connection is closed before the rest is consumed, so that its one message is back in the queue.
-    with Lines(again) as lines:
+    with LoadConnections(again) as lines:
         drain(again, lines, report, again.destination_of("queue"))
     return plan, report
 

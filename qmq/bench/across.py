@@ -1,4 +1,4 @@
-"""What goes from one node of a mesh to others: sent to the first, read on the rest.
+"""Messages from one node of a mesh to others: sent to the first, read on the others.
 
 | kind | what happens | what its rate counts |
 |---|---|---|
@@ -13,6 +13,7 @@ only that its own node does. So probes are sent until one came to each subscribe
 import select
 import time
 
+from qmq.bench.connection import Ignore, LoadConnection
 from qmq.bench.exchange import Exchange
 from qmq.bench.frames import (
     BODY_MARK,
@@ -22,19 +23,18 @@ from qmq.bench.frames import (
     receipted_sends,
     sends,
 )
-from qmq.bench.line import Ignore, Line
-from qmq.bench.plan import Lines, Plan, Report
+from qmq.bench.plan import BenchPlan, LoadConnections, Report
 from qmq.bench.timed import timed
 from qmq.wire.stomp import encode_frame
 
 PROBE = b"<qmq-bench-probe>"
 PROBE_SECONDS = 0.1
-"""Between two probes."""
+"""Seconds between two probes."""
 FOUND_SECONDS_MAX = 30.0
-"""Until a probe must have come to every subscriber."""
+"""Seconds until every subscriber must have got a probe."""
 
 
-def mesh(plan: Plan, lines: Lines) -> Report:
+def mesh(plan: BenchPlan, lines: LoadConnections) -> Report:
     """One sender on the first node, readers on the others."""
     report = Report(
         parameters={
@@ -49,7 +49,7 @@ def mesh(plan: Plan, lines: Lines) -> Report:
     return {"topic": _topic, "queue": _queue, "fanout": _fanout}[plan.kind](plan, lines, report)
 
 
-def _topic(plan: Plan, lines: Lines, report: Report) -> Report:
+def _topic(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
     destination = plan.destination_of("topic")
     readers = [lines.add(MarkCounter(PROBE), at) for at in plan.others]
     for reader in readers:
@@ -69,7 +69,7 @@ def _topic(plan: Plan, lines: Lines, report: Report) -> Report:
     return report
 
 
-def _queue(plan: Plan, lines: Lines, report: Report) -> Report:
+def _queue(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
     destination = plan.destination_of("queue")
     reader = lines.add(AckCutter(), plan.others[0])
     reader.subscribe(destination, "client-individual", *plan.credit)
@@ -80,7 +80,7 @@ def _queue(plan: Plan, lines: Lines, report: Report) -> Report:
     return report
 
 
-def _fanout(plan: Plan, lines: Lines, report: Report) -> Report:
+def _fanout(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
     destination = plan.destination_of("fanout")
     readers = [lines.add(MarkCounter(BODY_MARK), at) for at in (plan.at, *plan.others)]
     for reader in readers:
@@ -98,8 +98,8 @@ def _fanout(plan: Plan, lines: Lines, report: Report) -> Report:
     return report
 
 
-def _wait_until_found(sender: Line, readers: list[Line], destination: str) -> None:
-    """Send probes until each of `readers` had one, then count messages. Raises ConnectionError when one stays alone."""
+def _wait_until_found(sender: LoadConnection, readers: list[LoadConnection], destination: str) -> None:
+    """Send probes until each of `readers` had one, then count messages. Raises ConnectionError if one gets none."""
     probe = encode_frame("SEND", [("destination", destination)], PROBE)
     deadline = time.monotonic() + FOUND_SECONDS_MAX
     for reader in readers:

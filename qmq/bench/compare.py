@@ -1,8 +1,8 @@
-"""Two runs of the same workload beside each other: the ratio of each figure, and which direction is better.
+"""Compare two runs of the same workload: the ratio of each figure, and which direction is better.
 
 A figure's name ends with its unit, and the unit says what is better: more per second, less microseconds or memory.
 What a run was asked for must be the same in both, or the ratio of their figures would mean nothing. What only explains
-a run (who was busy, versions, how long) may differ and is not compared.
+a run (the busy side, versions, duration) may differ and is not compared.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from enum import Enum
 Facts = Mapping[str, object]
 
 SAME_SHARE = 0.02
-"""Closer than this is no difference: runs of one program on a machine of one's own differ by as much."""
+"""A smaller difference counts as none: two runs of one program on an idle machine differ by as much."""
 
 
 class Better(Enum):
@@ -26,11 +26,11 @@ EXPLAINING = ("seconds", "limited_by", "error", "qmq", "build", "python", "cores
 
 
 class NotComparable(ValueError):
-    """The two runs are not of the same load; says in what they differ."""
+    """The two runs are not of the same load; the message says how they differ."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FigureDifference:
     """One figure of both runs."""
 
     name: str
@@ -40,19 +40,19 @@ class Difference:
 
     @property
     def ratio(self) -> float | None:
-        """What it is now for one before; None when it was nought."""
+        """The new value divided by the old one; None if the old one is 0."""
         return self.now / self.before if self.before else None
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse`, or nothing for what is the same."""
+        """`better`, `worse`, or empty if both are the same."""
         if abs(self.now - self.before) <= SAME_SHARE * abs(self.before):
             return ""
         return "better" if (self.now > self.before) == (self.better is Better.MORE) else "worse"
 
 
 def direction(name: str) -> Better | None:
-    """What is better for this figure; None when it is none, or says nothing good or bad."""
+    """Which direction is better for this figure; None if it is no figure, or neither is better."""
     if name.startswith("generator_lag_"):
         return None  # of the generator, not of what is measured
     if name.endswith("wakeups_per_second") or name.endswith(LESS_ENDINGS) or name in LESS_NAMES:
@@ -60,7 +60,7 @@ def direction(name: str) -> Better | None:
     return Better.MORE if name.endswith("per_second") else None
 
 
-def compare(before: Facts, now: Facts) -> list[Difference]:
+def compare(before: Facts, now: Facts) -> list[FigureDifference]:
     """Each figure that both have, in the order of `now`. Raises NotComparable."""
     if "workload" not in before:
         raise NotComparable("it is not a result of qmq bench: it names no workload")
@@ -72,7 +72,7 @@ def compare(before: Facts, now: Facts) -> list[Difference]:
     for name, value in now.items():
         better, earlier = direction(name), before.get(name)
         if better is not None and _is_number(value) and _is_number(earlier):
-            found.append(Difference(name, float(str(earlier)), float(str(value)), better))
+            found.append(FigureDifference(name, float(str(earlier)), float(str(value)), better))
     if not found:
         raise NotComparable("the two have no figure in common")
     return found
@@ -88,4 +88,4 @@ def _is_number(value: object) -> bool:
 
 
 def _told(facts: Facts, name: str) -> str:
-    return repr(facts[name]) if name in facts else "not told"
+    return repr(facts[name]) if name in facts else "not given"

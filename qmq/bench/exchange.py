@@ -1,26 +1,26 @@
-"""A sender, its receivers, and the brake between them.
+"""A sender, its receivers, and the bound of deliveries between them.
 
-Closed loop: at most `outstanding` deliveries are under way. Without that brake a fast sender would measure how the
-broker's backlog grows. One thread, one selector; whoever is ready is served, and the sender goes on whenever the
-brake lets it.
+Closed loop: at most `outstanding` deliveries are under way. Without that bound, a fast sender would measure how the
+backlog of the broker grows. One thread and one selector serve every ready socket, and the sender continues whenever the
+bound allows.
 """
 
 import selectors
 import time
 from collections.abc import Callable, Sequence
 
+from qmq.bench.connection import LoadConnection
 from qmq.bench.frames import Supply
-from qmq.bench.line import Line
-from qmq.bench.progress import SILENT, Progress
+from qmq.bench.progress import SILENT, RunProgress
 
 GIVE_UP_SECONDS = 5.0
-"""Without any progress at the end, what is missing then is missing."""
+"""If nothing arrives for so long at the end, the rest counts as missing."""
 
 STALL_SECONDS = 30.0
-"""Without any progress while a number of messages is under way: a node may stop to write a large checkpoint."""
+"""The same while messages are under way: a node may pause to write a large checkpoint."""
 
 POLL_SECONDS = 0.1
-"""A wait ends at the latest after this, so that ends of phases are seen."""
+"""The longest wait, so that ends of phases are noticed."""
 
 
 class Exchange:
@@ -31,13 +31,13 @@ class Exchange:
 
     def __init__(
         self,
-        sender: Line,
+        sender: LoadConnection,
         ring: Supply,
-        lines: Sequence[Line],
+        lines: Sequence[LoadConnection],
         *,
         copies: int,
         outstanding: int,
-        progress: Progress = SILENT,
+        progress: RunProgress = SILENT,
     ) -> None:
         self.received = 0
         self.ring = ring
@@ -50,32 +50,32 @@ class Exchange:
         self._sender_blocked = False
         self._beats = any(line.beats for line in self._lines)
         self._selector = selectors.DefaultSelector()
-        self._wants_write: set[Line] = set()
+        self._wants_write: set[LoadConnection] = set()
         for line in self._lines:
             line.begin()
             self._selector.register(line.socket, selectors.EVENT_READ, line)
 
     @property
     def expected(self) -> int:
-        """How many deliveries follow from what was sent."""
+        """How many deliveries the sent messages cause."""
         return self.ring.begun * self._copies
 
     def expected_and_received(self) -> list[tuple[int, int]]:
-        """Of each line where every line gets every message, so that one's loss cannot hide behind another's copy; else
-        of all together."""
+        """For each line, if every line gets every message, so that a second copy on one cannot hide a loss on another.
+        Otherwise for all together."""
         if len(self._counting) != self._copies:
             return [(self.expected, self.received)]
         return [(self.ring.begun, line.received) for line in self._counting]
 
     def run(self, seconds: float) -> None:
-        """Send and receive for so long."""
+        """Send and receive for `seconds`."""
         deadline = time.monotonic() + seconds
         while (now := time.monotonic()) < deadline:
             self._send()
             self._serve(min(deadline - now, POLL_SECONDS))
 
     def complete(self, messages: int) -> None:
-        """Send so many more, and receive until all that was sent came back, or nothing more for STALL_SECONDS."""
+        """Send `messages` more, and receive until all sent messages came back, or nothing comes for STALL_SECONDS."""
         most = self.ring.begun + messages
 
         def done() -> bool:
@@ -87,7 +87,7 @@ class Exchange:
         self._until(done, STALL_SECONDS)
 
     def collect(self, deliveries: int) -> None:
-        """Send nothing and receive until so many have come since the start, or nothing more for STALL_SECONDS."""
+        """Send nothing, and receive until `deliveries` have come since the start, or none for STALL_SECONDS."""
         self._until(lambda: self.received >= deliveries, STALL_SECONDS)
 
     def finish(self) -> None:
@@ -113,7 +113,7 @@ class Exchange:
             self.received += line.received - before
 
     def close(self) -> None:
-        """Watch the lines no more; closing them is the caller's. Idempotent."""
+        """Stop watching the lines; the caller closes them. Idempotent."""
         self._selector.close()
 
     def _until(self, done: Callable[[], bool], patience_seconds: float) -> None:
@@ -123,7 +123,7 @@ class Exchange:
                 deadline = time.monotonic() + patience_seconds
 
     def _send(self, messages_max: int | None = None) -> None:
-        """Send what the brake and the kernel allow, and not more than `messages_max` since the start."""
+        """Send what the bound and the kernel allow, and not more than `messages_max` since the start."""
         if self._sender_blocked or self._sender.waiting:
             return
         ring = self.ring
@@ -139,11 +139,11 @@ class Exchange:
                 return
 
     def _serve(self, seconds: float) -> bool:
-        """Wait at most so long and serve what is ready; True when something came or went."""
+        """Wait at most `seconds` and serve ready sockets; True if bytes were read or written."""
         before = self.received
         written = False
         for key, ready in self._selector.select(seconds):
-            line: Line = key.data
+            line: LoadConnection = key.data
             if ready & selectors.EVENT_WRITE:
                 written = True
                 line.write_waiting()
@@ -159,8 +159,8 @@ class Exchange:
                 line.beat_if_due(now)
         return written or self.received > before
 
-    def _wait(self, line: Line, for_room: bool) -> None:
-        """Ask the selector to tell when the kernel has room for `line`, or not to."""
+    def _wait(self, line: LoadConnection, for_room: bool) -> None:
+        """Watch, or stop watching, whether the kernel has room for `line`."""
         if for_room == (line in self._wants_write):
             return
         if for_room:

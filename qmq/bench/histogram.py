@@ -6,7 +6,7 @@ HdrHistogram, but never more than the highest that was counted: figures err towa
 """
 
 UNIT_SECONDS = 1e-7
-"""What the finest bucket tells apart: a tenth of a microsecond."""
+"""The resolution of the finest bucket: a tenth of a microsecond."""
 
 SUB_BITS = 10
 SUB_BUCKETS = 1 << SUB_BITS
@@ -19,7 +19,7 @@ SHARES = {
     "p9999": 0.9999,
     "max": 1.0,
 }
-"""Percentiles that are told, by their names."""
+"""Reported percentiles, by name."""
 
 
 class Histogram:

@@ -2,7 +2,7 @@
 
 | workload | what happens | names of its figures begin with |
 |---|---|---|
-| backlog | `count` SENDs to one queue that nobody consumes, each with a receipt | publish_ |
+| backlog | `count` SENDs to one queue without consumer, each with a receipt | publish_ |
 | | then one consumer takes them, with an ACK for every message | drain_ |
 | drain | the same, but only the second half is measured | drain_ |
 | queues | one SEND to each of `queues` queues, each with a receipt | create_ |
@@ -17,6 +17,7 @@ that a cache would know.
 
 import secrets
 
+from qmq.bench.connection import Counter, Ignore
 from qmq.bench.exchange import Exchange
 from qmq.bench.frames import (
     BODY_MARK,
@@ -31,8 +32,7 @@ from qmq.bench.frames import (
     receipted_sends,
     sends,
 )
-from qmq.bench.line import Counter, Ignore
-from qmq.bench.plan import Lines, Meter, Plan, Report
+from qmq.bench.plan import BenchPlan, LoadConnections, Meter, Report
 
 SETTLE_SECONDS = 2.0
 """Until a node's memory counts as what it keeps, after much was made in it."""
@@ -40,7 +40,7 @@ SETTLE_SECONDS = 2.0
 RECEIPT = ("receipt", RECEIPT_NAME + TURN)
 
 
-def backlog(plan: Plan, lines: Lines) -> Report:
+def backlog(plan: BenchPlan, lines: LoadConnections) -> Report:
     """Messages that wait in a queue, then one consumer for all of them."""
     destination = plan.destination_of("queue")
     report = Report(
@@ -57,7 +57,7 @@ def backlog(plan: Plan, lines: Lines) -> Report:
     try:
         publish(plan, lines, report, destination)
         drain(plan, lines, report, destination)
-        lines.rest(SETTLE_SECONDS)
+        lines.idle(SETTLE_SECONDS)
     except OSError as error:
         report.failed(error)
     else:
@@ -65,7 +65,7 @@ def backlog(plan: Plan, lines: Lines) -> Report:
     return report
 
 
-def drained(plan: Plan, lines: Lines) -> Report:
+def drained(plan: BenchPlan, lines: LoadConnections) -> Report:
     """What waits in a queue, taken by one consumer; filling it is not measured."""
     destination = plan.destination_of("queue")
     report = Report(
@@ -79,7 +79,7 @@ def drained(plan: Plan, lines: Lines) -> Report:
     filling = Report(parameters={})
     try:
         publish(plan, lines, filling, destination)
-        lines.rest(SETTLE_SECONDS)
+        lines.idle(SETTLE_SECONDS)
         drain(plan, lines, report, destination)
     except OSError as error:
         report.failed(error)
@@ -88,7 +88,7 @@ def drained(plan: Plan, lines: Lines) -> Report:
     return report
 
 
-def publish(plan: Plan, lines: Lines, report: Report, destination: str) -> None:
+def publish(plan: BenchPlan, lines: LoadConnections, report: Report, destination: str) -> None:
     """Send `plan.count` messages and wait for their receipts. Raises OSError when the node ends the connection."""
     sender = lines.add(MarkCounter(RECEIPT_MARK))
     ring = receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("queue"))
@@ -105,7 +105,7 @@ def publish(plan: Plan, lines: Lines, report: Report, destination: str) -> None:
         report.compare(exchange.expected, exchange.received)
 
 
-def drain(plan: Plan, lines: Lines, report: Report, destination: str) -> None:
+def drain(plan: BenchPlan, lines: LoadConnections, report: Report, destination: str) -> None:
     """Consume the `plan.count` messages that wait there, until every ACK was taken. Raises OSError as `publish`."""
     consumer = lines.add(AckCutter())
     nothing = sends(destination, plan.body_bytes)
@@ -123,7 +123,7 @@ def drain(plan: Plan, lines: Lines, report: Report, destination: str) -> None:
         report.compare(plan.count, exchange.received)
 
 
-def queues(plan: Plan, lines: Lines) -> Report:
+def queues(plan: BenchPlan, lines: LoadConnections) -> Report:
     """A message for each of many queues, then what one more costs."""
     report = Report(
         parameters={
@@ -144,7 +144,7 @@ def queues(plan: Plan, lines: Lines) -> Report:
         meter.begin()
         exchange.complete(plan.queues)
         report.figures.update(meter.end(exchange.received, name="create_", each="queue"))
-        lines.rest(SETTLE_SECONDS)
+        lines.idle(SETTLE_SECONDS)
         report.figures.update(meter.memory())
         plan.progress.phase("sending")
         meter.begin()
@@ -160,7 +160,7 @@ def queues(plan: Plan, lines: Lines) -> Report:
     return report
 
 
-def subscriptions(plan: Plan, lines: Lines) -> Report:
+def subscriptions(plan: BenchPlan, lines: LoadConnections) -> Report:
     """Subscriptions of one client or a few, each to a destination of its own, then what a message to one costs."""
     report = Report(
         parameters={
@@ -195,7 +195,7 @@ def subscriptions(plan: Plan, lines: Lines) -> Report:
             report.compare(exchange.expected, exchange.received)
             taken += exchange.received
         report.figures.update(meter.end(taken, name="subscribe_", each="subscription"))
-        lines.rest(SETTLE_SECONDS)
+        lines.idle(SETTLE_SECONDS)
         report.figures.update(meter.memory())
         for subscriber in subscribers:
             subscriber.count_with(_messages_of(plan.kind))
@@ -217,7 +217,7 @@ def subscriptions(plan: Plan, lines: Lines) -> Report:
     return report
 
 
-def _one_of_many(plan: Plan, kind: str) -> str:
+def _one_of_many(plan: BenchPlan, kind: str) -> str:
     """The names of this run's destinations; none of them was used before."""
     return f"{plan.dialect.prefix(kind)}bench-{secrets.token_hex(4)}-{NUMBER}"
 

@@ -8,11 +8,11 @@ measured apart; read it before blaming the broker for a tail.
 import select
 import time
 
+from qmq.bench.connection import LoadConnection
 from qmq.bench.exchange import GIVE_UP_SECONDS, POLL_SECONDS
 from qmq.bench.frames import NumberReader
 from qmq.bench.histogram import Histogram
-from qmq.bench.line import Line
-from qmq.bench.progress import SILENT, Progress
+from qmq.bench.progress import SILENT, RunProgress
 
 
 class Schedule:
@@ -56,11 +56,11 @@ class Paced:
 
     def __init__(
         self,
-        sender: Line,
-        receiver: Line,
+        sender: LoadConnection,
+        receiver: LoadConnection,
         frame: tuple[bytes, bytes],
         schedule: Schedule,
-        progress: Progress = SILENT,
+        progress: RunProgress = SILENT,
     ) -> None:
         self.sent = 0
         self.lags = Histogram()

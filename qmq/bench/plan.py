@@ -1,6 +1,6 @@
-"""What a workload is given and what it gives: a Plan, connections, a Meter to measure with, a Report.
+"""Input and output of a workload: a BenchPlan, connections, a Meter to measure with, a Report.
 
-The rates of a Report are of what the Meter saw; whether every message came back is counted over the whole run.
+The rates of a Report are those of the Meter. Whether every message came back is counted over the whole run.
 """
 
 import secrets
@@ -8,17 +8,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from qmq.bench.connection import Counter, LoadConnection
 from qmq.bench.dialect import DIALECTS, Dialect, Headers
-from qmq.bench.line import Counter, Line
 from qmq.bench.process import Usage, sum_of, usage
-from qmq.bench.progress import SILENT, Progress
+from qmq.bench.progress import SILENT, RunProgress
 from qmq.config import Address
 
 BUSY_SHARE = 0.9
-"""Of a core: who uses as much is what a rate was limited by."""
+"""Share of a core: a process that uses as much limits the rate."""
 
 SNAPSHOT_SECONDS = 0.1
-"""At most between two looks at which connection's heart-beat is due."""
+"""Most seconds between two checks for due heart-beats."""
 
 MIB = 1 << 20
 
@@ -26,17 +26,17 @@ Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """What to measure, filled in by the command line. Not every workload uses every field."""
 
     workload: str
     at: Address
     others: tuple[Address, ...] = ()
-    """More nodes of the same mesh, for what crosses it."""
+    """More nodes of the same mesh, to read from."""
     login: str | None = None
     passcode: str | None = None
     destination: str | None = None
-    """None: a new one of the workload's kind, so that nothing is left in it from before."""
+    """None: a new destination, so that it is empty."""
     seconds: float = 5.0
     warmup_seconds: float = 1.0
     body_bytes: int = 100
@@ -48,17 +48,17 @@ class Plan:
     connections: int = 0
     memory: bool = False
     count: int = 100_000
-    """Messages, where a run has no length in seconds."""
+    """Messages of a run that is not measured in seconds."""
     queues: int = 100_000
     subscriptions: int = 100_000
     kind: str = "topic"
-    """Of the destinations that are subscribed to: topic, queue or fanout."""
+    """Kind of the destinations: topic, queue or fanout."""
     pids: tuple[int, ...] = ()
-    """The processes of what is measured, where they run on this machine."""
+    """Processes of the broker, if they run on this machine."""
     dialect: Dialect = DIALECTS["qmq"]
     heart_beat_ms: int = 0
-    """What CONNECT offers and wants; 0: none."""
-    progress: Progress = SILENT
+    """Interval that CONNECT offers and asks for; 0: none."""
+    progress: RunProgress = SILENT
 
     def destination_of(self, kind: str) -> str:
         return self.destination or f"{self.dialect.prefix(kind)}bench-{secrets.token_hex(4)}"
@@ -70,28 +70,28 @@ class Plan:
 
     @property
     def credit(self) -> Headers:
-        """For a SUBSCRIBE to a queue: how much may be unacknowledged."""
+        """Headers of a SUBSCRIBE to a queue: the number of unacknowledged messages."""
         return ((self.dialect.prefetch, str(self.prefetch)),)
 
 
-class Lines:
-    """The connections of one run; all are closed at the end of its `with`."""
+class LoadConnections:
+    """The connections of one run; the end of its `with` block closes them."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BenchPlan) -> None:
         self._plan = plan
-        self._open: list[Line] = []
+        self._open: list[LoadConnection] = []
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "LoadConnections":
         return self
 
     def __exit__(self, *_: object) -> None:
         for line in self._open:
             line.close()
 
-    def add(self, counter: Counter, at: Address | None = None) -> Line:
-        """One more, logged in; `at` another node of the plan than its first."""
+    def add(self, counter: Counter, at: Address | None = None) -> LoadConnection:
+        """One more connection, logged in; `at` is a node of the plan other than its first."""
         plan = self._plan
-        line = Line(
+        line = LoadConnection(
             at or plan.at,
             counter,
             login=plan.login,
@@ -102,8 +102,8 @@ class Lines:
         self._open.append(line)
         return line
 
-    def rest(self, seconds: float) -> None:
-        """Do nothing for so long, but for heart-beats where they were agreed."""
+    def idle(self, seconds: float) -> None:
+        """Do nothing for `seconds`, except for agreed heart-beats."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             for line in self._open:
@@ -130,7 +130,7 @@ class Report:
         return not (self.missing or self.extra or self.errors)
 
     def compare(self, expected: int, received: int) -> None:
-        """Count what is missing and what came too often, besides what was found before."""
+        """Add missing messages and messages that came too often."""
         self.missing += max(expected - received, 0)
         self.extra += max(received - expected, 0)
 
@@ -185,12 +185,12 @@ class Meter:
         }
 
     def _usage(self) -> Usage | None:
-        """Of all processes together; None when none is known."""
+        """Usage of all processes together; None if none is known."""
         return sum_of([usage(pid) for pid in self._pids]) if self._pids else None
 
 
 def limited_by(generator: float, server: float | None) -> str:
-    """Who was busy, by shares of a core: a rate that the generator limited says little of the server.
+    """Which side was busy, by shares of a core. If the generator was the limit, the rate says little of the server.
 
     With several nodes, or several threads of one, `server` may be above one.
     """

@@ -1,6 +1,6 @@
 """What the system knows of a process: CPU time, memory, wake-ups. Linux only, read from /proc.
 
-All threads of the process count. A process that is gone raises OSError.
+All threads of the process count. A process that has ended raises OSError.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class Usage:
     """The most that `rss_bytes` ever was since its start."""
 
     def wakeups_since(self, before: "Usage") -> int:
-        """Of the threads that there are now; what one did that has ended meanwhile is gone with it."""
+        """Sum of all current threads; the share of a thread that has ended is lost."""
         return sum(count - before.wakeups.get(thread, 0) for thread, count in self.wakeups.items())
 
 

@@ -1,6 +1,6 @@
-"""What a run tells while it runs: its phase, and how fast things go just now, on one line of a terminal.
+"""The progress of a run: its phase and its current rate, on one line of a terminal.
 
-A workload says when a phase begins, and as often as it likes how much has come; a Progress decides what of it is shown.
+A workload reports the begin of a phase and, as often as it likes, its count. A RunProgress decides what is shown.
 The default shows nothing and costs one call per read.
 """
 
@@ -14,11 +14,11 @@ SHOW_SECONDS = 0.5
 TO_START_AND_CLEAR = "\r\x1b[K"
 
 
-class Progress(Protocol):
-    """Who is told how a run goes."""
+class RunProgress(Protocol):
+    """Receives the progress of a run."""
 
     def phase(self, name: str) -> None:
-        """What is done from now on."""
+        """A phase begins."""
 
     def saw(self, count: int) -> None:
         """So much has come in all since the phase began, or longer ago; only the difference counts."""
@@ -28,7 +28,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Tells nobody."""
+    """Shows nothing."""
 
     def phase(self, name: str) -> None:
         return
@@ -63,7 +63,7 @@ class Live:
     def saw(self, count: int) -> None:
         now = self._clock()
         if self._count is None or count < self._count:
-            self._count = count  # from here on: a new connection counts anew
+            self._count = count  # from here on: a new connection counts from 0
         if now - self._shown < SHOW_SECONDS:
             return
         rate = (count - self._count) / (now - self._shown)

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Sequence
 
+from qmq.bench.connection import LoadConnection
 from qmq.bench.exchange import Exchange
-from qmq.bench.line import Line
-from qmq.bench.plan import Meter, Plan, Report
+from qmq.bench.plan import BenchPlan, Meter, Report
 
 
 def timed(
-    plan: Plan,
+    plan: BenchPlan,
     report: Report,
     exchange: Exchange,
-    counted: Sequence[Line] = (),
+    counted: Sequence[LoadConnection] = (),
     rate_of: Callable[[list[int]], int] = sum,
 ) -> list[int]:
     """Run `exchange` and close it. Returns what came on each of `counted` (none: on all) in the measured seconds.

@@ -3,7 +3,7 @@
 | workload | what happens | what its rate counts |
 |---|---|---|
 | topic | one sender, `subscribers` that each get all | deliveries |
-| fan-out | the same with ten subscribers unless told otherwise | deliveries |
+| fan-out | the same with ten subscribers by default | deliveries |
 | queue | one sender, one consumer with an ACK for every message | messages delivered and acknowledged |
 | send | SENDs to a queue, each with a receipt, at most `window` unanswered | receipts |
 | latency | messages at a fixed rate to one subscriber | – |
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from qmq.bench.across import mesh
+from qmq.bench.connection import Ignore
 from qmq.bench.exchange import Exchange
 from qmq.bench.frames import (
     BODY_MARK,
@@ -31,10 +32,9 @@ from qmq.bench.frames import (
     sends,
 )
 from qmq.bench.histogram import Histogram
-from qmq.bench.line import Ignore
 from qmq.bench.many import backlog, drained, queues, subscriptions
 from qmq.bench.paced import Paced, Schedule, Stopwatch
-from qmq.bench.plan import Lines, Meter, Plan, Report, Value
+from qmq.bench.plan import BenchPlan, LoadConnections, Meter, Report, Value
 from qmq.bench.process import Usage, sum_of, usage, wake_on_time
 from qmq.bench.timed import timed
 
@@ -48,7 +48,7 @@ LOGIN_SECONDS = 6.0
 """After connecting: until then the node may wake up once for each connection, to see that it has logged in."""
 
 
-def topic(plan: Plan, lines: Lines) -> Report:
+def topic(plan: BenchPlan, lines: LoadConnections) -> Report:
     """One sender, every subscriber gets every message; `connections` more do nothing meanwhile."""
     destination = plan.destination_of("topic")
     report = Report(
@@ -63,7 +63,7 @@ def topic(plan: Plan, lines: Lines) -> Report:
     for _ in range(plan.connections):
         lines.add(Ignore())
     if plan.connections:
-        lines.rest(LOGIN_SECONDS)
+        lines.idle(LOGIN_SECONDS)
     subscribers = [lines.add(MarkCounter(BODY_MARK)) for _ in range(plan.subscribers)]
     for subscriber in subscribers:
         subscriber.subscribe(destination, "auto")
@@ -80,7 +80,7 @@ def topic(plan: Plan, lines: Lines) -> Report:
     return report
 
 
-def queue(plan: Plan, lines: Lines) -> Report:
+def queue(plan: BenchPlan, lines: LoadConnections) -> Report:
     """One sender, one consumer that acknowledges each message for itself."""
     destination = plan.destination_of("queue")
     report = Report(
@@ -100,7 +100,7 @@ def queue(plan: Plan, lines: Lines) -> Report:
     return report
 
 
-def send(plan: Plan, lines: Lines) -> Report:
+def send(plan: BenchPlan, lines: LoadConnections) -> Report:
     """SENDs with a receipt each; the messages stay in their queue."""
     destination = plan.destination_of("queue")
     report = Report(parameters={"body_bytes": plan.body_bytes, "window": plan.window, "memory": plan.memory})
@@ -111,7 +111,7 @@ def send(plan: Plan, lines: Lines) -> Report:
     return report
 
 
-def latency(plan: Plan, lines: Lines) -> Report:
+def latency(plan: BenchPlan, lines: LoadConnections) -> Report:
     """Microseconds from the moment when a message was due until it was read."""
     destination = plan.destination_of("topic")
     kind = plan.dialect.kind_of(destination)
@@ -145,11 +145,11 @@ def latency(plan: Plan, lines: Lines) -> Report:
     return report
 
 
-def idle(plan: Plan, lines: Lines) -> Report:
+def idle(plan: BenchPlan, lines: LoadConnections) -> Report:
     """A node without clients, then with `connections` that do nothing. Needs the node's process."""
     assert plan.pids, "the command line asks for it"
     report = Report(parameters={"connections": plan.connections})
-    lines.rest(SETTLE_SECONDS)
+    lines.idle(SETTLE_SECONDS)
     isolated_mode = _used(plan)
     report.figures["server_rss_mib"] = round(isolated_mode.rss_bytes / (1 << 20), 1)
     plan.progress.phase("looking at the node alone")
@@ -162,7 +162,7 @@ def idle(plan: Plan, lines: Lines) -> Report:
                 lines.add(Ignore())
                 plan.progress.saw(number)
             report.figures["connects_per_second"] = round(plan.connections / (time.monotonic() - started))
-            lines.rest(LOGIN_SECONDS)
+            lines.idle(LOGIN_SECONDS)
             more = _used(plan).rss_bytes - isolated_mode.rss_bytes
             report.figures["bytes_per_connection"] = round(more / plan.connections)
             plan.progress.phase("looking at the node with idle connections")
@@ -172,13 +172,13 @@ def idle(plan: Plan, lines: Lines) -> Report:
     return report
 
 
-def _used(plan: Plan) -> Usage:
+def _used(plan: BenchPlan) -> Usage:
     return sum_of([usage(pid) for pid in plan.pids])
 
 
-def _quiet(name: str, plan: Plan, lines: Lines) -> dict[str, Value]:
+def _quiet(name: str, plan: BenchPlan, lines: LoadConnections) -> dict[str, Value]:
     before = _used(plan)
-    lines.rest(plan.seconds)
+    lines.idle(plan.seconds)
     after = _used(plan)
     return {
         f"{name}wakeups_per_second": round(after.wakeups_since(before) / plan.seconds, 2),
@@ -186,7 +186,7 @@ def _quiet(name: str, plan: Plan, lines: Lines) -> dict[str, Value]:
     }
 
 
-WORKLOADS: Mapping[str, Callable[[Plan, Lines], Report]] = {
+WORKLOADS: Mapping[str, Callable[[BenchPlan, LoadConnections], Report]] = {
     "topic": topic,
     "fan-out": topic,
     "queue": queue,
@@ -201,10 +201,10 @@ WORKLOADS: Mapping[str, Callable[[Plan, Lines], Report]] = {
 }
 
 
-def measure(plan: Plan) -> Report:
-    """Run the workload. Raises OSError when it could not begin: nobody answers, or the node refuses."""
+def measure(plan: BenchPlan) -> Report:
+    """Run the workload. Raises OSError if it could not begin: no node answers, or the node refuses."""
     try:
-        with Lines(plan) as lines:
+        with LoadConnections(plan) as lines:
             return WORKLOADS[plan.workload](plan, lines)
     finally:
         plan.progress.end()

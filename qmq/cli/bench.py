@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 from ..bench.dialect import DIALECTS, Dialect, Headers
-from ..bench.plan import Plan
-from ..bench.progress import SILENT, Live, Progress
+from ..bench.plan import BenchPlan
+from ..bench.progress import SILENT, Live, RunProgress
 from ..bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
 from ..config.address import Address
 from ..config.limits import LimitSettings
@@ -366,7 +366,7 @@ def bench(
             os.sched_setaffinity(0, {pins[1]})
             stack.callback(os.sched_setaffinity, 0, before)
         readers = subscribers if workload in ("topic", "fan-out") else max(len(target.addresses) - 1, 1)
-        plan = Plan(
+        plan = BenchPlan(
             workload=workload,
             at=target.addresses[0],
             others=target.addresses[1:],
@@ -445,7 +445,7 @@ def _served(folder: Path | None, limits: Mapping[str, int], core: int | None, no
         )
 
 
-def _progress(wanted: bool | None) -> Progress:
+def _progress(wanted: bool | None) -> RunProgress:
     if not (sys.stderr.isatty() if wanted is None else wanted):
         return SILENT
     return Live(lambda text: click.echo(text, err=True, nl=False))

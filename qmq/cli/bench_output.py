@@ -12,13 +12,13 @@ import click
 
 from .. import __version__
 from ..bench.compare import NotComparable, compare
-from ..bench.plan import Plan, Report, Value
+from ..bench.plan import BenchPlan, Report, Value
 from ..build import BUILD
 from .bench_meaning import APPLIES_TO
 from .output import Failed, print_json, table
 
 
-def facts(plan: Plan, report: Report, pinned: bool) -> dict[str, Value]:
+def facts(plan: BenchPlan, report: Report, pinned: bool) -> dict[str, Value]:
     """The figures and parameters of a run, in the order of the output."""
     return {
         "workload": plan.workload,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 PORT_MAX = 65535
 
 
-class Address(NamedTuple):
+class NodeAddress(NamedTuple):
     """Where a node listens for clients."""
 
     host: str
@@ -22,7 +22,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> NodeAddress:
     """`host:port`, `[ipv6]:port`. Raises ValueError."""
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -31,7 +31,7 @@ def parse_address(text: str) -> Address:
         raise ValueError(f"{text!r}: an IPv6 address stands in brackets, such as [::1]:61613")
     if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= PORT_MAX):
         raise ValueError(f"{text!r} is not host:port, such as 127.0.0.1:61613")
-    return Address(host, int(port))
+    return NodeAddress(host, int(port))
 
 
 class Rotation:
@@ -50,7 +50,7 @@ class Rotation:
         self._next = 0
         self._failures = 0
 
-    def next(self) -> tuple[Address, float]:
+    def next(self) -> tuple[NodeAddress, float]:
         """The node to try, and how many seconds to wait before that."""
         address = self.addresses[self._next]
         self._next = (self._next + 1) % len(self.addresses)

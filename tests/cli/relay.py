@@ -49,7 +49,7 @@ class Relay:
         self.longest_run = 0
         """Most messages taken and not delivered."""
         self.kept: dict[str, list[tuple[int, bytes]]] = {}
-        """Messages of each queue that nobody has consumed, with their numbers."""
+        """Unconsumed messages of each queue, with their numbers."""
         self._other: Relay | None = None
         self._leave_out = 0
         self._heads: set[int] = set()

@@ -1,6 +1,6 @@
 """A stranger that speaks enough STOMP for the commands to talk to; the real node has its own tests.
 
-`StubNode` serves one connection after the other in a thread and keeps what it was told. Started as a program with the
+`StubNode` serves one connection after the other in a thread and keeps what it received. Started as a program with the
 options of `qmq serve`, it stands in for a node process; the node's name says how it misbehaves.
 """
 
@@ -46,29 +46,29 @@ def message(number: int, body: bytes, *headers: tuple[str, str]) -> bytes:
     return frame("MESSAGE", [*fixed, ("destination", "/queue/jobs"), *headers], body)
 
 
-def receipt_of(told: Frame, *headers: tuple[str, str]) -> bytes:
-    return b"" if told.receipt is None else frame("RECEIPT", [("receipt-id", told.receipt), *headers])
+def receipt_of(request: Frame, *headers: tuple[str, str]) -> bytes:
+    return b"" if request.receipt is None else frame("RECEIPT", [("receipt-id", request.receipt), *headers])
 
 
-def polite(node: "StubNode", told: Frame) -> bytes | None:
+def polite(node: "StubNode", request: Frame) -> bytes | None:
     """A node that takes everything, delivers `node.messages` on SUBSCRIBE and gives its status."""
-    command = told.head.command
+    command = request.head.command
     if command in ("CONNECT", "STOMP"):
         return frame("CONNECTED", [("version", "1.2"), ("server", "stub")])
-    if command == "SEND" and told.head.headers["destination"] == "/control/status":
-        return receipt_of(told, ("status", json.dumps(STATUS)))
+    if command == "SEND" and request.head.headers["destination"] == "/control/status":
+        return receipt_of(request, ("status", json.dumps(STATUS)))
     if command == "SUBSCRIBE":
-        return receipt_of(told) + b"".join(node.messages)
-    return receipt_of(told)
+        return receipt_of(request) + b"".join(node.messages)
+    return receipt_of(request)
 
 
 class StubNode:
-    """Listens while its `with` lasts. `told` holds every frame that any connection sent."""
+    """Listens while its `with` lasts. `received` holds every frame that any connection sent."""
 
     def __init__(self, answer: Answer = polite, address: Address = ANY_PORT) -> None:
         self.answer = answer
         self.messages: list[bytes] = []
-        self.told: list[Frame] = []
+        self.received: list[Frame] = []
         self._listener = socket.create_server(address)
         self.at = "{}:{}".format(*self._listener.getsockname())
         self._thread = threading.Thread(target=self.serve, daemon=True)
@@ -84,7 +84,7 @@ class StubNode:
         assert not self._thread.is_alive(), "a command left its connection open"
 
     def commands(self) -> list[str]:
-        return [told.head.command for told in self.told]
+        return [request.head.command for request in self.received]
 
     def serve(self) -> None:
         while True:
@@ -99,9 +99,9 @@ class StubNode:
         codec = Connection(Role.SERVER)
         try:
             while data := connection.recv(65536):
-                for told in codec.receive(data):
-                    self.told.append(told)
-                    answer = self.answer(self, told)
+                for request in codec.receive(data):
+                    self.received.append(request)
+                    answer = self.answer(self, request)
                     if answer is None:
                         return
                     connection.sendall(answer)

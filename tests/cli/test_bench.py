@@ -90,7 +90,7 @@ def test_a_message_that_comes_twice_is_counted(measured: Callable[..., dict[str,
 
 
 @pytest.mark.parametrize("workload", ["topic", "queue", "send", "latency"])
-def test_what_the_node_says_before_it_closes_is_told(measured: Callable[..., dict[str, Any]], workload: str) -> None:
+def test_the_error_before_a_close_is_reported(measured: Callable[..., dict[str, Any]], workload: str) -> None:
     with Relay(refuse=5) as relay:
         facts = measured(relay, workload)
 
@@ -167,7 +167,7 @@ def test_a_message_that_comes_twice_among_many_is_counted(
 
 
 @pytest.mark.parametrize("workload", MANY)
-def test_a_node_that_refuses_one_of_many_is_told(measured: Callable[..., dict[str, Any]], workload: str) -> None:
+def test_a_refusal_of_one_frame_of_many_is_reported(measured: Callable[..., dict[str, Any]], workload: str) -> None:
     with Relay(refuse=5) as relay:
         facts = measured(relay, workload, *FEW[workload])
 
@@ -236,7 +236,7 @@ def test_the_window_stops_the_sender_when_receipts_are_missing(measured: Callabl
     assert facts["missing"] == 1
 
 
-def test_latency_is_told_in_microseconds_with_the_lag_of_the_generator(
+def test_latency_is_in_microseconds_with_the_lag_of_the_generator(
     measured: Callable[..., dict[str, Any]],
 ) -> None:
     with Relay() as relay:
@@ -379,7 +379,7 @@ def test_options_that_would_be_ignored_are_refused(run: Run, arguments: tuple[st
     assert said in result.stderr
 
 
-def test_nobody_there_is_one_line(run: Run) -> None:
+def test_an_address_without_a_broker_is_one_line(run: Run) -> None:
     with Relay() as relay:
         at = relay.at
 
@@ -412,7 +412,7 @@ def test_a_throwaway_node_without_a_place_is_one_line(run: Run, tmp_path: Path) 
 
 @pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_run_that_is_told_to_end_takes_its_node_along(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_run_that_is_stopped_stops_its_node(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "qmq", "bench", "topic", "--seconds", "60", "--serve", "--serve-in", str(tmp_path)]
     with subprocess.Popen([*command, "--progress"], stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
@@ -464,7 +464,7 @@ def test_a_run_that_is_killed_takes_its_nodes_along(tmp_path: Path, workload: st
 
 @pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_who_ends_in_order_is_not_kept_from_it_by_another_signal(number: signal.Signals) -> None:
+def test_an_orderly_exit_is_not_interrupted_by_another_signal(number: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         exit_on_signals()
@@ -494,7 +494,7 @@ def test_who_ends_in_order_is_not_kept_from_it_by_another_signal(number: signal.
         (("mesh", "--kind", "fanout", "--nodes", "3", *QUICK), ""),
     ],
 )
-def test_a_real_throwaway_node_is_measured_and_gone(
+def test_a_real_throwaway_node_is_measured_and_removed(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], phase: str
 ) -> None:
     monkeypatch.setattr(many, "SETTLE_SECONDS", 0)

@@ -64,7 +64,7 @@ def test_what_only_explains_a_run_may_differ() -> None:
     [
         ({"workload": "topic"}, "workload is 'latency' there and 'topic' here"),
         ({"rate": 5.0}, "rate is 1000.0 there and 5.0 here"),
-        ({"subscribers": 10}, "subscribers is not told there and 10 here"),
+        ({"subscribers": 10}, "subscribers is not given there and 10 here"),
     ],
 )
 def test_another_load_is_not_compared(now: dict[str, object], said: str) -> None:

@@ -143,6 +143,6 @@ def test_receipts_of_long_frames_differ_as_far_as_their_window_and_all_of_them_f
     assert len(receipts) == len(set(receipts)) == max(window, 16)
 
 
-def test_a_process_that_is_gone_is_an_error() -> None:
+def test_a_process_that_has_ended_is_an_error() -> None:
     with pytest.raises(OSError, match="No such"):
         usage(1 << 22 | 1)

@@ -51,7 +51,7 @@ def test_memory_does_not_grow_with_the_number_of_values(number: int) -> None:
     assert len(histogram._buckets) <= 1000
 
 
-def test_figures_are_named_by_share_and_told_in_microseconds() -> None:
+def test_figures_are_named_by_share_in_microseconds() -> None:
     figures = counted([turn * 1e-3 for turn in range(1, 1001)]).micros("lag_")
 
     assert list(figures) == ["lag_p50_us", "lag_p90_us", "lag_p99_us", "lag_p999_us", "lag_p9999_us", "lag_max_us"]

@@ -196,7 +196,7 @@ def test_other_brokers_listen_on_loopback_with_data_of_their_own(other: others.O
     assert "127.0.0.1:61699" in written
 
 
-def test_a_program_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_program_that_ends_at_once_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     other = others.Other(
         "Nobody",
         "none",
@@ -269,7 +269,7 @@ def test_a_short_run_has_no_aims_that_are_about_the_full_number() -> None:
     assert aims(True) == {"≤ 300", "≤ 250", "≤ 100", "≤ 10"}
 
 
-def test_what_is_not_measured_by_seconds_is_not_told_seconds() -> None:
+def test_workloads_by_number_report_no_seconds() -> None:
     assert all(row.has_length for row in SPEED_ROWS if row.arguments != "drain")
     assert not any(row.has_length for part in held(False).values() for row in part)
 
@@ -344,7 +344,7 @@ def test_every_row_is_a_command_that_qmq_bench_takes(row: Row, monkeypatch: pyte
 
     result = CliRunner().invoke(main, ["bench", *row.arguments.split(), "--serve"])
 
-    assert result.exit_code == 1, result.output  # 2 would be a mistake in the options
+    assert result.exit_code == 1, result.output  # 2 would be an error in the options
     assert "ended with exit code 1" in result.stderr
 
 

@@ -208,7 +208,7 @@ def test_a_run_that_cannot_be_written_is_not_lost(run: Run, tmp_path: Path) -> N
     assert facts_of(result.stdout)["per_second"] > 0
 
 
-def test_progress_is_shown_on_stderr_and_gone_at_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_on_stderr_and_removed_at_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qmq.bench.plan.BUSY_SHARE", 2.0)  # on a busy machine a warning would come after it
 
     with Relay() as relay:
@@ -219,7 +219,7 @@ def test_progress_is_shown_on_stderr_and_gone_at_the_end(run: Run, monkeypatch: 
     assert facts_of(result.stdout)["workload"] == "topic"
 
 
-def test_a_generator_that_was_the_limit_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generator_that_was_the_limit_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qmq.bench.plan.BUSY_SHARE", 0.0)
 
     with Relay() as relay:
@@ -233,5 +233,5 @@ def test_a_generator_that_was_the_limit_is_told(run: Run, monkeypatch: pytest.Mo
     ("generator", "server", "said"),
     [(0.95, 0.99, "generator"), (0.5, 0.95, "server"), (0.5, 0.5, "waiting"), (0.5, None, "unknown")],
 )
-def test_who_was_busy_is_who_limited(generator: float, server: float | None, said: str) -> None:
+def test_the_busy_side_is_the_limit(generator: float, server: float | None, said: str) -> None:
     assert limited_by(generator, server) == said

@@ -70,7 +70,7 @@ def test_a_node_that_does_not_say_which_one_it_is_is_asked(run: Run, three: str)
     )
 
 
-def test_mistakes_of_both_files_are_told_with_code_2(run: Run, tmp_path: Path) -> None:
+def test_errors_of_both_files_are_printed_with_exit_code_2(run: Run, tmp_path: Path) -> None:
     node = tmp_path / "node.toml"
     node.write_text("x = 1\n", "utf-8")
 
@@ -144,7 +144,7 @@ def test_diff_as_json_has_a_row_per_key(run: Run, tmp_path: Path) -> None:
     assert row == {"key": "limits.prefetch_max", "old": "1000", "new": "500", "needs_restart": False}
 
 
-def test_diff_tells_the_mistakes_of_both_files(run: Run, tmp_path: Path) -> None:
+def test_diff_prints_the_errors_of_both_files(run: Run, tmp_path: Path) -> None:
     old, new = tmp_path / "old.toml", tmp_path / "new.toml"
     old.write_text("x = 1\n", "utf-8")
     new.write_text("y = 1\n", "utf-8")

@@ -124,7 +124,7 @@ def test_a_node_that_does_not_stop_in_time_is_killed(make_mesh: MakeMesh) -> Non
     assert mesh.stop("stubborn", timeout_seconds=0.05) == -signal.SIGKILL
 
 
-def test_a_node_that_dies_at_start_is_told_with_the_end_of_its_log(make_mesh: MakeMesh) -> None:
+def test_a_node_that_dies_at_start_is_reported_with_the_end_of_its_log(make_mesh: MakeMesh) -> None:
     mesh = make_mesh("a", "dies")
     mesh.start_all()
 
@@ -135,7 +135,7 @@ def test_a_node_that_dies_at_start_is_told_with_the_end_of_its_log(make_mesh: Ma
     assert caught.value.message.splitlines()[-2:] == ["dies starts", "cannot go on: \x1b[31mno reason"]
 
 
-def test_a_node_that_never_answers_is_told(make_mesh: MakeMesh) -> None:
+def test_a_node_that_never_answers_is_reported(make_mesh: MakeMesh) -> None:
     mesh = make_mesh("mute")
     mesh.start_all()
 
@@ -143,7 +143,7 @@ def test_a_node_that_never_answers_is_told(make_mesh: MakeMesh) -> None:
         mesh.wait_until_ready(timeout_seconds=0.05)
 
 
-def test_a_taken_address_is_told_before_anything_is_started(make_mesh: MakeMesh) -> None:
+def test_an_address_in_use_is_reported_before_a_node_is_started(make_mesh: MakeMesh) -> None:
     mesh = make_mesh("a")
 
     with StubNode(address=mesh.nodes["a"].address), pytest.raises(Failed, match="another process listens there"):
@@ -162,14 +162,14 @@ def test_a_node_is_not_started_twice(make_mesh: MakeMesh, tmp_path: Path) -> Non
         LocalMesh(tmp_path / "peers.toml", mesh.data).start_all()
 
 
-def test_a_name_that_the_peers_file_lacks_is_told(tmp_path: Path) -> None:
+def test_a_name_that_is_not_in_the_peers_file_is_reported(tmp_path: Path) -> None:
     peers = write_peers(tmp_path / "peers.toml", ("a", "b"))
 
     with pytest.raises(Failed, match="no node is named 'x'; there are a, b"):
         LocalMesh(peers, tmp_path, nodes=["a", "x"])
 
 
-def test_a_process_id_that_belongs_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_process_id_of_another_process_is_not_signalled(tmp_path: Path) -> None:
     mine = os.getpid()
     stranger = Running("a", mine, "1")
 
@@ -214,7 +214,7 @@ def test_another_shell_kills_what_does_not_stop_in_time(make_mesh: MakeMesh) -> 
     assert process is not None and process.wait() == -signal.SIGKILL
 
 
-def test_a_node_of_somebody_else_that_cannot_be_stopped_is_told(
+def test_a_node_of_another_user_is_reported_as_not_stopped(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peers = write_peers(tmp_path / "peers.toml", ("a",))
@@ -256,7 +256,7 @@ def test_a_node_that_cannot_be_stopped_keeps_no_other_from_being_stopped(
     assert result.stderr == f"qmq: node a (pid {ours}) cannot be stopped: Operation not permitted\n"
 
 
-def test_a_folder_that_cannot_be_made_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported(run: Run, tmp_path: Path) -> None:
     peers = write_peers(tmp_path / "peers.toml", ("a",))
 
     result = run("mesh", "up", str(peers), "--data", "/proc/nothing")
@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_made_is_told(run: Run, tmp_path: Path) -> None:
     assert result.stderr == "qmq: /proc/nothing: No such file or directory\n"
 
 
-def test_stopping_when_nothing_runs_is_told(run: Run, tmp_path: Path) -> None:
+def test_down_without_a_running_node_is_an_error(run: Run, tmp_path: Path) -> None:
     peers = write_peers(tmp_path / "peers.toml", ("a",))
 
     result = run("mesh", "down", str(peers), "--data", str(tmp_path / "data"))
@@ -275,7 +275,7 @@ def test_stopping_when_nothing_runs_is_told(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"nodes": [{"name": "a"}]}', '{"nodes": 3}'])
-def test_a_damaged_record_is_told_and_kept(run: Run, tmp_path: Path, text: str) -> None:
+def test_a_damaged_record_is_reported_and_kept(run: Run, tmp_path: Path, text: str) -> None:
     peers = write_peers(tmp_path / "peers.toml", ("a",))
     (tmp_path / "mesh.json").write_text(text, "utf-8")
 
@@ -286,11 +286,11 @@ def test_a_damaged_record_is_told_and_kept(run: Run, tmp_path: Path, text: str) 
     assert (tmp_path / "mesh.json").read_text("utf-8") == text
 
 
-def behind_login(node: StubNode, told: Frame) -> bytes | None:
-    headers = told.head.headers
-    if told.head.command == "CONNECT" and (headers.get("login"), headers.get("passcode")) != ("ann", "secret"):
+def behind_login(node: StubNode, request: Frame) -> bytes | None:
+    headers = request.head.headers
+    if request.head.command == "CONNECT" and (headers.get("login"), headers.get("passcode")) != ("ann", "secret"):
         return frame("ERROR", [("message", "Log in."), ("error-code", "login-required")])
-    return polite(node, told)
+    return polite(node, request)
 
 
 def test_status_logs_in_and_says_why_a_node_refuses_it(run: Run, tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_status_logs_in_and_says_why_a_node_refuses_it(run: Run, tmp_path: Path)
     assert shown.output.splitlines()[1].split()[3:] == ["ready", "3/4"]
 
 
-def test_status_shows_who_answers(make_mesh: MakeMesh, run: Run) -> None:
+def test_status_shows_which_nodes_answer(make_mesh: MakeMesh, run: Run) -> None:
     mesh = make_mesh("a", "b")
     mesh.start("a")
     mesh.wait_until_ready(["a"])

@@ -13,7 +13,7 @@ from .stub import StubNode, frame, message, polite
 
 
 def acks(node: StubNode) -> list[str]:
-    return [told.head.headers["id"] for told in node.told if told.head.command == "ACK"]
+    return [request.head.headers["id"] for request in node.received if request.head.command == "ACK"]
 
 
 def test_messages_are_printed_and_acknowledged_one_by_one(run: Run, node: StubNode) -> None:
@@ -32,7 +32,7 @@ def test_no_more_is_fetched_than_asked_for(run: Run, node: StubNode) -> None:
 
     run("listen", "/queue/jobs", "--count", "1", "--at", node.at)
 
-    (subscribe,) = [told.head.headers for told in node.told if told.head.command == "SUBSCRIBE"]
+    (subscribe,) = [request.head.headers for request in node.received if request.head.command == "SUBSCRIBE"]
     assert subscribe["prefetch-count"] == "1"
     assert subscribe["ack"] == "client-individual"
     assert subscribe["destination"] == "/queue/jobs"
@@ -79,7 +79,7 @@ def test_headers_go_into_subscribe(run: Run, node: StubNode) -> None:
 
     run("listen", "/fanout/log", "--header", "x-stream-offset:first", "--count", "1", "--at", node.at)
 
-    assert node.told[1].head.headers["x-stream-offset"] == "first"
+    assert node.received[1].head.headers["x-stream-offset"] == "first"
 
 
 def test_too_few_messages_in_time_end_with_code_1(run: Run, node: StubNode) -> None:
@@ -93,11 +93,11 @@ def test_too_few_messages_in_time_end_with_code_1(run: Run, node: StubNode) -> N
     assert acks(node) == ["a1"]
 
 
-def interrupts(node: StubNode, told: Frame) -> bytes | None:
+def interrupts(node: StubNode, request: Frame) -> bytes | None:
     """Ctrl-C, as soon as the first message was acknowledged."""
-    if told.head.command == "ACK":
+    if request.head.command == "ACK":
         os.kill(os.getpid(), signal.SIGINT)
-    return polite(node, told)
+    return polite(node, request)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_ctrl_c_is_a_good_end_unless_messages_are_missing(
 
 
 def test_the_time_ends_on_a_busy_topic_too(run: Run) -> None:
-    def answer(node: StubNode, told: Frame) -> bytes | None:
-        return message(1, b"x") * 200_000 if told.head.command == "SUBSCRIBE" else polite(node, told)
+    def answer(node: StubNode, request: Frame) -> bytes | None:
+        return message(1, b"x") * 200_000 if request.head.command == "SUBSCRIBE" else polite(node, request)
 
     with StubNode(answer) as node:
         result = run("listen", "/topic/busy", "--ack", "auto", "--timeout", "0.1", "--at", node.at)
@@ -130,7 +130,7 @@ def test_a_header_that_would_be_ignored_is_refused(run: Run, node: StubNode, hea
     result = run("listen", "/queue/jobs", "--header", header, "--at", node.at)
 
     assert result.exit_code == 2
-    assert node.told == []
+    assert node.received == []
 
 
 def test_without_count_the_end_of_the_time_is_a_good_end(run: Run, node: StubNode) -> None:
@@ -140,11 +140,11 @@ def test_without_count_the_end_of_the_time_is_a_good_end(run: Run, node: StubNod
     assert node.commands()[-1] == "DISCONNECT"
 
 
-def test_a_refused_subscription_is_told(run: Run) -> None:
-    def answer(node: StubNode, told: Frame) -> bytes | None:
-        if told.head.command == "SUBSCRIBE":
+def test_a_refused_subscription_is_reported(run: Run) -> None:
+    def answer(node: StubNode, request: Frame) -> bytes | None:
+        if request.head.command == "SUBSCRIBE":
             return frame("ERROR", [("message", "unknown kind"), ("error-code", "unknown-destination")])
-        return polite(node, told)
+        return polite(node, request)
 
     with StubNode(answer) as node:
         result = run("listen", "/quee/jobs", "--at", node.at)

@@ -20,18 +20,18 @@ def answers(*pages: dict[str, Any]) -> StubNode:
     """A node that answers the questions one after the other with these pages."""
     left = list(pages)
 
-    def answer(node: StubNode, told: Frame) -> bytes | None:
-        if told.head.command != "SEND":
-            return polite(node, told)
+    def answer(node: StubNode, request: Frame) -> bytes | None:
+        if request.head.command != "SEND":
+            return polite(node, request)
         page = left.pop(0)
-        headers = [("subscription", told.head.headers["reply-to"]), ("message-id", "m1"), ("destination", "/x")]
+        headers = [("subscription", request.head.headers["reply-to"]), ("message-id", "m1"), ("destination", "/x")]
         return frame("MESSAGE", headers, json.dumps(page).encode())
 
     return StubNode(answer)
 
 
 def asked(node: StubNode) -> list[dict[str, str]]:
-    return [dict(told.head.headers) for told in node.told if told.head.command == "SEND"]
+    return [dict(request.head.headers) for request in node.received if request.head.command == "SEND"]
 
 
 def test_pages_are_put_together_into_one_table(run: Run) -> None:
@@ -62,7 +62,7 @@ def test_a_prefix_may_begin_with_its_kind_as_the_list_shows_it(
     assert [headers["destination"] for headers in asked(node)] == [f"/control/list/{kind}/t*"]
 
 
-def test_the_mesh_is_asked_and_who_is_missing_is_named(run: Run) -> None:
+def test_the_mesh_is_asked_and_missing_nodes_are_named(run: Run) -> None:
     with answers({"destinations": [], "nodes_asked": 3, "nodes_answered": 2, "nodes_missing": ["c"]}) as node:
         result = run("topics", "--mesh", "--at", node.at)
 

@@ -55,7 +55,7 @@ def test_a_whole_log_is_called_ok(run: Run, data: Path) -> None:
     assert verdict == ["ok"]
 
 
-def test_damage_is_told_with_code_1(run: Run, data: Path) -> None:
+def test_damage_is_reported_with_exit_code_1(run: Run, data: Path) -> None:
     damage(data, b"one\x1b")
 
     result = run("log", "verify", str(data))
@@ -65,7 +65,7 @@ def test_damage_is_told_with_code_1(run: Run, data: Path) -> None:
     assert result.output.splitlines()[-1] == "damaged"
 
 
-def test_a_damaged_row_of_the_queue_store_is_told_with_code_1(run: Run, data: Path) -> None:
+def test_a_damaged_row_of_the_queue_store_is_reported_with_exit_code_1(run: Run, data: Path) -> None:
     queues = data / "queues.sqlite"
     open_store(data, node="a").close()  # Its start carries the messages into the queue store.
     body = b"x" * 500
@@ -140,14 +140,14 @@ def test_looking_changes_nothing(run: Run, data: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "dump"])
-def test_a_folder_that_holds_no_log_is_told(run: Run, tmp_path: Path, command: str) -> None:
+def test_a_directory_without_a_log_is_reported(run: Run, tmp_path: Path, command: str) -> None:
     result = run("log", command, str(tmp_path))
 
     assert result.exit_code == 1
     assert "is not the data directory of a node" in result.stderr
 
 
-def test_what_was_put_aside_comes_back_only_when_it_is_asked_for(run: Run, data: Path) -> None:
+def test_quarantined_batches_are_restored_only_with_yes(run: Run, data: Path) -> None:
     damage(data, b"one\x1b")
     open_store(data, node="a").close()
 
@@ -171,7 +171,7 @@ def test_what_was_put_aside_comes_back_only_when_it_is_asked_for(run: Run, data:
     assert "nothing to restore" in run("log", "release", str(data)).output
 
 
-def test_a_directory_in_use_or_of_nobody_is_left_alone(run: Run, data: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_in_use_or_of_no_node_is_not_changed(run: Run, data: Path, tmp_path: Path) -> None:
     store = open_store(data, node="a")
 
     assert run("log", "release", str(data), "--yes").exit_code != 0

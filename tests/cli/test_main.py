@@ -75,7 +75,7 @@ def test_a_wrong_command_line_ends_with_code_2(run: Run, arguments: tuple[str, .
     assert "Error: " in result.stderr
 
 
-def test_serve_tells_every_mistake_of_the_files_and_ends_with_code_2(run: Run, tmp_path: Path) -> None:
+def test_serve_prints_all_errors_of_the_files_with_exit_code_2(run: Run, tmp_path: Path) -> None:
     node = tmp_path / "node.toml"
     node.write_text('nam = "a"\n[limits]\nprefetch_max = 0\n', "utf-8")
 
@@ -136,7 +136,7 @@ def test_a_listener_in_the_file_and_one_on_the_command_line_are_one_too_many(run
 
 
 @pytest.mark.parametrize("command", [("send", "/queue/a", "x"), ("listen", "/queue/a"), ("status",)])
-def test_nobody_at_the_address_is_told_in_one_line(run: Run, command: tuple[str, ...]) -> None:
+def test_an_address_without_a_node_is_reported_in_one_line(run: Run, command: tuple[str, ...]) -> None:
     result = run(*command, "--at", "127.0.0.1:1")
 
     assert result.exit_code == 1

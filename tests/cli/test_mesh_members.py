@@ -14,7 +14,7 @@ def test_a_file_is_checked_alone(run: Run, tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, f"{peers}: ok\n")
 
 
-def test_what_would_change_is_printed_and_what_a_node_would_refuse_is_a_mistake(run: Run, tmp_path: Path) -> None:
+def test_changes_are_printed_and_refused_changes_are_errors(run: Run, tmp_path: Path) -> None:
     old = write_peers(tmp_path / "old.toml", ("a", "b", "c"))
     new = tmp_path / "new.toml"
     text = old.read_text("utf-8")

@@ -18,30 +18,30 @@ def states(**pictures: dict[str, Any]) -> list[tuple[str, str, int, str]]:
 
 
 def test_every_node_of_a_healthy_mesh_serves_itself() -> None:
-    told = {
+    reports = {
         name: picture(*(row(owner, owner, 0, "serving" if owner == name else "others", 5.0) for owner in "ab"))
         for name in "ab"
     }
 
-    assert states(**told) == [("a", "a", 0, "serving"), ("b", "b", 0, "serving")]
+    assert states(**reports) == [("a", "a", 0, "serving"), ("b", "b", 0, "serving")]
 
 
-def test_the_highest_term_counts_whoever_tells_it() -> None:
-    told = {"b": picture(row("a", "b", 3, "serving")), "c": picture(row("a", "c", 2))}
+def test_the_highest_term_counts_whichever_node_reports_it() -> None:
+    reports = {"b": picture(row("a", "b", 3, "serving")), "c": picture(row("a", "c", 2))}
 
-    assert states(**told) == [("a", "b", 3, "serving")]
+    assert states(**reports) == [("a", "b", 3, "serving")]
 
 
-def test_of_a_server_that_does_not_answer_nobody_can_tell_more() -> None:
+def test_a_server_without_an_answer_is_shown_as_silent() -> None:
     assert states(b=picture(row("a", "a", 0))) == [("a", "a", 0, "does not answer")]
 
 
 def test_who_is_about_to_take_over_is_shown_before_it_serves() -> None:
-    told = {"b": picture(row("a", "a", 0, "bidding")), "c": picture(row("a", "a", 0))}
-    assert states(**told) == [("a", "b", 0, "asks for votes")]
+    reports = {"b": picture(row("a", "a", 0, "bidding")), "c": picture(row("a", "a", 0))}
+    assert states(**reports) == [("a", "b", 0, "asks for votes")]
 
-    told["b"] = picture(row("a", "b", 1, "arriving", 0.2))
-    assert states(**told) == [("a", "b", 1, "takes over")]
+    reports["b"] = picture(row("a", "b", 1, "arriving", 0.2))
+    assert states(**reports) == [("a", "b", 1, "takes over")]
 
 
 def test_a_server_without_a_lease_is_paused_and_one_that_has_stopped_serves_no_owner() -> None:
@@ -49,7 +49,7 @@ def test_a_server_without_a_lease_is_paused_and_one_that_has_stopped_serves_no_o
     assert states(b=picture(row("a", "b", 1, "others"))) == [("a", "b", 1, "not served")]
 
 
-def test_where_takeover_is_off_there_is_nothing_to_tell() -> None:
+def test_without_takeover_the_table_is_empty() -> None:
     assert merge_serving({"a": picture(row("a", "a", 0, "waiting"), active=False), "b": {}}) == []
 
 

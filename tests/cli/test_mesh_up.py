@@ -164,7 +164,7 @@ def test_on_a_terminal_the_table_stays_below_the_log() -> None:
     ]
 
 
-def test_elsewhere_only_changes_are_told() -> None:
+def test_without_a_terminal_only_changes_are_shown() -> None:
     out = io.StringIO()
     screen = Screen(out)
 

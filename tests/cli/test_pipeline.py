@@ -1,4 +1,4 @@
-"""`qmq pipeline` where Spark is not needed: help, mistakes on the command line, and what is missing."""
+"""`qmq pipeline` where Spark is not needed: help, errors on the command line, and what is missing."""
 
 import subprocess
 import sys

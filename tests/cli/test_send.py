@@ -14,10 +14,10 @@ from .stub import StubNode, frame, polite, receipt_of
 
 
 def sent(node: StubNode) -> list[Frame]:
-    return [told for told in node.told if told.head.command == "SEND"]
+    return [request for request in node.received if request.head.command == "SEND"]
 
 
-def test_one_message_is_sent_and_receipted(run: Run, node: StubNode) -> None:
+def test_one_message_is_sent_and_confirmed(run: Run, node: StubNode) -> None:
     result = run("send", "/queue/jobs", "héllo", "--at", node.at)
 
     assert result.exit_code == 0, result.output
@@ -30,8 +30,9 @@ def test_one_message_is_sent_and_receipted(run: Run, node: StubNode) -> None:
 def test_the_fewest_copies_that_a_receipt_named_are_shown(run: Run) -> None:
     copies = iter(["3", "2", "3"])
 
-    def counting(node: StubNode, told: Frame) -> bytes | None:
-        return receipt_of(told, ("copies", next(copies))) if told.head.command == "SEND" else polite(node, told)
+    def counting(node: StubNode, request: Frame) -> bytes | None:
+        is_send = request.head.command == "SEND"
+        return receipt_of(request, ("copies", next(copies))) if is_send else polite(node, request)
 
     with StubNode(counting) as node:
         result = run("send", "/queue/jobs", "x", "--count", "2", "--at", node.at)
@@ -53,13 +54,13 @@ def test_standard_input_is_sent_byte_for_byte(run: Run, node: StubNode) -> None:
 
     run("send", "/queue/jobs", "-", "--at", node.at, input=body)
 
-    assert [told.body for told in sent(node)] == [body]
+    assert [request.body for request in sent(node)] == [body]
 
 
 def test_without_body_an_empty_one_is_sent(run: Run, node: StubNode) -> None:
     run("send", "/queue/jobs", "--at", node.at)
 
-    assert [told.body for told in sent(node)] == [b""]
+    assert [request.body for request in sent(node)] == [b""]
 
 
 def test_each_line_of_a_file_is_a_message_without_its_newline_and_keeps_its_carriage_return(
@@ -70,7 +71,7 @@ def test_each_line_of_a_file_is_a_message_without_its_newline_and_keeps_its_carr
 
     result = run("send", "/queue/jobs", "--lines", str(lines), "--at", node.at)
 
-    assert [told.body for told in sent(node)] == [b"one\r", b" two ", b"", b"\xff\x00three\rmore", b"last"]
+    assert [request.body for request in sent(node)] == [b"one\r", b" two ", b"", b"\xff\x00three\rmore", b"last"]
     assert "sent 5 messages" in result.output
 
 
@@ -103,7 +104,7 @@ class Slow:
         return frame(command, headers, body)
 
     def write(self, data: bytes) -> None:
-        self.unanswered += [told.receipt or "" for told in self.codec.receive(data)]
+        self.unanswered += [request.receipt or "" for request in self.codec.receive(data)]
         self.unanswered_most = max(self.unanswered_most, len(self.unanswered))
 
     def receive(self, timeout_seconds: float) -> Frame:
@@ -116,7 +117,7 @@ class Slow:
         assert not self.unanswered
 
 
-def test_at_most_a_window_of_messages_is_out_without_receipt() -> None:
+def test_at_most_a_window_of_messages_is_unconfirmed() -> None:
     client = Slow()
     window = SendWindow("/queue/jobs", [], wants_receipts=True)
 
@@ -128,7 +129,7 @@ def test_at_most_a_window_of_messages_is_out_without_receipt() -> None:
     assert (window.sent, window.confirmed) == (3 * RECEIPT_WINDOW,) * 2
 
 
-def test_no_receipt_asks_for_none_but_takes_leave(run: Run, node: StubNode) -> None:
+def test_no_receipt_requests_none_and_disconnects(run: Run, node: StubNode) -> None:
     result = run("send", "/topic/news", "x", "--no-receipt", "--at", node.at)
 
     assert sent(node)[0].receipt is None
@@ -143,17 +144,17 @@ def test_login_and_passcode_are_sent_and_can_come_from_the_environment(
 
     run("send", "/queue/jobs", "x", "--login", "ann", "--at", node.at)
 
-    assert node.told[0].head.headers["login"] == "ann"
-    assert node.told[0].head.headers["passcode"] == "s:ecret"
+    assert node.received[0].head.headers["login"] == "ann"
+    assert node.received[0].head.headers["passcode"] == "s:ecret"
 
 
-def refuse_third(node: StubNode, told: Frame) -> bytes | None:
-    if told.head.command == "SEND" and told.body == b"three":
+def refuse_third(node: StubNode, request: Frame) -> bytes | None:
+    if request.head.command == "SEND" and request.body == b"three":
         return frame("ERROR", [("message", "the queue \x1b is full"), ("error-code", "queue-full")])
-    return polite(node, told)
+    return polite(node, request)
 
 
-def test_an_error_says_what_was_receipted_before_it(run: Run) -> None:
+def test_an_error_says_how_many_messages_were_confirmed_before(run: Run) -> None:
     with StubNode(refuse_third) as node:
         result = run("send", "/queue/jobs", "--lines", "-", "--at", node.at, input=b"one\ntwo\nthree\n")
 
@@ -163,8 +164,8 @@ def test_an_error_says_what_was_receipted_before_it(run: Run) -> None:
     )
 
 
-def test_a_connection_that_closes_without_a_word_is_told(run: Run) -> None:
-    with StubNode(lambda node, told: polite(node, told) if told.head.command == "CONNECT" else None) as node:
+def test_a_connection_that_closes_without_an_error_is_reported(run: Run) -> None:
+    with StubNode(lambda node, request: polite(node, request) if request.head.command == "CONNECT" else None) as node:
         result = run("send", "/queue/jobs", "x", "--at", node.at)
 
     assert result.exit_code == 1
@@ -172,17 +173,17 @@ def test_a_connection_that_closes_without_a_word_is_told(run: Run) -> None:
     assert "sent 1 message to /queue/jobs, 0 confirmed" in result.stderr
 
 
-def test_a_refused_login_is_told(run: Run) -> None:
+def test_a_refused_login_is_reported(run: Run) -> None:
     refusal = frame("ERROR", [("message", "login refused"), ("error-code", "login-refused")])
-    with StubNode(lambda node, told: refusal) as node:
+    with StubNode(lambda node, request: refusal) as node:
         result = run("send", "/queue/jobs", "x", "--at", node.at)
 
     assert result.exit_code == 1
     assert result.stderr == f"qmq: {node.at}: login refused (login-refused)\n"
 
 
-def test_something_that_is_no_stomp_is_told(run: Run) -> None:
-    with StubNode(lambda node, told: b"HTTP/1.1 400 Bad Request\r\n\r\n") as node:
+def test_an_answer_that_is_not_stomp_is_reported(run: Run) -> None:
+    with StubNode(lambda node, request: b"HTTP/1.1 400 Bad Request\r\n\r\n") as node:
         result = run("send", "/queue/jobs", "x", "--at", node.at)
 
     assert result.exit_code == 1
@@ -197,15 +198,15 @@ def test_a_header_that_stomp_cannot_carry_is_refused(run: Run, node: StubNode) -
 
 
 def test_a_node_that_gives_no_receipt_is_not_waited_for_for_ever(run: Run) -> None:
-    with StubNode(lambda node, told: b"" if told.head.command == "SEND" else polite(node, told)) as node:
+    with StubNode(lambda node, request: b"" if request.head.command == "SEND" else polite(node, request)) as node:
         result = run("send", "/queue/jobs", "x", "--patience", "0.05", "--at", node.at)
 
     assert result.exit_code == 1
     assert "no receipt within 0.05 s; sent 1 message to /queue/jobs, 0 confirmed" in result.stderr
 
 
-def test_a_node_that_does_not_answer_connect_is_told(run: Run) -> None:
-    with StubNode(lambda node, told: b"") as node:
+def test_a_node_that_does_not_answer_connect_is_reported(run: Run) -> None:
+    with StubNode(lambda node, request: b"") as node:
         result = run("send", "/queue/jobs", "x", "--patience", "0.05", "--at", node.at)
 
     assert result.exit_code == 1
@@ -217,4 +218,4 @@ def test_a_header_of_the_command_itself_is_refused(run: Run, node: StubNode, hea
     result = run("send", "/queue/a", "x", "--header", header, "--at", node.at)
 
     assert result.exit_code == 2
-    assert node.told == []
+    assert node.received == []

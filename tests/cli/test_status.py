@@ -34,7 +34,7 @@ def test_the_status_is_shown_in_a_readable_order(run: Run, node: StubNode) -> No
     )
 
 
-def test_what_a_node_does_not_say_to_this_user_is_not_shown_as_nought() -> None:
+def test_a_status_without_rights_shows_no_zeros() -> None:
     lines = describe({"node": "a", "software": "qmq/0.1.0", "incarnation": "00000000000000aa", "vector": {}})
 
     assert lines == [
@@ -43,7 +43,7 @@ def test_what_a_node_does_not_say_to_this_user_is_not_shown_as_nought() -> None:
     ]
 
 
-def test_json_is_what_the_node_said(run: Run, node: StubNode) -> None:
+def test_json_is_the_answer_of_the_node(run: Run, node: StubNode) -> None:
     result = run("status", "--json", "--at", node.at)
 
     assert json.loads(result.output) == STATUS
@@ -52,10 +52,10 @@ def test_json_is_what_the_node_said(run: Run, node: StubNode) -> None:
 def test_a_long_status_arrives(run: Run) -> None:
     facts = {"node": "a", "queues": [{"destination": f"/queue/{n:0200}", "messages": n} for n in range(5000)]}
 
-    def answer(node: StubNode, told: Frame) -> bytes | None:
-        if told.head.command == "SEND":
-            return receipt_of(told, ("status", json.dumps(facts)))
-        return polite(node, told)
+    def answer(node: StubNode, request: Frame) -> bytes | None:
+        if request.head.command == "SEND":
+            return receipt_of(request, ("status", json.dumps(facts)))
+        return polite(node, request)
 
     with StubNode(answer) as node:
         result = run("status", "--at", node.at)
@@ -78,9 +78,9 @@ def test_a_status_of_another_version_is_shown_as_far_as_it_goes(facts: dict[str,
         ([("status", "[]")], "its status is not a JSON object"),
     ],
 )
-def test_an_answer_that_is_no_status_is_told(run: Run, headers: list[tuple[str, str]], sentence: str) -> None:
-    def answer(node: StubNode, told: Frame) -> bytes | None:
-        return receipt_of(told, *headers) if told.head.command == "SEND" else polite(node, told)
+def test_an_answer_that_is_no_status_is_reported(run: Run, headers: list[tuple[str, str]], sentence: str) -> None:
+    def answer(node: StubNode, request: Frame) -> bytes | None:
+        return receipt_of(request, *headers) if request.head.command == "SEND" else polite(node, request)
 
     with StubNode(answer) as node:
         result = run("status", "--at", node.at)
@@ -123,5 +123,5 @@ def test_the_status_of_a_mesh_is_asked_with_the_login_that_is_given(
     result = run("mesh", "status", str(peers), "--data", str(tmp_path), "--login", "ann")
 
     assert result.exit_code == 0, result.output
-    connect = node.told[0].head.headers
+    connect = node.received[0].head.headers
     assert (connect["login"], connect["passcode"]) == ("ann", "secret")

@@ -12,13 +12,13 @@ JOBS = DestinationPolicy(pattern="/queue/jobs", delivery_limit=3)
 LOGS = DestinationPolicy(pattern="/fanout/logs.*", retention_seconds=60.0)
 
 
-def test_the_order_of_policies_does_not_matter_nor_a_default_that_is_said() -> None:
+def test_order_and_written_defaults_do_not_change_fingerprints() -> None:
     again = DestinationPolicy(pattern="/queue/jobs", durable=True, delivery_limit=3)
 
     assert fingerprints_of(settings(JOBS, LOGS)) == fingerprints_of(settings(LOGS, again))
 
 
-def test_each_policy_has_its_own_print() -> None:
+def test_each_policy_has_its_own_fingerprint() -> None:
     other = JOBS.model_copy(update={"delivery_limit": 4})
     one, two = fingerprints_of(settings(JOBS, LOGS)), fingerprints_of(settings(other, LOGS))
 
@@ -26,18 +26,18 @@ def test_each_policy_has_its_own_print() -> None:
     assert one["/queue/jobs"] != two["/queue/jobs"]
 
 
-def test_to_say_the_default_dead_letter_queue_means_more_than_to_say_nothing() -> None:
+def test_setting_the_default_dead_letter_queue_changes_the_fingerprint() -> None:
     said = DestinationPolicy(pattern="/queue/jobs", delivery_limit=3, dead_letter="/queue/dead-letters")
 
     assert fingerprints_of(settings(said)) != fingerprints_of(settings(JOBS))
 
 
-def test_whether_destinations_are_created_on_use_counts_where_it_is_off() -> None:
+def test_create_on_use_is_included_only_if_it_is_off() -> None:
     assert fingerprints_of(settings()) == {}
     assert set(fingerprints_of(settings(create_on_use=False))) == {CREATE_ON_USE}
 
 
-def test_very_many_policies_have_one_print() -> None:
+def test_very_many_policies_have_one_fingerprint() -> None:
     many = [DestinationPolicy(pattern=f"/queue/{number}") for number in range(FINGERPRINTS_MAX + 1)]
     found = fingerprints_of(settings(*many))
 

@@ -1,4 +1,4 @@
-"""Files in, settings out: what is read, what is refused, and how every diagnostic is told."""
+"""Files in, settings out: what is read, what is refused, and how each error is reported."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_settings_are_frozen() -> None:
         settings.limits.prefetch_max = 1
 
 
-def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) -> None:
+def test_all_errors_are_reported_at_once_in_the_order_of_the_file(write: Write) -> None:
     path = write(
         'name = "Bad Name"\n[limits]\nprefetch_max = 0\ndrain_seconds = "5"\n\n[storage]\nsync = "sometimes"\n'
     )
@@ -73,7 +73,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) ->
     ]
 
 
-def test_mistakes_of_both_files_are_told_together(write: Write) -> None:
+def test_errors_of_both_files_are_reported_together(write: Write) -> None:
     node = write("[limits]\nprefetch_max = 0\n")
     peers = write('mesh = "m"\nversion = 0\nnodes = []\n')
 
@@ -111,7 +111,7 @@ def test_a_key_inside_an_unknown_shape_of_section_does_not_break_the_report(writ
 
 
 @pytest.mark.parametrize("text", ["name = ", "name = 'a'\nname = 'b'\n", "[limits\n", "\x00", "a = 1 b = 2"])
-def test_what_is_not_toml_is_told_with_its_line(write: Write, text: str) -> None:
+def test_text_that_is_not_toml_is_reported_with_its_line(write: Write, text: str) -> None:
     (diagnostic,) = diagnostics_of(write(text))
 
     assert "not TOML" in diagnostic
@@ -123,27 +123,27 @@ def test_the_line_of_broken_toml_is_named(write: Write) -> None:
     assert diagnostic == "FILE:2: not TOML: Invalid value, at column 10"
 
 
-def test_lists_in_lists_without_end_are_a_mistake(write: Write) -> None:
+def test_lists_that_are_nested_too_deeply_are_an_error(write: Write) -> None:
     (diagnostic,) = diagnostics_of(write("name = " + "[" * 5000 + "]" * 5000))
 
     assert diagnostic.startswith("FILE: not TOML")
 
 
 @pytest.mark.parametrize("key", ["", "limits.", "mesh.tls."])
-def test_sections_in_sections_without_end_are_a_mistake(write: Write, key: str) -> None:
+def test_sections_that_are_nested_too_deeply_are_an_error(write: Write, key: str) -> None:
     (diagnostic,) = diagnostics_of(write(key + "x." * 5000 + "x = 1"))
 
     assert diagnostic == "FILE: sections are nested too deeply"
 
 
-def test_a_byte_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_byte_that_is_not_utf8_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "latin.toml"
     path.write_bytes(b'name = "a"\ndata = "caf\xe9"\n')
 
     assert diagnostics_of(path) == ["FILE:2: not TOML: a byte that is not UTF-8"]
 
 
-def test_a_missing_file_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_of_the_configuration(tmp_path: Path) -> None:
     assert diagnostics_of(tmp_path / "none.toml") == ["FILE: cannot be read: No such file or directory"]
 
 
@@ -238,9 +238,7 @@ def test_loopback_listeners_take_anonymous_clients_until_there_is_a_user(
 
 
 @pytest.mark.parametrize(("value", "instead"), [("true", '"admin", or "read" for reading only'), ("false", '"none"')])
-def test_a_right_that_is_true_or_false_is_refused_with_the_word_to_write(
-    write: Write, value: str, instead: str
-) -> None:
+def test_a_right_that_is_true_or_false_is_refused_with_the_right_word(write: Write, value: str, instead: str) -> None:
     (diagnostic,) = diagnostics_of(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ncontrol = {value}\n'))
 
     assert diagnostic == (f'FILE:4: users[0].control = {value}: must be "none", "read" or "admin": use {instead}')
@@ -261,7 +259,7 @@ def test_an_anonymous_listener_off_loopback_is_refused(write: Write, address: st
     assert diagnostic.startswith("FILE:6: stomp[0].anonymous = true: must be false: ")
 
 
-def test_a_listener_at_which_nobody_could_log_in_is_refused(write: Write) -> None:
+def test_a_listener_without_possible_login_is_refused(write: Write) -> None:
     assert diagnostics_of(write('[[stomp]]\naddress = "0.0.0.0:61613"\n')) == [
         "FILE: users: must name at least one user: no client could log in at 0.0.0.0:61613"
     ]
@@ -337,7 +335,7 @@ def test_overrides_are_checked_like_the_file() -> None:
         load_node(None, {"limits.prefetch_max": 0})
 
 
-def test_an_override_into_something_that_is_no_section_is_a_mistake_too(write: Write) -> None:
+def test_an_override_into_a_value_that_is_no_section_is_an_error(write: Write) -> None:
     with pytest.raises(ConfigError, match="limits = 5: must be a section of keys"):
         load_node(write("limits = 5\n"), {"limits.prefetch_max": 7})
 
@@ -420,7 +418,7 @@ def test_a_receipt_may_wait_for_as_many_disks_as_there_are(tmp_path: Path, level
     assert settings.mesh.receipt == level
 
 
-def test_a_receipt_for_more_disks_than_the_mesh_has_is_a_mistake(tmp_path: Path) -> None:
+def test_a_receipt_for_more_disks_than_the_mesh_has_is_an_error(tmp_path: Path) -> None:
     text = '[mesh]\nreceipt = "replicas=3"\n[[destinations.policies]]\npattern = "/queue/a"\nreceipt = "replicas=4"\n'
     node, peers = files_of_three(tmp_path, text)
 
@@ -436,7 +434,7 @@ def test_a_receipt_for_more_disks_than_the_mesh_has_is_a_mistake(tmp_path: Path)
         load(node, None)
 
 
-def test_a_level_that_is_none_is_a_mistake(tmp_path: Path) -> None:
+def test_an_unknown_level_is_an_error(tmp_path: Path) -> None:
     node, peers = files_of_three(tmp_path, '[mesh]\nreceipt = "replicas=0"\nreceipt_short = "wait"\n')
 
     with pytest.raises(ConfigError) as error:

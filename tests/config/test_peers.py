@@ -1,4 +1,4 @@
-"""The peers file: who may be in a mesh, and what must be true between nodes on one machine and on several."""
+"""The peers file: which nodes form a mesh, and what must be true between nodes on one machine and on several."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def read(tmp_path: Path, text: str) -> PeersFile:
     return load_peers(path)
 
 
-def mistake_of(tmp_path: Path, text: str) -> str:
+def diagnostic_of(tmp_path: Path, text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
     (diagnostic,) = caught.value.diagnostics
@@ -64,34 +64,34 @@ def test_the_secret_does_not_show_in_the_representation(tmp_path: Path) -> None:
 def test_names_and_addresses_are_each_used_once(
     tmp_path: Path, nodes: tuple[tuple[str, str, str], ...], sentence: str
 ) -> None:
-    assert sentence in mistake_of(tmp_path, peers_text(*nodes))
+    assert sentence in diagnostic_of(tmp_path, peers_text(*nodes))
 
 
 def test_a_mesh_has_at_most_eight_nodes(tmp_path: Path) -> None:
     nodes = [(f"n{i}", f"127.0.0.1:{1000 + i}", f"127.0.0.1:{2000 + i}") for i in range(9)]
 
     assert len(read(tmp_path, peers_text(*nodes[:8])).nodes) == 8
-    assert "1 to 8 nodes, not 9" in mistake_of(tmp_path, peers_text(*nodes))
+    assert "1 to 8 nodes, not 9" in diagnostic_of(tmp_path, peers_text(*nodes))
 
 
 @pytest.mark.parametrize("name", ["", "A", "a_b", "a" * 33, "é", "a b", "a\\n"])
 def test_a_node_has_a_name_that_fits_everywhere(tmp_path: Path, name: str) -> None:
-    assert "nodes[0].name" in mistake_of(tmp_path, peers_text((name, "127.0.0.1:1", "127.0.0.1:2")))
+    assert "nodes[0].name" in diagnostic_of(tmp_path, peers_text((name, "127.0.0.1:1", "127.0.0.1:2")))
 
 
 def test_a_short_secret_is_refused_without_being_repeated(tmp_path: Path) -> None:
-    diagnostic = mistake_of(tmp_path, peers_text(A, B, secret="swordfish"))
+    diagnostic = diagnostic_of(tmp_path, peers_text(A, B, secret="swordfish"))
 
     assert diagnostic.endswith("peers.toml:3: secret: must have at least 16 characters")
 
 
 def test_a_secret_between_machines_is_refused(tmp_path: Path) -> None:
-    diagnostic = mistake_of(tmp_path, peers_text(A, FAR))
+    diagnostic = diagnostic_of(tmp_path, peers_text(A, FAR))
 
     assert "secret: must be left out: 10.0.0.9:2003 is not on loopback" in diagnostic
 
 
-def test_every_missing_key_is_told(tmp_path: Path) -> None:
+def test_every_missing_key_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "peers.toml"
     path.write_text('[[nodes]]\nname = "a"\n', "utf-8")
 

@@ -57,5 +57,5 @@ def test_a_file_that_would_cut_the_mesh_in_two_is_refused(
     assert diagnostic.startswith("peers file: ")
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     assert len(check_change(file("abc", 2), file("ax", 1, mesh="n"), "a")) == 5

@@ -80,7 +80,7 @@ def test_every_private_key_that_others_can_read_is_named_once(tmp_path: Path) ->
     assert len(diagnostics(node, None)) == 1
 
 
-def test_certificates_may_be_read_by_all_and_a_key_that_is_not_there_is_another_mistake(tmp_path: Path) -> None:
+def test_certificates_may_be_readable_and_a_missing_key_is_another_error(tmp_path: Path) -> None:
     node = put(tmp_path / "node.toml", NODE.format("none.key", "none.key"), 0o644)
     for name in ("client.pem", "mesh.pem", "ca.pem"):
         put(tmp_path / name, "", 0o644)

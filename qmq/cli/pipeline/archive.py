@@ -45,8 +45,8 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
             if follow:
                 jobs.follow(spark, options, table, every_seconds=every, told=added, failed=failed)
             else:
-                with progress("archive", quiet=as_json) as tell:
-                    done = jobs.archive(spark, options, table, tell=tell)
+                with progress("archive", quiet=as_json) as show:
+                    done = jobs.archive(spark, options, table, tell=show)
                 added(done)
         except KeyboardInterrupt:
             if not follow:

@@ -60,8 +60,8 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
     except OSError as error:
         raise Failed(str(error)) from error
     if deep:
-        with job("audit") as spark, progress("audit", quiet=as_json) as tell:
-            jobs.audit_deep(spark, directories, found, choice=choice, tell=tell)
+        with job("audit") as spark, progress("audit", quiet=as_json) as show:
+            jobs.audit_deep(spark, directories, found, choice=choice, tell=show)
     if as_json:
         print_json(
             {

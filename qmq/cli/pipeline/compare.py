@@ -28,11 +28,11 @@ def compare(left: str, right: str, everything: bool, as_json: bool, **source: An
     """
     read_source(paths=(left,), servers=None, more=(), **source)  # errors are reported before Spark starts
     given = given_source(paths=(), servers=None, more=(), **source)
-    with job("compare") as spark, progress("compare", quiet=as_json) as tell:
+    with job("compare") as spark, progress("compare", quiet=as_json) as show:
         from ...spark.jobs import compare as jobs
         from ...spark.progress import watched
 
-        with watched(spark, tell):
+        with watched(spark, show):
             found = jobs.compare(spark, left, right, everything=everything, given=given)
     if as_json:
         print_json(jobs.as_json(found))

@@ -26,12 +26,12 @@ def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **sou
     and send the others with qmq pipeline replay --list.
     """
     read_source(archive=archive, **source)
-    with job("dead-letters") as spark, progress("dead letters", quiet=as_json) as tell:
+    with job("dead-letters") as spark, progress("dead letters", quiet=as_json) as show:
         from ...spark.jobs import dead_letters as jobs
         from ...spark.progress import watched
 
         letters = jobs.read_letters(spark, given_source(**source), archive).cache()
-        with watched(spark, tell):
+        with watched(spark, show):
             found = jobs.dead_letters(letters)
             if redrive is not None:
                 try:

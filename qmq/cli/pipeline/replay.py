@@ -50,7 +50,7 @@ def replay(
     nodes = send_to or source["servers"]
     if not dry_run and not (nodes and name):
         raise click.UsageError("give --name, and the nodes with --send-to; or --dry-run")
-    with job("replay") as spark, progress("replay", quiet=as_json) as tell:
+    with job("replay") as spark, progress("replay", quiet=as_json) as show:
         from ...spark.jobs import replay as jobs
         from ...spark.jobs.dead_letters import read_list
         from ...spark.jobs.messages import read_messages
@@ -68,7 +68,7 @@ def replay(
                 raise Failed(str(error)) from error
         else:
             chosen = jobs.choose(messages, where=where, to=destination)
-        with watched(spark, tell):
+        with watched(spark, show):
             found = jobs.plan(chosen)
             if not dry_run and found.messages:
                 logins = {key: source[key] for key in ("login", "passcode", "cafile") if source[key]}

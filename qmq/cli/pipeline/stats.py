@@ -45,7 +45,7 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
             click.echo(f"appending to {out}; Ctrl-C stops; the same command continues", err=True)
             query.awaitTermination()
             return
-        with progress("stats", quiet=as_json) as tell, watched(spark, tell):
+        with progress("stats", quiet=as_json) as show, watched(spark, show):
             found = jobs.stats(jobs.read_records(spark, given), window=window)
     if found.is_cut:
         click.echo(

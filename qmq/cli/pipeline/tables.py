@@ -23,11 +23,11 @@ def tables(table: str, as_json: bool, **source: Any) -> None:
     bytes of a body that is no JSON.
     """
     read_source(**source)
-    with job("tables") as spark, progress("tables", quiet=as_json) as tell:
+    with job("tables") as spark, progress("tables", quiet=as_json) as show:
         from ...spark.jobs import tables as jobs
         from ...spark.progress import watched
 
-        with watched(spark, tell):
+        with watched(spark, show):
             done = jobs.tables(spark, given_source(**source), table)
     if as_json:
         print_json({**asdict(done), "schema": json.loads(done.schema) if done.schema else None})

@@ -1,4 +1,4 @@
-"""One connection of the generator: log in and subscribe politely, then bytes in and out without ever blocking.
+"""One connection of the generator: log in and subscribe, then read and write bytes without blocking.
 
 The polite part goes through the codec and blocks. The fast part hands whatever is read to a counter and never looks
 at a frame; when the node closes the connection, its last words are found in what was read last. Heart-beats are sent
@@ -18,26 +18,26 @@ READ_BYTES_MAX = 1 << 18
 LAST_WORDS_BYTES = 4096
 ANSWER_SECONDS = 10.0
 FAREWELL_SECONDS = 60.0
-"""A node takes its time to let go of a million subscriptions."""
+"""A node needs time to remove a million subscriptions."""
 
 ERROR_MESSAGE = re.compile(rb"(?:^|\0\n?)ERROR\n(?:[^\n\0]+\n)*?message:([^\n]*)\n")
 
 
 class Counter(Protocol):
-    """What a line does with the bytes that it reads."""
+    """Handles the bytes that a connection reads."""
 
     def take(self, data: bytes) -> tuple[int, bytes]:
-        """(How many more messages have come, what to write back)."""
+        """(Number of complete messages, bytes to write back)."""
 
 
 class Ignore:
-    """For connections to which nothing is sent that counts."""
+    """For connections without counted messages."""
 
     def take(self, data: bytes) -> tuple[int, bytes]:
         return 0, b""
 
 
-class Line:
+class LoadConnection:
     """A logged-in connection. `received` counts what `counter` found.
 
     Every method raises ConnectionError with the node's reason when the node ends the connection or refuses, and
@@ -61,13 +61,13 @@ class Line:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.received = 0
         self.waiting = b""
-        """To be written back as soon as the kernel takes it."""
+        """Bytes to write back when the kernel has room."""
         self._counter = counter
         self._address = address
         self._dialect = dialect
         self._within_frame = False
         self._beat_seconds = 0.0
-        """Between two beats of ours; 0: none were agreed."""
+        """Seconds between two heart-beats of this side; 0: none were agreed."""
         self._beat_due = 0.0
         self._last_read = b""
         self._subscriptions = 0
@@ -84,29 +84,29 @@ class Line:
             raise
 
     def subscribe(self, destination: str, ack: str, *headers: tuple[str, str]) -> None:
-        """Subscribe and wait until the node has taken it. Nothing may be on its way to the destination yet."""
+        """Subscribe and wait for the receipt. No message may be on its way to the destination yet."""
         self._subscriptions += 1
         name = str(self._subscriptions)
         asked = [("destination", destination), ("id", name), ("ack", ack), *headers, *self._dialect.subscribe]
         self._ask("SUBSCRIBE", [*asked, ("receipt", f"subscribed-{name}")], "RECEIPT")
 
     def subscribe_without_receipt(self, destination: str, ack: str, *headers: tuple[str, str]) -> None:
-        """Subscribe, after `begin`, where messages are waiting: they may come before any receipt would."""
+        """Subscribe, after `begin`, to waiting messages, which may come before a receipt."""
         self._subscriptions += 1
         asked = [("destination", destination), ("id", str(self._subscriptions)), ("ack", ack), *headers]
         self.waiting += encode_frame("SUBSCRIBE", [*asked, *self._dialect.subscribe])
         self.write_waiting()
 
     def count_with(self, counter: Counter) -> None:
-        """From now on what comes goes to `counter`; the one before must have seen all that was meant for it."""
+        """From now on `counter` gets all bytes; the counter before must have got all of its own."""
         self._counter = counter
 
     def begin(self) -> None:
-        """From now on nothing blocks, and what comes goes to the counter."""
+        """From now on nothing blocks, and the counter gets all bytes."""
         self.socket.setblocking(False)
 
     def read(self) -> int:
-        """Take what is there; returns how many messages it completed, 0 when nothing is there."""
+        """Read available bytes; returns the number of messages they complete, 0 if there are none."""
         try:
             data = self.socket.recv(READ_BYTES_MAX)
         except BlockingIOError:
@@ -116,7 +116,7 @@ class Line:
         return self._count(data)
 
     def write(self, data: bytes | memoryview) -> int:
-        """Hand over what fits; returns how much that was."""
+        """Write as many bytes as the kernel accepts; returns their number."""
         try:
             sent = self.socket.send(data)
         except BlockingIOError:
@@ -128,22 +128,22 @@ class Line:
 
     @property
     def beats(self) -> bool:
-        """Whether heart-beats of ours were agreed."""
+        """Whether heart-beats of this side were agreed."""
         return self._beat_seconds > 0
 
     def beat_if_due(self, now: float) -> None:
-        """A heart-beat, where they were agreed and it is time for one. Inside a frame it would be one byte of it."""
+        """Send a heart-beat if one is due; never inside a frame, where it would be a byte of the frame."""
         if self._beat_seconds and now >= self._beat_due and not (self.waiting or self._within_frame):
             self._beat_due = now + self._beat_seconds
             self.write(b"\n")
 
     def write_waiting(self) -> None:
-        """Hand over what fits of `waiting`."""
+        """Write as much of `waiting` as the kernel accepts."""
         if self.waiting:
             self.waiting = self.waiting[self.write(self.waiting) :]
 
     def leave(self) -> None:
-        """Say goodbye and wait for its receipt, counting what still comes before it. Blocks."""
+        """Disconnect and wait for the receipt; messages before it are counted. Blocks."""
         self.socket.settimeout(FAREWELL_SECONDS)
         goodbye = encode_frame("DISCONNECT", [("receipt", "goodbye")])
         self.socket.sendall(self.waiting + goodbye)
@@ -155,7 +155,7 @@ class Line:
             seen = seen[-64:] + data
 
     def close(self) -> None:
-        """Let go without a word. Idempotent."""
+        """Close without DISCONNECT. Idempotent."""
         self.socket.close()
 
     def _count(self, data: bytes) -> int:
@@ -188,7 +188,7 @@ class Line:
         return frames[0]
 
     def _why(self, error: OSError | None) -> str:
-        """The node's own reason where it gave one, which may still be unread when a write fails."""
+        """The reason in an ERROR of the node, which may still be unread when a write fails."""
         with contextlib.suppress(OSError):
             while error is not None and (data := self.socket.recv(READ_BYTES_MAX)):
                 self._last_read = data
@@ -198,6 +198,6 @@ class Line:
 
 
 def _agreed(ours_ms: int, theirs: str) -> float:
-    """Seconds at most between two of our beats (STOMP 1.2, Heart-beating); 0 where one side wants none."""
+    """Most seconds between two heart-beats of this side (STOMP 1.2, Heart-beating); 0 if one side wants none."""
     wants_ms = int(theirs.partition(",")[2] or 0)
     return max(ours_ms, wants_ms) / 1000 if ours_ms and wants_ms else 0.0
