@@ -14,6 +14,7 @@ from qmq.config import LimitSettings, MeshSettings, StorageSettings
 ROOT = Path(__file__).parents[1]
 CLI_PAGE = (ROOT / "docs" / "cli.md").read_text("utf-8")
 LIMITS_PAGE = (ROOT / "docs" / "limits.md").read_text("utf-8")
+ARCHITECTURE_PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 GUARANTEES_PAGE = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -116,6 +117,27 @@ def test_keys_named_below_the_tables_exist() -> None:
     assert set(named) <= set(StorageSettings.model_fields) | set(MeshSettings.model_fields)
 
 
+FOLDERS = sorted(file.parent.relative_to(ROOT).as_posix() for file in (ROOT / "qmq").glob("*/**/__init__.py"))
+"""Of the code; those directly in qmq are in the table of layers, the others in the one of where to look."""
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_folder_of_the_code_is_on_the_page_of_architecture(folder: str) -> None:
+    section = "The folders are the layers" if folder.count("/") == 1 else "Where to look"
+    text = ARCHITECTURE_PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+
+    assert f"`{folder}/" in text, f"{folder} is not in the section {section}"
+
+
+def test_every_task_that_a_node_starts_is_on_the_page_of_architecture() -> None:
+    started = re.findall(r"\.start(?:_soon)?\(self\.(\w+)\.run\b", SOURCES[ROOT / "qmq/server/node.py"])
+    text = ARCHITECTURE_PAGE.partition("## Tasks\n")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+
+    assert started
+    assert sorted(named) == sorted(set(started))
+
+
 PROMISES = dict(re.findall(r"^### ([^\n]+)$(.*?)(?=^##)", GUARANTEES_PAGE, re.MULTILINE | re.DOTALL))
 PARTS = ("Condition", "Promise", "Bound", "Proof")
 
@@ -142,11 +164,7 @@ INDEX = (ROOT / "docs/index.md").read_text("utf-8")
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 
 
-WIDE = {"docs/architecture.md", "docs/cli.md"}
-"""Pages with lines that are still too long: this list only shrinks."""
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in WIDE])
+@pytest.mark.parametrize("page", PAGES)
 def test_prose_of_a_page_fits_into_120_columns(page: str) -> None:
     prose = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
 
