@@ -152,7 +152,7 @@ class FabricPipe:
 
 
 class FabricListener:
-    """See `qmq.environment.Listener`."""
+    """See `qmq.environment.PipeListener`."""
 
     def __init__(self, fabric: "Fabric", address: tuple[str, int]) -> None:
         self.address = address

@@ -11,19 +11,26 @@ A node that does not answer in time is missing from the picture, and the answer 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
-from qmq.server.admin.counts import Page, Row, destination_rows, queue_depth, row_key, subscriber_rows, subscribers_of
+from qmq.server.admin.counts import (
+    CountsContext,
+    Page,
+    Row,
+    destination_rows,
+    queue_depth,
+    row_key,
+    subscriber_rows,
+    subscribers_of,
+)
 from qmq.server.admin.deletion import DELETE, delete_answer
-from qmq.server.admin.status import STATUS_BYTES_MAX, position_answer, status_answer
-from qmq.server.membership.decommission import RETIRE
+from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_answer, status_answer
+from qmq.server.membership.decommission import RETIRE, Decommission
 from qmq.server.peers.answers import ControlResponse
-
-if TYPE_CHECKING:
-    from qmq.server.node import Node
+from qmq.server.peers.rpc import PeerRpc
 
 STATUS = "/control/status"
 COUNT_MESSAGES = "/control/count-msgs"
@@ -81,8 +88,15 @@ class ControlRequest:
 KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/fanout/": DestinationKind.FANOUT}
 
 
+class ControlContext(CountsContext, StatusContext, Protocol):
+    """What control requests need of the node."""
+
+    decommission: Decommission
+    peer_rpc: PeerRpc
+
+
 async def control_response(
-    node: "Node", headers: Mapping[str, str], check_right: Callable[[str], None], user: str | None = None
+    context: ControlContext, headers: Mapping[str, str], check_right: Callable[[str], None], user: str | None = None
 ) -> ControlResponse:
     """What the node says to a SEND of `user` with these headers.
 
@@ -94,39 +108,39 @@ async def control_response(
     if destination == STATUS:
         if is_mesh:
             raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
-        await node.refresh_counts()
+        await context.counts.refresh()
         try:
             check_right(destination)
-            status = status_answer(node)
+            status = status_answer(context)
         except Refused:
-            status = position_answer(node)
+            status = position_answer(context)
         return ControlResponse({"status": status}, status.encode())
     check_right(destination)
     if destination.startswith(DELETE):
-        return await delete_answer(node, headers, user)
+        return await delete_answer(context, headers, user)
     if destination.startswith(RETIRE):
         name = destination.removeprefix(RETIRE)
         if is_said(headers, "majority-lost"):
-            done = await node.decommission.retire_lost({one for one in name.split(",") if one})
+            done = await context.decommission.retire_lost({one for one in name.split(",") if one})
         else:
-            done = await node.decommission.retire(name, force=is_said(headers, "force"))
+            done = await context.decommission.retire(name, force=is_said(headers, "force"))
         lines = {key.replace("_", "-"): fact if type(fact) is str else json.dumps(fact) for key, fact in done.items()}
         return ControlResponse(lines, json.dumps(done).encode())
     request = parse_request(destination, headers)
-    facts = await respond_here(node, request)
+    facts = await respond_here(context, request)
     if is_mesh:
-        answers = await node.peer_rpc.ask(json.dumps(asdict(request)).encode())
+        answers = await context.peer_rpc.ask(json.dumps(asdict(request)).encode())
         peers = {peer: said for peer, answer in answers.items() if (said := _facts_of_peer(request, answer))}
         facts = _together(request, [facts, *peers.values()])
-        missing = sorted(set(node.peer_names) - set(peers))
-        facts["nodes_asked"] = len(node.peer_names) + 1
+        missing = sorted(set(context.peer_names) - set(peers))
+        facts["nodes_asked"] = len(context.peer_names) + 1
         facts["nodes_answered"] = len(peers) + 1
         if missing:
             facts["nodes_missing"] = missing
     return _answer(facts, in_body="reply-to" in headers)
 
 
-async def respond_to_peer(node: "Node", request: bytes) -> bytes:
+async def respond_to_peer(context: ControlContext, request: bytes) -> bytes:
     """What the node says of itself to a peer. Raises Refused."""
     try:
         asked: ControlRequest | None = ControlRequest(**json.loads(request))
@@ -134,7 +148,7 @@ async def respond_to_peer(node: "Node", request: bytes) -> bytes:
         asked = None
     if asked is None or not _makes_sense(asked):
         raise Refused("bad-destination", f"questions of peers are {', '.join(QUESTIONS)}")
-    return json.dumps(await respond_here(node, asked)).encode()
+    return json.dumps(await respond_here(context, asked)).encode()
 
 
 def parse_request(destination: str, headers: Mapping[str, str]) -> ControlRequest:
@@ -181,17 +195,17 @@ def _makes_sense(request: ControlRequest) -> bool:
     )
 
 
-async def respond_here(node: "Node", request: ControlRequest) -> Facts:
+async def respond_here(context: ControlContext, request: ControlRequest) -> Facts:
     """What this node knows of itself."""
     what, about = request.what, request.about
     if what == COUNT_MESSAGES:
-        return {FACTS[what]: await queue_depth(node, about)}
+        return {FACTS[what]: await queue_depth(context, about)}
     if what == COUNT_SUBSCRIBERS:
-        return {FACTS[what]: sum(1 for _ in subscribers_of(node, about))}
+        return {FACTS[what]: sum(1 for _ in subscribers_of(context, about))}
     if what == LIST:
-        page = await destination_rows(node, request.kind, about, request.after, request.limit)
+        page = await destination_rows(context, request.kind, about, request.after, request.limit)
     else:
-        page = subscriber_rows(node, about, request.after, request.limit)
+        page = subscriber_rows(context, about, request.after, request.limit)
     return _page_facts(FACTS[what], page)
 
 

@@ -10,13 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from typing import Protocol
+
+import trio
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
 from qmq.broker.messages.destination import DestinationKind, kind_of
-
-if TYPE_CHECKING:
-    from qmq.server.node import Node
+from qmq.config import NodeSettings
+from qmq.server.clients.session import ClientSession
+from qmq.server.runtime.contexts import Engine, Tasks
+from qmq.storage.queues.served_rows import ServedRows
 
 Row = dict[str, str | int]
 """One line of a list, ready for JSON."""
@@ -33,17 +36,71 @@ class Page:
     next: str
 
 
-async def queue_depth(node: "Node", queue_name: str) -> int:
+COUNT_SECONDS = 2.0
+"""What a status waits for the stores."""
+
+QUEUES_COUNTED = 1000
+"""Of those in the queue store, for the status. `qmq queues` lists them all."""
+
+FANOUTS_COUNTED = 20
+
+
+class CountsContext(Engine, Tasks, Protocol):
+    """What counting needs of the node."""
+
+    settings: NodeSettings
+    sessions: dict[int, ClientSession]
+
+    def served_rows(self) -> ServedRows: ...
+
+
+class DestinationCounts:
+    """How much is in each fanout, and in queues that are only in the queue store, at the last `refresh`."""
+
+    def __init__(self, context: CountsContext) -> None:
+        self._context = context
+        self.fanouts: dict[str, int] = {}
+        self.queues: dict[str, tuple[int, int]] = {}
+        """Queue → messages and bytes."""
+        self._counted: trio.Event | None = None
+
+    async def refresh(self) -> None:
+        """Count again, for the status; a worker reads what was appended since the last count.
+
+        Where the stores take longer than `COUNT_SECONDS`, the last count stands.
+        """
+        if self._counted is None:
+            self._counted = trio.Event()
+            self._context.spawn(self._count)
+        with trio.move_on_after(COUNT_SECONDS):
+            await self._counted.wait()
+
+    async def _count(self) -> None:
+        run_blocking = self._context.environment.run_blocking
+        self.fanouts = await run_blocking(self._count_fanouts)
+        stored = await run_blocking(partial(self._context.served_rows().listing, None, QUEUES_COUNTED))
+        self.queues = {name: (messages, body_bytes) for name, messages, body_bytes in stored}
+        assert self._counted is not None
+        self._counted.set()
+        self._counted = None
+
+    def _count_fanouts(self) -> dict[str, int]:
+        context = self._context
+        names = sorted({*context.store.fanouts(), *list(context.broker.fanouts)})[:FANOUTS_COUNTED]
+        return {name: context.store.fanout_info(name).records for name in names}
+
+
+async def queue_depth(context: CountsContext, queue_name: str) -> int:
     """Messages that this node serves and nobody has settled, in flight and lent ones included."""
-    ask = partial(node.served_rows().heads, [queue_name], 0)
-    stored = (await node.environment.run_blocking(ask)).get(queue_name)
+    ask = partial(context.served_rows().heads, [queue_name], 0)
+    stored = (await context.environment.run_blocking(ask)).get(queue_name)
     messages, body_bytes = (0, 0) if stored is None else (stored.messages, stored.body_bytes)
-    return node.broker.queues.paging.depth(queue_name, messages, body_bytes)[0]
+    return context.broker.queues.paging.depth(queue_name, messages, body_bytes)[0]
 
 
-def subscribers_of(node: "Node", destination: str) -> Iterable[Subscriber]:
+def subscribers_of(context: CountsContext, destination: str) -> Iterable[Subscriber]:
     """Subscriptions of this node's own clients that get what is sent to `destination`."""
-    broker = node.broker
+    broker = context.broker
     kind = kind_of(destination)
     if kind is DestinationKind.TOPIC:
         return broker.topics.match(destination)
@@ -53,28 +110,28 @@ def subscribers_of(node: "Node", destination: str) -> Iterable[Subscriber]:
     return () if queue is None else queue.subscriptions
 
 
-async def destination_rows(node: "Node", kind: DestinationKind, prefix: str, after: str, limit: int) -> Page:
+async def destination_rows(context: CountsContext, kind: DestinationKind, prefix: str, after: str, limit: int) -> Page:
     """The first `limit` destinations of `kind` whose name begins with `prefix` and comes after `after`.
 
     Queues: `messages` and `bytes` that this node serves, those `in_flight` (lent ones included), `consumers` here.
     Fanouts: `messages` and `bytes` of this node's copy, `consumers` here. Topics: each name or pattern that somebody
     here is subscribed to, and `consumers`.
     """
-    names = _names(node, kind)
+    names = _names(context, kind)
     if kind is DestinationKind.QUEUE:
-        stored = await node.environment.run_blocking(partial(_stored, node, prefix, after, limit + 1))
+        stored = await context.environment.run_blocking(partial(_stored, context, prefix, after, limit + 1))
         names = list({**dict.fromkeys(names), **dict.fromkeys(stored)})
-    picked, after = await node.environment.run_blocking(partial(_pick, names, prefix, after, limit))
+    picked, after = await context.environment.run_blocking(partial(_pick, names, prefix, after, limit))
     if kind is DestinationKind.FANOUT:
-        return Page(await _fanout_rows(node, picked), after)
+        return Page(await _fanout_rows(context, picked), after)
     if kind is DestinationKind.TOPIC:
-        topics = node.broker.topics
+        topics = context.broker.topics
         return Page([{"destination": name, "consumers": topics.count(name)} for name in picked], after)
-    return Page(_queue_rows(node, picked, stored), after)
+    return Page(_queue_rows(context, picked, stored), after)
 
 
-def _names(node: "Node", kind: DestinationKind) -> list[str]:
-    broker = node.broker
+def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
+    broker = context.broker
     if kind is DestinationKind.QUEUE:
         return list(broker.queues.by_name)
     if kind is DestinationKind.TOPIC:
@@ -82,9 +139,9 @@ def _names(node: "Node", kind: DestinationKind) -> list[str]:
     return list({**dict.fromkeys(broker.admission.logged_fanouts), **dict.fromkeys(broker.fanouts)})
 
 
-def _stored(node: "Node", prefix: str, after: str, limit: int) -> dict[str, tuple[int, int]]:
+def _stored(context: CountsContext, prefix: str, after: str, limit: int) -> dict[str, tuple[int, int]]:
     """Messages and bytes of bodies of the first queues of that name that the queue store has something of."""
-    rows = node.served_rows()
+    rows = context.served_rows()
     found: dict[str, tuple[int, int]] = {}
     if prefix > after:
         # The listing gives what comes after a name, and the prefix may be one itself.
@@ -102,8 +159,8 @@ def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[s
     return found[:limit], found[limit - 1] if len(found) > limit else ""
 
 
-def _queue_rows(node: "Node", names: list[str], stored: dict[str, tuple[int, int]]) -> list[Row]:
-    queues = node.broker.queues
+def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tuple[int, int]]) -> list[Row]:
+    queues = context.broker.queues
     lent = Counter(message.envelope.destination for by_dot in queues.lent.values() for message in by_dot.values())
     rows: list[Row] = []
     for name in names:
@@ -119,30 +176,32 @@ def _queue_rows(node: "Node", names: list[str], stored: dict[str, tuple[int, int
     return rows
 
 
-async def _fanout_rows(node: "Node", names: list[str]) -> list[Row]:
+async def _fanout_rows(context: CountsContext, names: list[str]) -> list[Row]:
     def read() -> list[tuple[int, int]]:
-        found = [node.store.fanout_info(name) for name in names]
+        found = [context.store.fanout_info(name) for name in names]
         return [(info.records, info.bytes) for info in found]
 
-    facts = await node.environment.run_blocking(read)
-    fanouts = node.broker.fanouts
+    facts = await context.environment.run_blocking(read)
+    fanouts = context.broker.fanouts
     return [
         {"destination": name, "messages": messages, "bytes": held, "consumers": len(fanouts.get(name, ()))}
         for name, (messages, held) in zip(names, facts, strict=True)
     ]
 
 
-def subscriber_rows(node: "Node", destination: str, after: str, limit: int) -> Page:
+def subscriber_rows(context: CountsContext, destination: str, after: str, limit: int) -> Page:
     """Who gets what is sent to `destination`, in the order of their keys."""
-    rows = (_subscriber_row(node, destination, subscription) for subscription in subscribers_of(node, destination))
+    rows = (
+        _subscriber_row(context, destination, subscription) for subscription in subscribers_of(context, destination)
+    )
     found = nsmallest(limit + 1, (row for row in rows if row_key(row) > after), key=row_key)
     return Page(found[:limit], row_key(found[limit - 1]) if len(found) > limit else "")
 
 
-def _subscriber_row(node: "Node", destination: str, subscription: Subscriber) -> Row:
-    session = node.sessions.get(subscription.session)
+def _subscriber_row(context: CountsContext, destination: str, subscription: Subscriber) -> Row:
+    session = context.sessions.get(subscription.session)
     row: Row = {
-        "node": node.settings.name,
+        "node": context.settings.name,
         "session": subscription.session,
         "id": subscription.ids[destination] if isinstance(subscription, LightSubscriptions) else subscription.id,
         "user": "" if session is None else session.user or "",

@@ -9,29 +9,42 @@ import json
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.deletions import Deletion
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
+from qmq.server.admin.counts import DestinationCounts
+from qmq.server.admin.system import SystemTopics
 from qmq.server.peers.answers import ControlResponse
-
-if TYPE_CHECKING:
-    from qmq.server.node import Node
+from qmq.server.runtime.contexts import Committing, Engine
 
 DELETE = "/control/delete/"
 
 log = logging.getLogger("qmq.node")
 
 
-async def delete_answer(node: "Node", headers: Mapping[str, str], user: str | None) -> ControlResponse:
+class DeletionContext(Protocol):
+    """What reporting a deletion needs of the node."""
+
+    counts: DestinationCounts
+    system: SystemTopics
+
+    def schedule_checkpoint(self) -> None: ...
+
+
+class DeleteContext(Engine, Committing, Protocol):
+    """What deleting needs of the node."""
+
+
+async def delete_answer(context: DeleteContext, headers: Mapping[str, str], user: str | None) -> ControlResponse:
     """Delete what a SEND with these headers names. Raises Refused, and nothing has changed then."""
     destination = headers["destination"].removeprefix(DELETE.rstrip("/"))
     _check(destination)
-    info = await node.environment.run_blocking(partial(node.store.fanout_info, destination))
-    broker = node.broker
+    info = await context.environment.run_blocking(partial(context.store.fanout_info, destination))
+    broker = context.broker
     subscribers = len(broker.fanouts.get(destination, ()))
     cursors = broker.durable_subscriptions.by_name.values()
     durable_subscriptions = sum(1 for one in cursors if one.name.destination == destination and one.created_us)
@@ -47,23 +60,23 @@ async def delete_answer(node: "Node", headers: Mapping[str, str], user: str | No
     }
     if not is_dry_run:
         log.info("= user %s deletes %s: %d messages", user or "-", destination, info.records)
-        await node.slot(asks=True)
-        out = Outcome(now_us=node.environment.now_us())
+        await context.slot(asks=True)
+        out = Outcome(now_us=context.environment.now_us())
         broker.delete_fanout(destination, out.now_us, out)
-        node.submit(out)
-        await node.flushed()
+        context.submit(out)
+        await context.flushed()
     return ControlResponse(
         {name.replace("_", "-"): _text(fact) for name, fact in facts.items()}, json.dumps(facts).encode()
     )
 
 
-def note_deletions(node: "Node", deletions: list[Deletion]) -> None:
+def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
     """These fanouts were deleted, here or on another node: report it, and let the stores delete their logs."""
     for one in deletions:
-        node.fanout_counts.pop(one.destination, None)
+        context.counts.fanouts.pop(one.destination, None)
         log.info("= %s was deleted on node %s", one.destination, one.dot.origin.node)
-        node.system.note("fanout-deleted", destination=one.destination, by=one.dot.origin.node)
-    node.schedule_checkpoint()
+        context.system.note("fanout-deleted", destination=one.destination, by=one.dot.origin.node)
+    context.schedule_checkpoint()
 
 
 def _check(destination: str) -> None:

@@ -1,18 +1,16 @@
 """From the operator's settings to the rules of broker and gateways: seconds become µs, what was left out becomes a
 default."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.receipt_levels import FSYNC, level_of
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
-from qmq.config import DestinationPolicy, LimitSettings
+from qmq.config import DestinationPolicy, LimitSettings, NodeSettings
 from qmq.gateways.rules import Rules
+from qmq.members import Membership
 from qmq.wire.stomp import Limits
-
-if TYPE_CHECKING:
-    from qmq.server.node import Node
 
 
 def broker_limits(limits: LimitSettings) -> BrokerLimits:
@@ -77,21 +75,34 @@ def defaults_under(policy: DestinationPolicy) -> dict[str, str]:
     return defaults
 
 
+class PolicyContext(Protocol):
+    """What policies need of the node."""
+
+    settings: NodeSettings
+    limits: LimitSettings
+
+    @property
+    def membership(self) -> Membership: ...
+
+    @property
+    def peer_names(self) -> list[str]: ...
+
+
 class Policies:
     """What the settings of `node` say of a destination; a reload counts from the next question on."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: PolicyContext) -> None:
+        self._context = context
         # Pattern of a policy -> the policy and the limits, and the rules made of them.
         self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
 
     def of(self, destination: str) -> DestinationPolicy:
         """The policy that counts for it."""
-        return self._node.settings.destinations.policy_of(destination)
+        return self._context.settings.destinations.policy_of(destination)
 
     def queue_rules(self, destination: str) -> QueueRules:
         """The rules of a queue; the same object for all queues under one policy."""
-        policy, limits = self.of(destination), self._node.limits
+        policy, limits = self.of(destination), self._context.limits
         known = self._rules.get(policy.pattern)
         if known is None or known[0] is not policy or known[1] is not limits:
             known = self._rules[policy.pattern] = (policy, limits, rules_under(policy, limits))
@@ -103,7 +114,7 @@ class Policies:
 
     def gateway_rules(self) -> Rules:
         """All that gateways ask about destinations, and the bounds of what clients may ask for."""
-        limits = self._node.limits
+        limits = self._context.limits
         return Rules(
             policy=self._use,
             defaults=self.queue_defaults,
@@ -116,22 +127,22 @@ class Policies:
             retains=lambda destination: self.of(destination).retain,
             level=self._receipt_level,
             needs_quorum=self._needs_quorum,
-            replicas_max=len(self._node.peer_names),
+            replicas_max=len(self._context.peer_names),
         )
 
     def _use(self, destination: str) -> tuple[bool, bool]:
         """Whether it may be used, and whether its messages are durable."""
-        return self._node.settings.destinations.exists(destination), self.of(destination).durable
+        return self._context.settings.destinations.exists(destination), self.of(destination).durable
 
     def _receipt_level(self, destination: str) -> int:
         """The level of receipts about a destination: its policy's, else the mesh's, else two disks where there are
         three. A node that was retired since may leave a level without enough nodes, until the files say less."""
-        word = self.of(destination).receipt or self._node.settings.mesh.receipt
-        level = (1 if self._node.membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
+        word = self.of(destination).receipt or self._context.settings.mesh.receipt
+        level = (1 if self._context.membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
         assert level is not None, "the configuration was checked"
         return level
 
     def _needs_quorum(self, destination: str) -> bool:
         """Whether ACKs of a queue's messages are receipted at level `quorum` where they do not say."""
-        word = self.of(destination).ack_level or self._node.settings.mesh.ack_level
+        word = self.of(destination).ack_level or self._context.settings.mesh.ack_level
         return word == "quorum"

@@ -4,14 +4,25 @@ import json
 import logging
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import trio
 
 from qmq.build import BUILD
-
-if TYPE_CHECKING:
-    from qmq.server.node import Node
+from qmq.config import NodeSettings
+from qmq.replication.mesh import Mesh
+from qmq.server.admin.counts import DestinationCounts
+from qmq.server.clients.memory_budget import MemoryBudget
+from qmq.server.clients.session import ClientSession
+from qmq.server.clients.subscriber_buffers import SubscriberBuffers
+from qmq.server.commit.commits import Commits
+from qmq.server.delivery.dispatcher import Dispatcher
+from qmq.server.delivery.journal_reads import JournalReads
+from qmq.server.membership.takeover import Takeover
+from qmq.server.peers.dedup_query import DedupQuery
+from qmq.server.repair.incarnation_gc import IncarnationGc
+from qmq.server.repair.queue_store import QueueStoreRepair
+from qmq.server.runtime.contexts import Committing, Engine, Peers
 
 ALARMS_MAX = 32
 STATUS_BYTES_MAX = 8000
@@ -55,67 +66,92 @@ class Alarms:
         return list(self._alarms)
 
 
-def status_of(node: "Node") -> dict[str, Any]:
+class StatusContext(Engine, Committing, Peers, Protocol):
+    """What a status shows: nearly every part of the node."""
+
+    settings: NodeSettings
+    software: str
+    started_seconds: float
+    sessions: dict[int, ClientSession]
+    dispatcher: Dispatcher
+    buffers: SubscriberBuffers
+    commits: Commits
+    memory_budget: MemoryBudget
+    counts: DestinationCounts
+    journal_reads: JournalReads
+    takeover: Takeover
+    queue_store_repair: QueueStoreRepair
+    dedup_query: DedupQuery
+    incarnation_gc: IncarnationGc
+    mesh: Mesh | None
+    alarms: Alarms
+
+
+def status_of(context: StatusContext) -> dict[str, Any]:
     """The picture as plain values, ready for JSON."""
-    journal = node.store.journal
-    broker = node.broker
-    depths = queue_depths(node)
+    journal = context.store.journal
+    broker = context.broker
+    depths = queue_depths(context)
     deepest = sorted(depths, key=lambda name: -depths[name])[:DESTINATIONS_SHOWN]
     return {
-        "node": node.settings.name,
-        "software": node.software,
+        "node": context.settings.name,
+        "software": context.software,
         "build": BUILD,
-        "incarnation": f"{node.origin.incarnation:016x}",
-        "uptime_seconds": round(trio.current_time() - node.started_seconds, 1),
-        "connections": len(node.sessions),
+        "incarnation": f"{context.origin.incarnation:016x}",
+        "uptime_seconds": round(trio.current_time() - context.started_seconds, 1),
+        "connections": len(context.sessions),
         "subscriptions": sum(session.subscribed for session in broker.sessions.values()),
-        "delivered": node.dispatcher.delivered + node.buffers.told,
-        "dropped": node.buffers.dropped,
-        "commits": {"groups": node.commits.groups, "records": node.commits.records},
+        "delivered": context.dispatcher.delivered + context.buffers.told,
+        "dropped": context.buffers.dropped,
+        "commits": {"groups": context.commits.groups, "records": context.commits.records},
         "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
         "held": broker.queues.held,
         "disk_full": broker.admission.disk_full,
         "memory": {
-            "bytes": node.memory_budget.bytes,
-            "max": node.memory_budget.bytes_max,
-            "ended": node.memory_budget.ended,
+            "bytes": context.memory_budget.bytes,
+            "max": context.memory_budget.bytes_max,
+            "ended": context.memory_budget.ended,
         },
-        "queues": [queue_row(node, name, depths[name]) for name in deepest],
+        "queues": [queue_row(context, name, depths[name]) for name in deepest],
         "fanouts": [
             {"destination": name, "messages": count, "followers": len(broker.fanouts.get(name, ()))}
-            for name, count in node.fanout_counts.items()
+            for name, count in context.counts.fanouts.items()
         ],
-        "durables": durables_of(node),
-        "readers": [{"name": name, "behind": behind} for name, behind in sorted(node.journal_reads.readers().items())],
-        "slow": slow_of(node),
-        "membership": membership_of(node),
-        "takeover": node.takeover.picture(),
+        "durables": durables_of(context),
+        "readers": [
+            {"name": name, "behind": behind} for name, behind in sorted(context.journal_reads.readers().items())
+        ],
+        "slow": slow_of(context),
+        "membership": membership_of(context),
+        "takeover": context.takeover.picture(),
         "retained": {
             "topics": broker.retained.topics,
             "bytes": broker.retained.bytes,
             "left_out": broker.retained.left_out,
         },
-        "rows": {"mended": node.queue_store_repair.mended, "lost": node.queue_store_repair.lost},
-        "dedup": {"ids": len(broker.dedup), "asked": node.dedup_query.asked},
-        "peers": peers_of(node),
-        "topics": topics_of(node),
-        "vector": {str(origin): sequence for origin, sequence in node.received_vector().items()},
-        "forgotten": [str(origin) for origin in islice(reversed(node.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)],
-        "alarms": node.alarms.list(),
+        "rows": {"mended": context.queue_store_repair.mended, "lost": context.queue_store_repair.lost},
+        "dedup": {"ids": len(broker.dedup), "asked": context.dedup_query.asked},
+        "peers": peers_of(context),
+        "topics": topics_of(context),
+        "vector": {str(origin): sequence for origin, sequence in context.received_vector().items()},
+        "forgotten": [
+            str(origin) for origin in islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)
+        ],
+        "alarms": context.alarms.list(),
     }
 
 
-def queue_depths(node: "Node") -> dict[str, int]:
+def queue_depths(context: StatusContext) -> dict[str, int]:
     """Queues in use, and the first of those that are only in the queue store → messages not settled."""
-    queues = node.broker.queues
-    names = {**dict.fromkeys(node.stored_counts), **dict.fromkeys(queues.by_name)}
-    found = {name: queues.paging.depth(name, *node.stored_counts.get(name, (0, 0)))[0] for name in names}
+    queues = context.broker.queues
+    names = {**dict.fromkeys(context.counts.queues), **dict.fromkeys(queues.by_name)}
+    found = {name: queues.paging.depth(name, *context.counts.queues.get(name, (0, 0)))[0] for name in names}
     return {name: depth for name, depth in found.items() if depth or name in queues.by_name}
 
 
-def queue_row(node: "Node", name: str, depth: int) -> dict[str, Any]:
+def queue_row(context: StatusContext, name: str, depth: int) -> dict[str, Any]:
     """One line of the picture; `ready` counts what is in memory."""
-    queue = node.broker.queues.by_name.get(name)
+    queue = context.broker.queues.by_name.get(name)
     return {
         "destination": name,
         "messages": depth,
@@ -124,9 +160,9 @@ def queue_row(node: "Node", name: str, depth: int) -> dict[str, Any]:
     }
 
 
-def peers_of(node: "Node") -> list[dict[str, Any]]:
+def peers_of(context: StatusContext) -> list[dict[str, Any]]:
     """Each peer: our link to it (`out`), its link to us (`in`), and what it lacks of what is durable here."""
-    if node.mesh is None:
+    if context.mesh is None:
         return []
     return [
         {
@@ -135,20 +171,20 @@ def peers_of(node: "Node") -> list[dict[str, Any]]:
             "in": peer.in_state,
             "caught_up": peer.out_state == "caught-up",
             "lag": sum(peer.lag.values()),
-            "learner": not node.membership.counts(peer.name),
+            "learner": not context.membership.counts(peer.name),
             "peers_version": peer.peers_version,
             "topics_dropped": peer.topics_dropped,
             "topics_via": peer.topics_via,
             "topics_wanted": peer.topics_wanted,
             "last_error": peer.last_error[:120],
         }
-        for peer in node.mesh.statistics().peers
+        for peer in context.mesh.statistics().peers
     ]
 
 
-def membership_of(node: "Node") -> dict[str, Any]:
+def membership_of(context: StatusContext) -> dict[str, Any]:
     """By which file this node goes, whether it counts, and who has left for good."""
-    membership = node.membership
+    membership = context.membership
     return {
         "peers_version": membership.listing.version,
         "members": sorted(membership.members),
@@ -161,17 +197,17 @@ def membership_of(node: "Node") -> dict[str, Any]:
     }
 
 
-def topics_of(node: "Node") -> dict[str, int]:
+def topics_of(context: StatusContext) -> dict[str, int]:
     """What became of topic messages that took, or might have taken, more than one way."""
-    if node.mesh is None:
+    if context.mesh is None:
         return {}
-    found = node.mesh.statistics()
+    found = context.mesh.statistics()
     return {"relayed": found.topics_relayed, "unrelayed": found.topics_unrelayed, "late": found.topics_late}
 
 
-def durables_of(node: "Node") -> list[dict[str, Any]]:
+def durables_of(context: StatusContext) -> list[dict[str, Any]]:
     """Durable subscriptions, those that nobody uses here first: they may be forgotten ones."""
-    durable_subscriptions = node.broker.durable_subscriptions
+    durable_subscriptions = context.broker.durable_subscriptions
     known = [
         {
             "destination": name.destination,
@@ -187,7 +223,7 @@ def durables_of(node: "Node") -> list[dict[str, Any]]:
     return sorted(known, key=lambda row: (row["in_use"], row["destination"], row["name"]))[:DESTINATIONS_SHOWN]
 
 
-def slow_of(node: "Node") -> list[dict[str, Any]]:
+def slow_of(context: StatusContext) -> list[dict[str, Any]]:
     """Subscriptions with a declared buffer whose client does not read at the moment, the worst first."""
     waiting: list[dict[str, Any]] = [
         {
@@ -197,21 +233,21 @@ def slow_of(node: "Node") -> list[dict[str, Any]]:
             "bytes": subscription.buffer.bytes,
             "dropped": subscription.buffer.dropped,
         }
-        for session in node.sessions.values()
+        for session in context.sessions.values()
         for subscription in session.buffered or ()
         if subscription.buffer is not None and not subscription.closed
     ]
     return sorted(waiting, key=lambda row: (-row["dropped"], -row["bytes"], row["session"]))[:DESTINATIONS_SHOWN]
 
 
-def status_answer(node: "Node") -> str:
+def status_answer(context: StatusContext) -> str:
     """`status_of` as one line of JSON that fits a header."""
-    return _fitting(status_of(node))
+    return _fitting(status_of(context))
 
 
-def position_answer(node: "Node") -> str:
+def position_answer(context: StatusContext) -> str:
     """Of the status only how far the node is, which every client needs that follows a fanout."""
-    picture = status_of(node)
+    picture = status_of(context)
     return _fitting({name: picture[name] for name in ("node", "software", "incarnation", "vector")})
 
 

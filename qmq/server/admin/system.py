@@ -15,12 +15,11 @@ from typing import Any, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
-from qmq.environment import Environment
+from qmq.server.runtime.contexts import Committing, Engine
 
 EVENTS = "/system/events"
 PEERS = "/system/peers"
@@ -31,17 +30,8 @@ JSON_TYPE = b"content-type:application/json\n"
 Picture = list[dict[str, Any]]
 
 
-class SystemContext(Protocol):
-    """What this needs of the node."""
-
-    broker: Broker
-    environment: Environment
-
-    async def slot(self) -> None:
-        """Wait until something may be decided."""
-
-    def submit(self, out: Outcome) -> None:
-        """Record and tell `out`."""
+class SystemContext(Engine, Committing, Protocol):
+    """What these topics need of the node."""
 
 
 class SystemTopics:

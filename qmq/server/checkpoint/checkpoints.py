@@ -12,18 +12,16 @@ from typing import Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.config import NodeSettings, StorageSettings
 from qmq.dots import Vector
-from qmq.environment import Environment
 from qmq.errors import DiskFull, LogBroken
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.checkpoint.retention import Retentions
 from qmq.server.commit.commits import Commits
-from qmq.server.repair.incarnation_gc import IncarnationGc
+from qmq.server.runtime.contexts import Alarming, Engine
 from qmq.server.runtime.disk_space import SPACE_SECONDS
 from qmq.server.runtime.memory import give_back_memory
-from qmq.storage.store import Store
+from qmq.storage.checkpoint import CheckpointReport
 
 TRIM_BYTES = 4 << 20
 """Journal carried over by one checkpoint, from which on its memory is given back to the system."""
@@ -56,21 +54,17 @@ RETENTION_PARTS = 8
 log = logging.getLogger("qmq.checkpoint")
 
 
-class CheckpointContext(Protocol):
+class CheckpointContext(Engine, Alarming, Protocol):
     """What checkpoints need of the node."""
 
-    broker: Broker
     queue_pager: QueuePager
-    incarnation_gc: IncarnationGc
     settings: NodeSettings
     commits: Commits
-    store: Store
-    environment: Environment
 
-    def alarm(self, code: str, message: str) -> None: ...
+    def checkpoint_done(self, report: CheckpointReport) -> None:
+        """Incarnations may be collected now."""
+
     def storage_now_us(self) -> int: ...
-    def alarm_over(self, code: str, message: str) -> None: ...
-    def check_damage(self) -> None: ...
 
 
 class Checkpoints:
@@ -172,7 +166,7 @@ class Checkpoints:
             self.count += 1
             log.info("= checkpoint at %d: %s", end, report)
             await context.queue_pager.checkpoint_done(report.vector)
-            context.incarnation_gc.checkpoint_done(report)
+            context.checkpoint_done(report)
             context.broker.deletions.forget(report.obsolete)
             context.check_damage()
         self._untidy.set()

@@ -6,16 +6,13 @@ store.
 
 import logging
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.queues.paging.stored_names import StoredNames
-from qmq.dots import Origin
-from qmq.environment import Environment
+from qmq.server.runtime.contexts import Engine
 from qmq.storage.format.interfaces import QueueStore
-from qmq.storage.store import Store
 
 POLL_SECONDS: Final = 60.0
 """Between two looks at whether the bound is near."""
@@ -25,17 +22,8 @@ NAMES_AT_ONCE: Final = 10_000
 log = logging.getLogger("qmq.queues")
 
 
-class CountContext(Protocol):
-    """What it needs of the node."""
-
-    origin: Origin
-    broker: Broker
-    store: Store
-    environment: Environment
-
-
 class QueueCount:
-    def __init__(self, context: CountContext) -> None:
+    def __init__(self, context: Engine) -> None:
         self._context = context
 
     async def run(self) -> None:

@@ -11,15 +11,13 @@ from typing import Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.queues.paging.pager import Load, LoadedPage, page_limit
 from qmq.dots import Vector
-from qmq.environment import Environment
 from qmq.record_codec import Replay
+from qmq.server.runtime.contexts import Alarming, Committing, Engine
 from qmq.storage.format.interfaces import QueueHead, QueueRow
 from qmq.storage.queues.served_rows import ServedRows
-from qmq.storage.store import Store
 
 LOADS_AT_ONCE = 256
 """Queues served by one trip to the store."""
@@ -53,19 +51,14 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.clerk")
 
 
-class PagerContext(Protocol):
-    """What the clerk needs of the node."""
+class PagerContext(Engine, Committing, Alarming, Protocol):
+    """What the pager needs of the node."""
 
-    broker: Broker
-    store: Store
-    environment: Environment
     replay: Replay
 
     def served_rows(self) -> ServedRows: ...
-    def submit(self, out: Outcome) -> None: ...
+
     def schedule_checkpoint(self) -> None: ...
-    def check_damage(self) -> None: ...
-    async def slot(self) -> None: ...
 
 
 class LoadResult:

@@ -15,13 +15,12 @@ from typing import Protocol
 
 import trio
 
-from qmq.broker.broker import Broker, stopping
+from qmq.broker.broker import stopping
 from qmq.broker.consumers.outcome import Outcome
 from qmq.config import LimitSettings
-from qmq.dots import Origin
-from qmq.environment import Environment
 from qmq.server.clients.session import ClientSession
 from qmq.server.commit.commits import Commits
+from qmq.server.runtime.contexts import Committing, Engine, Links
 
 POLL_SECONDS = 0.02
 """Between two looks at who has finished."""
@@ -32,23 +31,12 @@ HAND_OVER_SECONDS = 2.0
 log = logging.getLogger("qmq.draining")
 
 
-class Links(Protocol):
-    """The links of a mesh (`qmq.replication.mesh.Mesh`)."""
-
-    def is_handed_over(self, origin: Origin, last: int) -> bool: ...
-
-
-class DrainContext(Protocol):
+class DrainContext(Engine, Committing, Protocol):
     """What draining needs of the node."""
 
-    broker: Broker
     commits: Commits
     limits: LimitSettings
     sessions: dict[int, ClientSession]
-    environment: Environment
-
-    def submit(self, out: Outcome) -> None: ...
-    async def flushed(self) -> None: ...
 
 
 async def drain_clients(context: DrainContext) -> None:

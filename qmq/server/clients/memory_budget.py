@@ -8,18 +8,16 @@ WAIT_SECONDS at most; then, or above the bound, the connections that hold most a
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import trio
 
 from qmq.environment import Environment
 from qmq.errors import Refused
+from qmq.server.runtime.contexts import Alarming, Tasks
 from qmq.server.runtime.memory import give_back_memory
-
-if TYPE_CHECKING:
-    from qmq.server.clients.session import ClientSession
 
 SHARE = 4
 """By default connections may hold one part in so many of what the machine, or the process's control group, has."""
@@ -38,14 +36,23 @@ BOUND_FILES = ("memory.max", "memory/memory.limit_in_bytes")
 """Of control groups, version 2 and 1."""
 
 
-class BudgetContext(Protocol):
+class Holder(Protocol):
+    """A connection, as far as its memory goes (`ClientSession`)."""
+
+    finishing: bool
+    held_bytes: int
+
+    def evict(self, error: Refused) -> None:
+        """End the connection with this error."""
+
+
+class BudgetContext(Alarming, Tasks, Protocol):
     """What counting needs of the node."""
 
-    sessions: "dict[int, ClientSession]"
     environment: Environment
 
-    def alarm(self, code: str, message: str) -> None: ...
-    def spawn(self, task: Callable[[], object]) -> None: ...
+    @property
+    def sessions(self) -> Mapping[int, Holder]: ...
 
 
 class MemoryBudget:
@@ -68,7 +75,7 @@ class MemoryBudget:
     def is_near(self) -> bool:
         return self.bytes >= self._near
 
-    def change(self, session: "ClientSession", delta: int) -> None:
+    def change(self, session: Holder, delta: int) -> None:
         """`session` holds so many bytes more, or fewer."""
         if session.finishing:
             return
@@ -83,7 +90,7 @@ class MemoryBudget:
             self._shedding = True
             self._context.spawn(self._shed)
 
-    def forget(self, session: "ClientSession") -> None:
+    def forget(self, session: Holder) -> None:
         """It is ending, and lets go of what it holds."""
         self.bytes -= session.held_bytes
         session.held_bytes = 0

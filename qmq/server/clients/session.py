@@ -31,6 +31,7 @@ from qmq.server.clients.refusals import Refusals
 from qmq.server.peers.answers import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.runtime.certificates import Certificates
+from qmq.server.runtime.contexts import Alarming, Committing
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.runtime.latch import Latch
 from qmq.wire.stomp import (
@@ -57,10 +58,11 @@ SECOND_POLL_SECONDS = 0.25
 log = logging.getLogger("qmq.session")
 
 
-class SessionContext(Protocol):
+class SessionContext(Committing, Alarming, Protocol):
     """What a session needs of its node."""
 
     broker: Broker
+    environment: Environment
     rules: Rules
     limits: LimitSettings
     wire_limits: Limits
@@ -71,34 +73,18 @@ class SessionContext(Protocol):
     beats: Heartbeats
     memory_budget: MemoryBudget
     dedup_query: DedupQuery
-    environment: Environment
     certificates: Certificates
     sessions: "dict[int, ClientSession]"
     software: str
 
-    def alarm(self, code: str, message: str) -> None:
-        """An operator must see this."""
-
-    def alarm_over(self, code: str, message: str) -> None:
-        """What this alarm was about is over."""
-
-    async def slot(self, session: int, *, asks: bool = False) -> None:
-        """Wait until `session` may decide something; who only `asks` waits for no room on a disk or in memory."""
-
     def after_delivery(self, session: int, do: Callable[[], None]) -> None:
-        """Call `do` when all topic messages that `session` sent are told."""
-
-    async def flushed(self) -> None:
-        """Wait until everything that is decided now is told."""
+        """Call `do` when all topic messages that `session` sent are delivered."""
 
     async def answer(self, user: str | None, headers: Mapping[str, str]) -> ControlResponse:
-        """Answer a question to the node, or to the mesh. Raises Refused. May take seconds."""
+        """Respond to a control request to the node, or to the mesh. Raises Refused. May take seconds."""
 
     def check_right(self, user: str | None, destination: str) -> None:
         """Raises Refused when the user may not use this control destination or system topic."""
-
-    def submit(self, out: Outcome) -> None:
-        """Record and tell `out`."""
 
     def new_session_id(self) -> int:
         """A number never used before in this process."""

@@ -9,24 +9,23 @@ A browser stands in no line and is told the end by a message with `browser:end`,
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import select_within
 from qmq.dots import Dot
-from qmq.environment import Environment
 from qmq.errors import LogBroken, Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.record_codec import Replay
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.clients.session import ClientSession, drained, session_of
+from qmq.server.runtime.contexts import Alarming, Committing, Engine, Tasks
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.store import Store
 from qmq.wire.stomp import encode_headers
@@ -43,22 +42,15 @@ END_ID: Final = "browser-end"
 log = logging.getLogger("qmq.browsing")
 
 
-class BrowseContext(Protocol):
+class BrowseContext(Engine, Committing, Alarming, Tasks, Protocol):
     """What browsing needs of the node."""
 
-    broker: Broker
     checkpoints: Checkpoints
     replay: Replay
     sessions: dict[int, ClientSession]
-    store: Store
-    environment: Environment
 
     @property
     def peer_names(self) -> list[str]: ...
-
-    async def flushed(self) -> None: ...
-    def spawn(self, task: Callable[[], object]) -> None: ...
-    def check_damage(self) -> None: ...
 
 
 class Browsing:

@@ -8,11 +8,10 @@ from typing import Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.server.clients.session import SECOND_POLL_SECONDS, ClientSession
+from qmq.server.runtime.contexts import Committing, Engine
 
 SLEEP_SECONDS_MAX = 3600.0
 """Wall clocks are set now and then: nothing is slept over for longer than this without a look."""
@@ -23,15 +22,10 @@ HELD_SECONDS = 0.1
 """Between two looks while a restarted node holds its messages back."""
 
 
-class TimerContext(Protocol):
+class TimerContext(Engine, Committing, Protocol):
     """What keeping time needs of the node."""
 
-    broker: Broker
     sessions: dict[int, ClientSession]
-    environment: Environment
-
-    async def slot(self) -> None: ...
-    def submit(self, out: Outcome) -> None: ...
 
 
 class DeadlineTimer:

@@ -8,22 +8,21 @@ A reader whose client has no credit left keeps little in memory: it drops what i
 again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Ack, Attachment, FanoutDelivery, StartAt, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import selects
 from qmq.dots import Dot, Origin, Vector
-from qmq.environment import Environment
 from qmq.gateways.encode import encode_handed
 from qmq.gateways.gap_notice import gap_notices
 from qmq.server.clients.session import ClientSession
+from qmq.server.runtime.contexts import Engine, JournalTail, Tasks
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
 from qmq.storage.format.record import Record
 from qmq.storage.log.journal import Mark
@@ -38,28 +37,10 @@ REFUSED_SECONDS = 1.0
 """After a NACK, until the message is handed out again: a client that refuses everything must not turn in a circle."""
 
 
-class FeedContext(Protocol):
+class FeedContext(Engine, JournalTail, Tasks, Protocol):
     """What feeding needs of the node."""
 
-    broker: Broker
-    store: Store
-    environment: Environment
     sessions: dict[int, ClientSession]
-
-    def committed_end(self) -> int:
-        """Journal position up to which everything is told."""
-
-    async def journal_grew(self, position: int) -> None:
-        """Wait until something beyond `position` is told."""
-
-    def message_of(self, origin: Origin, record: Record) -> Message | None:
-        """A fanout record as a message."""
-
-    def spawn(self, task: Callable[[], object]) -> None:
-        """Run a task in the node."""
-
-    def flush(self) -> None:
-        """Send what was put into the outboxes of `touched` sessions."""
 
 
 class DurableFeeds:

@@ -9,19 +9,16 @@ instead.
 """
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST, FanoutRun, Outcome
 from qmq.broker.consumers.subscription import StartAt, Subscription
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import Selector, selected, selects
 from qmq.dots import Dot, Origin, Vector, merge
-from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.gateways.gap_notice import Claim, gap_notices
@@ -29,8 +26,8 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.delivery.durable_feed import DurableFeeds
 from qmq.server.delivery.resume_vector import ResumeVector
+from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTail, Tasks
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
-from qmq.storage.format.record import Record
 from qmq.storage.log.journal import Mark
 from qmq.storage.store import Store
 
@@ -41,36 +38,11 @@ READS_AT_ONCE = 4
 log = logging.getLogger("qmq.followers")
 
 
-class FanoutContext(Protocol):
-    """What following needs of the node."""
+class FanoutContext(Engine, Committing, JournalTail, Alarming, Tasks, Protocol):
+    """What reading fanouts needs of the node."""
 
-    origin: Origin
-    store: Store
-    environment: Environment
     sessions: dict[int, ClientSession]
     buffers: SubscriberBuffers
-    broker: Broker
-
-    def committed_end(self) -> int:
-        """Journal position up to which everything is told."""
-
-    async def journal_grew(self, position: int) -> None:
-        """Wait until something beyond `position` is told."""
-
-    def check_damage(self) -> None:
-        """A log could not be read: the operator must hear why."""
-
-    async def flushed(self) -> None:
-        """Wait until everything that is decided now is told."""
-
-    def message_of(self, origin: Origin, record: Record) -> Message | None:
-        """A fanout record as a message."""
-
-    def spawn(self, task: Callable[[], object]) -> None:
-        """Run a task in the node."""
-
-    def flush(self) -> None:
-        """Send what was put into the outboxes of `touched` sessions."""
 
 
 class FanoutSubscribers:

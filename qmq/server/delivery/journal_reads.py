@@ -18,14 +18,12 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.subscription import JournalSpan, Subscription
-from qmq.dots import Origin, Vector, covers
-from qmq.environment import Environment
+from qmq.dots import Vector, covers
 from qmq.errors import LogBroken, Refused
 from qmq.server.clients.session import ClientSession, drained, session_of
+from qmq.server.runtime.contexts import Engine, JournalTail, Tasks
 from qmq.storage.format.batch import BatchHead
-from qmq.storage.store import Store
 from qmq.wire.stomp import encode_headers
 
 T = TypeVar("T")
@@ -40,23 +38,10 @@ BATCHES_TYPE: Final = "application/x-qmq-batches"
 log = logging.getLogger("qmq.journal_reads")
 
 
-class JournalContext(Protocol):
-    """What this needs of the node."""
+class JournalContext(Engine, JournalTail, Tasks, Protocol):
+    """What reading the journal needs of the node."""
 
-    origin: Origin
-    broker: Broker
-    store: Store
     sessions: dict[int, ClientSession]
-    environment: Environment
-
-    def committed_end(self) -> int:
-        """Journal position up to which everything is told."""
-
-    async def journal_grew(self, position: int) -> None:
-        """Wait until something beyond `position` is told."""
-
-    def spawn(self, task: Callable[[], object]) -> None:
-        """Run a task in the node."""
 
 
 class JournalReads:

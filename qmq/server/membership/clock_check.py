@@ -14,22 +14,18 @@ docs/decisions/0026-clock-check-at-start.md.
 
 import json
 import logging
-from collections.abc import Collection
 from contextlib import suppress
 from typing import Final, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
-from qmq.environment import Environment
 from qmq.errors import DiskFull
-from qmq.members import Membership
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.delivery.deadline_timer import DeadlineTimer
+from qmq.server.runtime.contexts import Alarming, Engine, Peers
 from qmq.storage.catalog.facts import CLOCK
 from qmq.storage.format.interfaces import Shift
-from qmq.storage.store import Store
 
 APART_SECONDS_MAX: Final = 3600.0
 """Between two clocks that count as showing the same time, and between a clock and what the disk noted."""
@@ -56,23 +52,12 @@ _NEVER_US: Final = 1 << 55
 log = logging.getLogger("qmq.clock")
 
 
-class ClockContext(Protocol):
-    """What this needs of the node."""
+class ClockContext(Engine, Alarming, Peers, Protocol):
+    """What judging the clock needs of the node."""
 
-    broker: Broker
     checkpoints: Checkpoints
     queue_pager: QueuePager
-    store: Store
     deadline_timer: DeadlineTimer
-    environment: Environment
-
-    @property
-    def membership(self) -> Membership: ...
-    @property
-    def peer_names(self) -> list[str]: ...
-    def linked_peers(self) -> Collection[str]: ...
-    def alarm(self, code: str, message: str) -> None: ...
-    def alarm_over(self, code: str, message: str) -> None: ...
 
 
 class ClockCheck:

@@ -17,19 +17,29 @@ on, which is refused here and refuses nobody.
 
 import json
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import trio
 
 from qmq.dots import Vector, merge
 from qmq.errors import Refused
 from qmq.members import Retirement, majority
-from qmq.server.membership.members import AGREED_SECONDS
-
-if TYPE_CHECKING:
-    from qmq.server.node import Node
+from qmq.replication.mesh import Mesh
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.membership.members import AGREED_SECONDS, LiveMembership
+from qmq.server.peers.rpc import PeerRpc
+from qmq.server.runtime.contexts import Committing, Engine, Peers
 
 RETIRE = "/control/retire/"
+
+
+class DecommissionContext(Engine, Committing, Peers, Protocol):
+    """What a retirement needs of the node."""
+
+    mesh: Mesh | None
+    members: LiveMembership
+    peer_rpc: PeerRpc
+    checkpoints: Checkpoints
 
 
 def is_about_hearing(request: bytes) -> bool:
@@ -37,7 +47,7 @@ def is_about_hearing(request: bytes) -> bool:
     return request.startswith(b'{"hears"')
 
 
-def respond_hearing(node: "Node", request: bytes) -> bytes:
+def respond_hearing(context: DecommissionContext, request: bytes) -> bytes:
     """Whether a link with the node that is asked about is up, and when this node agrees that it has left.
 
     Raises Refused for nonsense.
@@ -48,21 +58,21 @@ def respond_hearing(node: "Node", request: bytes) -> bytes:
         raise Refused("bad-destination", "a question about a node's links that means nothing") from error
     if type(name) is not str:
         raise Refused("bad-destination", "a question about a node's links that names none")
-    return json.dumps({"hears": name in linked(node), "agrees_in": node.members.agrees_in(name)}).encode()
+    return json.dumps({"hears": name in linked(context), "agrees_in": context.members.agrees_in(name)}).encode()
 
 
-def linked(node: "Node") -> set[str]:
+def linked(context: DecommissionContext) -> set[str]:
     """The peers to or from which a link is up."""
-    if node.mesh is None:
+    if context.mesh is None:
         return set()
-    return {peer.name for peer in node.mesh.statistics().peers if "up" in peer.out_state + peer.in_state}
+    return {peer.name for peer in context.mesh.statistics().peers if "up" in peer.out_state + peer.in_state}
 
 
 class Decommission:
     """One retirement at a time."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: DecommissionContext) -> None:
+        self._context = context
         self._one = trio.Lock()
 
     async def retire(self, name: str, *, force: bool) -> dict[str, Any]:
@@ -79,12 +89,12 @@ class Decommission:
             return await self._write(sorted(names))
 
     async def _check(self, name: str, force: bool) -> None:
-        node = self._node
-        membership = node.membership
+        context = self._context
+        membership = context.membership
         self._check_name(name)
         if len(membership.lists) > 1:
             raise Refused("change-under-way", "Not all nodes go by the same peers file yet: one change at a time.")
-        reached = {node.origin.node} | linked(node) - {name}
+        reached = {context.origin.node} | linked(context) - {name}
         if not majority(reached, [names - {name} for names in membership.lists]):
             away = " ".join(sorted(membership.members - reached))
             raise Refused(
@@ -93,7 +103,7 @@ class Decommission:
                 f"good, and only then: `qmq mesh retire {away} --majority-lost` (docs/operations.md).",
             )
         if force:
-            node.members.force(name)
+            context.members.force(name)
         while True:
             hearing, agrees_in = await self._opinions(name)
             if hearing and not force:
@@ -114,21 +124,21 @@ class Decommission:
             await trio.sleep(max(agrees_in.values()))
 
     async def _check_lost(self, names: Collection[str]) -> None:
-        node = self._node
-        membership = node.membership
+        context = self._context
+        membership = context.membership
         for name in names:
             self._check_name(name)
         if membership.is_learner:
             raise Refused("bad-node", "The disk of this node began empty: ask a node that has the messages.")
         stay = membership.members.difference(names)
-        reached = {node.origin.node} | linked(node) & stay
+        reached = {context.origin.node} | linked(context) & stay
         if any(majority(reached, [membership.members - {name}]) for name in names):
             raise Refused("majority-left", f"{', '.join(sorted(reached))} may decide: retire the others one by one.")
         if stay - reached:
             away = " ".join(sorted(membership.members - reached))
             silent = ", ".join(sorted(stay - reached))
             raise Refused("not-all-named", f"Nor can {silent} be reached: name all who are gone, {away}.")
-        for peer in stay - {node.origin.node}:
+        for peer in stay - {context.origin.node}:
             standing = membership.standing_of(peer)
             if standing is None or standing.listing.names - membership.retired.keys() != membership.members:
                 raise Refused("change-under-way", f"{peer} goes by another peers file: let it take up this one first.")
@@ -138,42 +148,42 @@ class Decommission:
                 raise Refused("still-reachable", f"{', '.join(hearing)} can reach {name}: it is not gone.")
 
     def _check_name(self, name: str) -> None:
-        membership = self._node.membership
+        membership = self._context.membership
         if membership.is_retired(name):
             raise Refused("already-retired", f"{name} is retired; {membership.retired[name].adopter} has adopted it.")
-        if name == self._node.origin.node:
+        if name == self._context.origin.node:
             raise Refused("bad-node", "A node does not retire itself: stop it, and ask another one.")
         if name not in membership.members:
             raise Refused("bad-node", f"{name} is no member; those are {', '.join(sorted(membership.members))}.")
 
     async def _opinions(self, name: str) -> tuple[list[str], dict[str, float]]:
         """Of those who would stay: who hears `name`, and in how many seconds each of the others agrees that it left."""
-        node = self._node
+        context = self._context
         request = json.dumps({"hears": name}).encode()
-        answers = await node.peer_rpc.ask(request)
-        answers[node.origin.node] = respond_hearing(node, request)
+        answers = await context.peer_rpc.ask(request)
+        answers[context.origin.node] = respond_hearing(context, request)
         said = {peer: json.loads(answer) for peer, answer in answers.items() if peer != name}
         hearing = sorted(peer for peer, one in said.items() if one.get("hears"))
         agrees_in = {peer: one.get("agrees_in") for peer, one in said.items()}
         return hearing, {peer: float(seconds) for peer, seconds in agrees_in.items() if seconds is not None}
 
     async def _write(self, names: Collection[str]) -> dict[str, Any]:
-        node = self._node
+        context = self._context
         retirements: list[Retirement] = []
         sealed: Vector = {}
         for name in names:
             known: Vector = {}
-            for vector in (node.durable_vector(), *node.checkpoints.members.values()):
+            for vector in (context.durable_vector(), *context.checkpoints.members.values()):
                 merge(known, {origin: last for origin, last in vector.items() if origin.node == name})
-            retirements.append(Retirement(node=name, adopter=node.origin.node, sealed=known))
+            retirements.append(Retirement(node=name, adopter=context.origin.node, sealed=known))
             sealed.update(known)
         for retirement in retirements:
-            node.members.retired(retirement)
-        await node.members.written()
-        missing = {origin: last for origin, last in sealed.items() if node.durable_vector().get(origin, 0) < last}
+            context.members.retired(retirement)
+        await context.members.written()
+        missing = {origin: last for origin, last in sealed.items() if context.durable_vector().get(origin, 0) < last}
         return {
             "retired": ",".join(names),
-            "adopter": node.origin.node,
+            "adopter": context.origin.node,
             "sealed": {str(origin): last for origin, last in sealed.items()},
             "still_on_the_way": {str(origin): last for origin, last in missing.items()},
         }

@@ -13,14 +13,17 @@ import logging
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
-from qmq.config import PeersFile, fingerprints_of
+from qmq.config import NodeSettings, PeersFile, fingerprints_of
 from qmq.dots import Origin, Vector
 from qmq.errors import StorageError
 from qmq.members import Listing, Membership, Retirement, Standing, majority
+from qmq.replication.mesh import Mesh
+from qmq.server.repair.incarnation_gc import IncarnationGc
+from qmq.server.runtime.contexts import Alarming, Committing, Engine, Tasks
 from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import (
     DISK,
@@ -32,9 +35,6 @@ from qmq.storage.catalog.facts import (
     retirement_fact,
     retirements_of,
 )
-
-if TYPE_CHECKING:
-    from qmq.server.node import Node
 
 FAREWELL_SECONDS = 1.0
 """That a retired node has to hear that it is, before its links end. It stops by itself then."""
@@ -65,35 +65,56 @@ def listing_of(peers: PeersFile) -> Listing:
     return Listing(peers.version, frozenset(peer.name for peer in peers.nodes))
 
 
+class MembershipContext(Engine, Committing, Alarming, Tasks, Protocol):
+    """What membership needs of the node."""
+
+    settings: NodeSettings
+    mesh: Mesh | None
+    incarnation_gc: IncarnationGc
+
+    @property
+    def peer_names(self) -> list[str]: ...
+
+    def count_copies_of(self, peer: str) -> None:
+        """Let receipts go by what `peer` has durably, as far as it counts."""
+
+    def rules_changed(self) -> None:
+        """Levels that no policy names may be others now."""
+
+    def members_changed(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class LiveMembership:
     """`membership` is live: links and receipts read it. Made before everything that does."""
 
-    def __init__(self, node: "Node", peers: PeersFile | None) -> None:
-        catalog = node.store.catalog
+    def __init__(self, context: MembershipContext, peers: PeersFile | None) -> None:
+        catalog = context.store.catalog
         facts = catalog.facts()
-        name = node.settings.name
+        name = context.settings.name
         if SELF_RETIRED in facts:
             raise StorageError(
                 f"node {name} was retired from its mesh ({facts[SELF_RETIRED]}): a node that joins needs another name "
                 "and an empty data directory"
             )
-        self._node = node
+        self._context = context
         self._peers = peers
         self.membership = Membership(
             name,
             listing_of(peers) if peers is not None else Listing(0, frozenset({name})),
-            disk=node.store.recovered.identity.uuid,
+            disk=context.store.recovered.identity.uuid,
             is_learner=LEARNER in facts,
             retired=retirements_of(facts),
         )
-        self.membership.destinations = fingerprints_of(node.settings.destinations)
+        self.membership.destinations = fingerprints_of(context.settings.destinations)
         self._differing: dict[str, str] = {}
         """Peer → the alarm that its destinations are configured otherwise."""
         self._disks = disks_of(facts)
         self._no_takeover_support = no_takeover_support_of(facts)
         self._lives = frozenset(catalog.incarnations())
         """Lives of this node on this directory. What it had of them when it opened no other can have had more of."""
-        self._had = {**dict.fromkeys(self._lives, 0), **node.store.journal.vector()}
+        self._had = {**dict.fromkeys(self._lives, 0), **context.store.journal.vector()}
         self._linked: frozenset[str] = frozenset()
         self._unlinked_at: dict[str, float] = {}
         self._began = math.inf
@@ -118,7 +139,7 @@ class LiveMembership:
             self._check_retirements()
             await self._write_facts()
             if self._leaves:
-                self._node.stop()
+                self._context.stop()
             if self.membership.has_learnt:
                 await self._become_whole()
 
@@ -136,7 +157,7 @@ class LiveMembership:
     async def _write_facts(self) -> None:
         if self._facts:
             facts, self._facts = self._facts, {}
-            await when_space_is_free(self._node.environment, partial(self._node.store.catalog.set_facts, facts))
+            await when_space_is_free(self._context.environment, partial(self._context.store.catalog.set_facts, facts))
         self._are_written = not self._facts
         self._wrote.set()
         self._wrote = trio.Event()
@@ -151,7 +172,7 @@ class LiveMembership:
         known = self._disks.get(peer)
         if standing.disk and known != standing.disk:
             if known is not None:
-                self._node.alarm(
+                self._context.alarm(
                     "new-disk",
                     f"{peer} has another data directory than before; it does not count as a copy and has no vote until "
                     "it has what a majority of the others has",
@@ -163,18 +184,18 @@ class LiveMembership:
         self._check_destinations()
         if counted != membership.counts(peer):
             log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
-            self._node.count_copies_of(peer)
+            self._context.count_copies_of(peer)
         self._check_learning()
-        self._node.rules_changed()
-        if self._node.mesh is not None:
-            self._node.mesh.membership_changed()
+        self._context.rules_changed()
+        if self._context.mesh is not None:
+            self._context.mesh.membership_changed()
         if membership.heard_of != heard_of:
             self._tell()
         self._check_meeting(peer)
 
     def destinations_changed(self) -> None:
         """The node file was read again."""
-        self.membership.destinations = fingerprints_of(self._node.settings.destinations)
+        self.membership.destinations = fingerprints_of(self._context.settings.destinations)
         self._check_destinations()
         self._tell()
 
@@ -187,58 +208,62 @@ class LiveMembership:
         before, self._differing = self._differing, differing
         for peer, message in before.items():
             if differing.get(peer) != message:
-                self._node.alarms.clear(DIFFER, message)
+                self._context.alarm_over(DIFFER, message)
         for peer, message in differing.items():
             if before.get(peer) != message:
-                self._node.alarm(DIFFER, message)
+                self._context.alarm(DIFFER, message)
 
     def knows(self, peer: str, vector: Vector) -> None:
         """`peer` had this when the link to it began."""
-        node = self._node
+        context = self._context
         self.membership.meets(peer)
         lost = [origin for origin, last in vector.items() if self._has_forgotten(origin, last)]
         if not lost:
             return
         self._had.update({origin: vector[origin] for origin in lost})
         if self.membership.is_learner:
-            node.alarm(
+            context.alarm(
                 "new-disk",
                 "the mesh knows this node, but its data directory began empty: a replaced disk. It is a learner until "
                 "it has what a majority of the others has",
             )
             return
-        node.alarm(
+        context.alarm(
             "old-disk",
             f"{peer} knows more of the life {lost[0]} of this node than its data directory: an old copy was put back, "
             "or the disk lost what it had synced. It is a learner until it has what a majority of the others has",
         )
         self.membership.forgets()
         self.membership.meets(peer)
-        for other in node.peer_names:
+        for other in context.peer_names:
             self._check_meeting(other)
         self.remember({LEARNER: "an old copy"})
         self._tell()
 
     def _has_forgotten(self, origin: Origin, last: int) -> bool:
         """Whether this directory held more of an earlier life of this node once, as what others have shows."""
-        node = self._node
-        if origin.node != node.origin.node or origin == node.origin or origin in node.incarnation_gc.seals.forgotten:
+        context = self._context
+        if (
+            origin.node != context.origin.node
+            or origin == context.origin
+            or origin in context.incarnation_gc.seals.forgotten
+        ):
             return False
         # Of a life on another directory, before this one began empty, others may always have more.
         return origin not in self._had or origin in self._lives and last > self._had[origin]
 
     def caught_up_with(self, peer: str) -> None:
         """Everything that `peer` had when the link began is decided here."""
-        node = self._node
-        lives = {o for o in (*node.received_vector(), *node.incarnation_gc.seals.forgotten) if o.node == peer}
+        context = self._context
+        lives = {o for o in (*context.received_vector(), *context.incarnation_gc.seals.forgotten) if o.node == peer}
         self.membership.caught_up_with(peer, has_a_past=len(lives) > 1)
         self._check_learning()
         self._check_meeting(peer)
 
     def _check_meeting(self, peer: str) -> None:
         """What a learner has of another learner is not enough when that one has learnt."""
-        if self._node.mesh is not None and self.membership.must_meet_anew(peer):
-            self._node.mesh.link_anew(peer)
+        if self._context.mesh is not None and self.membership.must_meet_anew(peer):
+            self._context.mesh.link_anew(peer)
 
     def _check_learning(self) -> None:
         """A peer was met, or who counts has changed."""
@@ -246,17 +271,17 @@ class LiveMembership:
             self._wake.set()
 
     async def _become_whole(self) -> None:
-        node = self._node
-        await node.flushed()
-        await node.environment.run_blocking(node.store.journal.sync)
-        await when_space_is_free(node.environment, partial(node.store.catalog.set_facts, {LEARNER: None}))
+        context = self._context
+        await context.flushed()
+        await context.environment.run_blocking(context.store.journal.sync)
+        await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {LEARNER: None}))
         self.membership.learnt()
         log.info("= this node has what a majority of the others had: it counts from now on")
         self._tell()
 
     def _tell(self) -> None:
-        if self._node.mesh is not None:
-            self._node.mesh.send_membership()
+        if self._context.mesh is not None:
+            self._context.mesh.send_membership()
 
     def no_takeover_support(self, aware: Mapping[str, bool]) -> set[str]:
         """The peers that obey no terms: as those say that are linked now (`aware`), and as others did last."""
@@ -277,7 +302,7 @@ class LiveMembership:
 
     def links_changed(self) -> None:
         """A link began or ended."""
-        mesh = self._node.mesh
+        mesh = self._context.mesh
         linked = frozenset({peer.node for peer in mesh.present()} if mesh is not None else ())
         self._unlinked_at.update(dict.fromkeys(self._linked - linked, trio.current_time()))
         self._linked = linked
@@ -312,10 +337,10 @@ class LiveMembership:
         )
         for name, message in before.items():
             if self._unconfirmed.get(name) != message:
-                self._node.alarms.clear(UNCONFIRMED, message)
+                self._context.alarm_over(UNCONFIRMED, message)
         for name, message in self._unconfirmed.items():
             if before.get(name) != message:
-                self._node.alarm(UNCONFIRMED, message)
+                self._context.alarm(UNCONFIRMED, message)
 
     def retired(self, retirement: Retirement) -> None:
         """It is decided that a node has left. May come in the midst of a decision, and more than once."""
@@ -326,7 +351,7 @@ class LiveMembership:
             log.warning("= %s is retired; %s serves what it left", kept.node, kept.adopter)
             self.remember(retirement_fact(kept))
             self._check_learning()
-            self._node.spawn(self._schedule_obey)
+            self._context.spawn(self._schedule_obey)
 
     def refused_as_retired(self, peer: str) -> None:
         """`peer` lets this node in no more. Refusals come before the other side has proven itself, so one of them is
@@ -338,23 +363,23 @@ class LiveMembership:
     def _leave(self, why: str) -> None:
         if not self._leaves:
             self._leaves = True
-            self._node.alarm(
+            self._context.alarm(
                 "retired", f"this node was retired from the mesh ({why}): it stops, and its disk must not come back"
             )
             self.remember({SELF_RETIRED: why})
 
     async def _schedule_obey(self) -> None:
         """Who has left does not count from now on, and hears of it before the links with it end."""
-        self._node.members_changed()
-        if self._node.mesh is not None:
-            self._node.mesh.membership_changed()
-            self._node.mesh.send_membership()
+        self._context.members_changed()
+        if self._context.mesh is not None:
+            self._context.mesh.membership_changed()
+            self._context.mesh.send_membership()
         await trio.sleep(FAREWELL_SECONDS)
         self._obey()
 
     def _obey(self) -> None:
-        node = self._node
+        context = self._context
         self._check_destinations()
-        node.members_changed()
-        if node.mesh is not None and self._peers is not None:
-            node.mesh.take_up(self._peers)
+        context.members_changed()
+        if context.mesh is not None and self._peers is not None:
+            context.mesh.take_up(self._peers)

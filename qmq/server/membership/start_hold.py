@@ -6,24 +6,40 @@ Peers that are down must not keep a queue shut: one without a link is waited for
 one with a link as long as a takeover waits for the same answer.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import trio
 
+from qmq.broker.broker import Broker
+from qmq.config import NodeSettings
+from qmq.replication.mesh import Mesh
+from qmq.server.membership.takeover import Takeover
 from qmq.server.membership.takeover_sync import HOLDS_PART
-
-if TYPE_CHECKING:
-    from qmq.server.node import Node
+from qmq.server.repair.catch_up import CatchUp
+from qmq.server.runtime.contexts import Peers
 
 SPARE_SECONDS: Final = 4.0
 """Beyond `redial_seconds_max`: a dial, a handshake and a first frame on a busy machine."""
 
 
+class StartHoldContext(Peers, Protocol):
+    """What holding back needs of the node."""
+
+    settings: NodeSettings
+    broker: Broker
+    mesh: Mesh | None
+    takeover: Takeover
+    catch_up: CatchUp
+
+    def has_caught_up_with(self, peer: str) -> bool:
+        """Whether what `peer` had when this node met it is here."""
+
+
 class StartHold:
     """`is_over` once and for all, in this life."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: StartHoldContext) -> None:
+        self._context = context
         self.is_over = False
         self._said: set[str] = set()
         # Peer → when its first link to this node was seen.
@@ -40,22 +56,37 @@ class StartHold:
         self.wake()
 
     async def run(self) -> None:
-        """Return when nobody is waited for any more."""
+        """Hold until no peer is waited for any more, then release."""
         began = trio.current_time()
         while (until := self._until(began)) > trio.current_time():
             self._wake = trio.Event()
             with trio.move_on_at(until):
                 await self._wake.wait()
         self.is_over = True
+        self.release()
+
+    def hold_back(self) -> None:
+        """Deliver nothing of the queues until `release`: what they hold may be done."""
+        takeover = self._context.takeover
+        if not takeover.is_starting:
+            takeover.is_starting = True
+            takeover.look()
+
+    def release(self) -> None:
+        """Deliver again, if nothing else holds back."""
+        context = self._context
+        if context.broker.queues.held and self.is_over and not context.catch_up.is_stale:
+            context.takeover.is_starting = False
+            context.takeover.look()
 
     def _until(self, began: float) -> float:
-        node, settings = self._node, self._node.settings.mesh
-        linked = set() if node.mesh is None else node.mesh.followers()
+        context, settings = self._context, self._context.settings.mesh
+        linked = set() if context.mesh is None else context.mesh.followers()
         for peer in linked:
             self._linked_at.setdefault(peer, trio.current_time())
         until = began
-        for peer in node.peer_names:
-            if peer in self._said and node.has_caught_up_with(peer):
+        for peer in context.peer_names:
+            if peer in self._said and context.has_caught_up_with(peer):
                 continue
             if peer in linked:
                 until = max(until, self._linked_at[peer] + HOLDS_PART * settings.takeover_after_seconds)

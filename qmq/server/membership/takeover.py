@@ -15,24 +15,25 @@ their order within one look is what keeps two nodes from serving together.
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.takeover.ownership import LEASE, NEVER, PATIENCE, Bid, Ownership, OwnerState, Term
 from qmq.broker.takeover.quorum import settled_through
-from qmq.config import MeshSettings
+from qmq.config import MeshSettings, NodeSettings
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
-from qmq.server.membership.takeover_sync import TakeoverSync
+from qmq.server.commit.receipts import Receipts
+from qmq.server.membership.members import LiveMembership
+from qmq.server.membership.takeover_sync import TakeoverSync, TakeoverSyncContext
+from qmq.server.peers.dedup_query import DedupQuery
+from qmq.server.repair.catch_up import CatchUp
 from qmq.storage.catalog.facts import WARNED_AFTER
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import TermNote, pack_term
-
-if TYPE_CHECKING:
-    from qmq.server.node import Node
 
 LOOKS: Final = 10
 """In `takeover_after_seconds`, the shortest that is known: beats and looks at what is due."""
@@ -69,25 +70,38 @@ class Campaign:
         self.asked_at = NEVER
 
 
+class TakeoverContext(TakeoverSyncContext, Protocol):
+    """What takeover needs of the node."""
+
+    settings: NodeSettings
+    catch_up: CatchUp
+    members: LiveMembership
+    receipts: Receipts
+    dedup_query: DedupQuery
+
+    def has_synced_with_majority(self) -> bool:
+        """Whether what a majority had when this node met them is here."""
+
+
 class Takeover:
     """The terms of one node. Made after its broker and its membership."""
 
-    def __init__(self, node: "Node", settings: MeshSettings) -> None:
-        self._node = node
+    def __init__(self, context: TakeoverContext, settings: MeshSettings) -> None:
+        self._context = context
         self._after = settings.takeover_after_seconds
         self.is_wanted = settings.takeover
-        self._boot = node.environment.boot_seconds
-        notes = node.store.recovered.terms
+        self._boot = context.environment.boot_seconds
+        notes = context.store.recovered.terms
         self._told_after_ms = self._told_before()
         self.rules = Ownership(
-            node.settings.name,
-            node.membership.members,
+            context.settings.name,
+            context.membership.members,
             self._after,
             self._boot(),
             promised={note.owner: Term(note.number, note.server) for note in notes if note.is_vote},
             terms={note.owner: Term(note.number, note.server) for note in notes if not note.is_vote},
             told_after=self._told_after_ms / 1000,
-            is_majority=node.membership.is_majority,
+            is_majority=context.membership.is_majority,
         )
         self.served: dict[str, int] = {}
         """Owner → term in which this node serves it, where that is not term 0."""
@@ -100,7 +114,7 @@ class Takeover:
         # Owner → the term that this node has obeyed.
         self._obeyed: dict[str, Term] = {}
         self._campaigns: dict[str, Campaign] = {}
-        self._takeover_sync = TakeoverSync(node, self, self._after)
+        self._takeover_sync = TakeoverSync(context, self, self._after)
         self._released: dict[str, Released] = {}
         self._asked_at = 0.0
         self._bid_again_at = 0.0
@@ -118,7 +132,7 @@ class Takeover:
         """The longest `takeover_after_seconds` that an earlier life may have told, in ms. What this one is going to
         tell is on the disk before anybody hears it: whoever is told may lean on it also after the next restart."""
         after_ms = round(self._after * 1000)
-        catalog = self._node.store.catalog
+        catalog = self._context.store.catalog
         told_ms = int(catalog.facts().get(WARNED_AFTER, 0))
         if told_ms < after_ms:
             catalog.set_facts({WARNED_AFTER: str(after_ms)})
@@ -131,11 +145,11 @@ class Takeover:
     @property
     def is_active(self) -> bool:
         """Whether others may take over what this node does not serve for a while."""
-        return self._has_foreign_server or (self.is_wanted and self._node.membership.members_fewest >= NODES_MIN)
+        return self._has_foreign_server or (self.is_wanted and self._context.membership.members_fewest >= NODES_MIN)
 
     def begin(self) -> None:
         """Obey what was written down; nothing is handed out before the first lease."""
-        out = Outcome(now_us=self._node.environment.now_us())
+        out = Outcome(now_us=self._context.environment.now_us())
         self._obey_terms()
         self._set_held(out)
 
@@ -158,14 +172,14 @@ class Takeover:
         self._wake.set()
 
     def has_let_go(self, owner: str) -> bool:
-        """Whether this node hands out nothing of a retired node, nor will."""
+        """Whether this node hands out nothing of a retired context, nor will."""
         self.look()
-        return owner not in self._node.broker.queues.handoff.serves
+        return owner not in self._context.broker.queues.handoff.serves
 
     def links_changed(self) -> None:
         """A link began or ended, in the midst of another decision."""
-        if self._node.mesh is not None and self._node.mesh.aware():
-            self._node.broker.queues.isolated_mode.stop()
+        if self._context.mesh is not None and self._context.mesh.aware():
+            self._context.broker.queues.isolated_mode.stop()
         self.wake()
 
     # Looking around
@@ -179,16 +193,16 @@ class Takeover:
     def look(self) -> None:
         """Everything that this node has to do by itself now."""
         now = self._boot()
-        node, rules = self._node, self.rules
-        out = Outcome(now_us=node.environment.now_us())
+        context, rules = self._context, self.rules
+        out = Outcome(now_us=context.environment.now_us())
         away = now - self._looked
         if away > self._after / 2:
             if self.is_active:  # else nobody looks unless something happens
                 log.warning("! this node was away for %.1f s: it hands out nothing before it has asked around", away)
             rules.was_away(now)
-            node.dedup_query.was_away()
+            context.dedup_query.was_away()
         self._looked = now
-        rules.enrol(node.membership.members)
+        rules.enrol(context.membership.members)
         self._check_learning(now)
         self._check_told(now)
         if self.is_active:
@@ -201,31 +215,31 @@ class Takeover:
         self._obey_terms()
         self._check_isolation(now, out)
         self._set_held(out)
-        node.receipts.terms_changed()
-        node.submit(out)
+        context.receipts.terms_changed()
+        context.submit(out)
 
     def _claim_own(self, now: float) -> None:
-        self.rules.has_own = self.name in self._node.broker.queues.handoff.serves or self.name in self._takeover_sync
+        self.rules.has_own = self.name in self._context.broker.queues.handoff.serves or self.name in self._takeover_sync
         self.rules.claim_own(now)
 
     def _check_isolation(self, now: float, out: Outcome) -> None:
         """What never left this node may flow while nothing can leave it."""
-        node, isolated_mode = self._node, self._node.broker.queues.isolated_mode
-        is_linked = node.mesh is None or bool(node.mesh.aware())
+        context, isolated_mode = self._context, self._context.broker.queues.isolated_mode
+        is_linked = context.mesh is None or bool(context.mesh.aware())
         if self.is_active and not is_linked and not self.is_starting and not self.rules.leads(self.name, now):
-            isolated_mode.begin(node.broker.next_sequence - 1)
+            isolated_mode.begin(context.broker.next_sequence - 1)
         elif isolated_mode.after is not None or isolated_mode.waiting:
             isolated_mode.end(out)
 
     def _check_learning(self, now: float) -> None:
         """A learner that had promised things on an earlier disk waits until nobody leans on them any more."""
-        membership = self._node.membership
+        membership = self._context.membership
         if membership.is_learner:
             self.rules.learner = True
             return
         if self.rules.learner and not self._forgot:
-            own = self._node.store.catalog.incarnations()
-            known = self._node.received_vector()
+            own = self._context.store.catalog.incarnations()
+            known = self._context.received_vector()
             self._forgot = any(o.node == self.name and o not in own for o in known)
         self.rules.learner = self._forgot and now - self.rules.awake_since < self.rules.longest_after()
 
@@ -234,15 +248,15 @@ class Takeover:
         after_ms = round(self._after * 1000)
         if self._told_after_ms > after_ms and now >= self.rules.bound_until:
             self._told_after_ms = after_ms
-            self._node.members.remember({WARNED_AFTER: str(after_ms)})
+            self._context.members.remember({WARNED_AFTER: str(after_ms)})
 
     def _check_unaware(self) -> None:
         """Peers that obey no terms bear every lease, and are never taken over."""
-        mesh = self._node.mesh
+        mesh = self._context.mesh
         aware = {} if mesh is None else mesh.aware()
         self.rules.unaware = {peer for peer, is_aware in aware.items() if not is_aware}
         self.rules.obeys.update(self.rules.members)
-        self.rules.obeys -= self._node.members.no_takeover_support(aware)
+        self.rules.obeys -= self._context.members.no_takeover_support(aware)
 
     def _send_if_due(self, now: float) -> None:
         rules = self.rules
@@ -255,7 +269,7 @@ class Takeover:
 
     def send_all_terms(self, now: float) -> None:
         """Beats to every peer that understands them."""
-        mesh = self._node.mesh
+        mesh = self._context.mesh
         stamps = {origin.node: stamp for origin, stamp in self._stamps.items()}
         for peer in self.rules.peers:
             if mesh is not None:
@@ -308,7 +322,7 @@ class Takeover:
             self._send_if_due(now)
             self._obey_terms()
             self._set_held(out)
-            self._node.receipts.terms_changed()
+            self._context.receipts.terms_changed()
         if isinstance(frame, Release):
             self.wake()
 
@@ -340,37 +354,37 @@ class Takeover:
         if not all(map(self._is_obeyed, owners)):
             # What is lent in a new term comes after the word about what is held from before.
             self._obey_terms()
-        if not is_fresh and self._node.mesh is not None:
-            self._node.mesh.send_terms(peer, self._beats(now))
+        if not is_fresh and self._context.mesh is not None:
+            self._context.mesh.send_terms(peer, self._beats(now))
         return may
 
     # Votes
 
     def _vote(self, candidate: str, bid: Bid, now: float, out: Outcome) -> None:
-        if bid.candidate != candidate or not self.is_active or not self._node.membership.may_vote:
+        if bid.candidate != candidate or not self.is_active or not self._context.membership.may_vote:
             return
         if self.rules.vote(bid, now):
             self._write(RecordKind.VOTE, bid.owner, Term(bid.term, candidate), out)
-            self._node.spawn(partial(self._send_vote, candidate, bid))
+            self._context.spawn(partial(self._send_vote, candidate, bid))
 
     async def _send_vote(self, candidate: str, bid: Bid) -> None:
         """Once it is durable."""
-        node = self._node
-        await node.flushed()
-        if node.mesh is not None:
-            node.mesh.send_terms(candidate, Vote(bid.owner, bid.term, dict(node.durable_vector())))
+        context = self._context
+        await context.flushed()
+        if context.mesh is not None:
+            context.mesh.send_terms(candidate, Vote(bid.owner, bid.term, dict(context.durable_vector())))
 
     def _write(self, kind: RecordKind, owner: str, term: Term, out: Outcome) -> None:
-        node = self._node
-        node.broker.note_fact(kind, pack_term(owner, term.number, term.server), node.environment.now_us(), out)
+        context = self._context
+        context.broker.note_fact(kind, pack_term(owner, term.number, term.server), context.environment.now_us(), out)
 
     def _check_bids(self, now: float, out: Outcome) -> None:
         """Ask for votes where that is this node's turn; ask who serves our own messages to release them."""
-        node, rules = self._node, self.rules
+        context, rules = self._context, self.rules
         for owner, campaign in list(self._campaigns.items()):
             if now >= campaign.until:
                 del self._campaigns[owner]
-                self._bid_again_at = now + node.environment.rng.uniform(0, PATIENCE * self._after)
+                self._bid_again_at = now + context.environment.rng.uniform(0, PATIENCE * self._after)
             elif now - campaign.asked_at >= rules.least_after() / LOOKS:
                 self._ask_for_votes(campaign, now)
         if not self._may_serve_more():
@@ -389,38 +403,38 @@ class Takeover:
     def _may_serve_more(self) -> bool:
         """Whether this node has what a majority had, and knows what of it is settled: one that lacks records would win,
         and then hand out nothing until it has asked around, while another could have."""
-        return self._node.has_synced_with_majority() and not self._node.catch_up.is_stale
+        return self._context.has_synced_with_majority() and not self._context.catch_up.is_stale
 
     def _campaign(self, bid: Bid, now: float, released: Released | None, out: Outcome) -> None:
         log.info("= asks for votes to serve %s in term %d", bid.owner, bid.term)
-        is_served = bid.owner in self._node.broker.queues.handoff.serves and self.rules.leads(bid.owner, now)
+        is_served = bid.owner in self._context.broker.queues.handoff.serves and self.rules.leads(bid.owner, now)
         until = now + PATIENCE * self.rules.least_after()
         campaign = self._campaigns[bid.owner] = Campaign(bid, until, confirms=is_served, released=released)
         if released is not None:
             merge(campaign.has, released.has)
         self._ask_for_votes(campaign, now)
-        if self._node.membership.may_vote and self.rules.vote(bid, now):
+        if self._context.membership.may_vote and self.rules.vote(bid, now):
             self._write(RecordKind.VOTE, bid.owner, Term(bid.term, self.name), out)
-            self._node.spawn(partial(self._vote_for_itself, campaign))
+            self._context.spawn(partial(self._vote_for_itself, campaign))
 
     def _ask_for_votes(self, campaign: Campaign, now: float) -> None:
         """Ask whoever has not voted yet, with each look: who has heard the owner a moment later than this node agrees a
         moment later. Whoever has promised its vote already takes no notice."""
         campaign.asked_at = now
         for peer in self.rules.peers:
-            if self._node.mesh is not None and peer not in campaign.votes:
-                self._node.mesh.send_terms(peer, Ask(campaign.bid))
+            if self._context.mesh is not None and peer not in campaign.votes:
+                self._context.mesh.send_terms(peer, Ask(campaign.bid))
 
     async def _vote_for_itself(self, campaign: Campaign) -> None:
-        await self._node.flushed()
-        out = Outcome(now_us=self._node.environment.now_us())
+        await self._context.flushed()
+        out = Outcome(now_us=self._context.environment.now_us())
         campaign.votes.add(self.name)
         self._count(campaign, out)
-        self._node.submit(out)
+        self._context.submit(out)
 
     def _count(self, campaign: Campaign, out: Outcome) -> None:
         bid = campaign.bid
-        if self._campaigns.get(bid.owner) is not campaign or not self._node.membership.is_majority(campaign.votes):
+        if self._campaigns.get(bid.owner) is not campaign or not self._context.membership.is_majority(campaign.votes):
             return
         now = self._boot()
         del self._campaigns[bid.owner]
@@ -457,13 +471,13 @@ class Takeover:
         """Raise an alarm about `subject`; the one before about the same is over, unless it says the same."""
         before = self._alarms.get(subject)
         if before is not None and before != (code, message):
-            self._node.alarm_over(*before)
+            self._context.alarm_over(*before)
         self._alarms[subject] = code, message
-        self._node.alarm(code, message)
+        self._context.alarm(code, message)
 
     def _alarm_over(self, subject: str) -> None:
         if (alarm := self._alarms.pop(subject, None)) is not None:
-            self._node.alarm_over(*alarm)
+            self._context.alarm_over(*alarm)
 
     def _look_whether_times_differ(self, peer: str, after_ms: int) -> None:
         subject = f"the time of {peer}"
@@ -499,7 +513,7 @@ class Takeover:
                 if term.server != self.name:
                     self._cede(owner, term.server)
                     if owner == self.name:
-                        served = f"{term.server} serves the messages of this node, in term {term.number}"
+                        served = f"{term.server} serves the messages of this context, in term {term.number}"
                         self._alarm(owner, "taken-over", served)
                 elif owner == self.name:
                     # An earlier life of this node won it; peers take nothing that is lent in a lesser term.
@@ -510,14 +524,14 @@ class Takeover:
                 self._cede(owner, owner)
 
     def _cede(self, owner: str, server: str) -> None:
-        node = self._node
+        context = self._context
         self.served.pop(owner, None)
         self._alarm_over(owner)
         self._takeover_sync.end(owner)
-        held = node.broker.queues.handoff.cede(owner, server)
+        held = context.broker.queues.handoff.cede(owner, server)
         term = self.rules.term_of(owner)
-        if node.mesh is not None and term.number and term.server == server:
-            node.mesh.send_terms(server, Holds(owner, term.number, held))
+        if context.mesh is not None and term.number and term.server == server:
+            context.mesh.send_terms(server, Holds(owner, term.number, held))
 
     def _release(self, asker: str, owner: str, number: int, out: Outcome) -> None:
         """The owner is back: let it have its messages."""
@@ -528,18 +542,18 @@ class Takeover:
             return
         if self.rules.release(owner, number):
             log.info("= %s is back: this node serves it no more", owner)
-        handoff = self._node.broker.queues.handoff
+        handoff = self._context.broker.queues.handoff
         lent = handoff.with_peers(owner)
         self._cede(owner, owner)
         held = [delivery.message.dot for delivery in handoff.in_hand(owner)]
-        self._node.spawn(partial(self._send_released, owner, number, {**lent, self.name: held}))
+        self._context.spawn(partial(self._send_released, owner, number, {**lent, self.name: held}))
 
     async def _send_released(self, owner: str, number: int, lent: Mapping[str, list[Dot]]) -> None:
         """Once all that was settled here is durable."""
-        node = self._node
-        await node.flushed()
-        if node.mesh is not None:
-            node.mesh.send_terms(owner, Release(owner, number, dict(node.durable_vector()), lent))
+        context = self._context
+        await context.flushed()
+        if context.mesh is not None:
+            context.mesh.send_terms(owner, Release(owner, number, dict(context.durable_vector()), lent))
 
     def _ask_for_release(self, now: float) -> None:
         rules, own = self.rules, self.name
@@ -554,20 +568,20 @@ class Takeover:
         ):
             return
         self._asked_at = now
-        if self._node.mesh is not None:
-            self._node.mesh.send_terms(heard.server, Release(own, heard.number))
+        if self._context.mesh is not None:
+            self._context.mesh.send_terms(heard.server, Release(own, heard.number))
 
     # Whether anything is handed out
 
     def _set_held(self, out: Outcome) -> None:
         now = self._boot()
-        queues = self._node.broker.queues
+        queues = self._context.broker.queues
         until = float("inf")
         if self.is_active:
             until = min([self.rules.lease_until(owner, now) for owner in queues.handoff.serves], default=until)
         self._lease_until = until if until > now else float("inf")
-        queues.is_starting = self.is_starting or self._node.catch_up.is_stale
-        held = queues.is_starting or until <= now or (self.is_active and not self._node.has_synced_with_majority())
+        queues.is_starting = self.is_starting or self._context.catch_up.is_stale
+        held = queues.is_starting or until <= now or (self.is_active and not self._context.has_synced_with_majority())
         if held:
             queues.held = True
         elif queues.held:
@@ -575,8 +589,8 @@ class Takeover:
 
     def settled_through(self, owner: str, marks: Mapping[str, int]) -> int:
         """See `qmq.broker.takeover.quorum`; `marks` are those of the peers, and this node has all of its records."""
-        if not self._node.membership.is_learner:
-            marks = {**marks, self.name: self._node.broker.next_sequence}
+        if not self._context.membership.is_learner:
+            marks = {**marks, self.name: self._context.broker.next_sequence}
         return settled_through(self.rules, owner, marks)
 
     # Shown
@@ -584,8 +598,8 @@ class Takeover:
     def _place(self, owner: str, now: float) -> OwnerState:
         if owner in self._takeover_sync:
             return OwnerState.ARRIVING
-        if owner in self._node.broker.queues.handoff.serves:
-            is_held = self._node.broker.queues.held
+        if owner in self._context.broker.queues.handoff.serves:
+            is_held = self._context.broker.queues.held
             return OwnerState.SERVING if self.rules.leads(owner, now) and not is_held else OwnerState.WAITING
         return OwnerState.BIDDING if owner in self._campaigns else OwnerState.OTHERS
 
@@ -599,8 +613,8 @@ class Takeover:
         now = self._boot()
         return {
             "active": self.is_active,
-            "may_hand_out": not self._node.broker.queues.held,
-            "serves": sorted(self._node.broker.queues.handoff.serves),
+            "may_hand_out": not self._context.broker.queues.held,
+            "serves": sorted(self._context.broker.queues.handoff.serves),
             "owners": [
                 {
                     "owner": owner,

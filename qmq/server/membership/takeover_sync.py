@@ -12,7 +12,7 @@ word, not before: until then it counts as being with that peer.
 import logging
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import trio
 
@@ -20,10 +20,12 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import DiskFull
-
-if TYPE_CHECKING:
-    from qmq.server.membership.takeover import Takeover
-    from qmq.server.node import Node
+from qmq.replication.mesh import Mesh
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.checkpoint.queue_pager import QueuePager
+from qmq.server.commit.commits import Commits
+from qmq.server.repair.incarnation_gc import IncarnationGc
+from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTail, Peers, Tasks
 
 HOLDS_PART: Final = 1 / 5
 """Of `takeover_after_seconds`: how long who takes over waits to hear what consumers of others have."""
@@ -45,11 +47,33 @@ class SyncedPeer:
         self.heard = trio.Event()
 
 
+class TakeoverSyncContext(Engine, Committing, JournalTail, Alarming, Tasks, Peers, Protocol):
+    """What bringing messages in needs of the node."""
+
+    mesh: Mesh | None
+    checkpoints: Checkpoints
+    commits: Commits
+    incarnation_gc: IncarnationGc
+    queue_pager: QueuePager
+
+
+class TermHolder(Protocol):
+    """Who began it (`Takeover`)."""
+
+    def claims(self, owner: str, number: int) -> bool: ...
+
+    def has_begun(self, owner: str, number: int, out: Outcome) -> None: ...
+
+    def could_not_begin(self, owner: str, number: int) -> None: ...
+
+    def wake(self) -> None: ...
+
+
 class TakeoverSync:
     """By owner. Each ends with `Takeover.has_begun`, or with `Takeover.could_not_begin`."""
 
-    def __init__(self, node: "Node", takeover: "Takeover", takeover_after_seconds: float) -> None:
-        self._node = node
+    def __init__(self, context: TakeoverSyncContext, takeover: TermHolder, takeover_after_seconds: float) -> None:
+        self._context = context
         self._takeover = takeover
         self._after = takeover_after_seconds
         self._takeover_sync: dict[str, SyncedPeer] = {}
@@ -60,29 +84,29 @@ class TakeoverSync:
     def begin(self, owner: str, number: int, needs: Vector, lent: Mapping[str, list[Dot]]) -> None:
         """Bring the messages of `owner` in, in term `number`. `lent` is who has what, as the node says that has served
         them until now; nothing when that one is silent."""
-        handoff = self._node.broker.queues.handoff
+        handoff = self._context.broker.queues.handoff
         # What this node may have of these messages is from before, and others have settled some since.
-        handoff.cede(owner, self._node.origin.node)
+        handoff.cede(owner, self._context.origin.node)
         handoff.forget_before(owner)
         arrival = self._takeover_sync[owner] = SyncedPeer(number, needs)
         handoff.expect(owner)
         for peer, dots in lent.items():
-            if peer != self._node.origin.node:
+            if peer != self._context.origin.node:
                 handoff.hold_elsewhere(peer, dots)
-        self._node.spawn(partial(self._bring_in, owner, arrival))
+        self._context.spawn(partial(self._bring_in, owner, arrival))
 
     def go_on(self, owner: str) -> None:
         """This node serves `owner` without a break, in a new term from now on."""
-        self._node.broker.queues.handoff.begin_anew(owner)
+        self._context.broker.queues.handoff.begin_anew(owner)
 
     def end(self, owner: str) -> None:
         """Somebody else may serve `owner`."""
         self._takeover_sync.pop(owner, None)
-        self._node.broker.queues.handoff.forget_before(owner)
+        self._context.broker.queues.handoff.forget_before(owner)
 
     def peer_holds(self, peer: str, owner: str, number: int, dots: list[Dot], out: Outcome) -> None:
         """`peer` has heard of the term, which is the one that this node obeys, and consumers there have these."""
-        handoff = self._node.broker.queues.handoff
+        handoff = self._context.broker.queues.handoff
         arrival = self._takeover_sync.get(owner)
         if arrival is not None and arrival.number == number:
             handoff.hold_only(peer, owner, dots)
@@ -93,23 +117,23 @@ class TakeoverSync:
             self._take_back(owner, peer, dots, out)
 
     def _take_back(self, owner: str, peer: str, held: Collection[Dot], out: Outcome) -> None:
-        broker = self._node.broker
+        broker = self._context.broker
         kept = set(held)
         before = broker.queues.handoff.take_before(peer, owner)
         broker.lending.returned(peer, [(dot, Back.UNSEEN, None) for dot in before if dot not in kept], out)
 
     async def _bring_in(self, owner: str, arrival: SyncedPeer) -> None:
         """Begin to hand out the messages of `owner`, unless somebody else may by then."""
-        node = self._node
-        handoff = node.broker.queues.handoff
+        context = self._context
+        handoff = context.broker.queues.handoff
         try:
             with trio.move_on_after(ARRIVAL_FACTOR * self._after):
                 if await self._fetch(owner, arrival):
-                    async with node.queue_pager.load_lock:
+                    async with context.queue_pager.load_lock:
                         if self._still(owner, arrival):
                             self._adopt(owner, arrival)
         except DiskFull as error:
-            node.alarm("takeover", f"no room to take over the messages of {owner}: {error}")
+            context.alarm("takeover", f"no room to take over the messages of {owner}: {error}")
         finally:
             if self._takeover_sync.get(owner) is arrival:
                 del self._takeover_sync[owner]
@@ -126,13 +150,13 @@ class TakeoverSync:
 
         A voter may still name dead incarnations that this node has forgotten: nothing of them comes ever again.
         """
-        node = self._node
-        while not covers(node.durable_vector(), node.incarnation_gc.seals.without(arrival.needs)):
-            await node.commits.grew(node.committed_end())
+        context = self._context
+        while not covers(context.durable_vector(), context.incarnation_gc.seals.without(arrival.needs)):
+            await context.commits.grew(context.committed_end())
         if not self._still(owner, arrival):
             return False
-        node.broker.queues.handoff.gather(owner)
-        await node.checkpoints.checkpoint()
+        context.broker.queues.handoff.gather(owner)
+        await context.checkpoints.checkpoint()
         with trio.move_on_after(HOLDS_PART * self._after):
             while not self._expected().issubset(arrival.said):
                 arrival.heard = trio.Event()
@@ -140,26 +164,26 @@ class TakeoverSync:
         return True
 
     def _still(self, owner: str, arrival: SyncedPeer) -> bool:
-        is_member = owner in self._node.membership.members
+        is_member = owner in self._context.membership.members
         return self._takeover_sync.get(owner) is arrival and is_member and self._takeover.claims(owner, arrival.number)
 
     def _expected(self) -> set[str]:
         """Peers that will say what their consumers hold. Others do so when they begin to follow this node."""
-        mesh = self._node.mesh
+        mesh = self._context.mesh
         return set() if mesh is None else mesh.aware_followers()
 
     def _adopt(self, owner: str, arrival: SyncedPeer) -> None:
-        node = self._node
-        handoff = node.broker.queues.handoff
-        out = Outcome(now_us=node.environment.now_us())
+        context = self._context
+        handoff = context.broker.queues.handoff
+        out = Outcome(now_us=context.environment.now_us())
         elsewhere = handoff.with_peers(owner)
         for peer in elsewhere:
-            if node.mesh is not None:
-                node.mesh.check_absent(peer)
+            if context.mesh is not None:
+                context.mesh.check_absent(peer)
         # Who says it later than this was waited for.
         handoff.was_lent_before(owner, {peer: dots for peer, dots in elsewhere.items() if peer not in arrival.said})
-        node.broker.queues.held = True
-        handoff.adopt(owner, node.store.tombstones, out)
-        node.queue_pager.sweep_at(node.environment.now_us())
+        context.broker.queues.held = True
+        handoff.adopt(owner, context.store.tombstones, out)
+        context.queue_pager.sweep_at(context.environment.now_us())
         self._takeover.has_begun(owner, arrival.number, out)
-        node.submit(out)
+        context.submit(out)

@@ -25,14 +25,13 @@ from typing import Final, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.messages.dedup import KEY_BYTES, Dedup, is_dead_letter, is_retry
-from qmq.dots import Dot, Origin, Vector
-from qmq.environment import Environment
+from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from qmq.record_codec import messages_with_keys
 from qmq.replication.protocol.frames import DEDUP
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
+from qmq.server.runtime.contexts import Committing, Engine, JournalTail, Peers
 from qmq.storage.log.journal import Journal
 
 ARRIVAL_SECONDS: Final = 1.0
@@ -54,22 +53,13 @@ _READ_BYTES: Final = 1 << 20
 _MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")
 
 
-class DedupContext(Protocol):
-    """What this needs of the node."""
+class DedupContext(Engine, Committing, JournalTail, Peers, Protocol):
+    """What asking about dedup ids needs of the node."""
 
     peer_rpc: PeerRpc
-    broker: Broker
-    origin: Origin
-    environment: Environment
 
     @property
-    def peer_names(self) -> list[str]: ...
-    @property
     def is_catching_up(self) -> bool: ...
-    def received_vector(self) -> Vector: ...
-    def committed_end(self) -> int: ...
-    async def journal_grew(self, position: int) -> None: ...
-    async def flushed(self) -> None: ...
 
 
 class DedupQuery:

@@ -28,12 +28,15 @@ REQUESTS_AT_ONCE = 16
 log = logging.getLogger("qmq.asking")
 
 
-class Links(Protocol):
-    """What carries questions; see `qmq.replication.mesh.Mesh`."""
+class RequestLinks(Protocol):
+    """What carries requests; see `qmq.replication.mesh.Mesh`."""
 
     def ask(self, number: int, request: bytes, feature: str) -> list[Origin]: ...
+
     def ask_one(self, peer: str, number: int, request: bytes) -> list[Origin]: ...
+
     def answer(self, peer: Origin, number: int, answer: bytes) -> None: ...
+
     def ways_to(self, peer: Origin) -> Collection[object]: ...
 
 
@@ -43,7 +46,7 @@ class PeerRpc:
     def __init__(
         self, spawn: Callable[[Callable[[], object]], None], answer: Callable[[bytes], Awaitable[bytes]]
     ) -> None:
-        self.links: Links | None = None
+        self.links: RequestLinks | None = None
         self._spawn = spawn
         self._answer = answer
         self._turns = trio.CapacityLimiter(REQUESTS_AT_ONCE)
@@ -70,7 +73,7 @@ class PeerRpc:
         return answers.get(peer)
 
     async def _ask(
-        self, links: Links, request: bytes, put: Callable[[int], list[Origin]], seconds: float
+        self, links: RequestLinks, request: bytes, put: Callable[[int], list[Origin]], seconds: float
     ) -> dict[str, bytes]:
         async with self._turns:
             self._numbers += 1
@@ -87,7 +90,7 @@ class PeerRpc:
         return asked.answers
 
     def links_changed(self) -> None:
-        """Links began or ended: what was on its way over one that ended is asked again, or not waited for."""
+        """RequestLinks began or ended: what was on its way over one that ended is asked again, or not waited for."""
         links = self.links
         if links is None:
             return

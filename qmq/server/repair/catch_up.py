@@ -23,8 +23,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
 from qmq.cursors import Move, Name
-from qmq.dots import Dot, Origin, Vector
-from qmq.environment import Environment
+from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, MeshError, Refused
 from qmq.replication.journal.gaps import GiveUp, WantedRange
 from qmq.replication.protocol.values import (
@@ -37,6 +36,7 @@ from qmq.replication.protocol.values import (
     origin_of,
     pack_dot_groups,
 )
+from qmq.server.runtime.contexts import Alarming, Committing, Engine, Links, Peers, Repairing
 from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format.cursor_record import pack_move, unpack_move
@@ -45,7 +45,6 @@ from qmq.storage.format.interfaces import MissingRange
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.format.record import unpack
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left
-from qmq.storage.store import Store
 
 MARK: Final = b"\x00"
 """Before a question of this kind; those of `control` are JSON."""
@@ -71,43 +70,18 @@ def is_about_repairs(request: bytes) -> bool:
 
 
 def request_about(origins: list[Origin]) -> bytes:
-    """Asks a peer what it knows of dead incarnations; see `qmq.server.repair.incarnation_gc`."""
+    """Ask a peer what it knows of dead incarnations; see `qmq.server.repair.incarnation_gc`."""
     request = ["seals", [value for origin in origins for value in origin]]
     return MARK + msgpack.packb(request)  # type: ignore[no-any-return]
 
 
-class Links(Protocol):
-    """What links know of it; see `qmq.replication.mesh.Mesh`."""
+class CatchUpContext(Engine, Committing, Alarming, Peers, Repairing, Protocol):
+    """What catching up needs of the node."""
 
-    def next_repair(self) -> WantedRange | GiveUp | None: ...
-    def take_snapshot(self, want: WantedRange, rest: RangeSnapshot, out: Outcome) -> None: ...
-    def knows_nothing(self, want: WantedRange, through: int) -> None: ...
-    def reachable(self) -> list[str]: ...
-    @property
-    def has_gaps(self) -> bool: ...
-
-
-class CatchUpContext(Protocol):
-    """What repairs need of the node."""
-
-    broker: Broker
-    store: Store
-    environment: Environment
-
-    def submit(self, out: Outcome) -> None: ...
-    async def flushed(self) -> None: ...
-    async def commit_slot(self) -> None: ...
-    def received_vector(self) -> Vector: ...
-    def accept_gap(self, origin: Origin, through: int) -> None: ...
-    def note_lost(self, stretch: LostRange, out: Outcome) -> None: ...
-    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
-    async def bring_up_stores(self) -> bool:
-        """Up to everything that is durable here; False: there is no room for it."""
-
-    @property
-    def member_names(self) -> Collection[str]: ...
     def hold_back(self) -> None:
-        """Hand out nothing of the queues until `repaired`."""
+        """Deliver nothing of the queues until `repaired`."""
+
+    def repaired(self) -> None: ...
 
     @property
     def is_missing_rows(self) -> bool:
@@ -115,8 +89,6 @@ class CatchUpContext(Protocol):
 
     def rows_searched_for(self) -> Collection[MissingRange]: ...
 
-    def check_damage(self) -> None: ...
-    def repaired(self) -> None: ...
     def about_dead(self, origins: list[Origin]) -> bytes: ...
 
 
@@ -384,12 +356,8 @@ class CatchUp:
         return msgpack.packb([pack_dot_groups(known.done), pack_attempts(known.failed.items())])  # type: ignore[no-any-return]
 
 
-class Asks(Protocol):
-    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
-
-
 async def ask_snapshot(
-    context: Asks, want: WantedRange, fanout: str = "", row: int | None = None
+    context: Peers, want: WantedRange, fanout: str = "", row: int | None = None
 ) -> RangeSnapshot | None:
     """What a peer's stores have left of a stretch; with `fanout` of that fanout at least. None: it gives no answer.
 
@@ -412,7 +380,7 @@ async def ask_snapshot(
         return None
 
 
-async def ask_settled(context: Asks, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
+async def ask_settled(context: Peers, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
     """Which of these, at most DOTS_AT_ONCE, a peer knows to be done, and how often others have failed. None: it gives
     no answer."""
     fields = _fields(await context.ask_one(peer, MARK + msgpack.packb(["settled", pack_dot_groups(dots)])), 1)

@@ -11,22 +11,19 @@ damage or a peer has come back, and again after `RETRY_SECONDS` while something 
 """
 
 import logging
-from collections.abc import Collection
 from functools import partial
 from math import inf
 from typing import Final, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.dots import merge
-from qmq.environment import Environment
 from qmq.errors import CorruptLog, DiskFull
 from qmq.replication.journal.gaps import WantedRange
 from qmq.server.repair.catch_up import ask_snapshot
+from qmq.server.runtime.contexts import Engine, Links, Peers
 from qmq.storage.repair.fanout_logs import FoundRange, records_of
 from qmq.storage.repair.range_snapshot import snapshot_batch
-from qmq.storage.store import Store
 
 RETRY_SECONDS: Final = 60.0
 """Until peers that could not help, or be reached, are asked again."""
@@ -34,22 +31,8 @@ RETRY_SECONDS: Final = 60.0
 log = logging.getLogger("qmq.mending")
 
 
-class Links(Protocol):
-    """What links know of it; see `qmq.replication.mesh.Mesh`."""
-
-    def reachable(self) -> list[str]: ...
-
-
-class FanoutRepairContext(Protocol):
-    """What mending needs of the node."""
-
-    broker: Broker
-    store: Store
-    environment: Environment
-
-    @property
-    def member_names(self) -> Collection[str]: ...
-    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
+class FanoutRepairContext(Engine, Peers, Protocol):
+    """What repairing fanout logs needs of the node."""
 
 
 class FanoutRepair:

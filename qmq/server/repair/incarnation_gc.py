@@ -11,21 +11,18 @@ released. What is decided here is recorded, so a node that stops in the midst go
 """
 
 import logging
-from collections.abc import Collection
 from typing import Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.dots import Origin, Vector
-from qmq.environment import Environment
+from qmq.dots import Origin
 from qmq.errors import CorruptLog
 from qmq.server.repair.catch_up import request_about
+from qmq.server.runtime.contexts import Committing, Engine, Links, Peers, Repairing
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.checkpoint import CheckpointReport
 from qmq.storage.format.record import RecordKind
-from qmq.storage.store import Store
 
 ASK_SECONDS = 15.0
 """Between two questions to peers about dead incarnations, while any are known."""
@@ -36,33 +33,11 @@ SEALS_AT_ONCE = 100
 log = logging.getLogger("qmq.sealing")
 
 
-class Links(Protocol):
-    """What links know; see `qmq.replication.mesh.Mesh`."""
+class IncarnationGcContext(Engine, Committing, Peers, Repairing, Protocol):
+    """What collecting incarnations needs of the node."""
 
-    def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool: ...
-    def present(self) -> Collection[Origin]: ...
-
-
-class IncarnationGcContext(Protocol):
-    """What sealing needs of the node."""
-
-    origin: Origin
-    broker: Broker
-    store: Store
-    environment: Environment
-
-    @property
-    def member_names(self) -> Collection[str]: ...
     @property
     def is_stopping(self) -> bool: ...
-    def submit(self, out: Outcome) -> None: ...
-    async def commit_slot(self) -> None: ...
-    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
-    def schedule_checkpoint(self) -> None: ...
-    def received_vector(self) -> Vector: ...
-    def durable_vector(self) -> Vector: ...
-    async def quarantined_anywhere(self, after: Vector) -> Vector | None:
-        """See `Releasing.anywhere`."""
 
 
 class IncarnationGc:

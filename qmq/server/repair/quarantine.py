@@ -23,19 +23,17 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin, Vector
-from qmq.environment import Environment
 from qmq.errors import MeshError, Refused
 from qmq.replication.journal.gaps import WantedRange
 from qmq.replication.protocol.values import array, number, origin_of
 from qmq.server.repair.incarnation_gc import IncarnationGc
+from qmq.server.runtime.contexts import Committing, Engine, Links, Peers, Repairing
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.repair.quarantine import QuarantinedRange, quarantined_ranges, valid_quarantined
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, rest_of
-from qmq.storage.store import Store
 
 RETRY_SECONDS: Final = 1.0
 """Until it is looked at again whether something can come back, while anything is aside."""
@@ -46,38 +44,10 @@ BYTES_AT_ONCE: Final = 1 << 20
 log = logging.getLogger("qmq.releasing")
 
 
-class Links(Protocol):
-    """What links know of it; see `qmq.replication.mesh.Mesh`."""
+class QuarantineContext(Engine, Committing, Peers, Repairing, Protocol):
+    """What restoring from quarantine needs of the node."""
 
-    def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool: ...
-    def present(self) -> Collection[Origin]: ...
-    def take_snapshot(self, want: WantedRange, rest: RangeSnapshot, out: Outcome) -> None: ...
-    def take_quarantined(self, batches: bytes, out: Outcome) -> None: ...
-
-
-class Asks(Protocol):
-    """What a question to all members needs of the node."""
-
-    @property
-    def member_names(self) -> Collection[str]: ...
-    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
-
-
-class QuarantineContext(Asks, Protocol):
-    """What it needs of the node."""
-
-    origin: Origin
-    broker: Broker
-    store: Store
-    environment: Environment
     incarnation_gc: IncarnationGc
-
-    def submit(self, out: Outcome) -> None: ...
-    async def flushed(self) -> None: ...
-    async def commit_slot(self) -> None: ...
-    def received_vector(self) -> Vector: ...
-    def durable_vector(self) -> Vector: ...
-    def note_lost(self, stretch: LostRange, out: Outcome) -> None: ...
 
 
 def is_about_quarantine(request: bytes) -> bool:
@@ -85,7 +55,7 @@ def is_about_quarantine(request: bytes) -> bool:
     return request.startswith(b'{"aside"')
 
 
-async def ask_quarantined(context: Asks, after: Vector) -> dict[str, Vector] | None:
+async def ask_quarantined(context: Peers, after: Vector) -> dict[str, Vector] | None:
     """Per member, what it has put aside behind `after`: origin → its first such sequence, where there is one.
 
     None when not all of them have answered.

@@ -18,19 +18,17 @@ from typing import Final, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.dots import Dot, Origin, Vector
-from qmq.environment import Environment
+from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, DiskFull
 from qmq.record_codec import record_of
 from qmq.replication.journal.gaps import WantedRange
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.repair.catch_up import DOTS_AT_ONCE, ask_settled, ask_snapshot
+from qmq.server.runtime.contexts import Alarming, Committing, Engine, Links, Peers, Repairing
 from qmq.storage.format.interfaces import MissingRange
 from qmq.storage.format.record import unpack_record
 from qmq.storage.repair.range_snapshot import RangeSnapshot
-from qmq.storage.store import Store
 
 RETRY_SECONDS: Final = 1.0
 """Until peers that could not help, or be reached, are asked again, while the queues wait for that."""
@@ -44,32 +42,10 @@ ROUNDS_MAX: Final = 10
 log = logging.getLogger("qmq.rows")
 
 
-class Links(Protocol):
-    """What links know of it; see `qmq.replication.mesh.Mesh`."""
+class QueueStoreContext(Engine, Committing, Alarming, Peers, Repairing, Protocol):
+    """What repairing the queue store needs of the node."""
 
-    def reachable(self) -> list[str]: ...
-    def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool: ...
-
-
-class QueueStoreContext(Protocol):
-    """What row repairs need of the node."""
-
-    origin: Origin
-    broker: Broker
     queue_pager: QueuePager
-    store: Store
-    environment: Environment
-
-    @property
-    def member_names(self) -> Collection[str]: ...
-    def alarm(self, code: str, message: str) -> None: ...
-    def submit(self, out: Outcome) -> None: ...
-    def schedule_repair(self) -> None: ...
-    async def ask_one(self, peer: str, request: bytes) -> bytes | None: ...
-    async def quarantined_anywhere(self, after: Vector) -> Vector | None:
-        """See `Releasing.anywhere`."""
-
-    async def commit_slot(self) -> None: ...
 
 
 class QueueStoreRepair:

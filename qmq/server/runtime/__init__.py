@@ -1,1 +1,1 @@
-"""What a node needs of its machine: clock, threads, sockets, certificates, memory, disk space, heart-beats."""
+"""What a node needs of its machine (clock, threads, sockets, memory, disk space), and what its parts may ask of it."""

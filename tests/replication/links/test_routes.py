@@ -263,9 +263,9 @@ def test_many_patterns_are_told_in_parts_and_a_part_that_is_missing_makes_it_beg
 
 
 def test_what_changes_while_all_is_told_follows_as_a_difference() -> None:
-    state = interest.Wants()
+    state = interest.InterestState()
     state.advance(1, {f"/topic/{number}": True for number in range(50)})
-    told = interest_publisher.Telling({A: state}.get, lambda: None, {}, lambda: 1)
+    told = interest_publisher.InterestPublisher({A: state}.get, lambda: None, {}, lambda: 1)
     told.mark(A)
 
     first = told.take(100)

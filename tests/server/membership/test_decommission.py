@@ -75,7 +75,7 @@ async def test_what_was_heard_of_without_a_record_is_remembered_too(autojump_clo
             await mesh.stop(name)
         a = mesh.nodes["a"]
         gone = Retirement(node="c", adopter="b", sealed={})
-        a.membership_received("b", replace(a.membership.standing, retired=(gone,)))
+        a.host.membership_received("b", replace(a.membership.standing, retired=(gone,)))
         await eventually(lambda: RETIRED + "c" in a.store.catalog.facts())
 
         await mesh.stop("a")
@@ -122,8 +122,8 @@ async def test_one_peer_alone_cannot_send_a_node_away(autojump_clock: MockClock)
         await eventually(lambda: all_count(mesh))
         c = mesh.nodes["c"]
 
-        c.refused_as_retired("a")
-        c.refused_as_retired("a")
+        c.host.refused_as_retired("a")
+        c.host.refused_as_retired("a")
         await trio.sleep(5)
 
         assert not c.ended.is_set()
@@ -138,14 +138,14 @@ async def test_the_word_of_one_peer_ends_no_running_node(autojump_clock: MockClo
         lie = (Retirement(node="b", adopter="a"), Retirement(node="c", adopter="a"))
 
         for victim in (b, c):
-            victim.membership_received("a", replace(a.membership.standing, retired=lie))
+            victim.host.membership_received("a", replace(a.membership.standing, retired=lie))
         await trio.sleep(60)
 
         assert not b.ended.is_set()
         assert not c.ended.is_set()
         assert b.membership.members == c.membership.members == {"a", "b", "c"}
         assert "retirement-unconfirmed" in codes(b)
-        b.membership_received("a", a.membership.standing)
+        b.host.membership_received("a", a.membership.standing)
         assert codes(b) == []
 
 
@@ -173,7 +173,7 @@ async def test_the_word_of_one_peer_does_not_retire_a_node_that_restarts(autojum
         await eventually(lambda: all_count(mesh))
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         await mesh.stop("c")
-        b.membership_received("a", replace(a.membership.standing, retired=(Retirement(node="c", adopter="a"),)))
+        b.host.membership_received("a", replace(a.membership.standing, retired=(Retirement(node="c", adopter="a"),)))
         await trio.sleep(2)
 
         c = await mesh.start("c")

@@ -199,7 +199,7 @@ async def test_policies_of_a_peer_that_does_not_tell_them_differ_from_none(autoj
         a = mesh.nodes["a"]
         await eventually(lambda: set(differing(mesh, "a")) == {"b", "c"})
 
-        a.membership_received("b", replace(mesh.nodes["b"].membership.standing, destinations=None))
+        a.host.membership_received("b", replace(mesh.nodes["b"].membership.standing, destinations=None))
 
         assert set(differing(mesh, "a")) == {"c"}
         assert [alarm["message"] for alarm in a.alarms.list()] == [

@@ -49,7 +49,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
         frames._fields,
     )
 
-    def self_description(mine: handshake.Identity) -> list[tuple[str, str]]:
+    def self_description(mine: handshake.PeerIdentity) -> list[tuple[str, str]]:
         named = dict(describe(mine))
         if of.get(mine.origin.node) == "old":
             named["features"] = "asking,retained"
@@ -58,7 +58,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
             named["mood"] = "hopeful"
         return list(named.items())
 
-    def check_partner(headers: dict[str, str], mine: handshake.Identity) -> handshake.Partner:
+    def check_partner(headers: dict[str, str], mine: handshake.PeerIdentity) -> handshake.Partner:
         partner = check(headers, mine)
         if of.get(mine.origin.node) == "old":
             return replace(partner, features=partner.features & {"asking", "retained"})

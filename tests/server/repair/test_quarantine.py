@@ -523,7 +523,7 @@ async def test_a_rest_that_is_aside_comes_back_when_who_told_it_is_gone(
         await publish(mesh, "b", JOBS, "second", "third")
         origin = mesh.nodes["b"].origin
         await forget_the_past(mesh, "b")
-        monkeypatch.setattr(catch_up.Repairs, "_check", never)  # a is killed before it has asked about what it holds
+        monkeypatch.setattr(catch_up.CatchUp, "_check", never)  # a is killed before it has asked about what it holds
         mesh.heal("a", "b")
         await eventually(lambda: a.durable_vector().get(origin) == mesh.nodes["b"].durable_vector()[origin])
         await mesh.kill("a")

@@ -1,0 +1,260 @@
+"""What links and members report, handed to the parts of the node that act on it.
+
+Implements `qmq.replication.links.host.Host`. Each method returns at once, except the readers of the journal, which
+block and are called in a worker thread, and what is `async`.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+import trio
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.dots import Origin, Vector
+from qmq.gateways.rules import Rules
+from qmq.members import Membership, Standing
+from qmq.record_codec import Replay
+from qmq.replication.links.outbox import LinkOutbox
+from qmq.replication.mesh import Mesh
+from qmq.replication.protocol.takeover_frames import Terms
+from qmq.server.admin.system import SystemTopics
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.commit.receipts import Receipts
+from qmq.server.membership.adopt_queues import QueueAdoption
+from qmq.server.membership.clock_check import ClockCheck
+from qmq.server.membership.members import LiveMembership
+from qmq.server.membership.start_hold import StartHold
+from qmq.server.membership.takeover import Takeover
+from qmq.server.peers.dedup_query import DedupQuery
+from qmq.server.peers.rpc import PeerRpc
+from qmq.server.pipeline import Pipeline
+from qmq.server.repair.catch_up import CatchUp
+from qmq.server.repair.fanout_logs import FanoutRepair
+from qmq.server.repair.incarnation_gc import IncarnationGc
+from qmq.server.repair.quarantine import QuarantineRestore
+from qmq.server.repair.queue_store import QueueStoreRepair
+from qmq.server.runtime.contexts import Alarming, Engine
+from qmq.storage.format.batch import BatchHead
+from qmq.storage.format.lost_record import LostRange, pack_lost
+from qmq.storage.format.record import RecordKind
+
+
+class HostContext(Engine, Alarming, Protocol):
+    """The parts that act on what the mesh reports."""
+
+    replay: Replay
+    rules: Rules
+    pipeline: Pipeline
+    mesh: Mesh | None
+    members: LiveMembership
+    takeover: Takeover
+    start_hold: StartHold
+    receipts: Receipts
+    checkpoints: Checkpoints
+    clock_check: ClockCheck
+    catch_up: CatchUp
+    fanout_repair: FanoutRepair
+    queue_store_repair: QueueStoreRepair
+    quarantine_restore: QuarantineRestore
+    queue_adoption: QueueAdoption
+    incarnation_gc: IncarnationGc
+    dedup_query: DedupQuery
+    peer_rpc: PeerRpc
+    system: SystemTopics
+
+    @property
+    def peer_names(self) -> list[str]: ...
+
+
+class MeshHost:
+    """See `Host`."""
+
+    def __init__(self, context: HostContext) -> None:
+        self._context = context
+        self._caught_up: set[str] = set()
+        self._interest_heard = trio.Event()
+        self.origin = context.origin
+        self.broker = context.broker
+        self.replay = context.replay
+        self.environment = context.environment
+        pipeline = context.pipeline
+        self.submit = pipeline.submit
+        self.commit_slot = pipeline.commit_slot
+        self.flushed = pipeline.flushed
+        self.received_vector = pipeline.received_vector
+        self.durable_vector = pipeline.durable_vector
+        self.journal_durable_end = pipeline.committed_end
+        self.journal_grew = pipeline.journal_grew
+        self.alarm = context.alarm
+
+    @property
+    def membership(self) -> Membership:
+        return self._context.members.membership
+
+    # The journal
+
+    def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        return self._context.store.journal.read(position, bytes_max)
+
+    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        return self._context.store.journal.read_recent(position, bytes_max)
+
+    def seek_journal(self, vector: Vector) -> int:
+        return self._context.store.journal.seek(vector)
+
+    def journal_reach(self) -> tuple[Vector, int]:
+        # In this order: what is appended in between only makes the position later.
+        return self._context.store.journal.vector(), self._context.store.journal.end
+
+    def journal_base(self) -> Vector:
+        return self._context.store.journal.base()
+
+    # Records that never come
+
+    def accept_gap(self, origin: Origin, through: int) -> None:
+        context = self._context
+        context.alarm("gap", f"records of {origin} up to {through} are no longer kept by any reachable peer")
+        now_us = context.environment.now_us()
+        out = Outcome(now_us=now_us)
+        context.broker.note_gap(origin, through, now_us, out)
+        context.broker.durable_subscriptions.give_up(origin, through)
+        received = context.pipeline.received
+        received[origin] = max(through, received.get(origin, 0))
+        self.submit(out)
+
+    def note_lost(self, missing: LostRange, out: Outcome) -> None:
+        """No member has all of it any more. Fanout readers are told from now on, and by later runs once `out` is
+        durable."""
+        origin, first, last = missing
+        context = self._context
+        context.alarm("gap", f"of the records {first} to {last} of {origin} no member has all any more")
+        context.broker.note_fact(RecordKind.GONE, pack_lost(missing), out.now_us, out)
+        context.broker.durable_subscriptions.gone.add(origin, last)
+        out.gone.append((origin, first - 1, last))
+
+    def schedule_repair(self) -> None:
+        self._context.catch_up.soon()
+
+    # Links
+
+    def links_changed(self) -> None:
+        context = self._context
+        context.system.links_changed()
+        context.start_hold.wake()
+        context.takeover.links_changed()
+        context.members.links_changed()
+        context.peer_rpc.links_changed()
+        context.dedup_query.links_changed()
+
+    def link_caught_up(self, peer: str) -> None:
+        context = self._context
+        context.fanout_repair.soon()
+        context.queue_store_repair.soon()
+        self._caught_up.add(peer)
+        context.clock_check.soon()
+        context.dedup_query.links_changed()
+        context.takeover.wake()
+        context.members.caught_up_with(peer)
+        context.incarnation_gc.look()
+        context.quarantine_restore.look()
+        context.system.links_changed()
+        context.start_hold.wake()
+
+    def has_caught_up_with(self, peer: str) -> bool:
+        """Whether what `peer` had when this node met it is here."""
+        return peer in self._caught_up
+
+    def has_synced_with_majority(self) -> bool:
+        """Whether what a majority had when this node met them is here."""
+        return self.membership.is_majority({*self._caught_up, self.origin.node})
+
+    def linked_peers(self) -> Collection[str]:
+        """The peers that follow this node now."""
+        mesh = self._context.mesh
+        return () if mesh is None else mesh.followers()
+
+    def held_came(self, peer: str) -> None:
+        self._context.start_hold.held_came(peer)
+
+    def interest_heard(self) -> None:
+        self._context.receipts.interest_heard()
+        self._interest_heard.set()
+
+    async def learn_interest(self, mesh: Mesh, seconds: float) -> None:
+        """Wait until a topic message would find its subscribers on other nodes, at most `seconds`."""
+        with trio.move_on_after(seconds):
+            while not mesh.knows_interest:
+                await self._interest_heard.wait()
+                self._interest_heard = trio.Event()
+
+    # Requests of peers
+
+    def request_received(self, peer: Origin, number: int, request: bytes) -> None:
+        self._context.peer_rpc.request_received(peer, number, request)
+
+    def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
+        self._context.peer_rpc.response_received(peer, number, answer)
+
+    # Takeover
+
+    @property
+    def takes_over(self) -> bool:
+        return self._context.takeover.is_wanted
+
+    @property
+    def terms_served(self) -> Mapping[str, int]:
+        return self._context.takeover.served
+
+    def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
+        self._context.takeover.came(peer, frame, way, out)
+
+    def greet(self, way: LinkOutbox) -> None:
+        self._context.takeover.greet(way)
+
+    def may_borrow(
+        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
+    ) -> Mapping[str, bool | None]:
+        return self._context.takeover.may_borrow(peer, terms, echo_us, least_ms, owners)
+
+    # Members
+
+    def peer_durable(self, peer: str, vector: Vector) -> None:
+        context = self._context
+        if peer in context.checkpoints.members:
+            context.checkpoints.members[peer] = vector
+            context.broker.lending.owner_has(peer, vector.get(self.origin, 0))
+            self.count_copies_of(peer)
+            context.quarantine_restore.look()
+
+    def peer_knows(self, peer: str, vector: Vector) -> None:
+        self._context.members.knows(peer, vector)
+
+    def refused_as_retired(self, peer: str) -> None:
+        self._context.members.refused_as_retired(peer)
+
+    def membership_received(self, peer: str, standing: Standing) -> None:
+        self._context.members.membership_received(peer, standing)
+
+    def count_copies_of(self, peer: str) -> None:
+        """Let receipts go by what `peer` has durably, as far as it counts."""
+        context = self._context
+        durable = context.checkpoints.members.get(peer, {}) if self.membership.counts(peer) else {}
+        context.receipts.peer_durable(peer, durable.get(self.origin, 0))
+
+    def rules_changed(self) -> None:
+        """Levels that no policy names may be others now."""
+        self._context.rules.replicas_max = len(self._context.peer_names)
+        self._context.rules.generation += 1
+
+    def members_changed(self) -> None:
+        """Let everything that goes by the members go by the present ones."""
+        context = self._context
+        kept = context.checkpoints.members
+        context.checkpoints.members = {name: kept.get(name, {}) for name in context.peer_names}
+        context.receipts.enrol(context.peer_names)
+        context.broker.abilities.of_members(context.peer_names)
+        self.rules_changed()
+        context.queue_adoption.look()
+        context.quarantine_restore.look()
+        context.start_hold.wake()
+        context.takeover.wake()

@@ -1,0 +1,147 @@
+"""From a decision to everybody it concerns: what is done with each `Outcome`, and who has to wait before deciding.
+
+`Commits` appends and calls the dispatcher; this is what surrounds it: peers are offered the credit that a decision
+freed, pages that a queue wants are loaded, deadlines are set, and a checkpoint is begun when it is due.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.messages.message import Message
+from qmq.dots import Origin, Vector
+from qmq.record_codec import Replay
+from qmq.replication.mesh import Mesh
+from qmq.server.admin.counts import DestinationCounts
+from qmq.server.admin.deletion import note_deletions
+from qmq.server.admin.system import SystemTopics
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.checkpoint.queue_pager import QueuePager
+from qmq.server.commit.commits import Commits
+from qmq.server.commit.receipts import Receipts
+from qmq.server.delivery.deadline_timer import DeadlineTimer
+from qmq.server.delivery.dispatcher import Dispatcher
+from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
+from qmq.server.membership.takeover import Takeover
+from qmq.server.runtime.contexts import Engine
+from qmq.storage.format.record import Record
+
+
+class PipelineContext(Engine, Protocol):
+    """What the way of a decision passes."""
+
+    replay: Replay
+    commits: Commits
+    dispatcher: Dispatcher
+    receipts: Receipts
+    queue_pager: QueuePager
+    checkpoints: Checkpoints
+    deadline_timer: DeadlineTimer
+    fanout_subscribers: FanoutSubscribers
+    system: SystemTopics
+    takeover: Takeover
+    mesh: Mesh | None
+    counts: DestinationCounts
+
+    def check_damage(self) -> None: ...
+
+    def schedule_checkpoint(self) -> None: ...
+
+
+class Pipeline:
+    """See `qmq.server.runtime.contexts`: `Committing` and `JournalTail`."""
+
+    def __init__(self, context: PipelineContext) -> None:
+        self._context = context
+        self.received: Vector = context.store.journal.vector()
+        """What this node has taken, durable or not."""
+
+    async def slot(self, session: int = 0, *, asks: bool = False) -> None:
+        context = self._context
+        await context.dispatcher.selecting.told(session)
+        if not asks:
+            await context.receipts.slot()
+            await context.queue_pager.slot()
+            await context.commits.slot()
+        context.takeover.check()
+
+    async def commit_slot(self) -> None:
+        await self._context.dispatcher.selecting.told(0)
+        await self._context.commits.slot()
+        self._context.takeover.check()
+
+    def after_delivery(self, session: int, do: Callable[[], None]) -> None:
+        self._context.dispatcher.selecting.after_delivery(session, do)
+
+    def submit(self, out: Outcome) -> None:
+        context = self._context
+        broker = context.broker
+        broker.finish(out, context.environment.now_us())
+        self.received[context.origin] = broker.next_sequence - 1
+        # Before anything is sent: a cut of our credit must not be overtaken by the messages that we give back.
+        if context.mesh is not None:
+            if broker.wanted_changes:
+                changes, broker.wanted_changes = broker.wanted_changes, {}
+                context.mesh.interest_changed(changes)
+            if broker.queues.touched:
+                context.mesh.offer(broker.lending.offers())
+        else:
+            broker.queues.touched.clear()
+            broker.queues.shared.withdrawn.clear()
+            broker.wanted_changes.clear()
+        out.sequence = broker.next_sequence - 1 if out.records or out.repeats else 0
+        context.commits.submit(out)
+        if out.loads:
+            context.queue_pager.want(out.loads)
+        context.deadline_timer.decided()
+        if context.queue_pager.wants_checkpoint():
+            context.checkpoints.soon()
+        if broker.left:
+            context.fanout_subscribers.forget(broker.left)
+            broker.left = []
+        if broker.watchers_new:
+            context.system.answer(broker.watchers_new)
+            broker.watchers_new = []
+        context.fanout_subscribers.feeds.poll_again()
+        if broker.deletions_new:
+            deleted, broker.deletions_new = broker.deletions_new, []
+            note_deletions(context, deleted)
+
+    def begin_time(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Of deliveries under an ack-timeout; see `Queues.told`. The timer hears of it after this pass."""
+        delivered = self._context.broker.queues.told(deliveries, self._context.environment.now_us())
+        self._context.deadline_timer.decided()
+        return delivered
+
+    def settle_written(self, deliveries: list[Delivery]) -> None:
+        """Settle deliveries of subscriptions with `ack:auto`, which were written to their clients."""
+        by_subscription: dict[int, list[Delivery]] = {}
+        for delivery in deliveries:
+            by_subscription.setdefault(id(delivery.subscription), []).append(delivery)
+        out = Outcome(now_us=self._context.environment.now_us())
+        for run in by_subscription.values():
+            self._context.broker.written(run, out)
+        self.submit(out)
+
+    def flush(self) -> None:
+        self._context.dispatcher.flush()
+
+    async def flushed(self) -> None:
+        await self._context.commits.flushed()
+
+    def received_vector(self) -> Vector:
+        return self.received
+
+    def durable_vector(self) -> Vector:
+        return self._context.store.journal.vector()
+
+    def committed_end(self) -> int:
+        return self._context.commits.committed_end
+
+    async def journal_grew(self, position: int) -> None:
+        self._context.check_damage()  # each reader of a log passes here at its end
+        await self._context.commits.grew(position)
+
+    def message_of(self, origin: Origin, record: Record) -> Message | None:
+        return self._context.replay.message_of(origin, record)

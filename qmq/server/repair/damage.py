@@ -1,0 +1,39 @@
+"""Damage that readers of the stores have met: an alarm for each, and its repair scheduled."""
+
+from typing import Protocol
+
+from qmq.server.repair.fanout_logs import FanoutRepair
+from qmq.server.repair.queue_store import QueueStoreRepair
+from qmq.storage.store import Store
+
+
+class DamageContext(Protocol):
+    """What reporting damage needs of the node."""
+
+    store: Store
+    fanout_repair: FanoutRepair
+    queue_store_repair: QueueStoreRepair
+
+    def alarm(self, code: str, message: str) -> None: ...
+
+
+class DamageReport:
+    """One alarm for each place, however often it is read."""
+
+    def __init__(self, context: DamageContext) -> None:
+        self._context = context
+        self._reported: set[str] = set()
+        self._rows = 0
+
+    def check(self) -> None:
+        """Report what was found since the last call."""
+        context = self._context
+        if context.store.queues.damage.met > self._rows:
+            self._rows = context.store.queues.damage.met
+            context.queue_store_repair.soon()
+        for what in context.store.damage():
+            if what not in self._reported:
+                self._reported.add(what)
+                context.fanout_repair.soon()
+                context.queue_store_repair.soon()
+                context.alarm("damage", f"{what}; what stood there is asked of peers, and told to nobody as missing")

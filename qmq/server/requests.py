@@ -1,0 +1,46 @@
+"""Requests of peers, and which part responds to each."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from qmq.server.admin.control import ControlContext, respond_to_peer
+from qmq.server.membership.adopt_queues import AdoptionContext, is_about_holding, respond_holding
+from qmq.server.membership.decommission import DecommissionContext, is_about_hearing, respond_hearing
+from qmq.server.peers.dedup_query import is_about_retries
+from qmq.server.repair.catch_up import CatchUp, is_about_repairs
+from qmq.server.repair.quarantine import QuarantineRestore, is_about_quarantine
+
+
+class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Protocol):
+    """The parts that respond."""
+
+    catch_up: CatchUp
+    quarantine_restore: QuarantineRestore
+
+
+Respond = Callable[[RequestContext, bytes], Awaitable[bytes]]
+
+
+async def _hearing(context: RequestContext, request: bytes) -> bytes:
+    return respond_hearing(context, request)
+
+
+async def _holding(context: RequestContext, request: bytes) -> bytes:
+    return respond_holding(context, request)
+
+
+ROUTES: Sequence[tuple[Callable[[bytes], bool], Respond]] = (
+    (is_about_repairs, lambda context, request: context.catch_up.answer(request)),
+    (is_about_quarantine, lambda context, request: context.quarantine_restore.answer(request)),
+    (is_about_retries, lambda context, request: context.dedup_query.answer(request)),
+    (is_about_hearing, _hearing),
+    (is_about_holding, _holding),
+    (lambda request: True, respond_to_peer),
+)
+"""The first that knows the request responds."""
+
+
+async def respond(context: RequestContext, request: bytes) -> bytes:
+    """The response of this node to a request of a peer. Raises Refused."""
+    route = next(route for knows, route in ROUTES if knows(request))
+    return await route(context, request)

@@ -1,0 +1,150 @@
+"""What the parts of a node may ask of it: capabilities, which each part combines into a context of its own.
+
+A part never sees the node itself: its context names what it uses, and tests pass an object with no more than that.
+`Node` satisfies all of them.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
+from qmq.dots import Origin, Vector
+from qmq.environment import Environment
+from qmq.members import Membership
+from qmq.replication.journal.gaps import GiveUp, WantedRange
+from qmq.storage.format.lost_record import LostRange
+from qmq.storage.format.record import Record
+from qmq.storage.repair.range_snapshot import RangeSnapshot
+from qmq.storage.store import Store
+
+
+class Engine(Protocol):
+    """The rules, the disk, and what comes from outside."""
+
+    origin: Origin
+    broker: Broker
+    store: Store
+    environment: Environment
+
+
+class Committing(Protocol):
+    """The commit path: decide, append, deliver."""
+
+    async def slot(self, session: int = 0, *, asks: bool = False) -> None:
+        """Wait until something may be decided, by `session` if one is named.
+
+        A session that only asks (`asks`) waits neither for disk space nor for memory.
+        """
+
+    async def commit_slot(self) -> None:
+        """Wait until the commit path has capacity, for what must not wait for clients."""
+
+    def submit(self, out: Outcome) -> None:
+        """Append the records of `out`, then deliver its effects. Never waits."""
+
+    async def flushed(self) -> None:
+        """Wait until everything that is decided now is durable and delivered."""
+
+    def received_vector(self) -> Vector:
+        """What this node has taken, durable or not. Live."""
+
+    def durable_vector(self) -> Vector:
+        """What the journal has on disk."""
+
+
+class JournalTail(Protocol):
+    """The end of the journal, for readers that follow it."""
+
+    def committed_end(self) -> int:
+        """Journal position up to which everything is delivered."""
+
+    async def journal_grew(self, position: int) -> None:
+        """Wait until something beyond `position` is delivered."""
+
+    def message_of(self, origin: Origin, record: Record) -> Message | None:
+        """A fanout record as a message."""
+
+    def flush(self) -> None:
+        """Send what was put into outboxes."""
+
+
+class Alarming(Protocol):
+    """What an operator must see."""
+
+    def alarm(self, code: str, message: str) -> None: ...
+
+    def alarm_over(self, code: str, message: str) -> None:
+        """The cause of this alarm has ended."""
+
+    def check_damage(self) -> None:
+        """Raise alarms for damage that readers have met, and schedule its repair."""
+
+
+class Tasks(Protocol):
+    def spawn(self, task: Callable[[], object]) -> None:
+        """Run a task in the nursery of the node."""
+
+
+class Peers(Protocol):
+    """The other members, and requests to them."""
+
+    @property
+    def membership(self) -> Membership: ...
+
+    @property
+    def peer_names(self) -> list[str]: ...
+
+    @property
+    def member_names(self) -> Collection[str]:
+        """The other members, reachable or not."""
+
+    def linked_peers(self) -> Collection[str]:
+        """The peers that follow this node now."""
+
+    async def ask_one(self, peer: str, request: bytes) -> bytes | None:
+        """The response of one peer; None when none comes in time."""
+
+    async def quarantined_anywhere(self, after: Vector) -> Vector | None:
+        """See `QuarantineRestore.anywhere`."""
+
+
+class Repairing(Protocol):
+    """Effects of repairs on the rest of the node."""
+
+    def note_lost(self, missing: LostRange, out: Outcome) -> None: ...
+
+    def accept_gap(self, origin: Origin, through: int) -> None: ...
+
+    def schedule_repair(self) -> None: ...
+
+    def schedule_checkpoint(self) -> None: ...
+
+    async def bring_up_stores(self) -> bool:
+        """Checkpoint everything that is durable here. False: there is no disk space for it."""
+
+
+class Links(Protocol):
+    """What the links of the mesh know, and what repairs hand to them (`qmq.replication.mesh.Mesh`)."""
+
+    @property
+    def has_gaps(self) -> bool: ...
+
+    def reachable(self) -> list[str]: ...
+
+    def present(self) -> Collection[Origin]: ...
+
+    def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool: ...
+
+    def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool: ...
+
+    def next_repair(self) -> WantedRange | GiveUp | None: ...
+
+    def knows_nothing(self, want: WantedRange, through: int) -> None: ...
+
+    def take_snapshot(self, want: WantedRange, rest: RangeSnapshot, out: Outcome) -> None: ...
+
+    def take_quarantined(self, batches: bytes, out: Outcome) -> None: ...
+
+    def is_handed_over(self, origin: Origin, last: int) -> bool: ...
