@@ -179,7 +179,7 @@ def decode_alone(log: str) -> float:
     """All columns of every record, in this process and without Spark; returns the CPU seconds of this process."""
     from qmq.spark.options import read_options
     from qmq.spark.place import open_place
-    from qmq.spark.source import rows_of_part
+    from qmq.spark.partitions import rows_of_part
 
     options = read_options({"path": log})
     place = open_place(options)

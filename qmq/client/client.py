@@ -24,6 +24,7 @@ from qmq.client.dial import Dial, dial
 from qmq.client.encode import Headers, Send
 from qmq.client.feed import Ack, Delivery, Feed
 from qmq.client.message import Message
+from qmq.client.receipt import Receipt
 from qmq.client.requests import Request
 from qmq.client.runner import Runner
 from qmq.client.subscription import Subscription
@@ -61,18 +62,6 @@ class Statistics:
     """ACKs and NACKs that came too late."""
     last_error: str
     """Why the last connection ended or could not be had."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What a node says of a message or transaction that it has taken."""
-
-    copies: int | None
-    """On how many disks it is, when those are fewer than its level asks; None: the level was reached."""
-    is_duplicate: bool
-    """A message with this `dedup-id` was there already, most often by an earlier attempt of this one."""
-    is_edge: bool = False
-    """An ACK that asked for `quorum` did not get it in time: its message is settled, and may be delivered again."""
 
 
 class Client:

@@ -2,14 +2,27 @@
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from qmq.client.core import Core
+from qmq.client.encode import Headers
 from qmq.client.feed import GAP_HEADER, Delivery
+from qmq.client.receipt import Receipt
 from qmq.client.vectors import parse_gap
 from qmq.errors import NotConnected, Stale
 
-if TYPE_CHECKING:
-    from qmq.client.client import Client, Receipt
+
+class Settler(Protocol):
+    """What a message asks of its client."""
+
+    @property
+    def core(self) -> Core: ...
+
+    async def settle(self, delivery: Delivery, is_ack: bool) -> Receipt | None: ...
+
+    def schedule_settle(self, delivery: Delivery, is_ack: bool) -> None: ...
+
+    async def reply(self, message: "Message", body: bytes, headers: Headers | None = None) -> bool: ...
 
 
 class Message:
@@ -20,7 +33,7 @@ class Message:
 
     __slots__ = ("_client", "_confirm", "delivery")
 
-    def __init__(self, client: "Client", delivery: Delivery, confirm: bool) -> None:
+    def __init__(self, client: Settler, delivery: Delivery, confirm: bool) -> None:
         self._client = client
         self._confirm = confirm
         self.delivery = delivery
@@ -70,7 +83,7 @@ class Message:
         """Whether the connection that it came over is gone, so that an ACK can no longer be said: it comes again."""
         return bool(self.delivery.ack_id) and self._client.core.is_gone(self.delivery)
 
-    async def ack(self) -> "Receipt | None":
+    async def ack(self) -> Receipt | None:
         """It is done. On return the node has that on disk, and the Receipt tells how; None when it was settled before.
 
         In `client` mode this covers everything delivered before it, too. Cancelled: the ACK may have been sent.

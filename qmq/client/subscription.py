@@ -1,15 +1,20 @@
 """The messages of one destination as an async iterator that survives the death of nodes."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
 from qmq.client.feed import Feed, State
-from qmq.client.message import Message
+from qmq.client.message import Message, Settler
+from qmq.client.runner import Runner
 
-if TYPE_CHECKING:
-    from qmq.client.client import Client
+
+class Subscriber(Settler, Protocol):
+    """What a subscription asks of its client."""
+
+    @property
+    def runner(self) -> Runner: ...
 
 
 class Subscription:
@@ -19,7 +24,7 @@ class Subscription:
     Several tasks may iterate over one subscription: each message goes to one of them.
     """
 
-    def __init__(self, client: "Client", feed: Feed, confirm: bool) -> None:
+    def __init__(self, client: Subscriber, feed: Feed, confirm: bool) -> None:
         self._client = client
         self._feed = feed
         self._confirm = confirm

@@ -1,14 +1,24 @@
 """Several messages and acknowledgements that take effect together or not at all."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from qmq.client.core import Core
 from qmq.client.encode import Headers, Send
 from qmq.client.feed import Delivery
 from qmq.client.message import Message
+from qmq.client.receipt import Receipt
 
-if TYPE_CHECKING:
-    from qmq.client.client import Client, Receipt
+
+class Committer(Protocol):
+    """What a transaction asks of its client."""
+
+    @property
+    def core(self) -> Core: ...
+
+    def release(self, settles: list[tuple[Delivery, bool]]) -> None: ...
+
+    async def commit(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> Receipt: ...
 
 
 class Transaction:
@@ -17,7 +27,7 @@ class Transaction:
     otherwise (docs/limits.md).
     """
 
-    def __init__(self, client: "Client") -> None:
+    def __init__(self, client: Committer) -> None:
         self._client = client
         self._sends: list[Send] = []
         self._settles: list[tuple[Delivery, bool]] = []

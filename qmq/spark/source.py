@@ -5,7 +5,6 @@ Spark's Python data sources have no way to be told columns or filters that works
 `columns`, and rows by options.
 """
 
-import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from qmq.dots import Vector
 from qmq.spark.options import BadOption, Options, read_options
-from qmq.spark.place import open_place, read
-from qmq.spark.plan import Part
+from qmq.spark.partitions import PartOf, rows_of_part
+from qmq.spark.place import open_place
 from qmq.spark.views import arrow_schema, columns_of, ddl, table_rows
 
 TABLES = ("ranges", "segments", "nodes")
@@ -62,13 +61,6 @@ class QmqSource(DataSource):
         return StreamSink(read_sink_options(self.options, schema.fieldNames(), overwrite=overwrite))
 
 
-class PartOf(InputPartition):
-    """One task's work; pickled to a worker. Rows that are known already stand here themselves."""
-
-    def __init__(self, part: Part | list[dict[str, Any]]) -> None:
-        self.part = part
-
-
 class LogReader(DataSourceReader):
     """One batch query. Partitions are listed once per `load()`: load again for what came later."""
 
@@ -98,16 +90,6 @@ class LogReader(DataSourceReader):
             yield table_rows(self._options.view, self._columns, partition.part)
             return
         yield from rows_of_part(partition.part, self._options, self._columns)
-
-
-def rows_of_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[Any]:
-    """Arrow batches of one task."""
-    # Millions of short-lived objects that never form a cycle: collecting them halves the speed.
-    gc.disable()
-    try:
-        yield from read(part, options, columns)
-    finally:
-        gc.enable()
 
 
 def offsets(options: Options, have: Vector) -> tuple[Vector, Vector]:

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import (
 
 from qmq.dots import Vector
 from qmq.spark.options import BadOption, Options, vector_from_json, vector_to_json
+from qmq.spark.partitions import PartOf, rows_of_part
 from qmq.spark.place import Place, open_place
-from qmq.spark.source import PartOf, rows_of_part
 from qmq.spark.views import arrow_schema
 
 RECORD_BYTES = 200

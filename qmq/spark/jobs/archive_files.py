@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qmq.spark.options import Options
+from qmq.spark.partitions import rows_of_part
 from qmq.spark.plan import Part
-from qmq.spark.source import rows_of_part
 from qmq.spark.views import arrow_schema
 
 COLUMNS: Final = ("origin", "sequence", "timestamp", "destination", "priority", "headers", "body")

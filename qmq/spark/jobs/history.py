@@ -18,8 +18,8 @@ from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vecto
 from qmq.spark.jobs.messages import only
 from qmq.spark.jobs.tables import CHOOSING
 from qmq.spark.options import BadOption, known_options, read_options
+from qmq.spark.partitions import rows_of_part
 from qmq.spark.place import open_place
-from qmq.spark.source import rows_of_part
 from qmq.spark.tasks import frame_of
 from qmq.spark.views import columns_of, ddl
 

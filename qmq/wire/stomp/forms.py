@@ -11,32 +11,13 @@ destination that the form is sent to, so it must be checked against the one at h
 
 from typing import Final
 
-from qmq.wire.stomp.head import CachedBlock, Head
+from qmq.wire.stomp.head import CachedBlock, Form
 from qmq.wire.stomp.runs import plain_text
-from qmq.wire.stomp.version import Version
 
 FORMS_MAX: Final = 1024
 """Of one version and one set of limits; at the bound all are forgotten and learned anew."""
 
 _MARK: Final = b"\ndestination:"
-
-
-class Form:
-    """What a SEND block says beside its destination; `length` as in CachedBlock."""
-
-    __slots__ = ("_headers", "_version", "length", "memo")
-
-    def __init__(self, headers: dict[str, str], version: Version, length: int) -> None:
-        self._headers = headers
-        self._version = version
-        self.length = length
-        self.memo: object | None = None
-
-    def head(self, destination: str) -> Head:
-        """The head of a block of this form, with the headers in the order sent."""
-        headers = self._headers.copy()
-        headers["destination"] = destination
-        return Head("SEND", headers, self._version, self)
 
 
 class Forms:

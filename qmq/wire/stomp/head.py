@@ -9,12 +9,7 @@ Surprising: `memo` belongs to the next layer, which keeps there what it made of 
 packed envelope). It lives and dies with the Head, so it needs no bound of its own.
 """
 
-from typing import TYPE_CHECKING
-
 from qmq.wire.stomp.version import Version
-
-if TYPE_CHECKING:
-    from qmq.wire.stomp.forms import Form
 
 
 class Head:
@@ -37,6 +32,24 @@ class Head:
 
     def __repr__(self) -> str:
         return f"Head({self.command!r}, {self.headers!r}, {self.version.text})"
+
+
+class Form:
+    """What a SEND block says beside its destination; `length` as in CachedBlock."""
+
+    __slots__ = ("_headers", "_version", "length", "memo")
+
+    def __init__(self, headers: dict[str, str], version: Version, length: int) -> None:
+        self._headers = headers
+        self._version = version
+        self.length = length
+        self.memo: object | None = None
+
+    def head(self, destination: str) -> Head:
+        """The head of a block of this form, with the headers in the order sent."""
+        headers = self._headers.copy()
+        headers["destination"] = destination
+        return Head("SEND", headers, self._version, self)
 
 
 class CachedBlock:

@@ -1,0 +1,15 @@
+"""What a node answers to a SEND, an ACK or a COMMIT of the client."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a node says of a message or transaction that it has taken."""
+
+    copies: int | None
+    """On how many disks it is, when those are fewer than its level asks; None: the level was reached."""
+    is_duplicate: bool
+    """A message with this `dedup-id` was there already, most often by an earlier attempt of this one."""
+    is_edge: bool = False
+    """An ACK that asked for `quorum` did not get it in time: its message is settled, and may be delivered again."""
