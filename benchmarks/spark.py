@@ -178,8 +178,8 @@ def write_indexes(root: Path, records: int) -> list[str]:
 def decode_alone(log: str) -> float:
     """All columns of every record, in this process and without Spark; returns the CPU seconds of this process."""
     from qmq.spark.options import read_options
-    from qmq.spark.place import open_place
     from qmq.spark.partitions import rows_of_part
+    from qmq.spark.place import open_place
 
     options = read_options({"path": log})
     place = open_place(options)
