@@ -24,7 +24,7 @@ from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.storage.catalog.incarnations import Seal, Seals
 from qmq.storage.compaction import NEVER, Compaction
-from qmq.storage.fanouts.log import FanoutLogs, RangeArrival
+from qmq.storage.fanouts.log import FanoutLog, FanoutLogs, RangeArrival, sync_all
 from qmq.storage.format.delete_record import deletion_facts, deletions_of
 from qmq.storage.format.interfaces import (
     SEQUENCE_MAX,
@@ -381,15 +381,17 @@ class Checkpointer:
         # Logs of one segment have none that is full: they need not be opened once more, of a hundred thousand none.
         of_several: list[str] = []
         copied = 0
+        held: dict[str, FanoutLog] = {}
         for destination, entries in reduction.fanouts.items():
             with self._lock:
-                log = self._logs.hold(destination)
+                log = held[destination] = self._logs.hold(destination)
             extents[destination] = log.append(entries, self.bounds(destination), self._arrival)
             if len(log.chain.segments) > 1:
                 of_several.append(destination)
-            with self._lock:
-                self._logs.release(extents[destination])
             copied += len(entries)
+            if self._logs.holds_many:
+                self._sync_logs(held, extents)
+        self._sync_logs(held, extents)
         if position <= self.state.position:
             return copied  # Only the queue store had lacked this.
         state = CheckpointState(position, reduction.vector)
@@ -412,6 +414,14 @@ class Checkpointer:
             with self._lock:
                 self._logs.release()
         return copied
+
+    def _sync_logs(self, held: dict[str, FanoutLog], extents: Mapping[str, FanoutExtent]) -> None:
+        """Make what was appended to the held logs durable, and let go of them."""
+        if held:
+            sync_all(self._disk, list(held.values()))
+            with self._lock:
+                self._logs.release({destination: extents[destination] for destination in held})
+            held.clear()
 
     def _drop(self, now_us: int, members: Mapping[str, Vector]) -> int:
         """Drop old segments below the checkpoint: all members have them, or a hard bound was passed.

@@ -16,15 +16,20 @@ import fcntl
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
 from qmq.errors import DirectoryInUse
+from qmq.storage.format.interfaces import File
 
 SPARE_DESCRIPTORS: Final = 8
 """A segment keeps its file open as long as it is read: so many new ones, or checkpoints, a shortage is outlived."""
+
+SYNC_THREADS: Final = 8
+"""For files that are synced together. More of them are no quicker."""
 
 RESERVE_STEP_BYTES: Final = 1 << 20
 """Given up at a time, at least: others may be quicker to take a part of it."""
@@ -134,16 +139,18 @@ class RealDisk:
             os.close(self._lock)
             self._lock = -1
 
-    def make_directory(self, path: str) -> None:
-        self._make(self.root / path)
+    def make_directory(self, path: str, *, is_synced: bool = True) -> None:
+        self._make(self.root / path, is_synced=is_synced)
 
-    def _make(self, directory: Path) -> None:
-        """With the parents that are missing, for this user alone; the names of all are durable on return."""
+    def _make(self, directory: Path, *, is_synced: bool = True) -> None:
+        """With the parents that are missing, for this user alone; their names are durable on return, and that of
+        `directory` with `is_synced`."""
         if directory.is_dir():
             return
         self._make(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
-        self._sync(directory.parent)
+        if is_synced:
+            self._sync(directory.parent)
 
     def create(self, path: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
@@ -173,6 +180,26 @@ class RealDisk:
 
     def _sync(self, directory: Path) -> None:
         self._open(lambda: _sync_directory(directory))
+
+    def sync_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        # Not one after the other: a file system with a journal commits it once for all that wait at that moment.
+        with ThreadPoolExecutor(min(SYNC_THREADS, max(len(files), len(directories), 1))) as pool:
+            for _ in pool.map(_sync_file, files):
+                pass
+            left = list(pool.map(self._synced, directories))
+        for directory, is_synced in zip(directories, left, strict=True):
+            if not is_synced:
+                self.sync_directory(directory)
+
+    def _synced(self, path: str) -> bool:
+        """`sync_directory` without the descriptors in reserve, which are for one thread; False if there is no other."""
+        try:
+            _sync_directory(self.root / path)
+        except OSError as error:
+            if error.errno not in _SHORTAGES:
+                raise
+            return False
+        return True
 
     def free_bytes(self) -> int:
         state = os.statvfs(self.root)
@@ -215,6 +242,10 @@ class ReadOnlyDisk(RealDisk):
 def new_uuid() -> str:
     """Names a data directory for ever: a wiped disk gets another one, and its peers notice."""
     return uuid.uuid4().hex
+
+
+def _sync_file(file: File) -> None:
+    file.sync()
 
 
 def _sync_directory(directory: Path) -> None:

@@ -8,10 +8,12 @@ Surprising: handles of before a crash raise OSError afterwards, as a dead proces
 here is random by itself: the caller hands in the generator.
 """
 
+from collections.abc import Sequence
 from errno import EIO, ENOSPC
 from typing import Protocol
 
 from qmq.errors import DirectoryInUse
+from qmq.storage.format.interfaces import File
 
 
 class Random(Protocol):
@@ -189,7 +191,7 @@ class MemoryDisk:
     def unlock(self) -> None:
         self._locked = False
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, is_synced: bool = True) -> None:
         """Directories exist as soon as they are named."""
 
     def create(self, path: str) -> MemoryFile:
@@ -223,6 +225,12 @@ class MemoryDisk:
         if self.call("sync_directory", 0):
             raise self.error
         self._unsynced[path] = []
+
+    def sync_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        for file in files:
+            file.sync()
+        for directory in directories:
+            self.sync_directory(directory)
 
     def free_bytes(self) -> int:
         return max(0, self.capacity_bytes - self.used_bytes() - self.reserved_bytes)

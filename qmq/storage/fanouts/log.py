@@ -12,7 +12,7 @@ Surprising: logs are opened when they are first used and only so many stay open,
 import hashlib
 import threading
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, NoReturn
 
@@ -43,6 +43,7 @@ DROPPED_ORIGINS_MAX: Final = 4096
 BOUNDARIES_MAX: Final = 64
 """Checkpoints remembered per fanout, for readers that name an older journal position."""
 _READABLE_CHARACTERS: Final = 40
+NO_EXTENTS: Final[Mapping[str, FanoutExtent]] = {}
 NO_SHIFT: Final = Shift()
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
@@ -68,14 +69,16 @@ class RangeArrival(NamedTuple):
 class FanoutLog:
     """One fanout's log. `extent` says what counts; everything written since is in `chain` but not yet in it."""
 
-    __slots__ = ("extent", "chain", "missing", "_settings")
+    __slots__ = ("extent", "chain", "is_new", "missing", "_settings")
 
     def __init__(self, disk: Disk, node: str, settings: StoreSettings, extent: FanoutExtent) -> None:
         """Open the log and make it be exactly `extent`. Raises OSError and FutureVersion."""
         self.extent = extent
+        self.is_new = False
+        """Whether its first file was begun here, and its name is not durable yet."""
         self._settings = settings
         directory = f"{FANOUT_DIRECTORY}/{extent.name}"
-        self.chain, unreadable = open_chain(disk, directory, FANOUT, node)
+        self.chain, unreadable = open_chain(disk, directory, FANOUT, node, is_synced=False)
         for path in unreadable:
             # Nothing of it can be served in order; it stays beside the log, under a name that no reader takes.
             disk.rename(path, path + ".bad")
@@ -116,9 +119,9 @@ class FanoutLog:
                     yield _after(head.origin, last, data)
 
     def append(self, entries: list[FanoutEntry], retention: Retention, arrival: RangeArrival) -> FanoutExtent:
-        """Write `entries`, which came at `arrival`, in order, durable on return.
+        """Write `entries`, which came at `arrival`, in order; `sync_all` makes them durable.
 
-        Returns the extent with them, which the caller commits.
+        Returns the extent with them, which the caller commits after that.
 
         Segments are a fraction of what `retention` keeps, so that it can be kept to by dropping whole ones.
         """
@@ -126,7 +129,7 @@ class FanoutLog:
         extent = self.extent
         records = extent.records
         newest_us = min(extent.last_us, arrival.latest_us)
-        is_new = not chain.segments
+        self.is_new = self.is_new or not chain.segments
         run: list[FanoutEntry] = []
         size = 0
         for entry in entries:
@@ -136,9 +139,6 @@ class FanoutLog:
             run.append(entry)
             size += len(entry.packed)
         newest_us = self._write(run, newest_us, retention, arrival)
-        chain.sync()
-        if is_new:
-            chain.disk.sync_directory(chain.directory)
         return extent._replace(
             start=chain.start,
             end=chain.end,
@@ -271,6 +271,18 @@ class FanoutLog:
         self.chain.close()
 
 
+def sync_all(disk: Disk, logs: Sequence[FanoutLog]) -> None:
+    """Make what was appended to `logs` durable. Raises OSError.
+
+    A new log is found after a power cut when its file, the name of that and the name of its directory survive.
+    """
+    new = [log for log in logs if log.is_new]
+    names = [log.chain.directory for log in new] + ([FANOUT_DIRECTORY] if new else [])
+    disk.sync_all([log.chain.segments[-1].file for log in logs], names)
+    for log in new:
+        log.is_new = False
+
+
 def _after(origin: Origin, last: int, data: bytes) -> bytes:
     """The records of a batch that come after sequence `last`, as a batch. There is one at least."""
     kept = [pair for pair in zip(batch_records(data), record_slices(data), strict=True) if pair[0].sequence > last]
@@ -342,7 +354,7 @@ class FanoutLogs:
         self._node = node
         self._settings = settings
         self._open: dict[str, FanoutLog] = {}
-        self._held = ""
+        self._held: dict[str, None] = {}
         self._written: dict[str, FanoutExtent] = {}
 
     def get(self, destination: str) -> FanoutLog:
@@ -366,14 +378,19 @@ class FanoutLogs:
     def hold(self, destination: str) -> FanoutLog:
         """`get` a log that stays open until `release`, for the one thread that writes. Raises LogBroken."""
         log = self.get(destination)
-        self._held = destination
+        self._held[destination] = None
         return log
 
-    def release(self, written: FanoutExtent | None = None) -> None:
-        """The held log may be closed again; `written` is what it has now, durable but not yet committed."""
-        if written is not None:
-            self._written[self._held] = written
-        self._held = ""
+    @property
+    def holds_many(self) -> bool:
+        """Whether held logs have half of the files that may be open: time to sync and release them."""
+        files = sum(len(self._open[destination].chain.segments) for destination in self._held)
+        return 2 * files >= OPEN_FILES_MAX
+
+    def release(self, written: Mapping[str, FanoutExtent] = NO_EXTENTS) -> None:
+        """All held logs may be closed again; `written` is what they have now, durable but not yet committed."""
+        self._written.update(written)
+        self._held.clear()
         self._close_idle()
 
     def commit(self, state: CheckpointState, extents: dict[str, FanoutExtent], deleted: Collection[str] = ()) -> None:
@@ -464,7 +481,7 @@ class FanoutLogs:
         for destination in list(self._open):
             if files <= OPEN_FILES_MAX:
                 return
-            if destination != self._held:
+            if destination not in self._held:
                 log = self._open.pop(destination)
                 files -= len(log.chain.segments)
                 log.close()

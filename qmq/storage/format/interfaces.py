@@ -98,8 +98,11 @@ class Disk(Protocol):
 
     def unlock(self) -> None: ...
 
-    def make_directory(self, path: str) -> None:
-        """With its parents, durable on return; nothing happens when it exists."""
+    def make_directory(self, path: str, *, is_synced: bool = True) -> None:
+        """With its parents, durable on return; nothing happens when it exists.
+
+        Without `is_synced` the caller syncs the parent before it counts on the directory itself.
+        """
 
     def create(self, path: str) -> File:
         """A new, empty file; what stood there before is replaced. Durable only after `sync_directory`."""
@@ -120,6 +123,12 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Return once the names in `path` survive a power cut."""
+
+    def sync_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        """`sync` of each file, then `sync_directory` of each directory; much quicker than one after the other.
+
+        OSError: unknown which of them survive a power cut.
+        """
 
     def free_bytes(self) -> int:
         """Without what the reserve's file holds."""

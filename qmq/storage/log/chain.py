@@ -313,12 +313,14 @@ def _whole_batches(data: bytes, position: int, found: list[tuple[int, BatchHead,
     return place
 
 
-def open_chain(disk: Disk, directory: str, content: int, node: str) -> tuple[Chain, list[str]]:
+def open_chain(
+    disk: Disk, directory: str, content: int, node: str, *, is_synced: bool = True
+) -> tuple[Chain, list[str]]:
     """The chain in `directory`, as far as heads can be read, and the paths of files whose head cannot.
 
     The last segment ends where its file does: what of it counts is the owner's to find out. Raises FutureVersion.
     """
-    disk.make_directory(directory)
+    disk.make_directory(directory, is_synced=is_synced)
     segments: list[Segment] = []
     bad: list[str] = []
     for name in disk.names(directory):

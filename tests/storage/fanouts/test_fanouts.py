@@ -399,9 +399,9 @@ def test_a_new_fanout_is_opened_once_and_synced_once(monkeypatch: pytest.MonkeyP
     opened: list[str] = []
     real = fanout.open_chain
 
-    def opening(disk: MemoryDisk, directory: str, content: int, node: str) -> object:
+    def opening(disk: MemoryDisk, directory: str, content: int, node: str, *, is_synced: bool) -> object:
         opened.append(directory)
-        return real(disk, directory, content, node)
+        return real(disk, directory, content, node, is_synced=is_synced)
 
     monkeypatch.setattr(fanout, "open_chain", opening)
     before = dict(disk.calls)
@@ -412,3 +412,34 @@ def test_a_new_fanout_is_opened_once_and_synced_once(monkeypatch: pytest.MonkeyP
     assert disk.calls["sync"] - before["sync"] < 1.1 * count
     assert disk.calls["sync_directory"] - before["sync_directory"] < 1.1 * count
     assert all(bodies(store, f"/fanout/{number}") == [b"x"] for number in range(count))
+
+
+def test_the_name_of_a_new_fanouts_directory_is_durable_before_the_catalog_counts_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    for number in range(3):
+        a.publish(f"/fanout/{number}", b"x")
+    store.journal.append([a.batch()])
+    order: list[str] = []
+    sync_directory, call = disk.sync_directory, disk.call
+
+    def syncing(path: str) -> None:
+        order.append(path)
+        sync_directory(path)
+
+    def calling(kind: str, size: int) -> bool:
+        order.extend(["commit"] if kind == "commit" else [])
+        return call(kind, size)
+
+    monkeypatch.setattr(disk, "sync_directory", syncing)
+    monkeypatch.setattr(disk, "call", calling)
+
+    checkpoint(store)
+
+    assert order.count(fanout.FANOUT_DIRECTORY) == 1
+    last = len(order) - 1 - order[::-1].index("commit")
+    assert order.index(fanout.FANOUT_DIRECTORY) < last
+    assert all(order.index(f"fanout/{directory_name(f'/fanout/{n}')}") < last for n in range(3))
