@@ -367,7 +367,8 @@ class Queues:
         elif not subscription.waiting:
             queue.line_up(subscription)
         self.touched[own] = None
-        if (queue.levels or queue.selective is not None) and not self.held:
+        # A queue that is not counted may have messages in the store only, and asks for them when a consumer has room.
+        if (queue.levels or queue.selective is not None or not queue.is_counted) and not self.held:
             queue.dispatch(out)
         elif self.isolated_mode.waiting:
             self.isolated_mode.go_on(queue, out)

@@ -746,3 +746,18 @@ def test_offers_start_anew_when_an_owner_connects_again_before_its_old_link_was_
     node.lending.owner_connected("b")
 
     assert node.lending.offers() == [("b", JOBS, 4)]
+
+
+def test_a_consumer_that_was_busy_when_the_node_began_to_serve_gets_what_the_store_has() -> None:
+    node = borrower("b")
+    node.queues.shared.has_stored = True
+    node.queues.held = True
+    client = node.client()
+    client.subscribe(credit=1)
+    node.borrow(message_of(B, 1, owner="b"))
+    out = node.decide(node.queues.release_hold)
+    assert out.loads == []
+
+    out = client.ack(client.inbox[0])
+
+    assert list(out.loads) == [JOBS]
