@@ -141,6 +141,9 @@ class Ledger:
     """The `message-id` of every queue message that a consumer has read."""
     unmarked: list[str] = field(default_factory=list)
     """What was read once more under the same `message-id`, without `redelivered`."""
+    records_given: dict[str, dict[str, bool]] = field(default_factory=dict)
+    """Queue message with a dedup id → the `message-id` of each record that a consumer was given → whether it says that
+    it is a retry."""
     again_after_edge: list[str] = field(default_factory=list)
     """What was given after the receipt of an ACK at the level `edge`, and of none at `quorum`."""
     again_after_quorum: list[str] = field(default_factory=list)

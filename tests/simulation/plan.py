@@ -28,6 +28,9 @@ TAKEOVER_LENGTHS = (3.0, 5.0)
 TAKEOVER_SECONDS = 3.0
 """The phase of faults is so much longer in their family."""
 
+STALE_SECONDS = 6.0
+"""As TAKEOVER_SECONDS, on top of it, for nodes that wake up long before their links come."""
+
 LONG_SHARE = 0.3
 """How often faults of all kinds are few and long, as in the family of takeovers."""
 
@@ -64,6 +67,7 @@ class Family(Enum):
         "stop": 2,
         "freeze": 1,
         "pause": 3,
+        "stale sockets": 1,
         "clock": 2,
         "boot clock": 1,
         "disk": 2,
@@ -134,11 +138,14 @@ class Family(Enum):
     """A node starts with its clock days off."""
     RESTARTS = {"restart": 1}
     """Few, and consumers that keep what they have in hand over them."""
+    STALE = {"stale sockets": 3, "isolate": 2, "crash": 2}
+    """Few and long ones, and a queue whose messages are tried again until they are confirmed."""
     NONE = dict[str, int]()
 
 
 SHARES = {
-    Family.ALL: 10,
+    Family.ALL: 9,
+    Family.STALE: 1,
     Family.WIPES: 2,
     Family.DAMAGE: 2,
     Family.CRASHES: 2,
@@ -244,7 +251,7 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
     seconds = rng.uniform(4, 6.5)
     drawn = rng.choices(list(SHARES), list(SHARES.values()))[0]
     family = family or drawn
-    is_long = family in (Family.TAKEOVERS, Family.AWAY, Family.RESTARTS) or (
+    is_long = family in (Family.TAKEOVERS, Family.AWAY, Family.RESTARTS, Family.STALE) or (
         family is Family.ALL and rng.random() < LONG_SHARE
     )
     changes = family is Family.CHANGES or (family is Family.ALL and rng.random() < CHANGE_SHARE)
@@ -254,6 +261,8 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
     newcomer = nodes[-1] if changes else ""
     if is_long:
         seconds += TAKEOVER_SECONDS
+    if family is Family.STALE:
+        seconds += STALE_SECONDS
     faults = _Draw(rng, family, nodes, newcomer, is_long).faults(seconds)
     plan = Plan(
         seed=seed,
@@ -281,11 +290,18 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
         prefetch=rng.choice((1, 2, 5, 20)),
         core=_draw_core(rng, nodes) if faults and not changes else (),
     )
+    if family is Family.STALE:
+        # What a node knows by its dedup id it has from its journal after a start; and late consumers need all nodes.
+        return replace(plan, journal_keep_bytes=1 << 30, core=(), kept=_kept(plan, kept))
     if family is Family.AWAY or (faults and random.Random(f"short/{seed}").random() < SHORT_SHARE):
         plan = replace(
             plan, segment_bytes=4096, checkpoint_bytes=3000, journal_keep_bytes=4096, journal_bytes_max=12288
         )
-    return plan if kept is None else replace(plan, kept=tuple(sorted(set(kept) & set(plan.kept))))
+    return replace(plan, kept=_kept(plan, kept))
+
+
+def _kept(plan: Plan, kept: Collection[int] | None) -> tuple[int, ...]:
+    return plan.kept if kept is None else tuple(sorted(set(kept) & set(plan.kept)))
 
 
 def _loses_disks(faults: tuple[Fault, ...]) -> bool:

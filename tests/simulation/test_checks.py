@@ -472,3 +472,19 @@ async def test_a_message_that_is_read_again_without_the_mark_is_found(mark: str,
     ledger.note_mark({"message-id": "n1-1-1", "destination": QUEUE, "redelivered": mark})
 
     assert [wrong.split(":")[0] for wrong in queues.unmarked(ledger)] == ["I25 unmarked"] * wrongs
+
+
+@pytest.mark.parametrize(
+    ("records", "wrongs"),
+    [
+        ({"n1-1": False}, 0),
+        ({"n2-1": True}, 0),
+        ({"n2-1": True, "n3-1": True}, 0),
+        ({"n1-1": False, "n4-1": False}, 0),
+        ({"n1-1": False, "n2-1": True}, 1),
+    ],
+)
+def test_a_first_attempt_that_is_given_beside_a_retry_is_noticed(records: dict[str, bool], wrongs: int) -> None:
+    ledger = Ledger(records_given={"j0.1": records})
+
+    assert [wrong.split(":")[0] for wrong in queues.given_as_two_records(ledger)] == ["I26 twice"] * wrongs

@@ -127,6 +127,7 @@ def broken(stage: Stage) -> list[str]:
     insisted = {message_id for m in members for _, message_id in fanout_logs(m, [INSISTED])[INSISTED]}
     wrongs += queues.lost_copies(ledger, excuses, insisted)
     wrongs += queues.unmarked(ledger)
+    wrongs += queues.given_as_two_records(ledger)
     forgetful = excuses.nodes
     if stage.leaving is None:  # what a node that was away had settled may have been adopted meanwhile
         wrongs += queues.given_again_where_settled(ledger, forgetful)

@@ -13,7 +13,7 @@ from qmq.storage.format.record import RecordKind
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import Excuses, Rows, batches_of
 from tests.simulation.ledger import Ledger
-from tests.simulation.workloads.names import INSISTED
+from tests.simulation.workloads.names import INSISTED, INSISTED_QUEUE
 
 
 def twins(rows: Rows) -> dict[str, list[Dot]]:
@@ -64,7 +64,7 @@ def unreceipted(ledger: Ledger) -> list[str]:
     return [
         f"{message.id} is not receipted yet"
         for message in ledger.sent.values()
-        if message.destination == INSISTED and message.receipted_by is None
+        if message.destination in (INSISTED, INSISTED_QUEUE) and message.receipted_by is None
     ]
 
 

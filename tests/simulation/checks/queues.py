@@ -4,6 +4,7 @@ I1   every receipted message was worked on by a consumer at least once; a receip
      promises two disks in a mesh of three nodes or more, so there the loss of one disk excuses nothing
 I7   nothing is given again by the node that receipted its ACK, nor by any node as long as there is no fault
 I8   nothing is handed out again by any node when its ACK was receipted at the level `quorum`
+I26  of a message with a dedup id whose records are on every node no first attempt is given beside a retry
 I25  what a consumer reads a second time under one `message-id` has `redelivered`
 """
 
@@ -54,6 +55,15 @@ def given_again_without_a_fault(ledger: Ledger) -> list[str]:
     """I7 for a mesh in which nothing went wrong."""
     again = ledger.again_after_edge + ledger.again_after_quorum
     return [f"I7 without a fault: given again after a receipted ACK: {again}"] if again else []
+
+
+def given_as_two_records(ledger: Ledger) -> list[str]:
+    """I26."""
+    return [
+        f"I26 twice: {message_id} was given as {sorted(records)}, and one of these says that it is a retry"
+        for message_id, records in ledger.records_given.items()
+        if set(records.values()) == {False, True}
+    ]
 
 
 def unmarked(ledger: Ledger) -> list[str]:

@@ -12,7 +12,7 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.storage.format.batch import REST
 from tests.simulation.evidence import Excuses, Log, Published
 from tests.simulation.ledger import Ledger
-from tests.simulation.workloads.names import INSISTED
+from tests.simulation.workloads.names import INSISTED, INSISTED_QUEUE
 
 
 def holes(name: str, log: Log, vector: Vector, damaged: Collection[Dot] = ()) -> list[str]:
@@ -66,7 +66,7 @@ def inventions(records: Mapping[Dot, Published], ledger: Ledger, adopted: Collec
         if sent is None or sent.body != record.body or sent.destination != record.destination:
             wrong.append(f"I2 log: {dot} holds {record.id} as nobody sent it")
             continue
-        if dot in adopted or record.destination == INSISTED:  # of the latter see `moves`
+        if dot in adopted or record.destination in (INSISTED, INSISTED_QUEUE):  # of the latter see `moves`
             continue
         if sent.node != dot.origin.node:
             wrong.append(f"I2 elsewhere: {dot} is {record.id}, which was sent to {sent.node}")

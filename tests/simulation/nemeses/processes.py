@@ -2,6 +2,7 @@
 
 import trio
 
+from qmq.server.peers.dedup_query import WAKING_SECONDS
 from tests.simulation.faults import Fault, nemesis
 from tests.simulation.nemeses.links import both_ways, cut_off
 from tests.simulation.stage import Stage
@@ -13,6 +14,8 @@ BOOT_DAYS = (8.0, 30.0)
 
 QUICK_SECONDS = 0.1
 LATE_SECONDS_MAX = 2.0
+
+STALE_SECONDS_MAX = 2.0
 
 CAUGHT_AT_WORK = 0.7
 """How often a node dies while its disk is busy for it, because that is where bugs are."""
@@ -67,6 +70,20 @@ async def pause(stage: Stage, fault: Fault) -> None:
         await trio.sleep(fault.seconds)
     finally:
         stage.pauses.end(host)
+
+
+@nemesis("stale sockets")
+async def stale_sockets(stage: Stage, fault: Fault) -> None:
+    """A process is paused while its clients leave and try again elsewhere. It wakes up with what they sent unread, and
+    its links come so late that it cannot ask about that."""
+    member = stage.by_name[fault.node]
+    with cut_off(stage, both_ways((member.host, other.host) for other in stage.others(member))):
+        stage.pauses.begin(member.host)
+        try:
+            await trio.sleep(min(fault.seconds, STALE_SECONDS_MAX))
+        finally:
+            stage.pauses.end(member.host)
+        await trio.sleep(WAKING_SECONDS + STALE_SECONDS_MAX)
 
 
 @nemesis("clock")

@@ -11,6 +11,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions
 from qmq.broker.messages.dedup import Dedup, dedup_key
 from qmq.broker.messages.message import Message
+from qmq.broker.queues.first_attempts import FirstAttempts
 from qmq.cursors import Move
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.storage.compaction import Compaction
@@ -51,6 +52,20 @@ def ids_of_peers_are_not_learned() -> Iterator[None]:
 def ids_are_forgotten_at_a_restart() -> Iterator[None]:
     """Nothing is learned from the journal when a node starts."""
     with patch("qmq.server.node.replay_ids", lambda *_: None):
+        yield
+
+
+@plant(Family.STALE, "I26", seed=0)
+def first_attempts_stay_beside_their_retries() -> Iterator[None]:
+    """Both records of a message that was tried again elsewhere are handed out."""
+    with patch.object(FirstAttempts, "is_superseded", lambda *_: False):
+        yield
+
+
+@plant(Family.STALE, "I1", seed=0)
+def retries_give_way_too() -> Iterator[None]:
+    """Whatever comes or is read while a retry of it is known is settled, the retry as well."""
+    with patch("qmq.broker.queues.first_attempts.is_retry", lambda headers: False):
         yield
 
 

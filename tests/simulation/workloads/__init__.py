@@ -8,13 +8,14 @@ import trio
 from tests.simulation.ledger import Place
 from tests.simulation.plan import Family
 from tests.simulation.stage import Stage
+from tests.simulation.workloads.collect import collect
 from tests.simulation.workloads.consume import consume
 from tests.simulation.workloads.follow import follow
 from tests.simulation.workloads.hold import hold, supply
 from tests.simulation.workloads.insist import insist
 from tests.simulation.workloads.keep_place import keep_place
 from tests.simulation.workloads.listen import listen
-from tests.simulation.workloads.names import FANOUTS
+from tests.simulation.workloads.names import FANOUTS, INSISTED_QUEUE
 from tests.simulation.workloads.publish import publish
 from tests.simulation.workloads.roll_call import attend, call_the_roll
 from tests.simulation.workloads.take_turns import pile_up, take_turns
@@ -37,6 +38,9 @@ def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
 def start_insistent(stage: Stage, nursery: trio.Nursery) -> None:
     """They end when all that they have sent is receipted."""
     nursery.start_soon(insist, stage, "i0")
+    if stage.plan.family is Family.STALE:
+        for number in range(2):
+            nursery.start_soon(insist, stage, f"j{number}", INSISTED_QUEUE, 0.5)
 
 
 def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
@@ -57,6 +61,8 @@ def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
     if plan.family is Family.RESTARTS:
         for number in range(3):
             nursery.start_soon(hold, stage, f"h{number}")
+    if plan.family is Family.STALE:
+        nursery.start_soon(collect, stage, "q0")
     if plan.quiet:
         nursery.start_soon(listen, stage, "l0", stage.members[-1])
         for number in range(2):

@@ -20,7 +20,7 @@ ANSWER_SECONDS = 4.0
 """Longer than a node asks its peers about a message."""
 
 
-async def insist(stage: Stage, name: str) -> None:
+async def insist(stage: Stage, name: str, destination: str = INSISTED, leaving_share: float = 0.2) -> None:
     """Send for as long as the phase of faults lasts, and then until the last message is receipted."""
     rng = random.Random(f"{stage.plan.seed}/{name}")
     until = trio.current_time() + stage.plan.seconds
@@ -34,8 +34,8 @@ async def insist(stage: Stage, name: str) -> None:
                     tried = len(waiting)
                     while len(waiting) < 3 and trio.current_time() < until:
                         number += 1
-                        waiting.append(stage.ledger.send(name, number, member.name, INSISTED, rng))
-                    leaves = rng.random() < 0.2 and not stage.settling
+                        waiting.append(stage.ledger.send(name, number, member.name, destination, rng))
+                    leaves = rng.random() < leaving_share and not stage.settling
                     await _try(stage, name, member, client, waiting, tried, leaves)
                     await trio.sleep(rng.uniform(0.02, 0.5))
         except GoneError as gone:
@@ -49,7 +49,8 @@ async def _try(
     """Send all that `waiting` holds, the first `tried` of them again; take out what is receipted."""
     frames: list[bytes] = []
     for place, message in enumerate(waiting):
-        headers = [("destination", INSISTED), ("receipt", message.id), ("x-id", message.id), ("dedup-id", message.id)]
+        headers = [("destination", message.destination), ("receipt", message.id), ("x-id", message.id)]
+        headers.append(("dedup-id", message.id))
         if place < tried:
             headers.append(("redelivered", "true"))
         frames.append(encode_frame("SEND", headers, message.body))

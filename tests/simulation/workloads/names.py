@@ -7,6 +7,9 @@ QUEUES = ("/queue/x", "/queue/y")
 INSISTED = "/fanout/insisted"
 """Its messages have dedup ids and are sent until they are receipted."""
 
+INSISTED_QUEUE = "/queue/insisted"
+"""The same, and its consumers come when every node has the records of all others."""
+
 POISON = "/queue/poison"
 """What nobody can process."""
 
