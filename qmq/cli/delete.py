@@ -28,7 +28,7 @@ def delete(
 
     Its messages and its durable subscriptions are deleted, and its subscribers are disconnected. What the node that
     --at names has not received yet stays. A message that is sent later begins a new fanout of the same name. Exit
-    code 1 when it is refused: there is no such fanout, or the user has no right to delete.
+    code 1 if it is refused: there is no such fanout, or the user may not delete.
     """
     if not destination.startswith("/"):
         raise click.UsageError(f"a destination begins with its kind: /fanout/{destination}")
