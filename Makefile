@@ -69,7 +69,7 @@ mesh: venv ## Start three nodes here, show their live state; Ctrl-C stops all (P
 	@$(BIN)/qmq mesh up $(PEERS)
 
 .PHONY: test
-test: style types unit simulation ## Check and test everything: 12 minutes on two idle processors
+test: style types unit simulation ## Check and test everything; prints what each stage takes
 	@$(MAKE) --no-print-directory --jobs 2 cluster-test precompile
 	@$(MAKE) --no-print-directory compiled-test
 	@echo "$@: $$(($$(date +%s) - $(BEGAN))) s"
