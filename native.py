@@ -27,7 +27,7 @@ COMPILED: Sequence[str] = (
     "storage/format/batch.py",
     "storage/queues/plan.py",
     "storage/format/record.py",
-    "storage/compaction.py",
+    "storage/checkpoints/compaction.py",
     "storage/format/row_checksum.py",
     "storage/format/segment.py",
     "replication/journal/feed.py",

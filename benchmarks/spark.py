@@ -177,9 +177,9 @@ def write_indexes(root: Path, records: int) -> list[str]:
 
 def decode_alone(log: str) -> float:
     """All columns of every record, in this process and without Spark; returns the CPU seconds of this process."""
-    from qmq.spark.options import read_options
-    from qmq.spark.partitions import rows_of_part
-    from qmq.spark.place import open_place
+    from qmq.spark.reading.options import read_options
+    from qmq.spark.reading.partitions import rows_of_part
+    from qmq.spark.reading.place import open_place
 
     options = read_options({"path": log})
     place = open_place(options)
@@ -200,8 +200,8 @@ def measure(spark: Any, folder: Path, records: int, rounds: int, only: Collectio
     from qmq.spark.jobs import archive as archives
     from qmq.spark.jobs.archive_files import PARTITION
     from qmq.spark.jobs.audit import audit
-    from qmq.spark.logs import DataDirectory
-    from qmq.spark.options import read_options
+    from qmq.spark.reading.logs import DataDirectory
+    from qmq.spark.reading.options import read_options
 
     log, parquet = str(folder / "log"), str(folder / "rows.parquet")
 
@@ -283,7 +283,7 @@ def measure(spark: Any, folder: Path, records: int, rounds: int, only: Collectio
 def _live(spark: Any, folder: Path) -> Iterator[Row]:
     """A stream from a node that is being published to, and an archive run of an idle one."""
     from qmq.spark.jobs import archive as archives
-    from qmq.spark.options import read_options
+    from qmq.spark.reading.options import read_options
 
     with throwaway(folder, {}, None) as node:
         address = str(node.address)

@@ -190,3 +190,61 @@ def test_every_package_has_its_line_in_the_table() -> None:
     layers = {name.partition("/")[0].removesuffix(".py") for name in NAMES}
 
     assert layers - set(MAY_IMPORT) == set()
+
+
+CIRCULAR = "broker/queues"
+"""What still has circles; to be removed with the last of them."""
+
+
+def edges() -> dict[str, set[str]]:
+    """File of qmq → files of qmq that it imports, type-only imports included."""
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in NAMES}
+    found: dict[str, set[str]] = {}
+    for name in NAMES:
+        package = ".".join(["qmq", *name.split("/")[:-1]])
+        targets = found[name] = set()
+        for node in ast.walk(ast.parse((ROOT / "qmq" / name).read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+                module = ".".join([*base, *([node.module] if node.module else [])]).removeprefix("qmq").lstrip(".")
+                names = [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
+                targets.update(modules[one if one in modules else module] for one in names if module in modules)
+        targets -= {name, "__init__.py"}
+    return found
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The nodes that are left when everything that imports nothing, or is imported by nothing, is taken away."""
+    left = {node: set(targets) for node, targets in graph.items()}
+    while True:
+        imported = set().union(*left.values()) if left else set()
+        ends = {node for node in left if not left[node] & left.keys() or node not in imported}
+        if not ends:
+            return [sorted(left)] if left else []
+        left = {node: targets - ends for node, targets in left.items() if node not in ends}
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    assert circles({name: targets for name, targets in edges().items() if not name.startswith(CIRCULAR)}) == []
+
+
+def test_no_folder_imports_itself_through_others() -> None:
+    folders: dict[str, set[str]] = {}
+    for name, targets in edges().items():
+        if not name.endswith("__init__.py"):
+            folder = name.rpartition("/")[0] or name
+            others = {other.rpartition("/")[0] or other for other in targets if not other.endswith("__init__.py")}
+            folders.setdefault(folder, set()).update(others - {folder})
+
+    assert circles({name: targets for name, targets in folders.items() if not name.startswith(CIRCULAR)}) == []
+
+
+def test_a_circle_is_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [["a", "b", "c"]]
+
+
+@pytest.mark.parametrize("folder", sorted({name.rpartition("/")[0] for name in NAMES}))
+def test_a_folder_has_at_most_18_files(folder: str) -> None:
+    files = [name for name in NAMES if name.rpartition("/")[0] == folder]
+
+    assert len(files) <= 18

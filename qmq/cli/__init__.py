@@ -33,7 +33,7 @@ COMMANDS: Table = {
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),
-    "bench": ("qmq.cli.bench:bench", "Measure a broker on this machine."),
+    "bench": ("qmq.cli.bench.command:bench", "Measure a broker on this machine."),
 }
 
 

@@ -8,14 +8,14 @@ that most queries begin with; it is imported when it is first asked for.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qmq.spark.jobs.history import history
+    from qmq.spark.history import history
 
 __all__ = ["history"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "history":
-        from qmq.spark.jobs.history import history
+        from qmq.spark.history import history
 
         return history
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from qmq.blocking import BlockingClient
 from qmq.errors import NotConnected
-from qmq.spark.options import BOTH, WRITING, BadOption, Options, known_options, read_options
-from qmq.spark.remote import PATIENCE_SECONDS, connect
+from qmq.spark.reading.options import BOTH, WRITING, BadOption, Options, known_options, read_options
+from qmq.spark.reading.remote import PATIENCE_SECONDS, connect
 
 WINDOW: Final = 1000
 """SENDs without a receipt at most: beyond that a task waits."""

@@ -19,17 +19,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from qmq.dots import Vector
-from qmq.spark.options import BadOption, Options, read_options
-from qmq.spark.partitions import PartOf, rows_of_part
-from qmq.spark.place import open_place
-from qmq.spark.views import arrow_schema, columns_of, ddl, table_rows
+from qmq.spark.reading.options import BadOption, Options, read_options
+from qmq.spark.reading.partitions import PartOf, rows_of_part
+from qmq.spark.reading.place import open_place
+from qmq.spark.reading.views import arrow_schema, columns_of, ddl, table_rows
 
 TABLES = ("ranges", "segments", "nodes")
 """Views that are made while planning."""
 
 
 class QmqSource(DataSource):
-    """The data source `qmq`. Options are in `qmq.spark.options`, columns in `qmq.spark.views`."""
+    """The data source `qmq`. Options are in `qmq.spark.reading.options`, columns in `qmq.spark.reading.views`."""
 
     @classmethod
     def name(cls) -> str:

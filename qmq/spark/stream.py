@@ -19,10 +19,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from qmq.dots import Vector
-from qmq.spark.options import BadOption, Options, vector_from_json, vector_to_json
-from qmq.spark.partitions import PartOf, rows_of_part
-from qmq.spark.place import Place, open_place
-from qmq.spark.views import arrow_schema
+from qmq.spark.reading.options import BadOption, Options, vector_from_json, vector_to_json
+from qmq.spark.reading.partitions import PartOf, rows_of_part
+from qmq.spark.reading.place import Place, open_place
+from qmq.spark.reading.views import arrow_schema
 
 RECORD_BYTES = 200
 """What a record is taken for when a batch is bounded by bytes."""

@@ -24,8 +24,8 @@ from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.catalog.replay import replay_cursors
-from qmq.storage.checkpoint import Checkpointer, CheckpointReport
-from qmq.storage.compaction import Compaction
+from qmq.storage.checkpoints.checkpoint import Checkpointer, CheckpointReport
+from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.disk.disk import RealDisk, new_uuid
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.log import FanoutLogs

@@ -25,7 +25,7 @@ from qmq.broker.selectors import Selector, compile_selector
 from qmq.dots import Dot, Origin, Vector
 from qmq.record_codec import Replay, encode_records
 from qmq.server.checkpoint.queue_pager import LoadResult, _ask
-from qmq.storage.compaction import NEVER, Compaction
+from qmq.storage.checkpoints.compaction import NEVER, Compaction
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import batch_records, encode_batch, read_head
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead

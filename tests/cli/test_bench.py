@@ -15,7 +15,7 @@ import pytest
 
 from qmq.bench import exchange, many, paced, process, workloads
 from qmq.bench.process import Usage
-from qmq.cli.bench import limits_for
+from qmq.cli.bench.command import limits_for
 from qmq.cli.throwaway import exit_on_signals
 
 from .conftest import Run
@@ -192,7 +192,7 @@ def test_a_throwaway_node_allows_no_less_than_others() -> None:
 
 def test_subscribers_count_as_connections_of_a_throwaway_node(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("qmq.cli.bench.limits_for", lambda **wanted: asked.append(wanted["connections"]) or {})
+    monkeypatch.setattr("qmq.cli.bench.command.limits_for", lambda **wanted: asked.append(wanted["connections"]) or {})
     monkeypatch.setattr("qmq.cli.throwaway.PROGRAM", (sys.executable, "-c", "raise SystemExit(0)"))
 
     run("bench", "topic", "--serve", "--subscribers", "1100", "--connections", "7")

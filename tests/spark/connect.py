@@ -12,8 +12,8 @@ from qmq.spark import history
 from qmq.spark.jobs.archive import archive
 from qmq.spark.jobs.audit import audit, audit_deep
 from qmq.spark.jobs.tables import read_table, tables
-from qmq.spark.logs import DataDirectory
-from qmq.spark.options import read_options
+from qmq.spark.reading.logs import DataDirectory
+from qmq.spark.reading.options import read_options
 
 
 def nothing(done: int, total: int) -> None:

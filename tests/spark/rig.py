@@ -107,6 +107,6 @@ def fanout(root: Path, name: str, destination: str) -> Journal:
 
 def rows(parts: Iterable[Any], options: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Everything that workers would make of `parts`."""
-    from qmq.spark.place import read
+    from qmq.spark.reading.place import read
 
     return [row for part in parts for found in read(part, options, columns) for row in found.to_pylist()]

@@ -9,8 +9,8 @@ from qmq.errors import NotConnected
 from qmq.spark import history
 from qmq.spark.jobs.archive import archive, read_archive
 from qmq.spark.jobs.messages import read_messages
-from qmq.spark.options import read_options
-from qmq.spark.remote import Servers
+from qmq.spark.reading.options import read_options
+from qmq.spark.reading.remote import Servers
 
 from .rig import A, batch, messages, node, split
 from .test_remote import JournalNode

@@ -8,15 +8,15 @@ from pyarrow.parquet import ParquetFile
 
 from qmq.dots import Origin, Vector
 from qmq.errors import NotConnected
-from qmq.spark.files import Files
 from qmq.spark.jobs import archive as jobs
 from qmq.spark.jobs import archive_files, archive_table
 from qmq.spark.jobs.archive import Archived, archive, compact, follow
 from qmq.spark.jobs.archive_files import write_part
 from qmq.spark.jobs.archive_table import ArchiveError, Overtaken, choice_of, commit, open_table
-from qmq.spark.options import Options, read_options
-from qmq.spark.plan import DataLoss
-from qmq.spark.remote import Servers
+from qmq.spark.reading.files import Files
+from qmq.spark.reading.options import Options, read_options
+from qmq.spark.reading.plan import DataLoss
+from qmq.spark.reading.remote import Servers
 
 from .rig import A, B, batch, node, record, rows, split
 from .test_remote import JournalNode

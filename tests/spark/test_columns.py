@@ -5,7 +5,7 @@ import random
 import pytest
 
 from qmq.errors import CorruptLog
-from qmq.spark.columns import Columns, Piece
+from qmq.spark.reading.columns import Columns, Piece
 from qmq.storage.format.batch import batch_records
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, with_priority
 

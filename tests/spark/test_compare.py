@@ -8,7 +8,7 @@ import pytest
 from qmq.spark.jobs import compare as jobs
 from qmq.spark.jobs.archive import archive
 from qmq.spark.jobs.compare import compare
-from qmq.spark.options import read_options
+from qmq.spark.reading.options import read_options
 
 from .rig import START_US, A, B, batch, messages, node, record, split
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from qmq.spark.files import Files
 from qmq.spark.jobs.archive import archive, read_archive
 from qmq.spark.jobs.audit import audit
 from qmq.spark.jobs.messages import read_messages
 from qmq.spark.jobs.replay import choose, send
-from qmq.spark.logs import DataDirectory
-from qmq.spark.options import read_options
+from qmq.spark.reading.files import Files
+from qmq.spark.reading.logs import DataDirectory
+from qmq.spark.reading.options import read_options
 
 from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually

@@ -7,11 +7,11 @@ import pytest
 
 from qmq.dots import Origin
 from qmq.spark import history
-from qmq.spark.jobs import history as histories
+from qmq.spark import history as histories
 from qmq.spark.jobs.archive import archive, compact
 from qmq.spark.jobs.archive_table import ArchiveError
-from qmq.spark.options import BadOption, read_options
-from qmq.spark.plan import DataLoss
+from qmq.spark.reading.options import BadOption, read_options
+from qmq.spark.reading.plan import DataLoss
 
 from .rig import START_US, A, B, Journal, batch, messages, node, split
 from .test_remote import JournalNode

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from qmq.spark.files import Files
 from qmq.spark.jobs.archive import read_archive
-from qmq.spark.options import read_options
+from qmq.spark.reading.files import Files
+from qmq.spark.reading.options import read_options
 
 from ..support.cluster_mesh import Cluster
 from . import kills

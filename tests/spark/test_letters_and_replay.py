@@ -17,7 +17,7 @@ from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_letters, rea
 from qmq.spark.jobs.messages import read_messages
 from qmq.spark.jobs.replay import choose, choose_listed, plan, send
 from qmq.spark.jobs.tables import LOCK, OWN_COLUMNS, TableError, read_table, tables
-from qmq.spark.options import read_options
+from qmq.spark.reading.options import read_options
 from qmq.storage.format.failure_records import pack_dead
 from qmq.storage.format.record import RecordKind
 

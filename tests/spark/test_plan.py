@@ -7,11 +7,11 @@ import pytest
 
 from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog
-from qmq.spark.files import Files
-from qmq.spark.logs import DataDirectory, Listing, Log, Segment
-from qmq.spark.options import Options, read_options
-from qmq.spark.plan import DataLoss
-from qmq.spark.tables import time_of
+from qmq.spark.reading.files import Files
+from qmq.spark.reading.logs import DataDirectory, Listing, Log, Segment
+from qmq.spark.reading.options import Options, read_options
+from qmq.spark.reading.plan import DataLoss
+from qmq.spark.reading.tables import time_of
 from qmq.storage.format import segment
 from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.format.record import RecordKind, pack_gap

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.cursors import Range, add_range
-from qmq.spark.ranges import RangeMap, common, minus
+from qmq.spark.reading.ranges import RangeMap, common, minus
 
 from .rig import A
 

@@ -8,10 +8,10 @@ import pytest
 
 from qmq.dots import Origin, Vector
 from qmq.errors import NotConnected
-from qmq.spark.options import Options, read_options, vector_to_json
-from qmq.spark.plan import DataLoss
-from qmq.spark.ranges import RangeMap
-from qmq.spark.remote import Servers
+from qmq.spark.reading.options import Options, read_options, vector_to_json
+from qmq.spark.reading.plan import DataLoss
+from qmq.spark.reading.ranges import RangeMap
+from qmq.spark.reading.remote import Servers
 from qmq.storage.format.batch import read_head
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, snapshot_batch
 from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame

@@ -8,7 +8,7 @@ import pytest
 
 from qmq.errors import NotConnected
 from qmq.spark import sink
-from qmq.spark.options import BadOption
+from qmq.spark.reading.options import BadOption
 from qmq.spark.sink import publish, read_sink_options, stream_id
 
 from .stub import Stub

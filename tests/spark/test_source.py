@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from qmq.dots import Dot
-from qmq.spark.options import read_options
+from qmq.spark.reading.options import read_options
 
 from .rig import START_US, A, B, batch, node, record, settle, split
 
@@ -153,7 +153,7 @@ def test_what_retention_drops_before_the_first_micro_batch_of_a_stream_from_the_
     tmp_path: Path,
 ) -> None:
     """The next one begins where this one ended: there it is."""
-    from qmq.spark.plan import DataLoss
+    from qmq.spark.reading.plan import DataLoss
     from qmq.spark.stream import LogStream
 
     journal = node(tmp_path, "a")

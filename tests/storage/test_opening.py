@@ -114,7 +114,7 @@ def test_what_had_no_room_at_opening_goes_into_the_stores_when_there_is_some() -
 
 
 def test_a_slice_ends_after_many_changes_however_few_bytes_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qmq.storage.checkpoint.SLICE_CHANGES", 10)
+    monkeypatch.setattr("qmq.storage.checkpoints.checkpoint.SLICE_CHANGES", 10)
     store = open_small(MemoryDisk(), ROOMY)
     a = Writer(A)
     for _ in range(10):
@@ -202,7 +202,7 @@ def test_new_records_go_behind_what_the_queue_store_has_seen_when_the_disk_lost_
 
 
 def test_an_older_queue_store_takes_from_the_journal_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qmq.storage.checkpoint.SLICE_BYTES", 1)  # A batch each.
+    monkeypatch.setattr("qmq.storage.checkpoints.checkpoint.SLICE_BYTES", 1)  # A batch each.
     disk = MemoryDisk()
     store = open_small(disk, ROOMY)
     a = Writer(A)

@@ -40,8 +40,8 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
     choice = read_source(paths=nodes, servers=None, more=(), **source)
     from ...spark.jobs import audit as jobs
     from ...spark.jobs.latency import measure
-    from ...spark.logs import DataDirectory
-    from ...spark.options import BadOption, read_options
+    from ...spark.reading.logs import DataDirectory
+    from ...spark.reading.options import BadOption, read_options
 
     servers = [node for node in nodes if not Path(node).exists() and ":" in node]
     if servers and choice.chooses:

@@ -13,7 +13,7 @@ from ..output import Failed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ...spark.options import Options
+    from ...spark.reading.options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +24,7 @@ class _LocalPath(click.types.StringParamType):
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from ...spark.options import BadOption, local_path
+        from ...spark.reading.options import BadOption, local_path
 
         try:
             return local_path(value)
@@ -77,7 +77,7 @@ def given_source(
     **fixed: str,
 ) -> dict[str, str]:
     """The command line as options of `format("qmq")`; `fixed` are those of the command itself."""
-    from ...spark.options import names_to_text
+    from ...spark.reading.options import names_to_text
 
     given = {
         "path": ",".join(paths) if paths else None,
@@ -103,7 +103,7 @@ def given_source(
 def read_source(*, archive: str | None = None, **source: Any) -> "Options":
     """The options of `given_source`, checked; an archive takes the place of a path."""
     require_spark()
-    from ...spark.options import BadOption, read_options
+    from ...spark.reading.options import BadOption, read_options
 
     given = given_source(**source)
     if archive is not None:
@@ -132,7 +132,7 @@ def job(name: str) -> Iterator["SparkSession"]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from ...spark.options import BadOption
+    from ...spark.reading.options import BadOption
     from ...spark.session import running
 
     try:

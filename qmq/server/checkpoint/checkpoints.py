@@ -21,7 +21,7 @@ from qmq.server.commit.commits import Commits
 from qmq.server.runtime.contexts import Alarming, Engine
 from qmq.server.runtime.disk_space import SPACE_SECONDS
 from qmq.server.runtime.memory import give_back_memory
-from qmq.storage.checkpoint import CheckpointReport
+from qmq.storage.checkpoints.checkpoint import CheckpointReport
 
 TRIM_BYTES = 4 << 20
 """Journal carried over by one checkpoint, from which on its memory is given back to the system."""

@@ -21,7 +21,7 @@ from qmq.errors import CorruptLog
 from qmq.server.repair.catch_up import request_about
 from qmq.server.runtime.contexts import Committing, Engine, Links, Peers, Repairing
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
-from qmq.storage.checkpoint import CheckpointReport
+from qmq.storage.checkpoints.checkpoint import CheckpointReport
 from qmq.storage.format.record import RecordKind
 
 ASK_SECONDS = 15.0

@@ -32,7 +32,7 @@ from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, Links, Peers, Repairing
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
-from qmq.storage.repair.quarantine import QuarantinedRange, quarantined_ranges, valid_quarantined
+from qmq.storage.quarantine import QuarantinedRange, quarantined_ranges, valid_quarantined
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, rest_of
 
 RETRY_SECONDS: Final = 1.0

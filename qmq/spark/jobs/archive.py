@@ -34,13 +34,13 @@ from qmq.spark.jobs.archive_table import (
     require_same,
     table_vector,
 )
-from qmq.spark.options import Options, local_path, vector_to_json
-from qmq.spark.place import Place, open_place
-from qmq.spark.plan import DataLoss, Part
-from qmq.spark.progress import Told, watched
-from qmq.spark.ranges import NOTHING, RangeMap
-from qmq.spark.tasks import results_of
-from qmq.spark.views import ddl
+from qmq.spark.jobs.progress import Told, watched
+from qmq.spark.jobs.tasks import results_of
+from qmq.spark.reading.options import Options, local_path, vector_to_json
+from qmq.spark.reading.place import Place, open_place
+from qmq.spark.reading.plan import DataLoss, Part
+from qmq.spark.reading.ranges import NOTHING, RangeMap
+from qmq.spark.reading.views import ddl
 
 _PATTERN_MARKS: Final = re.compile(r"[\\{}\[\]*?]")
 """What means something to Spark in the path of a file."""

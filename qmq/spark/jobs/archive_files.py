@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from qmq.spark.options import Options
-from qmq.spark.partitions import rows_of_part
-from qmq.spark.plan import Part
-from qmq.spark.views import arrow_schema
+from qmq.spark.reading.options import Options
+from qmq.spark.reading.partitions import rows_of_part
+from qmq.spark.reading.plan import Part
+from qmq.spark.reading.views import arrow_schema
 
 COLUMNS: Final = ("origin", "sequence", "timestamp", "destination", "priority", "headers", "body")
 """What the table has, besides `day`. A message's id is its origin, a hyphen and its sequence."""

@@ -16,9 +16,9 @@ from deltalake.transaction import AddAction, CommitProperties, Transaction, crea
 from qmq.dots import Vector
 from qmq.errors import QmqError
 from qmq.spark.jobs.archive_files import COLUMNS, PARTITION
-from qmq.spark.options import Options, local_path, names_to_text, vector_to_json
-from qmq.spark.tables import time_of
-from qmq.spark.views import arrow_schema
+from qmq.spark.reading.options import Options, local_path, names_to_text, vector_to_json
+from qmq.spark.reading.tables import time_of
+from qmq.spark.reading.views import arrow_schema
 
 TABLE_VERSION: Final = 1
 COMMIT_TRIES: Final = 10

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog
-from qmq.spark.columns import EVERYTHING, Columns, Piece
-from qmq.spark.logs import DataDirectory, Extent, Listing, NotBegun, Segment
-from qmq.spark.lost_ranges import gone_in, gone_of
-from qmq.spark.options import Options
-from qmq.spark.plan import may_be_asked, passed_by
-from qmq.spark.ranges import RangeMap
-from qmq.spark.remote import read_journal
+from qmq.spark.reading.columns import EVERYTHING, Columns, Piece
+from qmq.spark.reading.logs import DataDirectory, Extent, Listing, NotBegun, Segment
+from qmq.spark.reading.lost_ranges import gone_in, gone_of
+from qmq.spark.reading.options import Options
+from qmq.spark.reading.plan import may_be_asked, passed_by
+from qmq.spark.reading.ranges import RangeMap
+from qmq.spark.reading.remote import read_journal
 from qmq.storage.disk.disk import ReadOnlyDisk
 from qmq.storage.format.batch import GAPS, REST, BatchHead, unpack_records
 from qmq.storage.format.lost_record import LostRange
@@ -38,7 +38,7 @@ from qmq.storage.log.recovery import Quarantined
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from qmq.spark.progress import Told
+    from qmq.spark.jobs.progress import Told
 
 MISSING: Final = "missing"
 DOUBLED: Final = "doubled"
@@ -387,8 +387,8 @@ def audit_deep(
     extents = [extent for directory in directories for extent in extents_of(directory, choice)]
     if not extents:
         return
-    from qmq.spark.progress import watched
-    from qmq.spark.tasks import results_of
+    from qmq.spark.jobs.progress import watched
+    from qmq.spark.jobs.tasks import results_of
 
     with watched(spark, tell):
         findings = results_of(spark, extents, verify_extent)

@@ -21,8 +21,8 @@ from qmq.dots import parse_origin
 from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.messages import only, options_of, read_messages
 from qmq.spark.jobs.tables import CHOOSING
-from qmq.spark.options import Options, local_path, read_options, vector_to_json
-from qmq.spark.place import open_place
+from qmq.spark.reading.options import Options, local_path, read_options, vector_to_json
+from qmq.spark.reading.place import open_place
 
 RECORDS_PER_RANGE: Final = 10_000
 DIFFERENCES_MAX: Final = 1000

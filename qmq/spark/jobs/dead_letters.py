@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from qmq.errors import QmqError
 from qmq.spark.jobs.messages import is_chosen, options_of, read_messages
-from qmq.spark.tables import time_of
+from qmq.spark.reading.tables import time_of
 
 EXAMPLES: Final = 3
 EXAMPLE_BYTES: Final = 200

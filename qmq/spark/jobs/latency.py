@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from qmq.errors import CorruptLog
-from qmq.spark.logs import DataDirectory, Listing
-from qmq.spark.options import Options
-from qmq.spark.plan import passed_by
+from qmq.spark.reading.logs import DataDirectory, Listing
+from qmq.spark.reading.options import Options
+from qmq.spark.reading.plan import passed_by
 from qmq.storage.format.segment import BatchEntry
 
 SEGMENTS_LOOKED_AT: Final = 16

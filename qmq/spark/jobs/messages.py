@@ -4,7 +4,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from qmq.spark.jobs.archive import read_archive
-from qmq.spark.options import Options, read_options
+from qmq.spark.reading.options import Options, read_options
 
 COLUMNS = "origin,sequence,timestamp,destination,priority,headers,body"
 

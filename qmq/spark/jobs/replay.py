@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from qmq.spark.tables import time_of
+from qmq.spark.reading.tables import time_of
 
 REPLAYED: Final = "qmq-replayed-from"
 LEFT_OUT: Final = ("expires", "expiration", "ttl", "delay", "AMQ_SCHEDULED_DELAY", "receipt-level", REPLAYED)

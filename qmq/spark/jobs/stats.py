@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from qmq.spark.jobs.messages import is_chosen
 from qmq.spark.jobs.windows import Window, failures_of, median_and_p99, node_of, streamed, windows_of
-from qmq.spark.options import read_options
+from qmq.spark.reading.options import read_options
 
 WINDOW: Final = "1 minute"
 DESTINATIONS_MAX: Final = 10_000

@@ -24,8 +24,8 @@ from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from qmq.dots import Vector, merge
 from qmq.errors import QmqError
-from qmq.spark.options import local_path, read_options, vector_from_json, vector_to_json
-from qmq.spark.place import open_place
+from qmq.spark.reading.options import local_path, read_options, vector_from_json, vector_to_json
+from qmq.spark.reading.place import open_place
 
 STATE: Final = "_qmq.json"
 LOCK: Final = "_qmq.lock"

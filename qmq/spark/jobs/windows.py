@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
 
-from qmq.spark.tables import time_of
+from qmq.spark.reading.tables import time_of
 
 WINDOWS_MAX: Final = 100_000
 """Rows that are brought to the driver, of each kind; the first ones, by time and then by destination."""

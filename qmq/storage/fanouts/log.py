@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, NoReturn
 from qmq.deletions import Deletions
 from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.errors import CorruptLog, LogBroken
-from qmq.storage.compaction import FanoutEntry
 from qmq.storage.format.batch import (
     BATCH_BYTES_TARGET,
     SPARSE,
@@ -28,6 +27,7 @@ from qmq.storage.format.batch import (
     read_head,
     record_slices,
 )
+from qmq.storage.format.fanout_entry import FanoutEntry
 from qmq.storage.format.interfaces import CheckpointState, Disk, FanoutExtent, Retention, Shift, StoreSettings
 from qmq.storage.format.segment import FANOUT
 from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, open_chain

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import CorruptLog, DiskFull, LogBroken
-from qmq.storage.checkpoint import Checkpointer
+from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.fanouts.log import DROPPED_ORIGINS_MAX, FanoutLogs
 from qmq.storage.format.batch import SPARSE, BatchHead, batch_records, encode_batch, record_slices
 from qmq.storage.format.interfaces import NO_SPACE, Disk, FanoutExtent

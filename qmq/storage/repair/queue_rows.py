@@ -14,7 +14,7 @@ from typing import Final
 
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
-from qmq.storage.checkpoint import Checkpointer, Stored
+from qmq.storage.checkpoints.checkpoint import Checkpointer, Stored
 from qmq.storage.format.batch import BatchHead, batch_records, record_slices, verify_batch
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.format.interfaces import Disk, MissingRange, QueueRow, QueueStore, StoreSettings

@@ -14,7 +14,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.queues.first_attempts import FirstAttempts
 from qmq.cursors import Move
 from qmq.server.peers.dedup_query import DedupQuery
-from qmq.storage.compaction import Compaction
+from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.batch import BatchHead, Unpacked
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant

@@ -11,7 +11,7 @@ from qmq.broker.queues.queue import Queue
 from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.dots import Dot, Vector
 from qmq.replication.links.serving import Serving
-from qmq.storage.compaction import Compaction
+from qmq.storage.checkpoints.compaction import Compaction
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import ANY_CALL, plant
 

@@ -12,7 +12,7 @@ from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.values import pack_dot_groups
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.quarantine import QuarantineRestore
-from qmq.storage.compaction import Compaction
+from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.failure_records import pack_attempts
 from qmq.storage.format.segment import BatchSpan, scan
 from qmq.storage.store import Store
@@ -96,7 +96,7 @@ def done_and_forgotten() -> Iterator[None]:
         yield
 
 
-@plant(Family.ALL, "I8", found_by="tests/storage/test_checkpoint.py")
+@plant(Family.ALL, "I8", found_by="tests/storage/checkpoints/test_checkpoint.py")
 def settles_do_not_wait() -> Iterator[None]:
     """A settle that comes before its message is forgotten by the next checkpoint: a tombstone collected too early."""
 

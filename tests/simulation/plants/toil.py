@@ -41,7 +41,7 @@ def buried_and_kept() -> Iterator[None]:
         _, dot, letter = unpack_dead(body)
         return "/queue/nowhere", dot, letter
 
-    with patch("qmq.storage.compaction.unpack_dead", only_the_letter):
+    with patch("qmq.storage.checkpoints.compaction.unpack_dead", only_the_letter):
         yield
 
 

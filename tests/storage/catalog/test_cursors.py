@@ -9,7 +9,7 @@ from qmq.cursors import Move, Name
 from qmq.dots import Dot
 from qmq.errors import DiskFull
 from qmq.storage.catalog.catalog import SqliteCatalog
-from qmq.storage.checkpoint import Checkpointer
+from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import GAPS
 from qmq.storage.format.cursor_record import pack_move

@@ -61,7 +61,7 @@ class TakenDisk(MemoryDisk):
 def test_a_checkpoint_that_finds_no_room_at_any_call_is_made_up_for_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("qmq.storage.checkpoint.SLICE_BYTES", 4000)
+    monkeypatch.setattr("qmq.storage.checkpoints.checkpoint.SLICE_BYTES", 4000)
     refused = 0
     at = 0
     while True:

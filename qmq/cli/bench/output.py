@@ -10,12 +10,12 @@ from pathlib import Path
 
 import click
 
-from .. import __version__
-from ..bench.compare import NotComparable, compare
-from ..bench.plan import BenchPlan, Report, Value
-from ..build import BUILD
-from .bench_meaning import APPLIES_TO
-from .output import Failed, print_json, table
+from ... import __version__
+from ...bench.compare import NotComparable, compare
+from ...bench.plan import BenchPlan, Report, Value
+from ...build import BUILD
+from ..output import Failed, print_json, table
+from .meaning import APPLIES_TO
 
 
 def facts(plan: BenchPlan, report: Report, pinned: bool) -> dict[str, Value]:

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
-from qmq.spark.ranges import RangeMap
+from qmq.spark.reading.ranges import RangeMap
 from qmq.storage.disk.disk import DiskFile, ReadOnlyDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.batch import GAPS, HEAD_BYTES, REST, BatchHead, read_head, unpack_records, verify_batch

@@ -17,11 +17,11 @@ from qmq.spark.jobs.archive import read_archive
 from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.messages import only
 from qmq.spark.jobs.tables import CHOOSING
-from qmq.spark.options import BadOption, known_options, read_options
-from qmq.spark.partitions import rows_of_part
-from qmq.spark.place import open_place
-from qmq.spark.tasks import frame_of
-from qmq.spark.views import columns_of, ddl
+from qmq.spark.jobs.tasks import frame_of
+from qmq.spark.reading.options import BadOption, known_options, read_options
+from qmq.spark.reading.partitions import rows_of_part
+from qmq.spark.reading.place import open_place
+from qmq.spark.reading.views import columns_of, ddl
 
 
 def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:

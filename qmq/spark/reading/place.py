@@ -6,12 +6,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from qmq.dots import Vector
-from qmq.spark import remote
-from qmq.spark.files import Files
-from qmq.spark.options import Options
-from qmq.spark.plan import Part
-from qmq.spark.ranges import NOTHING, RangeMap
-from qmq.spark.views import read_part
+from qmq.spark.reading import remote
+from qmq.spark.reading.files import Files
+from qmq.spark.reading.options import Options
+from qmq.spark.reading.plan import Part
+from qmq.spark.reading.ranges import NOTHING, RangeMap
+from qmq.spark.reading.views import read_part
 
 
 class Place(Protocol):

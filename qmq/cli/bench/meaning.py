@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import click
 from click.core import ParameterSource
 
-from ..bench.dialect import DIALECTS
+from ...bench.dialect import DIALECTS
 
 PACED = ("topic", "fan-out", "queue", "send", "latency", "mesh")
 """Workloads that are measured for a time, after a warm-up."""

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from qmq.dots import Origin
-from qmq.spark.logs import DataDirectory, Listing, Log, Segment
-from qmq.spark.options import vector_to_json
+from qmq.spark.reading.logs import DataDirectory, Listing, Log, Segment
+from qmq.spark.reading.options import vector_to_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, QmqError
-from qmq.spark.logs import DataDirectory, Extent, Listing, Log, Segment, ranges_of
-from qmq.spark.options import Options
-from qmq.spark.ranges import NOTHING, RangeMap
+from qmq.spark.reading.logs import DataDirectory, Extent, Listing, Log, Segment, ranges_of
+from qmq.spark.reading.options import Options
+from qmq.spark.reading.ranges import NOTHING, RangeMap
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.format.segment import BatchEntry
 

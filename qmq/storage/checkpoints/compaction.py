@@ -10,7 +10,7 @@ the records that they came as until the stretch has ended (`rows`): most of a bu
 """
 
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 from qmq.cursors import Move
 from qmq.deletions import Deletion, Deletions
@@ -20,6 +20,7 @@ from qmq.storage.format.batch import GAPS, BatchHead, Unpacked, record_slices, u
 from qmq.storage.format.cursor_record import unpack_move
 from qmq.storage.format.delete_record import unpack_delete
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
+from qmq.storage.format.fanout_entry import FanoutEntry
 from qmq.storage.format.interfaces import QueueRow, StoreSettings
 from qmq.storage.format.lost_record import LostRange, unpack_lost
 from qmq.storage.format.record import FLAGS_MAX, TIMED, RecordKind, priority_of, unpack_by_origin, unpack_gap
@@ -29,15 +30,6 @@ NEVER: Final = 1 << 63
 """A position that no journal reaches: that kind of store is left alone."""
 _new: Final = tuple.__new__
 _PUBLISH: Final = int(RecordKind.PUBLISH)
-
-
-class FanoutEntry(NamedTuple):
-    """One record on its way into a fanout log, already packed."""
-
-    origin: Origin
-    sequence: int
-    timestamp_us: int
-    packed: bytes
 
 
 class Compaction:

@@ -4,11 +4,11 @@ import glob
 from typing import Any
 
 from qmq.dots import Vector
-from qmq.spark.logs import DataDirectory, Listing, Segment, ranges_of
-from qmq.spark.options import Options
-from qmq.spark.plan import Part, available, plan, plan_nodes
-from qmq.spark.ranges import NOTHING, RangeMap, beginning
-from qmq.spark.tables import rows_of
+from qmq.spark.reading.logs import DataDirectory, Listing, Segment, ranges_of
+from qmq.spark.reading.options import Options
+from qmq.spark.reading.plan import Part, available, plan, plan_nodes
+from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
+from qmq.spark.reading.tables import rows_of
 
 
 class Files:

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import click
 
-from ..bench.dialect import DIALECTS, Dialect, Headers
-from ..bench.plan import BenchPlan
-from ..bench.progress import SILENT, Live, RunProgress
-from ..bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
-from ..config.address import Address
-from ..config.limits import LimitSettings
-from .bench_meaning import COUNTED, KINDS, check_options
-from .bench_output import Output, facts, read_run
-from .options import DEFAULT_AT, FILE, FOLDER, SECONDS, SECONDS_MAX, Number, read_address, read_headers
-from .output import Failed
-from .throwaway import NODES_MAX, exit_on_signals, throwaway, throwaway_mesh
+from ...bench.dialect import DIALECTS, Dialect, Headers
+from ...bench.plan import BenchPlan
+from ...bench.progress import SILENT, Live, RunProgress
+from ...bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
+from ...config.address import Address
+from ...config.limits import LimitSettings
+from ..options import DEFAULT_AT, FILE, FOLDER, SECONDS, SECONDS_MAX, Number, read_address, read_headers
+from ..output import Failed
+from ..throwaway import NODES_MAX, exit_on_signals, throwaway, throwaway_mesh
+from .meaning import COUNTED, KINDS, check_options
+from .output import Output, facts, read_run
 
 FAN_OUT_SUBSCRIBERS = 10
 OUTSTANDING_EACH = 5000

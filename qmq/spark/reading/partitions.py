@@ -6,9 +6,9 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from qmq.spark.options import Options
-from qmq.spark.place import read
-from qmq.spark.plan import Part
+from qmq.spark.reading.options import Options
+from qmq.spark.reading.place import read
+from qmq.spark.reading.plan import Part
 
 
 class PartOf(InputPartition):

@@ -23,7 +23,7 @@ from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.storage.catalog.incarnations import Seal, Seals
-from qmq.storage.compaction import NEVER, Compaction
+from qmq.storage.checkpoints.compaction import NEVER, Compaction
 from qmq.storage.fanouts.log import FanoutLog, FanoutLogs, RangeArrival, sync_all
 from qmq.storage.format.delete_record import deletion_facts, deletions_of
 from qmq.storage.format.interfaces import (

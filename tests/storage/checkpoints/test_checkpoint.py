@@ -5,14 +5,14 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.errors import CorruptLog, DiskFull, LogBroken
-from qmq.storage.checkpoint import COMMIT_BYTES
+from qmq.storage.checkpoints.checkpoint import COMMIT_BYTES
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import GAPS, encode_batch
 from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, with_priority
 from qmq.storage.store import open_store
 
-from .rig import (
+from ..rig import (
     NOW,
     SMALL,
     A,

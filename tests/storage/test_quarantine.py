@@ -9,12 +9,12 @@ from qmq.dots import Dot
 from qmq.storage.disk.memory import MemoryDisk, MemoryFile
 from qmq.storage.format.record import unpack_record
 from qmq.storage.format.segment import segment_name
-from qmq.storage.repair.quarantine import drop, quarantined_ranges, release, valid_quarantined
+from qmq.storage.quarantine import drop, quarantined_ranges, release, valid_quarantined
 from qmq.storage.repair.queue_rows import record_quarantined
 from qmq.storage.repair.range_snapshot import nothing_left, snapshot_batch
 from qmq.storage.store import Store
 
-from ..rig import NOW, A, B, Writer, open_small, own_messages
+from .rig import NOW, A, B, Writer, open_small, own_messages
 
 TAIL = "journal/" + segment_name(0)
 

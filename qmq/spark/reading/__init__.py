@@ -1,0 +1,1 @@
+"""The log as Spark reads it: places, plans, parts and ranges."""

@@ -1,0 +1,1 @@
+"""Carrying the journal into the stores, and what a part of it comes to."""
