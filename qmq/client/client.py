@@ -154,7 +154,7 @@ class Client:
 
         Queues: at most `prefetch` messages are here and not settled. `ack="auto"` acknowledges a message when it is
         handed out. `confirm` lets a message's context wait for the receipt of its ACK, and `ack_level` says when ACKs
-        that are waited for are receipted (docs/stomp.md, ACKs for good); None leaves that to the queue's policy.
+        that are waited for are receipted (docs/stomp.md, Ack levels); None leaves that to the queue's policy.
         Fanouts: `start` is `first`, `next`, or a `Subscription.position` of earlier; exactly once from there, whatever
         nodes do. At most `buffer_bytes` wait here; more is fetched when half of that is taken.
         Fanouts with a `durable` name: the nodes keep the place, and messages are acknowledged like those of a queue, in
