@@ -273,7 +273,7 @@ class Replay:
                     self._broker.accept(letter, out)
                 self._broker.accept_settles(queue, [dot], have, Dot(origin, record.sequence))
             elif record.kind == RecordKind.ATTEMPTS:
-                self._broker.queues.failed_before(unpack_attempts(record.body))
+                self._broker.queues.redelivery.failed_before(unpack_attempts(record.body))
             elif record.kind == RecordKind.CURSOR:
                 self._broker.durable_subscriptions.accept(unpack_move(record.destination, record.body))
             elif record.kind == RecordKind.DELETE:
@@ -293,7 +293,7 @@ class Replay:
         """Put an owned, unsettled queue message of an earlier life back; nothing is handed out."""
         message = self.message_of(origin, record)
         if message is not None:
-            self._broker.queues.restore(message)
+            self._broker.queues.intake.restore(message)
 
 
 def _is_collected_by_none(writer: str, seals: list[Seal]) -> None:

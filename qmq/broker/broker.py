@@ -30,8 +30,8 @@ from qmq.broker.messages.message import Attempts, DeadLetter, Deleted, Envelope,
 from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.lending.lending import Lending
-from qmq.broker.queues.paging.stored_names import StoredNames
 from qmq.broker.queues.queues import Queues
+from qmq.broker.queues.state.stored_names import StoredNames
 from qmq.broker.selectors import Selector
 from qmq.broker.topics.patterns import VISITS_MAX, PatternTable
 from qmq.broker.topics.retained import RetainedValues
@@ -184,7 +184,7 @@ class Broker:
         if kind is TOPIC:
             self._publish_topic(message, out)
         elif kind is QUEUE:
-            self.queues.push(message, out)
+            self.queues.intake.push(message, out)
         elif kind is FANOUT:
             out.publish_fanout(envelope.destination, message)
             if self._fanout_cost:
@@ -205,7 +205,7 @@ class Broker:
         body_bytes = sum(map(len, bodies))
         if durable and self.admission.disk_full:
             return False
-        if kind is QUEUE and not self.queues.may_push_run(
+        if kind is QUEUE and not self.queues.intake.may_push_run(
             envelope, len(bodies), body_bytes, self.limits.queue_memory_bytes_max
         ):
             return False
@@ -227,7 +227,7 @@ class Broker:
                 messages.append(Message(envelope, body, origin, -sequence, now_us))
             self.memory_sequence = sequence
         if kind is QUEUE:
-            self.queues.push_run(messages, out)
+            self.queues.intake.push_run(messages, out)
         elif kind is TOPIC:
             self._publish_topic_run(messages, out)
         else:
@@ -246,9 +246,9 @@ class Broker:
         if not rules.bytes_max or len(body) <= rules.bytes_max:
             if queue is None or queue.fits(1, len(body)):
                 return True
-            if rules.overflow == "drop-oldest" and queues.make_room(queue, 1, len(body), out):
+            if rules.overflow == "drop-oldest" and queues.redelivery.make_room(queue, 1, len(body), out):
                 return True
-        queues.drop_newest(envelope, body, self.origin, out)
+        queues.redelivery.drop_newest(envelope, body, self.origin, out)
         return False
 
     def _accept_letter(self, envelope: Envelope, body: bytes, out: Outcome, queue: str, dot: Dot | None) -> int:
@@ -267,7 +267,7 @@ class Broker:
         out.records.append(DeadLetter(letter, queue, dot))
         names = len(envelope.destination) + len(queue)
         out.record_bytes += len(body) + len(envelope.headers) + names + 2 * RECORD_OVERHEAD_BYTES
-        self.queues.push(letter, out)
+        self.queues.intake.push(letter, out)
         return sequence
 
     def new_memory_sequence(self) -> int:
@@ -543,14 +543,14 @@ class Broker:
         if deliveries and deliveries[0].subscription.durable is not None:
             self.durable_subscriptions.settle(deliveries, out)
         else:
-            self.queues.settle(deliveries, out)
+            self.queues.settlement.settle(deliveries, out)
 
     def refuse(self, delivery: Delivery, out: Outcome, why: Back = Back.FAILED) -> None:
         """NACK: a failed delivery; what becomes of a queue's message is in `life`."""
         if delivery.subscription.durable is not None:
             self.durable_subscriptions.give_back(covered(delivery))
         else:
-            self.queues.give_back(covered(delivery), why, out)
+            self.queues.redelivery.give_back(covered(delivery), why, out)
 
     def commit(
         self,
@@ -611,7 +611,7 @@ class Broker:
         if message.envelope.key is not None:
             known = self._learn(message, out.now_us)
             if known is not None:
-                self.queues.first_attempts.retry_came(known, out)
+                self.queues.settlement.retry_came(known, out)
         if message.envelope.kind is DestinationKind.FANOUT:
             if self.deletions.covers(message.envelope.destination, message.origin, message.sequence):
                 return
@@ -619,11 +619,11 @@ class Broker:
             if self._fanout_cost:
                 out.selector_cost += self._fanout_cost.get(message.envelope.destination, 0)
         elif message.envelope.kind is DestinationKind.QUEUE:
-            handoff = self.queues.handoff
-            if message.origin.node in handoff.serves:
-                self.queues.take_in(message, out)
-            elif message.origin.node in handoff.gathering:
-                handoff.gathering[message.origin.node].messages.append(message)
+            owned = self.queues.owned
+            if message.origin.node in owned.serves:
+                self.queues.intake.take_in(message, out)
+            elif message.origin.node in owned.gathering:
+                owned.gathering[message.origin.node].messages.append(message)
 
     def _learn(self, message: Message, now_us: int) -> Dot | None:
         """Remember the dedup id of `message`; the dot that had it before, if `message` is a retry in a queue."""
@@ -643,7 +643,7 @@ class Broker:
         """The settle record `record` of another origin came in; `have` is what is known here of every origin."""
         for dot in dots:
             if dot.origin not in self.forgotten:
-                self.queues.settled_elsewhere(queue, dot, have.get(dot.origin, 0), record)
+                self.queues.settlement.settled_elsewhere(queue, dot, have.get(dot.origin, 0), record)
 
     def topics_from_peer(self, messages: list[Message], out: Outcome) -> None:
         """Topic messages of one other node came in, in its order: those that are told neither twice nor late."""
@@ -712,9 +712,9 @@ class Broker:
 
     def finish(self, out: Outcome, now_us: int) -> None:
         """Turn collected settles into records, one per queue. Call once, just before the Outcome is committed."""
-        if self.queues.shared.awake:
+        if self.queues.shared.dirty_queues:
             out.now_us = out.now_us or now_us
-            self.queues.settle_turns(out)
+            self.queues.rounds.finish(out)
         for moved in self.durable_subscriptions.records(out, self.next_sequence, now_us):
             out.records.append(moved)
             out.record_bytes += RECORD_OVERHEAD_BYTES * (2 + len(moved.move.done) + len(moved.move.start or ()))
@@ -737,5 +737,5 @@ class Broker:
             for dot in dots:
                 owner = out.borrowed_settled.get(dot)
                 if owner is not None:
-                    self.queues.settled_here.setdefault(owner, {})[dot] = sequence
+                    self.queues.owned.settled_here.setdefault(owner, {})[dot] = sequence
         out.settles = {}

@@ -127,7 +127,7 @@ class Transactions:
             through = decided_through.get(subscription, 0)
             if not held.is_ack:
                 refused = [one for one in covered(delivery) if one.tag > through and one.tag not in decided]
-                size += sum([self._queues.letter_bytes(one, held.why) for one in refused])
+                size += sum([self._queues.redelivery.letter_bytes(one, held.why) for one in refused])
             if subscription.ack is Ack.CLIENT:
                 decided_through[subscription] = max(through, delivery.tag)
             else:

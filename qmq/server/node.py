@@ -136,7 +136,7 @@ class Node:
         self.start_hold = StartHold(self)
         self.takeover = Takeover(self, settings.mesh)
         self.replay.on_term = self.takeover.noted
-        self.broker.queues.shared.has_stored = not store.queues.is_empty(settings.name)
+        self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
         self.sessions: dict[int, ClientSession] = {}
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(limits)
@@ -381,7 +381,7 @@ class Node:
     def served_rows(self) -> ServedRows:
         """What is in the queue store of the messages that this node serves now."""
         queues = self.broker.queues
-        return ServedRows(self.store.queues, queues.handoff.serves, dict(queues.shared.clocks.served_us))
+        return ServedRows(self.store.queues, queues.owned.serves, dict(queues.shared.clocks.served_us))
 
     async def answer(self, user: str | None, headers: Mapping[str, str]) -> ControlResponse:
         return await control_response(self, headers, partial(self.check_right, user), user)

@@ -18,7 +18,7 @@ def restore(broker: Broker, replay: Replay, store: Store, environment: Environme
     broker.deletions = recovered.deletions
     broker.durable_subscriptions.restore(recovered.cursors, recovered.given_up, recovered.gone)
     own = {dot for dot in recovered.tombstones if dot.origin.node == broker.origin.node}
-    broker.queues.settled_early.update(own)
+    broker.queues.owned.settled_early.update(own)
     paging = broker.queues.paging
     if not recovered.messages:
         paging.starts_with(recovered.vector)

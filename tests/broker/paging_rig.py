@@ -167,7 +167,7 @@ class PagedNode:
         self.moved = {dot for dot, sent in self.sent.items() if sent.due_us}
         self.delivered.clear()
         self.not_before.clear()
-        self.queues.shared.has_stored = not self.store.is_empty("a")
+        self.queues.owned.has_stored = not self.store.is_empty("a")
         self.paging.starts_with(dict(self.vectors[self.applied]))
         self.lending.borrower_connected("b")
 
@@ -504,7 +504,7 @@ class PagedNode:
         rows = self.store.expired("a", self.now_us, 3, 1 << 20)
         between()
         messages = [message for row in rows if (message := self.replay.message_of_row(row)) is not None]
-        self.decide(lambda out: self.queues.expire_stored(messages, out))
+        self.decide(lambda out: self.queues.redelivery.expire_stored(messages, out))
 
     # Restarts
 
@@ -522,13 +522,13 @@ class PagedNode:
         self._begin()
         for dot in reduction.tombstones():
             if dot.origin.node == "a":
-                self.queues.settled_early.add(dot)
+                self.queues.owned.settled_early.add(dot)
         for counts in reduction.attempts.values():
             self.paging.attempts.update(counts)
         for row in reduction.rows():
             message = self.replay.message_of_row(row)
             if row.dot.origin.node == "a" and message is not None:
-                self.queues.restore(message)
+                self.queues.intake.restore(message)
         for queue, dots in reduction.deletes.items():
             self.paging.settled_before(queue, [dot for dot in dots if dot.origin.node == "a"])
 

@@ -19,7 +19,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
 from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Gap, Message, Moved, Settle
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
-from qmq.broker.queues.queue import Queue
+from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.queues.selective.rendezvous import wants
@@ -230,15 +230,17 @@ def check_accounts(node: Node) -> None:
         d for c in node.broker.sessions.values() for s in c.subscriptions.values() for d in s.in_flight.values()
     ]
     assert {d.tag for d in in_flight} == set(queues.deliveries), "deliveries and subscriptions disagree"
-    unsettled = sum(len(messages) for messages in queues.owned.values())
-    waiting = sum(1 for lent in queues.lent.values() for message in lent.values() if not message.envelope.durable)
+    unsettled = sum(len(messages) for messages in queues.owned.by_origin.values())
+    waiting = sum(1 for lent in queues.owned.lent.values() for message in lent.values() if not message.envelope.durable)
     waiting += sum(1 for d in in_flight if _is_own(d.message) and not d.message.envelope.durable)
     waiting += sum(1 for q in queues.by_name.values() for m in q.waiting() if not m.settled and not m.envelope.durable)
     assert unsettled + waiting == sum(queue.held for queue in queues.by_name.values()), "owned and depths disagree"
 
 
 def check_queue(node: Node, queue: Queue) -> None:
-    lent = [m for by_dot in node.queues.lent.values() for m in by_dot.values() if m.envelope.destination == queue.name]
+    lent = [
+        m for by_dot in node.queues.owned.lent.values() for m in by_dot.values() if m.envelope.destination == queue.name
+    ]
     assert not any(m.settled for m in lent), "a settled message is still lent"
     in_flight = [d.message for s in queue.subscriptions for d in s.in_flight.values()]
     ready = queue.ready
@@ -304,7 +306,7 @@ def check_hands(node: Node, queue: Queue, selective: SelectiveDispatcher) -> Non
     assert set(selective.outstanding.local) == {d.tag for d in in_flight}
     lent = {
         m.dot: (group_of(m), key_of(peer, m.lent_as))
-        for peer, by_dot in node.queues.lent.items()
+        for peer, by_dot in node.queues.owned.lent.items()
         for m in by_dot.values()
         if m.envelope.destination == queue.name
     }
@@ -330,10 +332,10 @@ def check_empty(node: Node) -> None:
     assert not broker.fanouts
     assert not broker.queues.by_name
     assert not broker.queues.deliveries
-    assert not any(broker.queues.owned.values())
-    assert not any(broker.queues.lent.values())
-    assert not any(broker.queues.settled_here.values())
-    assert not broker.queues.settled_early
+    assert not any(broker.queues.owned.by_origin.values())
+    assert not any(broker.queues.owned.lent.values())
+    assert not any(broker.queues.owned.settled_here.values())
+    assert not broker.queues.owned.settled_early
 
 
 def _is_own(message: Message) -> bool:

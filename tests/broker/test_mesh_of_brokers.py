@@ -192,7 +192,7 @@ class Mesh:
                 settle = Dot(origin, part.sequence)
                 node.broker.accept_settles(part.queue, part.dots, self.vector(node.name), settle)
             elif isinstance(part, Attempts):
-                node.queues.failed_before(part.counts)
+                node.queues.redelivery.failed_before(part.counts)
 
     # Links
 
@@ -245,9 +245,9 @@ class Mesh:
         settled = {dot for _, part in read if isinstance(part, Settle) for dot in part.dots}
         for origin, part in read:
             if isinstance(part, Message) and origin.node == name and part.dot not in settled:
-                node.queues.restore(clone(part))
+                node.queues.intake.restore(clone(part))
             elif isinstance(part, Attempts):
-                node.queues.failed_before(part.counts)
+                node.queues.redelivery.failed_before(part.counts)
 
     def may_be_wiped(self, name: str) -> bool:
         """Whether every other node has all that this one has: one lost disk must not be the last copy."""
@@ -610,7 +610,7 @@ def delayed_in(node: Node, queue: str) -> list[tuple[int, int, Message]]:
 
 
 def all_settled(queues: Queues) -> bool:
-    return not any(queues.owned.values()) and not any(queues.settled_here.values())
+    return not any(queues.owned.by_origin.values()) and not any(queues.owned.settled_here.values())
 
 
 TestMeshOfBrokers = MeshOfBrokers.TestCase

@@ -337,7 +337,9 @@ class Node:
         for dot, record in owned.items():
             if dot not in settled:
                 self._replay.restore(dot.origin, record)
-        self._broker.queues.settled_early = {dot for dot in settled - owned.keys() if dot.origin.node == self.name}
+        self._broker.queues.owned.settled_early = {
+            dot for dot in settled - owned.keys() if dot.origin.node == self.name
+        }
         self._broker.queues.held = bool(self.journal.batches)
 
     async def _run_blocking(self, call: Callable[[], T]) -> T:

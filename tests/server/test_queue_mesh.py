@@ -197,7 +197,7 @@ async def test_a_backlog_that_only_the_store_has_goes_to_a_consumer_of_another_n
     async with rig.run():
         await publish(rig, *(str(number) for number in range(2500)))
         await rig.nodes["a"].checkpoints.checkpoint()
-        assert not rig.nodes["a"].broker.queues.paging.in_memory
+        assert not rig.nodes["a"].broker.queues.owned.in_memory
 
         worker = await consumer(rig, prefetch="20")
 

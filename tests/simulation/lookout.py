@@ -102,4 +102,4 @@ def handed_out_by(member: Member) -> list[str]:
     """The owners whose messages a node would give to a consumer that came now."""
     assert member.node is not None
     queues = member.node.broker.queues
-    return [] if queues.held else sorted(queues.handoff.serves)
+    return [] if queues.held else sorted(queues.owned.serves)

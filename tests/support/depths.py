@@ -10,9 +10,9 @@ def depths(node: Node) -> Counter[str]:
     """Queue → messages that the node serves and nobody has settled, in memory or only in its queue store."""
     queues = node.broker.queues
     found: Counter[str] = Counter()
-    for owner in queues.handoff.serves:
+    for owner in queues.owned.serves:
         for row in stored_rows(node.store.queues, owner):
-            known = row.dot.sequence in queues.owned.get(row.dot.origin, {})
+            known = row.dot.sequence in queues.owned.by_origin.get(row.dot.origin, {})
             if not known and not queues.paging.gone.has(row.queue, row.dot):
                 found[row.queue] += 1
     for queue in queues.by_name.values():

@@ -50,6 +50,6 @@ class ConnectionPrefetch(Generic[M]):
         return None
 
     def leave(self, subscription: M) -> None:
-        """It ends. A place that is kept for it is free when `Queues._check_turns` has seen that."""
+        """It ends. A place that is kept for it is free when `PrefetchRounds.finish` has seen that."""
         self.subscriptions.pop(subscription, None)
         self._round.pop(subscription, None)

@@ -25,7 +25,7 @@ forgotten: it neither votes nor echoes. A node that has just started votes only 
 not know whose claims it has heard; nor does one that was stopped, since then it heard nothing.
 
 Pure: the caller brings the time, seconds of a clock that also counts while the machine sleeps; writes down what is
-promised before anybody hears of a vote; and moves the messages (`qmq.broker.queues.lending.handoff`).
+promised before anybody hears of a vote; and moves the messages (`qmq.broker.queues.handoff`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

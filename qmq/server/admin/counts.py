@@ -161,7 +161,7 @@ def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[s
 
 def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tuple[int, int]]) -> list[Row]:
     queues = context.broker.queues
-    lent = Counter(message.envelope.destination for by_dot in queues.lent.values() for message in by_dot.values())
+    lent = Counter(message.envelope.destination for by_dot in queues.owned.lent.values() for message in by_dot.values())
     rows: list[Row] = []
     for name in names:
         queue = queues.by_name.get(name)

@@ -1,6 +1,6 @@
 """How many queues are only in the queue store: counted when the node starts, and again when the bound is near.
 
-In between the broker keeps the count itself (`broker.queues.paging.stored_names`), and only misses what ends in the
+In between the broker keeps the count itself (`broker.queues.state.stored_names`), and only misses what ends in the
 store.
 """
 
@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from qmq.broker.queues.paging.stored_names import StoredNames
+from qmq.broker.queues.state.stored_names import StoredNames
 from qmq.server.runtime.contexts import Engine
 from qmq.storage.format.interfaces import QueueStore
 

@@ -106,7 +106,7 @@ class QueuePager:
 
     def _ceased(self, rows: ServedRows) -> bool:
         """Whether this node has let go of a node since `rows` were asked: what they hold is another's by now."""
-        return not self._context.broker.queues.handoff.serves.issuperset(rows.nodes)
+        return not self._context.broker.queues.owned.serves.issuperset(rows.nodes)
 
     # Loading
 
@@ -169,23 +169,23 @@ class QueuePager:
     def wants_checkpoint(self) -> bool:
         """Whether memory holds so much that the store should take it over, however little the journal has grown."""
         broker = self._context.broker
-        paging = broker.queues.paging
-        if paging.is_crowded:
-            paging.is_crowded = False
+        paging, owned = broker.queues.paging, broker.queues.owned
+        if owned.wants_checkpoint:
+            owned.wants_checkpoint = False
             return True
         if len(paging.gone) - self._lost_left > 2 * self._unsaved_max:
             return True
         new = broker.next_sequence - self._begun_at
         if 2 * new <= self._unsaved_max:
             return False
-        messages, weight = paging.in_memory, self._weight
+        messages, weight = owned.in_memory, self._weight
         return weight > self._unsaved_max and new * weight > self._unsaved_max * messages
 
     @property
     def _weight(self) -> int:
         """Messages in memory. A queue is about as large as a message: a million queues with one each count twice."""
         queues = self._context.broker.queues
-        messages = queues.paging.in_memory
+        messages = queues.owned.in_memory
         return messages + min(messages, len(queues.by_name))
 
     def checkpoint_begins(self) -> None:
@@ -221,7 +221,7 @@ class QueuePager:
             self._lost_left = len(queues.paging.gone)
             if queues.paging.vague:
                 await self._recount()
-            if queues.paging.in_memory > self._kept or queues.paging.bytes_in_memory > self._bytes_kept:
+            if queues.owned.in_memory > self._kept or queues.paging.bytes_in_memory > self._bytes_kept:
                 await self._evict()
         self.sweep_at(self._context.environment.now_us())
 
@@ -259,7 +259,7 @@ class QueuePager:
     async def _sweep(self) -> None:
         context = self._context
         while True:
-            if not context.broker.queues.shared.has_stored or not self._sweep_at_us:
+            if not context.broker.queues.owned.has_stored or not self._sweep_at_us:
                 await self._schedule_sweep.wait()
                 self._schedule_sweep = trio.Event()
                 continue
@@ -290,7 +290,7 @@ class QueuePager:
             return
         out = Outcome(now_us=now_us)
         messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
-        context.broker.queues.expire_stored(messages, out)
+        context.broker.queues.redelivery.expire_stored(messages, out)
         settled_any = bool(out.settles)
         context.submit(out)
         if is_full and settled_any:

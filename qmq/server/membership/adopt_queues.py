@@ -237,7 +237,7 @@ class QueueAdoption:
             if row.attempts and context.broker.next_sequence > dot.sequence:
                 # Before anybody is told: poison is not young again because it has changed hands.
                 out.attempts.setdefault(queue, {})[dot] = row.attempts
-                context.broker.queues.failed_before({dot: row.attempts})
+                context.broker.queues.redelivery.failed_before({dot: row.attempts})
             out.settles.setdefault(queue, []).append(row.dot)
             dots.append(row.dot)
             self.adopted += 1

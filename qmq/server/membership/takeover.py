@@ -174,7 +174,7 @@ class Takeover:
     def has_let_go(self, owner: str) -> bool:
         """Whether this node hands out nothing of a retired context, nor will."""
         self.look()
-        return owner not in self._context.broker.queues.handoff.serves
+        return owner not in self._context.broker.queues.owned.serves
 
     def links_changed(self) -> None:
         """A link began or ended, in the midst of another decision."""
@@ -219,17 +219,18 @@ class Takeover:
         context.submit(out)
 
     def _claim_own(self, now: float) -> None:
-        self.rules.has_own = self.name in self._context.broker.queues.handoff.serves or self.name in self._takeover_sync
+        self.rules.has_own = self.name in self._context.broker.queues.owned.serves or self.name in self._takeover_sync
         self.rules.claim_own(now)
 
     def _check_isolation(self, now: float, out: Outcome) -> None:
         """What never left this node may flow while nothing can leave it."""
-        context, isolated_mode = self._context, self._context.broker.queues.isolated_mode
+        context, queues = self._context, self._context.broker.queues
+        isolated_mode = queues.isolated_mode
         is_linked = context.mesh is None or bool(context.mesh.aware())
         if self.is_active and not is_linked and not self.is_starting and not self.rules.leads(self.name, now):
             isolated_mode.begin(context.broker.next_sequence - 1)
         elif isolated_mode.after is not None or isolated_mode.waiting:
-            isolated_mode.end(out)
+            queues.end_isolation(out)
 
     def _check_learning(self, now: float) -> None:
         """A learner that had promised things on an earlier disk waits until nobody leans on them any more."""
@@ -407,7 +408,7 @@ class Takeover:
 
     def _campaign(self, bid: Bid, now: float, released: Released | None, out: Outcome) -> None:
         log.info("= asks for votes to serve %s in term %d", bid.owner, bid.term)
-        is_served = bid.owner in self._context.broker.queues.handoff.serves and self.rules.leads(bid.owner, now)
+        is_served = bid.owner in self._context.broker.queues.owned.serves and self.rules.leads(bid.owner, now)
         until = now + PATIENCE * self.rules.least_after()
         campaign = self._campaigns[bid.owner] = Campaign(bid, until, confirms=is_served, released=released)
         if released is not None:
@@ -578,7 +579,7 @@ class Takeover:
         queues = self._context.broker.queues
         until = float("inf")
         if self.is_active:
-            until = min([self.rules.lease_until(owner, now) for owner in queues.handoff.serves], default=until)
+            until = min([self.rules.lease_until(owner, now) for owner in queues.owned.serves], default=until)
         self._lease_until = until if until > now else float("inf")
         queues.is_starting = self.is_starting or self._context.catch_up.is_stale
         held = queues.is_starting or until <= now or (self.is_active and not self._context.has_synced_with_majority())
@@ -598,7 +599,7 @@ class Takeover:
     def _place(self, owner: str, now: float) -> OwnerState:
         if owner in self._takeover_sync:
             return OwnerState.ARRIVING
-        if owner in self._context.broker.queues.handoff.serves:
+        if owner in self._context.broker.queues.owned.serves:
             is_held = self._context.broker.queues.held
             return OwnerState.SERVING if self.rules.leads(owner, now) and not is_held else OwnerState.WAITING
         return OwnerState.BIDDING if owner in self._campaigns else OwnerState.OTHERS
@@ -614,7 +615,7 @@ class Takeover:
         return {
             "active": self.is_active,
             "may_hand_out": not self._context.broker.queues.held,
-            "serves": sorted(self._context.broker.queues.handoff.serves),
+            "serves": sorted(self._context.broker.queues.owned.serves),
             "owners": [
                 {
                     "owner": owner,

@@ -112,7 +112,7 @@ class TakeoverSync:
             handoff.hold_only(peer, owner, dots)
             arrival.said.add(peer)
             arrival.heard.set()
-        elif owner in handoff.serves:
+        elif owner in self._context.broker.queues.owned.serves:
             handoff.hold_elsewhere(peer, dots)
             self._take_back(owner, peer, dots, out)
 
@@ -137,7 +137,7 @@ class TakeoverSync:
         finally:
             if self._takeover_sync.get(owner) is arrival:
                 del self._takeover_sync[owner]
-            if owner not in handoff.serves and owner not in self._takeover_sync:
+            if owner not in self._context.broker.queues.owned.serves and owner not in self._takeover_sync:
                 handoff.abandon(owner)
                 self._takeover.could_not_begin(owner, arrival.number)
         self._takeover.wake()

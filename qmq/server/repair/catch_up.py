@@ -228,7 +228,7 @@ class CatchUp:
             out = Outcome(now_us=self._context.environment.now_us())
             for queue, dot, count in failed:
                 out.attempts.setdefault(queue, {})[dot] = count
-            self._context.broker.queues.failed_before({dot: count for _, dot, count in failed})
+            self._context.broker.queues.redelivery.failed_before({dot: count for _, dot, count in failed})
             self._context.submit(out)
 
     async def _check(self, peer: str) -> bool:
@@ -256,7 +256,7 @@ class CatchUp:
         have = context.received_vector()
         out = Outcome(now_us=context.environment.now_us())
         for queue, dot in done:
-            context.broker.queues.settled_elsewhere(queue, dot, have.get(dot.origin, 0), None)
+            context.broker.queues.settlement.settled_elsewhere(queue, dot, have.get(dot.origin, 0), None)
             out.settles.setdefault(queue, []).append(dot)
         self.settled += len(done)
         context.submit(out)

@@ -133,7 +133,7 @@ class QueueStoreRepair:
     def _in_memory(self, missing: MissingRange) -> RangeSnapshot | None:
         """The message that is lacking, where this node serves it and has not let go of it."""
         sequence = missing.sequence
-        message = self._context.broker.queues.owned.get(missing.origin, {}).get(sequence)
+        message = self._context.broker.queues.owned.by_origin.get(missing.origin, {}).get(sequence)
         if message is None or message.envelope.destination != missing.queue:
             return None
         failed = [(missing.queue, sequence, message.attempts)] if message.attempts > 0 else []

@@ -159,8 +159,8 @@ def test_what_an_earlier_life_has_counted_goes_on() -> None:
     old = Origin("a", 0)
     node.decide(lambda out: node.broker.accept(message_of(old, 1), out))
 
-    node.queues.failed_before({Dot(old, 1): 2, Dot(old, 9): 5})
-    node.queues.failed_before({Dot(old, 1): 1})
+    node.queues.redelivery.failed_before({Dot(old, 1): 2, Dot(old, 9): 5})
+    node.queues.redelivery.failed_before({Dot(old, 1): 1})
     client = node.client()
     client.subscribe()
 

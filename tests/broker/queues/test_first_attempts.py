@@ -71,7 +71,7 @@ def test_a_first_attempt_that_is_lent_is_settled_and_does_not_come_back() -> Non
     accept(node, record(B, 5, RETRY))
 
     assert node.settled_dots() == [Dot(node.origin, 1)]
-    assert not node.queues.lent["c"]
+    assert not node.queues.owned.lent["c"]
 
 
 @pytest.mark.parametrize("retry_first", [False, True])

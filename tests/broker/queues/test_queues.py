@@ -312,7 +312,7 @@ def test_settle_of_another_nodes_message_is_none_of_our_business() -> None:
     node.broker.accept_settles(JOBS, [Dot(Origin("b", 1), 1), Dot(Origin("b", 1), 100)], {}, SETTLE)
 
     assert node.depth() == 1
-    assert not node.queues.settled_early
+    assert not node.queues.owned.settled_early
 
 
 def test_settle_that_came_before_its_message_settles_it_on_arrival() -> None:
@@ -329,7 +329,7 @@ def test_settle_of_a_message_that_is_known_and_gone_is_not_remembered() -> None:
 
     node.broker.accept_settles(JOBS, [Dot(OLD, 3)], {OLD: 3}, SETTLE)
 
-    assert not node.queues.settled_early
+    assert not node.queues.owned.settled_early
 
 
 # After a restart
@@ -339,7 +339,7 @@ def test_restored_messages_wait_until_the_hold_is_released() -> None:
     node = Node()
     node.queues.held = True
     for sequence in (1, 2):
-        node.queues.restore(message_of(OLD, sequence, b"old"))
+        node.queues.intake.restore(message_of(OLD, sequence, b"old"))
     client = node.client()
     client.subscribe(credit=3)
     node.send(b"new")
@@ -371,7 +371,7 @@ def test_nothing_leaves_a_held_node_by_ack_nack_return_or_credit() -> None:
 def test_release_lends_to_peers_that_offered_meanwhile() -> None:
     node = Node()
     node.queues.held = True
-    node.queues.restore(message_of(OLD, 1))
+    node.queues.intake.restore(message_of(OLD, 1))
     node.lending.borrower_connected("b")
     node.offer("b", 1)
 
@@ -382,7 +382,7 @@ def test_release_lends_to_peers_that_offered_meanwhile() -> None:
 
 def test_restored_message_is_settled_with_the_dot_of_its_old_origin() -> None:
     node = Node()
-    node.queues.restore(message_of(OLD, 9))
+    node.queues.intake.restore(message_of(OLD, 9))
     node.decide(node.queues.release_hold)
     client = node.client()
     client.subscribe()
@@ -400,7 +400,7 @@ def test_a_restored_message_is_marked_unless_the_last_life_ended_with_nothing_in
 ) -> None:
     node = Node()
     node.queues.paging.is_unseen = is_unseen
-    node.queues.restore(message_of(OLD, 1))
+    node.queues.intake.restore(message_of(OLD, 1))
     client = node.client()
     client.subscribe()
 
@@ -409,8 +409,8 @@ def test_a_restored_message_is_marked_unless_the_last_life_ended_with_nothing_in
 
 def test_a_restored_message_whose_delay_ends_goes_behind_what_waits() -> None:
     node = Node()
-    node.queues.restore(message_of(OLD, 1, b"late", headers=b"delay:500\n"))
-    node.queues.restore(message_of(OLD, 2, b"first"))
+    node.queues.intake.restore(message_of(OLD, 1, b"late", headers=b"delay:500\n"))
+    node.queues.intake.restore(message_of(OLD, 2, b"first"))
     node.later(500_000)
     client = node.client()
     client.subscribe()
@@ -421,18 +421,18 @@ def test_a_restored_message_whose_delay_ends_goes_behind_what_waits() -> None:
 def test_what_a_peer_has_had_since_before_it_was_served_here_is_marked_when_it_comes_back() -> None:
     node = Node()
     message = message_of(OLD, 1)
-    node.queues.handoff.elsewhere[message.dot] = "b"
+    node.queues.owned.elsewhere[message.dot] = "b"
 
-    node.decide(lambda out: node.queues.take_in(message, out))
+    node.decide(lambda out: node.queues.intake.take_in(message, out))
 
-    assert [(lent.dot, lent.attempts) for lent in node.queues.lent["b"].values()] == [(message.dot, MAYBE_SEEN)]
+    assert [(lent.dot, lent.attempts) for lent in node.queues.owned.lent["b"].values()] == [(message.dot, MAYBE_SEEN)]
 
 
 def test_message_settled_elsewhere_during_the_hold_is_not_delivered_after_it() -> None:
     node = Node()
     node.queues.held = True
-    node.queues.restore(message_of(OLD, 1, b"1"))
-    node.queues.restore(message_of(OLD, 2, b"2"))
+    node.queues.intake.restore(message_of(OLD, 1, b"1"))
+    node.queues.intake.restore(message_of(OLD, 2, b"2"))
     client = node.client()
     client.subscribe()
 

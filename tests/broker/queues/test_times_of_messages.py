@@ -4,7 +4,7 @@ import pytest
 
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
-from qmq.broker.queues.expiry import EXPIRY_PAUSE_US
+from qmq.broker.queues.dispatch.expiry import EXPIRY_PAUSE_US
 from qmq.dots import Dot, Origin
 
 from ..rig import AT_ONCE, JOBS, NOW_US, SECOND_US, Client, Node, check_accounts, check_empty
@@ -149,7 +149,7 @@ def test_delay_that_was_over_before_a_restart_is_not_waited_for_again() -> None:
     heir = Node("a", 2)
     heir.now_us = NOW_US + SECOND_US
 
-    heir.queues.restore(message)  # type: ignore[arg-type]
+    heir.queues.intake.restore(message)  # type: ignore[arg-type]
     reader = consumer(heir)
     heir.later(0)
 

@@ -38,7 +38,7 @@ async def consume(client: Client, count: int) -> list[int]:
 
 
 def in_memory(rig: Rig) -> int:
-    return rig.alive.broker.queues.paging.in_memory
+    return rig.alive.broker.queues.owned.in_memory
 
 
 async def test_a_backlog_without_a_consumer_leaves_memory_with_the_checkpoint_and_is_forgotten(

@@ -50,7 +50,7 @@ async def is_quiet(rig: MeshRig, name: str) -> None:
 
 
 def serves(rig: MeshRig, name: str) -> set[str]:
-    return rig.nodes[name].broker.queues.handoff.serves
+    return rig.nodes[name].broker.queues.owned.serves
 
 
 async def test_the_receipt_waits_for_the_node_that_serves_the_message(autojump_clock: Any) -> None:

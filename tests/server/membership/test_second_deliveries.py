@@ -6,7 +6,7 @@ from trio.testing import MockClock
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Envelope, Message
 from qmq.broker.queues.paging import pager
-from qmq.broker.queues.priority_level import is_spare
+from qmq.broker.queues.state.priority_level import is_spare
 from qmq.dots import Origin
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.rig import Client, Rig, eventually, send, subscribe

@@ -64,7 +64,7 @@ async def silence(client: Client, seconds: float) -> None:
 
 
 def serves(rig: MeshRig, name: str) -> set[str]:
-    return rig.nodes[name].broker.queues.handoff.serves
+    return rig.nodes[name].broker.queues.owned.serves
 
 
 async def everywhere(rig: MeshRig) -> None:
@@ -126,7 +126,7 @@ def hand_out(rig: MeshRig, owner: str) -> set[str]:
     found: set[str] = set()
     for name, node in rig.nodes.items():
         rules, queues = node.takeover.rules, node.broker.queues
-        if owner in queues.handoff.serves and not queues.held and rules.leads(owner, node.environment.boot_seconds()):
+        if owner in queues.owned.serves and not queues.held and rules.leads(owner, node.environment.boot_seconds()):
             found.add(name)
     return found
 
@@ -594,7 +594,9 @@ async def test_what_a_peer_has_held_in_another_term_is_not_believed_to_be_with_i
     async with three().run() as rig:
         await publish(rig, "a", "one")
         a, b = rig.nodes["a"], rig.nodes["b"]
-        dots = [Dot(origin, sequence) for origin, owned in a.broker.queues.owned.items() for sequence in owned]
+        dots = [
+            Dot(origin, sequence) for origin, owned in a.broker.queues.owned.by_origin.items() for sequence in owned
+        ]
         out = Outcome(now_us=a.environment.now_us())
 
         a.takeover.came(b.origin, Holds("a", 7, dots), LinkOutbox(encode_send, bool), out)
@@ -933,4 +935,4 @@ async def test_what_a_durable_subscription_has_in_hand_is_no_queue_message_of_it
         await reader.receipt()
 
         assert [depths(node) for node in rig.nodes.values()] == [{}, {}, {}]
-        assert not any(node.broker.queues.handoff.elsewhere for node in rig.nodes.values())
+        assert not any(node.broker.queues.owned.elsewhere for node in rig.nodes.values())

@@ -9,7 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from qmq.broker.messages.dedup import sender_of
-from qmq.broker.queues.first_attempts import FirstAttempts
+from qmq.broker.queues.state.first_attempts import FirstAttempts
 from qmq.config import DestinationPolicy, DestinationSettings, User
 from qmq.errors import Refused
 from qmq.server.peers.dedup_query import WAKING_SECONDS

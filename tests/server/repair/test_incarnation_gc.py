@@ -128,7 +128,7 @@ async def test_nothing_of_a_forgotten_incarnation_is_taken_again(autojump_clock:
         a.broker.accept_settles(JOBS, [Dot(dead, 3)], have, Dot(Origin("b", 1), 1))
 
         assert out.batches == [] and dead not in have
-        assert not a.broker.queues.settled_early
+        assert not a.broker.queues.owned.settled_early
 
 
 async def test_after_a_thousand_restarts_the_vector_is_small(autojump_clock: MockClock) -> None:

@@ -6,8 +6,8 @@ from unittest.mock import patch
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
+from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.lending.lending import Lending
-from qmq.broker.queues.queue import Queue
 from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.dots import Dot, Vector
 from qmq.replication.links.serving import Serving

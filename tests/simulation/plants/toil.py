@@ -11,8 +11,8 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.peer_clocks import PeerClocks
 from qmq.broker.messages.rules import DEAD_LETTERS
-from qmq.broker.queues.postponed import Postponed
-from qmq.broker.queues.queue import Queue
+from qmq.broker.queues.dispatch.queue import Queue
+from qmq.broker.queues.redelivery import Redelivery
 from qmq.dots import Dot, Origin
 from qmq.record_codec import Replay
 from qmq.storage.format.failure_records import unpack_dead
@@ -68,7 +68,7 @@ def letter_and_settle_apart() -> Iterator[None]:
 
     def begin_in_two(broker: Broker, *arguments: Any, **settings: Any) -> None:
         begin(broker, *arguments, **settings)
-        broker.queues._dead_letters._publish = MethodType(accept_letter, broker)  # type: ignore[method-assign]
+        broker.queues.redelivery._dead_letters._publish = MethodType(accept_letter, broker)  # type: ignore[method-assign]
 
     with patch.object(Broker, "__init__", begin_in_two), patch.object(journal, "encode_records", encode_apart):
         yield
@@ -83,10 +83,10 @@ def letter_and_settle_apart() -> Iterator[None]:
 def buried_without_the_right_to_serve() -> Iterator[None]:
     """A message that is at its limit is buried at once, although another node may have buried it meanwhile."""
 
-    def must_wait(postponed: Postponed, queue: Queue, message: Message) -> bool:
+    def must_wait(redelivery: Redelivery, queue: Queue, message: Message) -> bool:
         return False
 
-    with patch.object(Postponed, "must_wait", must_wait):
+    with patch.object(Redelivery, "_must_wait", must_wait):
         yield
 
 

@@ -41,7 +41,7 @@ class Lending:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self.lent = queues.lent
+        self.lent = queues.owned.lent
         # Peers that can borrow from us now (their link to us is up) -> offer -> credit. It counts per link, so it is
         # kept here for queues that are forgotten meanwhile.
         self._borrowing: dict[str, dict[str, Borrower]] = {}
@@ -119,7 +119,7 @@ class Lending:
             if message is None or message.settled:
                 continue
             if message.envelope.durable:
-                self._queues.settled_elsewhere(message.envelope.destination, dot, dot.sequence, None)
+                self._queues.settlement.settled_elsewhere(message.envelope.destination, dot, dot.sequence, None)
             else:
                 queue = self._queues.get(message.envelope.destination)
                 queue.gone(message)
@@ -143,7 +143,7 @@ class Lending:
             if queue.selective is not None:
                 for message, _, _ in messages:
                     queue.selective.not_lent(message)
-            self._queues.take_back(queue, messages, out)
+            self._queues.redelivery.take_back(queue, messages, out)
 
     def with_peer(self, peer: str) -> set[Dot]:
         """What consumers of `peer` have of the messages that this node serves, or is about to."""
@@ -232,7 +232,7 @@ class Lending:
         self._queues.touched[name] = None
         queue = self._queues.by_name.get(name)
         if queue is not None and self._queues.shared.turns:
-            self._queues.shared.awake[queue] = None
+            self._queues.shared.dirty_queues[name] = None
 
     def _forget_special(self, name: str) -> None:
         queue, of = split_offer(name)
@@ -256,9 +256,9 @@ class Lending:
         self._queues.touched[destination] = None
         if not message.lent_as and destination in self._asked[owner]:
             self._waits_no_more(owner, destination)
-            self._queues.end_turns_of(destination)
+            self._queues.rounds.end_turns_of(destination)
         dot = message.dot
-        if dot in self._queues.settled_here.get(owner, {}):
+        if dot in self._queues.owned.settled_here.get(owner, {}):
             out.peer_settled_after.setdefault(owner, []).append(dot)
             return
         terms = message.envelope.terms
@@ -298,7 +298,7 @@ class Lending:
         for queue in self._queues.by_name.values():
             if queue.selective is not None:
                 held += queue.selective.ordered_buffer.dots_of(peer)
-        return held + list(self._queues.settled_here.get(peer, {}))
+        return held + list(self._queues.owned.settled_here.get(peer, {}))
 
     def borrowed(self) -> list[Dot]:
         """As `borrowed_from`, of all peers together."""
@@ -306,11 +306,11 @@ class Lending:
         for queue in self._queues.by_name.values():
             if queue.selective is not None:
                 peers.update(queue.selective.ordered_buffer.owners())
-        return [dot for peer in sorted({*peers, *self._queues.settled_here}) for dot in self.borrowed_from(peer)]
+        return [dot for peer in sorted({*peers, *self._queues.owned.settled_here}) for dot in self.borrowed_from(peer)]
 
     def owner_has(self, peer: str, sequence: int) -> None:
         """`peer` holds our records up to `sequence`: our settles below it need not be remembered for it."""
-        settled = self._queues.settled_here.get(peer)
+        settled = self._queues.owned.settled_here.get(peer)
         while settled:
             dot = next(iter(settled))
             if settled[dot] > sequence:

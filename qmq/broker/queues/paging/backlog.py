@@ -5,15 +5,12 @@ kept in order across the gap, in `level`.
 """
 
 import heapq
-from typing import TYPE_CHECKING
 
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.expiry import mature
-from qmq.broker.queues.priority_level import PriorityLevel, is_spare
+from qmq.broker.queues.dispatch.expiry import mature
+from qmq.broker.queues.dispatch.queue import Queue
+from qmq.broker.queues.state.priority_level import PriorityLevel, is_spare
 from qmq.dots import Dot, Vector
-
-if TYPE_CHECKING:
-    from qmq.broker.queues.queue import Queue
 
 WINDOW = 1000
 """Messages of one lane that stay in memory when memory is short and the queue has consumers."""
@@ -21,7 +18,7 @@ WINDOW_BYTES = 4 << 20
 """The same for large ones, by the mean size of the queue's messages."""
 
 
-def next_behind(queue: "Queue") -> PriorityLevel | None:
+def next_behind(queue: Queue) -> PriorityLevel | None:
     """The lane to be loaded next."""
     for level in reversed(queue.levels) if queue.wants_lowest else queue.levels:
         if level.behind:
@@ -29,9 +26,7 @@ def next_behind(queue: "Queue") -> PriorityLevel | None:
     return None
 
 
-def count(
-    queue: "Queue", messages: int, body_bytes: int, priorities: tuple[int, ...], due_us: int, now_us: int
-) -> None:
+def count(queue: Queue, messages: int, body_bytes: int, priorities: tuple[int, ...], due_us: int, now_us: int) -> None:
     """Learn what the store holds of this queue beyond what is in memory; `due_us`: see `stored_due_us`."""
     queue.is_counted = True
     queue.stored = messages
@@ -47,7 +42,7 @@ def count(
         queue.shared.deadlines.watch(queue, due_us)
 
 
-def take_page(queue: "Queue", level: PriorityLevel, messages: list[Message], after: Dot | None, is_last: bool) -> None:
+def take_page(queue: Queue, level: PriorityLevel, messages: list[Message], after: Dot | None, is_last: bool) -> None:
     """The next messages of `level` from the store, in order; the rows read reach up to `after`."""
     for message in messages:
         _take_loaded(queue, message)
@@ -60,7 +55,7 @@ def take_page(queue: "Queue", level: PriorityLevel, messages: list[Message], aft
         close_gap(queue, level)
 
 
-def take_due(queue: "Queue", messages: list[Message], next_due_us: int, until_us: int) -> None:
+def take_due(queue: Queue, messages: list[Message], next_due_us: int, until_us: int) -> None:
     """Messages of the store that have become due."""
     for message in messages:
         _take_loaded(queue, message)
@@ -72,7 +67,7 @@ def take_due(queue: "Queue", messages: list[Message], next_due_us: int, until_us
     _all_here(queue)
 
 
-def _take_loaded(queue: "Queue", message: Message) -> None:
+def _take_loaded(queue: Queue, message: Message) -> None:
     queue.held += 1
     queue.held_bytes += len(message.body)
     queue.stored = max(0, queue.stored - 1)
@@ -84,7 +79,7 @@ def _take_loaded(queue: "Queue", message: Message) -> None:
         queue.pick().note_group()
 
 
-def close_gap(queue: "Queue", level: PriorityLevel) -> None:
+def close_gap(queue: Queue, level: PriorityLevel) -> None:
     """The store has no more of this lane: what was accepted since follows what is ready."""
     for message in level.fresh or ():
         queue.placed += 1
@@ -93,26 +88,26 @@ def close_gap(queue: "Queue", level: PriorityLevel) -> None:
     _all_here(queue)
 
 
-def _all_here(queue: "Queue") -> None:
+def _all_here(queue: Queue) -> None:
     """Whatever was counted: what the store has no more of is not counted any more."""
     if not has_more(queue):
         queue.stored = queue.stored_bytes = 0
 
 
-def has_more(queue: "Queue") -> bool:
+def has_more(queue: Queue) -> bool:
     """Whether the store may have something that is not in memory."""
     if queue.stored_due_us or next_behind(queue) is not None:
         return True
     return queue.selective is not None and queue.selective.has_passed_over
 
 
-def stored_gone(queue: "Queue", body_bytes: int) -> None:
+def stored_gone(queue: Queue, body_bytes: int) -> None:
     """A message that was only in the store was settled."""
     queue.stored = max(0, queue.stored - 1)
     queue.stored_bytes = max(0, queue.stored_bytes - body_bytes)
 
 
-def evict(queue: "Queue", covered: Vector) -> list[Message]:
+def evict(queue: Queue, covered: Vector) -> list[Message]:
     """Take out of memory what the store has: what a finished checkpoint has `covered`.
 
     Keeps the first of each lane while somebody wants them. Not while a load is under way.
@@ -132,7 +127,7 @@ def evict(queue: "Queue", covered: Vector) -> list[Message]:
                 later.append(entry)
         heapq.heapify(later)
         queue.delayed = later or None
-    put_away(queue, dropped)
+    queue.put_away(dropped)
     if dropped and is_cold:
         # Whoever wants this queue next begins from the store, in its order, and counts anew.
         queue.is_counted = False
@@ -145,7 +140,7 @@ def evict(queue: "Queue", covered: Vector) -> list[Message]:
     return dropped
 
 
-def _window(queue: "Queue") -> int:
+def _window(queue: Queue) -> int:
     """How many of a lane stay. Consumers that choose look through many for theirs, and would read all of them again."""
     if queue.selective is not None:
         return WINDOW
@@ -155,12 +150,3 @@ def _window(queue: "Queue") -> int:
 def fitting(most: int, bytes_most: int, messages: int, size: int) -> int:
     """How many may be taken of `messages` that have `size` bytes together: by their mean, at least one."""
     return max(1, min(most, bytes_most // max(1, size // max(1, messages))))
-
-
-def put_away(queue: "Queue", messages: list[Message]) -> None:
-    """These are out of their lanes, and from now on only in the store."""
-    size = sum([len(message.body) for message in messages])
-    queue.held -= len(messages)
-    queue.held_bytes -= size
-    queue.stored += len(messages)
-    queue.stored_bytes += size

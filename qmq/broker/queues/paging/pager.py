@@ -11,18 +11,16 @@ caller sees to that. A message leaves memory only when a finished checkpoint has
 """
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Message
+from qmq.broker.queues.dispatch.queue import Queue
+from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.paging import backlog
 from qmq.broker.queues.paging.pending_deletes import PendingDeletes
-from qmq.broker.queues.priority_level import is_spare
-from qmq.broker.queues.queue import Queue
+from qmq.broker.queues.state.priority_level import is_spare
 from qmq.dots import Dot, Origin, Vector
-
-if TYPE_CHECKING:
-    from qmq.broker.queues.queues import Queues
 
 ALL = (1 << 63) - 1
 """Beyond every sequence."""
@@ -63,15 +61,15 @@ class LoadedPage(NamedTuple):
 class Pager:
     """See the module's opening."""
 
-    def __init__(self, origin: Origin, queues: "Queues") -> None:
+    def __init__(self, origin: Origin, registry: QueueRegistry) -> None:
         self.origin = origin
-        self._queues = queues
+        self._registry = registry
+        self._owned = registry.owned
         self.gone = PendingDeletes()
         self.begun = 0
         """Own messages up to this may stand in the store."""
         # Queues with very many messages due at the same time -> how many to ask for at once.
         self._due_limits: dict[str, int] = {}
-        self._covered: Vector = {}
         # Queues that were counted while a checkpoint was under way.
         self.vague: dict[str, None] = {}
         # Failed deliveries that the store does not know of yet: from records of other nodes, or from a start without
@@ -82,25 +80,18 @@ class Pager:
         """Whether no consumer had seen what earlier lives of this node left: the last one ended in order."""
         self._elsewhere_through = 0
         """Of this life, up to where another node may have handed out what is in the store."""
-        self.is_crowded = False
-        """Whether memory holds much that could be let go after a checkpoint."""
-
-    @property
-    def in_memory(self) -> int:
-        """Durable messages of this node that are in memory."""
-        return sum(map(len, self._queues.owned.values()))
 
     @property
     def bytes_in_memory(self) -> int:
         """Of their bodies. Looks at each of them."""
-        return sum([len(message.body) for owned in self._queues.owned.values() for message in owned.values()])
+        return sum([len(message.body) for owned in self._owned.by_origin.values() for message in owned.values()])
 
     def depth(self, queue_name: str, messages: int, body_bytes: int) -> tuple[int, int]:
         """Unsettled messages of a queue and bytes of their bodies, when the store has so much of it.
 
         While a checkpoint is under way, what it has taken already may count twice.
         """
-        queue = self._queues.by_name.get(queue_name)
+        queue = self._registry.by_name.get(queue_name)
         if queue is not None and queue.is_counted:
             return queue.depth, queue.body_bytes
         left, left_bytes = self._left(queue_name, queue, messages, body_bytes)
@@ -109,12 +100,12 @@ class Pager:
     def _left(self, name: str, queue: Queue | None, messages: int, body_bytes: int) -> tuple[int, int]:
         """What the store has of a queue beyond what is in memory, when it has so much in all."""
         known = 0 if queue is None else self._known_in_store(queue)
-        left = max(0, messages - known - self.gone.covered(name, self._covered))
+        left = max(0, messages - known - self.gone.covered(name, self._owned.covered))
         return left, body_bytes * left // max(1, messages)
 
     def recount(self, queue_name: str, messages: int, body_bytes: int) -> None:
         """A queue that was counted while a checkpoint was under way is counted again. Not while one is."""
-        queue = self._queues.by_name.get(queue_name)
+        queue = self._registry.by_name.get(queue_name)
         if queue is not None and queue.is_counted and backlog.has_more(queue):
             queue.stored, queue.stored_bytes = self._left(queue_name, queue, messages, body_bytes)
 
@@ -122,7 +113,7 @@ class Pager:
 
     def starts_with(self, vector: Vector) -> None:
         """What the store holds when the node starts."""
-        self._covered = dict(vector)
+        self._owned.covered = dict(vector)
 
     def settled_before(self, queue: str, dots: Iterable[Dot]) -> None:
         """An earlier life settled `dots`; the next checkpoint takes them out of the store."""
@@ -153,10 +144,10 @@ class Pager:
                 else:
                     self.gone.add(queue_name, origin, sequence, record)
             return
-        if not self._queues.shared.has_stored:
+        if not self._owned.has_stored:
             return
         self.gone.add(queue_name, origin, sequence, 0 if record is None else record)
-        queue = self._queues.by_name.get(queue_name)
+        queue = self._registry.by_name.get(queue_name)
         if queue is not None and queue.is_counted:
             backlog.stored_gone(queue, 0)
 
@@ -172,7 +163,7 @@ class Pager:
     def take_stored(self, message: Message) -> bool:
         """A message that is only in the store is settled without being loaded; False when it is known otherwise."""
         queue, dot = message.envelope.destination, message.dot
-        if dot.sequence in self._queues.owned.get(dot.origin, {}) or self.gone.has(queue, dot):
+        if dot.sequence in self._owned.by_origin.get(dot.origin, {}) or self.gone.has(queue, dot):
             return False
         self.gone.add(queue, dot.origin, dot.sequence, 0)
         return True
@@ -189,7 +180,7 @@ class Pager:
 
     def checkpoint_done(self, vector: Vector) -> None:
         """The store holds everything that `vector` covers. Not while a load is under way."""
-        self._covered = dict(vector)
+        self._owned.covered = dict(vector)
         for dot, count in self._attempts_taken.items():
             if self.attempts.get(dot) == count:
                 del self.attempts[dot]
@@ -203,32 +194,19 @@ class Pager:
             return 0
         if not queue.is_wanted:
             waiting = [message for message in queue.waiting() if not message.settled]
-            if len(waiting) == queue.held and all([is_spare(message, self._covered, True) for message in waiting]):
+            if len(waiting) == queue.held and all(
+                [is_spare(message, self._owned.covered, True) for message in waiting]
+            ):
                 # Nothing of it is left here, so nothing need be known of it: the common end among a million queues.
-                self.let_go(waiting)
+                self._owned.evicted(waiting)
                 queue.is_counted = False
-                self._queues.drop(queue)
+                self._registry.drop(queue)
                 return len(waiting)
-        dropped = backlog.evict(queue, self._covered)
-        self.let_go(dropped)
+        dropped = backlog.evict(queue, self._owned.covered)
+        self._owned.evicted(dropped)
         if dropped:
-            self._queues.forget_if_idle(queue)
+            self._registry.forget_if_idle(queue)
         return len(dropped)
-
-    def is_unsaved(self, message: Message) -> bool:
-        """Whether the store does not have `message` yet, but will."""
-        return message.sequence > self._covered.get(message.origin, 0)
-
-    def is_spare(self, message: Message) -> bool:
-        """Whether the store can give `message` back as it is in memory, to who reads its lane again."""
-        return is_spare(message, self._covered, is_cold=False)
-
-    def let_go(self, messages: list[Message]) -> None:
-        """These have left their queue for the store."""
-        for message in messages:
-            del self._queues.owned[message.origin][message.sequence]
-        if messages:
-            self._queues.shared.has_stored = True
 
     # Loads
 
@@ -247,8 +225,8 @@ class Pager:
 
     def take(self, load: Load, found: LoadedPage, out: Outcome) -> None:
         """The store has answered."""
-        queues = self._queues
-        queue = queues.by_name.get(load.queue)
+        registry = self._registry
+        queue = registry.by_name.get(load.queue)
         if queue is None:
             return
         queue.is_loading = False
@@ -267,8 +245,8 @@ class Pager:
                 after = fetched[-1].dot if fetched else load.after
                 news = self._news(queue, fetched, out, may_be_seen=load.after is None)
                 backlog.take_page(queue, level, news, after, len(fetched) < load.limit)
-        queues.dispatch(queue, out)
-        queues.forget_if_idle(queue)
+        registry.dispatch(queue, out)
+        registry.forget_if_idle(queue)
 
     def _take_due(self, queue: Queue, load: Load, found: LoadedPage, out: Outcome) -> None:
         fetched = found.messages
@@ -294,7 +272,7 @@ class Pager:
     def served_elsewhere(self) -> None:
         """Until now another node may have handed out what the store has of this one."""
         self.is_unseen = False
-        self._elsewhere_through = self._covered.get(self.origin, 0)
+        self._elsewhere_through = self._owned.covered.get(self.origin, 0)
 
     def leaves_unseen(self, stored: Collection[Origin]) -> bool:
         """Whether no message is with a consumer, nor was any that is in memory, failures aside: those are on record.
@@ -304,18 +282,36 @@ class Pager:
         before = [origin for origin in stored if origin != self.origin or self._elsewhere_through]
         if not self.is_unseen and any([origin.node == self.origin.node for origin in before]):
             return False
-        if self._queues.deliveries or any(self._queues.lent.values()):
+        if self._registry.deliveries or any(self._owned.lent.values()):
             return False
-        owned = self._queues.owned.values()
+        owned = self._owned.by_origin.values()
         return all([message.attempts >= 0 for messages in owned for message in messages.values()])
+
+    def settle_outside_memory(self, message: Message, out: Outcome) -> None:
+        """Settle a message of a served node that comes in, or that the queue store returns: it needs no consumer."""
+        queue, dot = message.envelope.destination, message.dot
+        self._owned.elsewhere.pop(dot, None)
+        self.gone.add(queue, *dot, 0)
+        out.settles.setdefault(queue, []).append(dot)
+
+    def lend_elsewhere(self, message: Message) -> bool:
+        """Count a message as lent to the peer whose consumers have it since before it was served here, if any has."""
+        peer = self._owned.elsewhere.pop(message.dot, None)
+        if peer is None:
+            return False
+        message.attempts = message.attempts or MAYBE_SEEN
+        self._owned.add(message)
+        self._registry.get(message.envelope.destination).count_in(message)
+        self._registry.count_as_lent(message, peer)
+        return True
 
     def _known_in_store(self, queue: Queue) -> int:
         """How many of the messages in memory the store has, too."""
         known = [message for message in queue.waiting() if not message.settled]
         known += [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
-        for lent in self._queues.lent.values():
+        for lent in self._owned.lent.values():
             known += [message for message in lent.values() if message.envelope.destination == queue.name]
-        return sum(1 for m in known if not m.settled and 0 < m.sequence <= self._covered.get(m.origin, 0))
+        return sum(1 for m in known if not m.settled and 0 < m.sequence <= self._owned.covered.get(m.origin, 0))
 
     def _news(self, queue: Queue, messages: list[Message], out: Outcome, *, may_be_seen: bool = False) -> list[Message]:
         """Those that are neither in memory nor settled; from now on they are in memory.
@@ -326,13 +322,13 @@ class Pager:
         gone = self.gone
         news: list[Message] = []
         for message in messages:
-            by_sequence = self._queues.owned.setdefault(message.origin, {})
+            by_sequence = self._owned.by_origin.setdefault(message.origin, {})
             if message.sequence not in by_sequence and not gone.has(queue.name, message.dot):
-                if self._queues.first_attempts.is_superseded(message):
-                    self._queues.settle_outside_memory(message, out)
+                if self._registry.first_attempts.is_superseded(message):
+                    self.settle_outside_memory(message, out)
                     backlog.stored_gone(queue, len(message.body))
                     continue
-                if self._queues.handoff.elsewhere and self._queues.lend_elsewhere(message):
+                if self._owned.elsewhere and self.lend_elsewhere(message):
                     continue
                 by_sequence[message.sequence] = message
                 self.recall_attempts(message)

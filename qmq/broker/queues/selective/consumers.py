@@ -3,16 +3,12 @@
 Kept beside the queue's own `subscriptions` and `borrowers`, and worked out anew when one of them comes or goes.
 """
 
-from typing import TYPE_CHECKING
-
+from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import class_of
 from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector
-
-if TYPE_CHECKING:
-    from qmq.broker.consumers.borrower import Borrower
-    from qmq.broker.queues.queue import Queue
 
 
 class Consumers:
@@ -20,7 +16,7 @@ class Consumers:
 
     __slots__ = ("_queue", "active", "classes", "selectors", "wants_all")
 
-    def __init__(self, queue: "Queue") -> None:
+    def __init__(self, queue: QueueState) -> None:
         self._queue = queue
         self.classes: dict[str, int] = {}
         """Class → how many consumers here and peers."""

@@ -18,24 +18,22 @@ What peers lend to consumers here is in `ordered_buffer`, what is out in `outsta
 """
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qmq.broker.consumers.borrower import Borrower
-from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import PLAIN, key_of
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.priority_level import PriorityLevel, place_of
 from qmq.broker.queues.selective.consumers import Consumers
+from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.ordered_buffer import OrderedBuffer
-from qmq.broker.queues.selective.outstanding import Outstanding, group_of
+from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.queues.selective.rendezvous import choose, wants
-from qmq.broker.queues.selective.selector_paging import let_go, rewind
+from qmq.broker.queues.selective.selector_paging import evict_unmatched, restart_scan
+from qmq.broker.queues.state.priority_level import PriorityLevel, place_of
+from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector, selects
-
-if TYPE_CHECKING:
-    from qmq.broker.queues.queue import Queue
 
 LOOKED_MAX: Final = 2000
 """Questions of consumers about messages that one dispatch asks in vain; the next continues there, after others had a
@@ -64,6 +62,7 @@ class SelectiveDispatcher:
 
     __slots__ = (
         "_choices",
+        "_local",
         "_peers",
         "_rewinds",
         "_seen",
@@ -76,14 +75,15 @@ class SelectiveDispatcher:
         "consumers",
     )
 
-    def __init__(self, queue: "Queue") -> None:
+    def __init__(self, queue: QueueState) -> None:
         self.queue = queue
         self.consumers = Consumers(queue)
-        self.outstanding = Outstanding()
+        self._local = LocalDelivery(queue)
+        self.outstanding = self._local.outstanding
         self.is_grouped = False
-        self.ordered_buffer = OrderedBuffer(self)
+        self.ordered_buffer = OrderedBuffer(self._local)
         self._choices: dict[bytes, Subscription | Borrower] = {}
-        self._seen: dict[tuple[int, object], int] = {}
+        self._seen = self._local.seen
         # Priorities of which messages that nobody wanted were let go, behind what is in memory.
         self._skipped: set[int] = set()
         self._rewinds = False
@@ -101,7 +101,7 @@ class SelectiveDispatcher:
                 self.outstanding.given(delivery)
         for borrower in (queue.borrowers or {}).values():
             self.consumers.count(borrower.lent_as)
-        for peer, lent in queue.shared.lent.items():
+        for peer, lent in queue.shared.owned.lent.items():
             for message in lent.values():
                 if message.envelope.destination == queue.name and not message.settled:
                     self.outstanding.lend(message, key_of(peer, message.lent_as))
@@ -156,7 +156,7 @@ class SelectiveDispatcher:
         self._choices.clear()
         if self.is_grouped:
             self._seen.clear()
-        self.queue.shared.awake[self.queue] = None
+        self.queue.shared.dirty_queues[self.queue.name] = None
 
     @property
     def is_needed(self) -> bool:
@@ -217,12 +217,7 @@ class SelectiveDispatcher:
             self._seen.clear()
         if was_lent:
             message.lent_as = PLAIN
-            self.queue.shared.awake[self.queue] = None
-
-    def unparked(self, message: Message) -> None:
-        """What was parked for a consumer here is handed to it in this breath, or goes back."""
-        if self.outstanding.release(group_of(message)):
-            self._seen.clear()
+            self.queue.shared.dirty_queues[self.queue.name] = None
 
     def back_in_line(self, message: Message, priority: int) -> None:
         """`message` stands at its old place again: whoever has looked beyond it must look again."""
@@ -242,7 +237,7 @@ class SelectiveDispatcher:
             self._rewinds = False
             for level in queue.levels:
                 if level.priority in self._skipped:
-                    rewind(queue, level)
+                    restart_scan(queue, level)
             self._skipped.clear()
         if self.ordered_buffer.waiting:
             self.ordered_buffer.go_on(out)
@@ -276,7 +271,7 @@ class SelectiveDispatcher:
             if subscription.closed or subscription.free <= 0:
                 queue.leave_line(subscription)
             elif subscription.window is not None and subscription.window.room <= 0:
-                self.wait(subscription, subscription.window)
+                self._local.wait(subscription, subscription.window)
         self._subscriptions = list(queue.in_line or ())
         self._peers = [borrower for borrower in queue.peers_in_line or () if borrower.limit > borrower.sent]
         active = self.consumers.active
@@ -305,7 +300,7 @@ class SelectiveDispatcher:
             terms = message.envelope.terms
             if terms is not None and terms.is_timed and 0 < queue.shared.clocks.expiry(message) <= out.now_us:
                 del ready[index]
-                queue.shared.expire(queue, message, out)
+                queue.shared.expire(message, out)
                 continue
             last = message.place
             taker = self._taker_of(message)
@@ -361,7 +356,7 @@ class SelectiveDispatcher:
         queue = self.queue
         if isinstance(taker, Subscription):
             self._subscriptions.remove(taker)
-            if self.give(taker, message, out):
+            if self._local.give(taker, message, out):
                 self._subscriptions.append(taker)
             else:
                 self._has_seen(taker, level, message.place)
@@ -370,7 +365,7 @@ class SelectiveDispatcher:
                 for other in [s for s in self._subscriptions if s.window is window]:
                     self._subscriptions.remove(other)
                     self._has_seen(other, level, message.place)
-                    self.wait(other, window)
+                    self._local.wait(other, window)
             return
         self._peers.remove(taker)
         taker.sent += 1
@@ -386,26 +381,6 @@ class SelectiveDispatcher:
             self._peers.append(taker)
         else:
             self._has_seen(taker, level, message.place)
-
-    def give(self, subscription: Subscription, message: Message, out: Outcome) -> bool:
-        """Deliver `message`; True when the consumer has room for more and stands at the end of the line."""
-        queue = self.queue
-        queue.leave_line(subscription)
-        self.outstanding.given(queue.give(message, subscription, out))
-        window = subscription.window
-        if window is not None:
-            window.held += 1
-            if window.room <= 0:
-                if subscription.free > 0:
-                    window.wait(subscription)
-                return False
-        queue.line_up(subscription)
-        return subscription.waiting
-
-    def wait(self, subscription: Subscription, window: ConnectionPrefetch[Subscription]) -> None:
-        """Out of the line until the client has room again."""
-        self.queue.leave_line(subscription)
-        window.wait(subscription)
 
     # Groups
 
@@ -451,7 +426,7 @@ class SelectiveDispatcher:
             return
         size = _bytes_of(level)
         if (wanted > EVICT_FROM or size > LET_GO_BYTES) and not consumers.wants_all and not self.is_grouped:
-            wanted, has_dropped = let_go(queue, level, consumers.selectors)
+            wanted, has_dropped = evict_unmatched(queue, level, consumers.selectors)
             if has_dropped:
                 self._skipped.add(level.priority)
                 size = _bytes_of(level)

@@ -7,27 +7,24 @@ credit that was offered. Any other message that finds nobody free goes back to i
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
+from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.queues.selective.rendezvous import among
 from qmq.dots import Dot
-
-if TYPE_CHECKING:
-    from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 
 
 class OrderedBuffer:
     """`waiting`: consumer → what waits for it, in order."""
 
-    __slots__ = ("_selective", "waiting")
+    __slots__ = ("_local", "waiting")
 
-    def __init__(self, selective: "SelectiveDispatcher") -> None:
-        self._selective = selective
+    def __init__(self, local: LocalDelivery) -> None:
+        self._local = local
         self.waiting: dict[Subscription, deque[Message]] = {}
 
     def take(self, message: Message, out: Outcome) -> bool:
@@ -36,54 +33,54 @@ class OrderedBuffer:
         if chosen is None:
             return False
         if has_room(chosen):
-            self._selective.give(chosen, message, out)
+            self._local.give(chosen, message, out)
         else:
             self.waiting.setdefault(chosen, deque()).append(message)
-            self._selective.outstanding.hold(group_of(message), chosen)
+            self._local.outstanding.hold(group_of(message), chosen)
         return True
 
     def _next_of(self, of: str) -> Subscription | None:
-        for subscription in self._selective.queue.in_line or ():
+        for subscription in self._local.queue.in_line or ():
             if subscription.lent_as == of and has_room(subscription):
                 return subscription
         return None
 
     def _chosen_for(self, message: Message) -> Subscription | None:
         """The one that may have an ordered message, with room or without."""
-        selective, of = self._selective, message.lent_as
-        members = [s for s in selective.queue.subscriptions if s.lent_as == of and not s.closed]
+        local, of = self._local, message.lent_as
+        members = [s for s in local.queue.subscriptions if s.lent_as == of and not s.closed]
         if not members:
             return None
         if members[0].since_us:
             return members[0]  # one by one they began, and the first is the one
         group = group_of(message)
-        held = selective.outstanding.groups.get(group)
+        held = local.outstanding.groups.get(group)
         if held is not None and isinstance(held.holder, Subscription) and held.holder in members:
             return held.holder
         return among(group, members)
 
     def go_on(self, out: Outcome) -> None:
         """Give what is parked for those that have room again."""
-        selective = self._selective
+        local = self._local
         for subscription in list(self.waiting):
             buffered = self.waiting[subscription]
             while buffered and has_room(subscription):
                 message = buffered.popleft()
-                selective.unparked(message)
-                if selective.queue.shared.clocks.has_expired(message, out.now_us):
+                local.unbuffered(message)
+                if local.queue.shared.clocks.has_expired(message, out.now_us):
                     out.peer_returns.setdefault(message.owner or "", []).append(Return(message, Back.UNSEEN, None))
                     continue
-                selective.give(subscription, message, out)
+                local.give(subscription, message, out)
             if not buffered:
                 del self.waiting[subscription]
             elif subscription.window is not None and subscription.free > 0:
-                selective.wait(subscription, subscription.window)
+                local.wait(subscription, subscription.window)
 
     def leave(self, subscription: Subscription, out: Outcome) -> bool:
         """Its consumer has ended: what is parked for it goes back. True when there was something."""
         buffered = self.waiting.pop(subscription, None)
         for message in buffered or ():
-            self._selective.unparked(message)
+            self._local.unbuffered(message)
             out.peer_returns.setdefault(message.owner or "", []).append(Return(message, Back.UNSEEN, None))
         return buffered is not None
 
@@ -101,8 +98,8 @@ class OrderedBuffer:
             if len(stays) < len(buffered):
                 for message in buffered:
                     if goes(message):
-                        self._selective.unparked(message)
-                self._selective.queue.shared.awake[self._selective.queue] = None
+                        self._local.unbuffered(message)
+                self._local.queue.shared.dirty_queues[self._local.queue.name] = None
             if stays:
                 self.waiting[subscription] = stays
             else:

@@ -7,15 +7,12 @@ only the groups that it gains or loses.
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
+from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
+from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import selects
-
-if TYPE_CHECKING:
-    from qmq.broker.consumers.borrower import Borrower
-    from qmq.broker.queues.queue import Queue
 
 
 def rendezvous(group: bytes, names: Iterable[str]) -> str:
@@ -30,7 +27,7 @@ def among(group: bytes, subscriptions: list[Subscription]) -> Subscription:
     return by_name[rendezvous(group, by_name)]
 
 
-def choose(queue: "Queue", group: bytes, message: Message) -> "Subscription | Borrower | None":
+def choose(queue: QueueState, group: bytes, message: Message) -> Subscription | Borrower | None:
     """Who of those that want `message` the group goes to, with room or without; None when nobody does."""
     here = [s for s in queue.subscriptions if not s.closed and wants(s, message)]
     there = [borrower for borrower in (queue.borrowers or {}).values() if wants(borrower, message)]
@@ -47,6 +44,6 @@ def choose(queue: "Queue", group: bytes, message: Message) -> "Subscription | Bo
     return classes[rendezvous(group, classes)]
 
 
-def wants(taker: "Subscription | Borrower", message: Message) -> bool:
+def wants(taker: Subscription | Borrower, message: Message) -> bool:
     """Whether the selector lets `message` through."""
     return taker.selector is None or selects(taker.selector, message.envelope)

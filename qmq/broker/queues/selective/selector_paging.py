@@ -5,24 +5,20 @@ back to being only in the store. When somebody comes who may want it, the lane i
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.paging.backlog import put_away
-from qmq.broker.queues.priority_level import PriorityLevel
+from qmq.broker.queues.state.priority_level import PriorityLevel
+from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector, selects
-
-if TYPE_CHECKING:
-    from qmq.broker.queues.queue import Queue
 
 UNWANTED_MAX: Final = 1000
 """Messages of one lane that nobody wants and no checkpoint has put into the store since the start; more ask for one."""
 
 
-def let_go(queue: "Queue", level: PriorityLevel, selectors: list[Selector]) -> tuple[int, bool]:
+def evict_unmatched(queue: QueueState, level: PriorityLevel, selectors: list[Selector]) -> tuple[int, bool]:
     """Drop from memory what no selector lets through. (How many wanted ones stay, whether something went)."""
-    paging = queue.shared.paging
-    assert paging is not None
+    owned = queue.shared.owned
     kept: deque[Message] = deque()
     dropped: list[Message] = []
     wanted = unwanted = 0
@@ -31,39 +27,38 @@ def let_go(queue: "Queue", level: PriorityLevel, selectors: list[Selector]) -> t
             continue
         if any(selects(selector, message.envelope) for selector in selectors):
             wanted += 1
-        elif paging.is_spare(message):
+        elif owned.is_evictable(message):
             dropped.append(message)
             continue
         else:
             unwanted += 1
         kept.append(message)
     if unwanted > UNWANTED_MAX:
-        paging.is_crowded = True
+        owned.wants_checkpoint = True
     if dropped:
         level.ready = kept
-        put_away(queue, dropped)
-        paging.let_go(dropped)
+        queue.put_away(dropped)
+        owned.evicted(dropped)
     return wanted, bool(dropped)
 
 
-def rewind(queue: "Queue", level: PriorityLevel) -> None:
+def restart_scan(queue: QueueState, level: PriorityLevel) -> None:
     """Begin again at the front of what the store has of `level`. Not while a load is under way."""
-    paging = queue.shared.paging
-    assert paging is not None
+    owned = queue.shared.owned
     kept: deque[Message] = deque()
     fresh: list[Message] = []
     dropped: list[Message] = []
     for message in level.ready:
         if message.settled:
             continue
-        if paging.is_spare(message):
+        if owned.is_evictable(message):
             dropped.append(message)
-        elif paging.is_unsaved(message):
+        elif owned.is_unsaved(message):
             fresh.append(message)
         else:
             kept.append(message)
     fresh.extend(level.fresh or ())
     level.ready, level.fresh = kept, fresh or None
     level.behind, level.after = True, None
-    put_away(queue, dropped)
-    paging.let_go(dropped)
+    queue.put_away(dropped)
+    owned.evicted(dropped)

@@ -706,7 +706,7 @@ def test_settles_are_remembered_until_their_owner_has_the_record() -> None:
     client.ack(client.inbox[1])
 
     node.lending.owner_has("b", 1)
-    assert list(node.queues.settled_here["b"]) == [Dot(B, 2)]
+    assert list(node.queues.owned.settled_here["b"]) == [Dot(B, 2)]
     node.lending.owner_has("b", 2)
     client.leave()
 
@@ -716,7 +716,7 @@ def test_settles_are_remembered_until_their_owner_has_the_record() -> None:
 def test_borrowed_messages_may_be_handed_out_while_own_ones_are_held() -> None:
     node = borrower()
     node.queues.held = True
-    node.queues.restore(message_of(A, 1, b"own"))
+    node.queues.intake.restore(message_of(A, 1, b"own"))
     client = node.client()
     client.subscribe(credit=1)
 
@@ -750,7 +750,7 @@ def test_offers_start_anew_when_an_owner_connects_again_before_its_old_link_was_
 
 def test_a_consumer_that_was_busy_when_the_node_began_to_serve_gets_what_the_store_has() -> None:
     node = borrower("b")
-    node.queues.shared.has_stored = True
+    node.queues.owned.has_stored = True
     node.queues.held = True
     client = node.client()
     client.subscribe(credit=1)

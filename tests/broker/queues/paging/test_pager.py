@@ -10,9 +10,9 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
-from qmq.broker.queues import queue
+from qmq.broker.queues.dispatch import queue
+from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.paging import backlog, pager
-from qmq.broker.queues.queue import Queue
 from qmq.dots import Dot
 from qmq.errors import Refused
 
@@ -65,7 +65,7 @@ def test_queue_that_nobody_wants_leaves_nothing_in_memory() -> None:
     node, _ = cold_node(10)
 
     assert not node.queues.by_name
-    assert node.paging.in_memory == 0
+    assert node.queues.owned.in_memory == 0
     assert node.load_all() == 0
 
 
@@ -81,7 +81,7 @@ def test_only_so_much_is_loaded_as_consumers_have_use_for() -> None:
     node.subscribe(credit=1)
     node.load_all()
 
-    assert node.paging.in_memory <= 2 * PAGE
+    assert node.queues.owned.in_memory <= 2 * PAGE
     assert jobs(node).depth == 100
 
 
@@ -116,7 +116,7 @@ def test_nothing_leaves_memory_before_a_checkpoint_has_put_it_into_the_store() -
     node.checkpoint_done()
 
     assert node.evict() == 3
-    assert list(node.queues.owned[node.origin]) == [late.sequence]
+    assert list(node.queues.owned.by_origin[node.origin]) == [late.sequence]
 
 
 def test_queue_with_consumers_keeps_its_first_messages_in_memory() -> None:
@@ -174,8 +174,8 @@ def test_what_consumers_have_or_have_failed_at_stays_in_memory() -> None:
 
     node.evict()
 
-    assert set(node.queues.owned[node.origin]) >= {failed.sequence, *(dot.sequence for dot in held_by(other))}
-    assert node.paging.in_memory < 4
+    assert set(node.queues.owned.by_origin[node.origin]) >= {failed.sequence, *(dot.sequence for dot in held_by(other))}
+    assert node.queues.owned.in_memory < 4
     assert held in node.open_dots(JOBS)
 
 
@@ -246,7 +246,7 @@ def test_settle_of_what_no_checkpoint_has_seen_costs_nothing() -> None:
 
 def test_settle_that_is_decided_but_not_durable_when_a_checkpoint_begins_is_in_it_or_remembered() -> None:
     node = PagedNode()
-    node.queues.shared.has_stored = True
+    node.queues.owned.has_stored = True
     dot = node.send()
     node.commit()
     subscription = node.subscribe()
@@ -278,7 +278,7 @@ def test_settle_during_a_checkpoint_is_remembered_although_the_message_is_in_no_
 
 def test_word_of_a_peer_counts_although_a_checkpoint_comes_before_its_record() -> None:
     node = PagedNode()
-    node.queues.shared.has_stored = True
+    node.queues.owned.has_stored = True
     dot = node.send()
     node.commit()
     node.offer(1)
@@ -371,7 +371,7 @@ def test_stored_message_is_not_loaded_before_it_is_due() -> None:
     subscription = node.subscribe()
     node.load_all()
     assert held_by(subscription) == []
-    assert node.paging.in_memory == 0
+    assert node.queues.owned.in_memory == 0
 
     node.wait(500_000)
     node.load_all()
@@ -460,7 +460,7 @@ def test_restart_finds_the_backlog_in_the_store_and_restores_nothing() -> None:
 
     node.restart()
 
-    assert node.paging.in_memory == 0
+    assert node.queues.owned.in_memory == 0
     assert drain(node, node.subscribe(credit=2)) == dots
 
 
@@ -532,7 +532,7 @@ def test_letter_of_a_stored_message_is_made_when_its_consumer_rejects_it() -> No
 
 def test_page_that_passes_over_new_messages_does_not_hide_them_when_they_leave_memory() -> None:
     node = PagedNode()
-    node.queues.shared.has_stored = True
+    node.queues.owned.has_stored = True
     subscription = node.subscribe(credit=1)
     dots = [node.send() for _ in range(4)]
     node.checkpoint_begins()

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
-from qmq.broker.queues import queue
+from qmq.broker.queues.dispatch import queue
 from qmq.broker.queues.paging import backlog, pager
 from qmq.broker.queues.selective import dispatcher, selector_paging
 from qmq.dots import Dot
@@ -247,9 +247,9 @@ class PagedHistories(RuleBasedStateMachine):
         node.load_all()
         for _ in range(100):
             # Messages that nobody wants make room for others behind them when a checkpoint has taken them.
-            if not node.paging.is_crowded:
+            if not node.queues.owned.wants_checkpoint:
                 break
-            node.paging.is_crowded = False
+            node.queues.owned.wants_checkpoint = False
             self.finish_checkpoint()
             node.checkpoint()
             node.load_all()
@@ -330,8 +330,8 @@ class PagedHistories(RuleBasedStateMachine):
         assert not node.store.tombstones()
         assert not node.paging.gone
         assert not node.queues.by_name
-        assert not any(node.queues.owned.values())
-        assert not node.queues.settled_early
+        assert not any(node.queues.owned.by_origin.values())
+        assert not node.queues.owned.settled_early
 
 
 @pytest.fixture(autouse=True)

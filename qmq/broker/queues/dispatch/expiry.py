@@ -4,14 +4,11 @@ When to look is kept by `deadlines`; what is only in the store comes of age ther
 """
 
 import heapq
-from typing import TYPE_CHECKING
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import MAYBE_SEEN, Message
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
-
-if TYPE_CHECKING:
-    from qmq.broker.queues.queue import Queue
+from qmq.broker.queues.dispatch.queue import Queue
 
 AT_ONCE = 2_000
 """Messages of one queue that expire or become due in one breath; the others follow when everybody had a turn."""
@@ -20,7 +17,7 @@ EXPIRY_PAUSE_US = 1_000_000
 """Between two looks through a queue for expired messages; what is about to be delivered is looked at anyway."""
 
 
-def on_deadline(queue: "Queue", out: Outcome) -> None:
+def on_deadline(queue: Queue, out: Outcome) -> None:
     """Some delayed messages are due, or some ready ones have expired: put the first in line, remove the others."""
     now_us = out.now_us
     delayed = queue.delayed
@@ -47,7 +44,7 @@ def _is_new(message: Message) -> bool:
     return not message.attempts or message.attempts == MAYBE_SEEN
 
 
-def mature(queue: "Queue", message: Message) -> None:
+def mature(queue: Queue, message: Message) -> None:
     """A message that was never in line is due: it goes to the end of what is in memory."""
     terms = message.envelope.terms
     queue.placed += 1
@@ -57,7 +54,7 @@ def mature(queue: "Queue", message: Message) -> None:
         queue.will_expire(queue.shared.clocks.expiry(message))
 
 
-def _expire(queue: "Queue", out: Outcome) -> None:
+def _expire(queue: Queue, out: Outcome) -> None:
     """Remove what has expired and waits in memory, wherever it stands, and learn when to look again."""
     now_us = out.now_us
     if queue.shared.is_fenced() or (queue.rules.keeps_dropped and queue.shared.is_disk_full()):
@@ -74,13 +71,13 @@ def _expire(queue: "Queue", out: Outcome) -> None:
                 queue.expires_us = now_us
                 return
             count += 1
-            queue.shared.expire(queue, message, out)
+            queue.shared.expire(message, out)
         elif expires_us and (not next_us or expires_us < next_us):
             next_us = expires_us
     queue.expires_us = max(next_us, now_us + EXPIRY_PAUSE_US) if next_us else 0
 
 
-def _watch(queue: "Queue", now_us: int) -> None:
+def _watch(queue: Queue, now_us: int) -> None:
     """Ask to be looked at again when the next message is due or expires."""
     if queue.delayed:
         queue.shared.deadlines.watch(queue, queue.delayed[0][0])

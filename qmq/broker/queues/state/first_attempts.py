@@ -16,15 +16,9 @@ Attempts with more than SECONDS between them, by the clocks of their nodes, are 
 letters from two queues may have one id in the dead letter queue.
 """
 
-from typing import TYPE_CHECKING
-
-from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.dedup import SECONDS, Dedup, is_dead_letter, is_retry
 from qmq.broker.messages.message import Message
-from qmq.dots import Dot
-
-if TYPE_CHECKING:
-    from qmq.broker.queues.queues import Queues
+from qmq.broker.messages.peer_clocks import PeerClocks
 
 WINDOW_US = SECONDS * 1_000_000
 
@@ -32,11 +26,11 @@ WINDOW_US = SECONDS * 1_000_000
 class FirstAttempts:
     """Those of one node's queues; `dedup` knows the retries."""
 
-    __slots__ = ("_dedup", "_queues")
+    __slots__ = ("_clocks", "_dedup")
 
-    def __init__(self, queues: "Queues", dedup: Dedup) -> None:
-        self._queues = queues
+    def __init__(self, dedup: Dedup, clocks: PeerClocks) -> None:
         self._dedup = dedup
+        self._clocks = clocks
 
     def is_superseded(self, message: Message) -> bool:
         """Whether a durable queue message that is not settled is a first attempt, and its retry is recorded here."""
@@ -46,11 +40,5 @@ class FirstAttempts:
             return False
         return abs(self._here_us(*retry) - self._here_us(message.origin.node, message.timestamp_us)) <= WINDOW_US
 
-    def retry_came(self, dot: Dot, out: Outcome) -> None:
-        """The retry of the message `dot` is recorded here. What is only in the queue store is settled at its load."""
-        message = self._queues.owned.get(dot.origin, {}).get(dot.sequence)
-        if message is not None and self.is_superseded(message):
-            self._queues.settle_in_memory(message, out)
-
     def _here_us(self, node: str, stamp_us: int) -> int:
-        return stamp_us + (self._queues.shared.clocks.apart_us(node) or 0)
+        return stamp_us + (self._clocks.apart_us(node) or 0)

@@ -9,21 +9,16 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEFAULT_RULES
-from qmq.broker.queues.context import QueueContext
-from qmq.broker.queues.queue import Queue
+from qmq.broker.queues.dispatch.queue import Queue
+from qmq.broker.queues.state.context import QueueContext
 from qmq.dots import Origin
-
-from ..rig import JOBS, NOW_US, message_of
+from tests.broker.rig import JOBS, NOW_US, message_of
 
 A = Origin("a", 1)
 
 
-def never_expire(queue: Queue, message: Message, out: Outcome) -> None:
-    raise AssertionError(f"{message.dot} does not expire")
-
-
 def queue_of(*bodies: bytes) -> Queue:
-    queue = Queue(JOBS, DEFAULT_RULES, QueueContext("a", never_expire))
+    queue = Queue(JOBS, DEFAULT_RULES, QueueContext("a"))
     for sequence, body in enumerate(bodies, 1):
         queue.push(message_of(A, sequence, body), NOW_US)
     return queue
@@ -266,7 +261,7 @@ def test_message_that_comes_back_behind_many_others_looks_at_few_of_them() -> No
 
 
 def test_tags_are_never_used_again() -> None:
-    shared = QueueContext("a", never_expire)
+    shared = QueueContext("a")
     queue = Queue(JOBS, DEFAULT_RULES, shared)
     subscription = consumer(queue)
     for sequence in (1, 2):

@@ -13,7 +13,7 @@ def test_what_an_owner_accepts_while_its_messages_come_back_is_among_them() -> N
 
     node.decide(lambda out: handoff.adopt("a", (), out))
 
-    assert [message.body for by_sequence in node.queues.owned.values() for message in by_sequence.values()] == [
-        b"meanwhile"
-    ]
+    assert [
+        message.body for by_sequence in node.queues.owned.by_origin.values() for message in by_sequence.values()
+    ] == [b"meanwhile"]
     assert node.depth() == 1

@@ -27,7 +27,7 @@ def test_what_no_consumer_had_room_for_follows_the_others_when_a_link_is_back() 
     node.send(b"new")
 
     node.queues.isolated_mode.stop()
-    node.decide(node.queues.isolated_mode.end)
+    node.decide(node.queues.end_isolation)
 
     assert node.ready() == [b"old", b"new"]
     check_accounts(node)
@@ -39,7 +39,7 @@ def test_what_no_consumer_had_room_for_is_left_to_the_node_that_serves_it_from_n
     node.send(b"in memory", durable=False)
 
     node.queues.handoff.cede("a", "b")
-    node.decide(node.queues.isolated_mode.end)
+    node.decide(node.queues.end_isolation)
 
     levels = node.queues.by_name[JOBS].levels
     assert [message.body for level in levels for message in (*level.ready, *(level.fresh or ()))] == [b"in memory"]

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.priority_level import PriorityLevel
+from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.dots import Dot, Origin
 
-from ..rig import message_of
+from ...rig import message_of
 
 A = Origin("a", 1)
 

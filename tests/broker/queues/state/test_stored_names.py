@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.broker.queues.paging.stored_names import StoredNames
+from qmq.broker.queues.state.stored_names import StoredNames
 
 
 @given(st.lists(st.text(max_size=3)))

@@ -11,39 +11,30 @@ Surprising: messages in memory only (`persistent:false`) stay with the node that
 
 from collections.abc import Iterable, Mapping
 from heapq import heapify
-from typing import TYPE_CHECKING
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.message import Message
+from qmq.broker.queues.dispatch.queue import Queue
+from qmq.broker.queues.dispatch.registry import QueueRegistry
+from qmq.broker.queues.intake import Intake
+from qmq.broker.queues.paging.pager import Pager
+from qmq.broker.queues.settlement import Settlement
+from qmq.broker.queues.state.owned import Gathered
 from qmq.dots import Dot
-
-if TYPE_CHECKING:
-    from qmq.broker.queues.queue import Queue
-    from qmq.broker.queues.queues import Queues
-
-
-class Gathered:
-    """What came of an owner's messages since `gather`, in order: new ones, and (queue, dot, settle record)."""
-
-    __slots__ = ("messages", "settles")
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.settles: list[tuple[str, Dot, Dot | None]] = []
 
 
 class Handoff:
     """`serves` names the nodes whose messages this node hands out, itself included as a rule."""
 
-    def __init__(self, queues: "Queues", node: str) -> None:
-        self._queues = queues
-        self.serves = {node}
+    def __init__(self, registry: QueueRegistry, paging: Pager, intake: Intake, settlement: Settlement) -> None:
+        self._registry = registry
+        self._owned = registry.owned
+        self._paging = paging
+        self._intake = intake
+        self._settlement = settlement
         self.arriving: set[str] = set()
         """Owners that are about to be served; some of them `gathering`."""
-        self.gathering: dict[str, Gathered] = {}
-        self.elsewhere: dict[Dot, str] = {}
-        """Messages of served and arriving owners that are not in memory, and the peer whose consumers have them."""
         self.lent_before: dict[str, set[Dot]] = {}
         """Peer → what it was lent before the term in which this node serves, until it has said what of that it holds.
         What is back is none of it any more: it may be lent to the same peer again, in the new term."""
@@ -56,36 +47,36 @@ class Handoff:
 
     def gather(self, owner: str) -> None:
         """From now on keep aside what comes of `owner`; the store will be brought up to this moment at least."""
-        self.gathering[owner] = Gathered()
+        self._owned.gathering[owner] = Gathered()
 
     def abandon(self, owner: str) -> None:
         """The takeover has failed: forget what was kept aside."""
         self.arriving.discard(owner)
-        self.gathering.pop(owner, None)
-        self.elsewhere = {dot: peer for dot, peer in self.elsewhere.items() if dot.origin.node != owner}
+        self._owned.gathering.pop(owner, None)
+        self._owned.forget_elsewhere(owner)
 
     def hold_elsewhere(self, peer: str, dots: Iterable[Dot]) -> None:
         """Consumers of `peer` have these. What was handed out to others meanwhile stays with both."""
         for dot in dots:
-            if dot.origin.node not in self.serves and dot.origin.node not in self.arriving:
+            if dot.origin.node not in self._owned.serves and dot.origin.node not in self.arriving:
                 continue
-            message = self._queues.owned.get(dot.origin, {}).get(dot.sequence)
+            message = self._owned.by_origin.get(dot.origin, {}).get(dot.sequence)
             if message is None:
-                self.elsewhere[dot] = peer
-            elif self._queues.get(message.envelope.destination).take_out(message):
-                self._queues.count_as_lent(message, peer)
+                self._owned.elsewhere[dot] = peer
+            elif self._registry.get(message.envelope.destination).take_out(message):
+                self._registry.count_as_lent(message, peer)
 
     def hold_only(self, peer: str, owner: str, dots: Iterable[Dot]) -> None:
         """Of what is not in memory of `owner`, consumers of `peer` have these and no others."""
         for dot in self.held_by(peer):
             if dot.origin.node == owner:
-                del self.elsewhere[dot]
+                del self._owned.elsewhere[dot]
         self.hold_elsewhere(peer, dots)
 
     def not_with(self, peer: str, dot: Dot) -> None:
         """Consumers of `peer` do not have this any more."""
-        if self.elsewhere.get(dot) == peer:
-            del self.elsewhere[dot]
+        if self._owned.elsewhere.get(dot) == peer:
+            del self._owned.elsewhere[dot]
 
     def came_back(self, peer: str, dot: Dot) -> None:
         """Whatever `peer` says of an earlier term, it is not about this any more."""
@@ -97,14 +88,14 @@ class Handoff:
 
     def held_by(self, peer: str) -> list[Dot]:
         """What is not in memory and with consumers of `peer`."""
-        return [dot for dot, there in self.elsewhere.items() if there == peer]
+        return [dot for dot, there in self._owned.elsewhere.items() if there == peer]
 
     def with_peers(self, owner: str) -> dict[str, list[Dot]]:
         """Peer → what it has of `owner`'s messages, as far as this node knows, which has served them."""
         found: dict[str, list[Dot]] = {}
-        for peer, lent in self._queues.lent.items():
+        for peer, lent in self._owned.lent.items():
             found.setdefault(peer, []).extend(dot for dot in lent if dot.origin.node == owner and dot.sequence > 0)
-        for dot, peer in self.elsewhere.items():
+        for dot, peer in self._owned.elsewhere.items():
             if dot.origin.node == owner:
                 found.setdefault(peer, []).append(dot)
         return {peer: dots for peer, dots in found.items() if dots}
@@ -112,11 +103,11 @@ class Handoff:
     def begin_anew(self, owner: str) -> None:
         """This node goes on to serve `owner`, in a new term. What peers have was lent in the old one, which is over for
         those that have not left yet (`Serving._is_lent`)."""
-        queues = self._queues
-        for lent in queues.lent.values():
+        owned = self._owned
+        for lent in owned.lent.values():
             for dot, message in list(lent.items()):
                 if dot.origin.node == owner and dot.sequence > 0:
-                    lent[dot] = queues.owned[dot.origin][dot.sequence] = message.twin()
+                    lent[dot] = owned.by_origin[dot.origin][dot.sequence] = message.twin()
         self.was_lent_before(owner, self.with_peers(owner))
 
     def was_lent_before(self, owner: str, dots: Mapping[str, Iterable[Dot]]) -> None:
@@ -142,48 +133,48 @@ class Handoff:
 
         `tombstones` are settles that the store has met before their messages.
         """
-        queues = self._queues
-        gathered = self.gathering.pop(owner, None) or Gathered()
+        registry, owned = self._registry, self._owned
+        gathered = self._owned.gathering.pop(owner, None) or Gathered()
         self.arriving.discard(owner)
-        self.serves.add(owner)
-        queues.shared.clocks.serve(owner)
-        queues.serves_own = queues.node in self.serves
-        if owner == queues.node:
-            queues.paging.served_elsewhere()
-        queues.shared.has_stored = True
-        queues.settled_early.update(dot for dot in tombstones if dot.origin.node == owner)
+        self._owned.serves.add(owner)
+        registry.shared.clocks.serve(owner)
+        registry.serves_own = registry.node in self._owned.serves
+        if owner == registry.node:
+            self._paging.served_elsewhere()
+        owned.has_stored = True
+        owned.settled_early.update(dot for dot in tombstones if dot.origin.node == owner)
         self._adopt_deliveries(owner)
-        for queue in list(queues.by_name.values()):
+        for queue in list(registry.by_name.values()):
             self._drop_buffered(queue, owner)
             _read_anew(queue)
         for queue_name, dot, record in gathered.settles:
             self._settled_meanwhile(queue_name, dot, record)
         for message in gathered.messages:
-            if not queues.paging.gone.has(message.envelope.destination, message.dot):
-                queues.paging.recall_attempts(message)
-                queues.take_in(message, out)
-        for queue in list(queues.by_name.values()):
-            queues.dispatch(queue, out)
-            queues.forget_if_idle(queue)
+            if not self._paging.gone.has(message.envelope.destination, message.dot):
+                self._paging.recall_attempts(message)
+                self._intake.take_in(message, out)
+        for queue in list(registry.by_name.values()):
+            registry.dispatch(queue, out)
+            registry.forget_if_idle(queue)
 
     def rows_changed(self, out: Outcome) -> None:
         """The store has got rows back, or lost some: every queue is read anew. No load of a page is under way."""
-        queues = self._queues
-        queues.shared.has_stored = True
-        for queue in list(queues.by_name.values()):
+        registry, owned = self._registry, self._owned
+        owned.has_stored = True
+        for queue in list(registry.by_name.values()):
             _read_anew(queue)
-            queues.dispatch(queue, out)
-            queues.forget_if_idle(queue)
+            registry.dispatch(queue, out)
+            registry.forget_if_idle(queue)
 
     def _adopt_deliveries(self, owner: str) -> None:
         """What was borrowed and is with consumers here is served here now."""
-        queues = self._queues
+        registry, owned = self._registry, self._owned
         for delivery in self.in_hand(owner):
             message = delivery.message
             if message.owner is not None:
-                queue = queues.get(delivery.subscription.destination)
+                queue = registry.get(delivery.subscription.destination)
                 message.owner = None
-                queues.owned.setdefault(message.origin, {})[message.sequence] = message
+                owned.by_origin.setdefault(message.origin, {})[message.sequence] = message
                 queue.held += 1
                 queue.held_bytes += len(message.body)
                 if queue.selective is not None:
@@ -191,47 +182,47 @@ class Handoff:
                     queue.selective.outstanding.given(delivery)
 
     def _settled_meanwhile(self, queue_name: str, dot: Dot, record: Dot | None) -> None:
-        queues = self._queues
+        owned = self._owned
         if record is None:
             # Settled by a consumer here while it was borrowed: our own record says so.
-            for settled in queues.settled_here.values():
+            for settled in owned.settled_here.values():
                 if dot in settled:
-                    record = Dot(queues.paging.origin, settled[dot])
-        queues.settled_elsewhere(queue_name, dot, dot.sequence, record)
+                    record = Dot(self._paging.origin, settled[dot])
+        self._settlement.settled_elsewhere(queue_name, dot, dot.sequence, record)
 
     # Ceasing to serve
 
     def cede(self, owner: str, server: str) -> list[Dot]:
         """`server` hands out the messages of `owner` from now on. Returns those that consumers here still have."""
         self.abandon(owner)
-        queues = self._queues
-        if owner in self.serves:
-            self.serves.discard(owner)
-            queues.shared.clocks.cease(owner)
-            queues.serves_own = queues.node in self.serves
-            for queue in list(queues.by_name.values()):
-                _forget_messages(queue, owner, queues.isolated_mode.give_up(queue.name, owner))
-            for origin in [origin for origin in queues.owned if origin.node == owner]:
-                del queues.owned[origin]
-            queues.settled_early = {dot for dot in queues.settled_early if dot.origin.node != owner}
-            for lent in queues.lent.values():
+        registry, owned = self._registry, self._owned
+        if owner in self._owned.serves:
+            self._owned.serves.discard(owner)
+            registry.shared.clocks.cease(owner)
+            registry.serves_own = registry.node in self._owned.serves
+            for queue in list(registry.by_name.values()):
+                _forget_messages(queue, owner, registry.isolated_mode.give_up(queue.name, owner))
+            for origin in [origin for origin in owned.by_origin if origin.node == owner]:
+                del owned.by_origin[origin]
+            owned.settled_early = {dot for dot in owned.settled_early if dot.origin.node != owner}
+            for lent in owned.lent.values():
                 for dot in [dot for dot in lent if dot.origin.node == owner and dot.sequence > 0]:
                     del lent[dot]
         held = self._pass_on(owner, server)
-        for queue in list(queues.by_name.values()):
+        for queue in list(registry.by_name.values()):
             self._drop_buffered(queue, owner)
-            queues.forget_if_idle(queue)
+            registry.forget_if_idle(queue)
         return held
 
     def _pass_on(self, owner: str, server: str) -> list[Dot]:
         """Tell settles and returns of what is with consumers here to `server`."""
-        queues = self._queues
+        owned = self._owned
         held: list[Dot] = []
         for delivery in self.in_hand(owner):
             delivery.message.owner = server
             held.append(delivery.message.dot)
-        settled = queues.settled_here.setdefault(server, {})
-        for peer, dots in queues.settled_here.items():
+        settled = owned.settled_here.setdefault(server, {})
+        for peer, dots in owned.settled_here.items():
             if peer != server:
                 for dot in [dot for dot in dots if dot.origin.node == owner]:
                     settled[dot] = dots.pop(dot)
@@ -241,19 +232,19 @@ class Handoff:
         """Durable queue messages of `owner` with consumers here. What durable subscriptions have is of no queue."""
         return [
             delivery
-            for delivery in self._queues.deliveries.values()
+            for delivery in self._registry.deliveries.values()
             if delivery.message.origin.node == owner
             and delivery.message.sequence > 0
             and delivery.subscription.durable is None
         ]
 
-    def _drop_buffered(self, queue: "Queue", owner: str) -> None:
+    def _drop_buffered(self, queue: Queue, owner: str) -> None:
         """What waits for a full consumer was seen by nobody: its server hands it out again."""
         if queue.selective is not None:
             queue.selective.ordered_buffer.drop_of(owner)
 
 
-def _forget_messages(queue: "Queue", owner: str, waited: Iterable[Message]) -> None:
+def _forget_messages(queue: Queue, owner: str, waited: Iterable[Message]) -> None:
     """Take everything of `owner` out of `queue`, which then reads the store anew. `waited` stood in no line of its."""
 
     def stays(message: Message) -> bool:
@@ -263,7 +254,7 @@ def _forget_messages(queue: "Queue", owner: str, waited: Iterable[Message]) -> N
     gone += [entry[2] for entry in queue.delayed or ()]
     gone += waited
     out = [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
-    for lent in queue.shared.lent.values():
+    for lent in queue.shared.owned.lent.values():
         out += [message for message in lent.values() if message.envelope.destination == queue.name]
     for message in [message for message in (*gone, *out) if not stays(message)]:
         queue.held -= 1
@@ -278,7 +269,7 @@ def _forget_messages(queue: "Queue", owner: str, waited: Iterable[Message]) -> N
     _read_anew(queue)
 
 
-def _read_anew(queue: "Queue") -> None:
+def _read_anew(queue: Queue) -> None:
     """The store may have other rows for this queue than before: count and read them from the beginning."""
     queue.is_counted = False
     queue.stored = queue.stored_bytes = queue.stored_due_us = 0

@@ -6,22 +6,18 @@ plain messages of plain queues do: with a time, a priority, a group or a selecto
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
-from qmq.broker.messages.send_options import PRIORITY_DEFAULT
-
-if TYPE_CHECKING:
-    from qmq.broker.queues.queue import Queue
-    from qmq.broker.queues.queues import Queues
+from qmq.broker.queues.dispatch.queue import Queue
+from qmq.dots import Origin
 
 
 class IsolatedMode:
     """`after` is the last own record that may be known elsewhere; None: the node is not alone."""
 
-    def __init__(self, queues: "Queues") -> None:
-        self._queues = queues
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
         self.after: int | None = None
         self.waiting: dict[str, deque[Message]] = {}
         """Queue → messages that no consumer had room for, in order."""
@@ -35,18 +31,11 @@ class IsolatedMode:
         """A link begins: from now on everything may leave. `end` follows soon."""
         self.after = None
 
-    def end(self, out: Outcome) -> None:
-        """What still waits takes its place among the others."""
+    def end(self) -> dict[str, deque[Message]]:
+        """Returns what still waits, by queue: it takes its place among the other messages."""
         self.after = None
         waiting, self.waiting = self.waiting, {}
-        for name, messages in waiting.items():
-            queue = self._queues.get(name)
-            for message in messages:
-                if not message.settled:
-                    queue.placed += 1
-                    message.place = queue.placed
-                    queue.level(PRIORITY_DEFAULT).append(message)
-            self._queues.dispatch(queue, out)
+        return waiting
 
     def give_up(self, queue_name: str, owner: str) -> list[Message]:
         """Another serves `owner` from now on: returns what was in its queue and waited here, and waits no more."""
@@ -59,25 +48,25 @@ class IsolatedMode:
             self.waiting[queue_name] = left
         return gone
 
-    def may_take(self, queue: "Queue", message: Message) -> bool:
+    def may_take(self, queue: Queue, message: Message) -> bool:
         """Whether `message` can be nowhere else, and nobody has a say in who gets it."""
         if self.after is None or queue.selective is not None or message.envelope.terms is not None:
             return False
-        return message.sequence < 0 or (message.origin == self._queues.paging.origin and message.sequence > self.after)
+        return message.sequence < 0 or (message.origin == self._origin and message.sequence > self.after)
 
-    def take(self, queue: "Queue", message: Message, out: Outcome) -> None:
+    def take(self, queue: Queue, message: Message, out: Outcome) -> None:
         """Hand out a message that `queue` counts and that stands in no line, or keep it for the next consumer."""
         self.waiting.setdefault(queue.name, deque()).append(message)
         self.go_on(queue, out)
 
-    def give_back(self, queue: "Queue", messages: list[Message]) -> list[Message]:
+    def give_back(self, queue: Queue, messages: list[Message]) -> list[Message]:
         """Take those that came back and may go out again; returns the others."""
         mine = [message for message in messages if self.may_take(queue, message)]
         if mine:
             self.waiting.setdefault(queue.name, deque()).extendleft(reversed(mine))
         return [message for message in messages if message not in mine]
 
-    def go_on(self, queue: "Queue", out: Outcome) -> None:
+    def go_on(self, queue: Queue, out: Outcome) -> None:
         """Somebody may have room."""
         waiting = self.waiting.get(queue.name)
         while waiting and (waiting[0].settled or queue.hand_out(waiting[0], out)):

@@ -1,0 +1,261 @@
+"""Messages that come back: requeued, delayed, or dead lettered, as the table in `lifecycle` and the queue's rules say.
+
+Here is also every other end of a message that no consumer settles: expiry and overflow. A message that reaches its
+delivery limit while another node may serve it is `postponed`: that node may dead letter it as well, and there would be
+two letters. So its failure is counted and it stays. Before anything is delivered again, the node dead letters what it
+still serves.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from qmq.broker.consumers.outcome import Outcome, Return
+from qmq.broker.consumers.subscription import Asks, Delivery
+from qmq.broker.messages.lifecycle import COMES_BACK, Back, MessageState
+from qmq.broker.messages.message import SEEN, Envelope, Message
+from qmq.broker.queues.dead_letters import (
+    DELIVERY_LIMIT,
+    EXPIRED,
+    OVERFLOW,
+    REJECTED,
+    DeadLetters,
+    letter_bytes_of,
+)
+from qmq.broker.queues.dispatch.prefetch_rounds import PrefetchRounds
+from qmq.broker.queues.dispatch.queue import Queue
+from qmq.broker.queues.dispatch.registry import QueueRegistry
+from qmq.broker.queues.paging import backlog
+from qmq.broker.queues.paging.pager import Pager
+from qmq.dots import Dot, Origin
+
+FULL_PAUSE_US: Final = 1_000_000
+"""On a full disk, without the right to serve, or beside a transaction: until an expired message is tried again."""
+
+
+class Redelivery:
+    """See the module's opening."""
+
+    def __init__(
+        self, registry: QueueRegistry, paging: Pager, rounds: PrefetchRounds, dead_letters: DeadLetters
+    ) -> None:
+        self._registry = registry
+        self._shared = registry.shared
+        self._owned = registry.owned
+        self._paging = paging
+        self._rounds = rounds
+        self._dead_letters = dead_letters
+        self.postponed: list[Return] = []
+        """In the order of their queues with the others; nothing is delivered from there meanwhile."""
+        registry.shared.expire = self._expired
+
+    # Requeue
+
+    def give_back(self, deliveries: list[Delivery], why: Back, out: Outcome) -> None:
+        """These deliveries come back: own messages go where `life` says, borrowed ones to their owner, which decides.
+
+        All of one subscription, in delivery order. Of a consumer that has gone, nothing was seen that was not sent.
+        """
+        if not deliveries:
+            return
+        has_gone = why is Back.RELEASED or why is Back.LEFT
+        subscription = deliveries[0].subscription
+        queue = self._registry.get(subscription.destination)
+        back: list[Return] = []
+        queue.free += len(deliveries)
+        if queue.selective is not None:
+            queue.selective.finished(deliveries)
+        asks = subscription.asks
+        for delivery in deliveries:
+            del subscription.in_flight[delivery.tag]
+            del self._registry.deliveries[delivery.tag]
+            message = delivery.message
+            if subscription.message_ids is not None:
+                subscription.message_ids.pop(message.message_id, None)
+            if message.settled:
+                continue
+            returned = Return(message, Back.UNSEEN if has_gone and not delivery.sent else why, asks)
+            if message.owner is None:
+                back.append(returned)
+            else:
+                out.peer_returns.setdefault(message.owner, []).append(returned)
+        if subscription.window is None:
+            queue.line_up(subscription)
+        self._registry.touched[queue.name] = None
+        self.take_back(queue, back, out)
+        if subscription.window is not None:
+            self._rounds.freed(queue, subscription, len(deliveries), out)
+
+    def take_back(self, queue: Queue, returns: list[Return], out: Outcome) -> None:
+        """Own messages, out of everybody's hands again and in their old order."""
+        for message, why, _ in returns:
+            if why is Back.LEFT:
+                message.attempts = message.attempts if message.attempts > 0 else SEEN
+            elif why is not Back.UNSEEN:
+                message.attempts = max(message.attempts, 0) + 1
+        self.put_back(queue, returns, out)
+        self._registry.dispatch(queue, out)
+        self._registry.forget_if_idle(queue)
+
+    def put_back(self, queue: Queue, returns: list[Return], out: Outcome) -> None:
+        """Each goes where `_fate` says; its failure is counted."""
+        rules = queue.rules
+        again: list[Message] = []
+        for returned in returns:
+            message, why, asks = returned
+            state, target = self._fate(queue, message.attempts, why, asks)
+            if state is MessageState.DEAD and self._must_wait(queue, message):
+                self.postponed.append(returned)
+                state = MessageState.READY
+            if state is not MessageState.DEAD and why is not Back.UNSEEN and why is not Back.LEFT:
+                self._note_attempts(message, out)
+            if state is MessageState.READY:
+                again.append(message)
+            elif state is MessageState.DELAYED:
+                wait_us = (
+                    rules.back_off(message.attempts)
+                    if asks is None or asks.redelivery_us is None
+                    else asks.redelivery_us
+                )
+                if wait_us:
+                    queue.delay(message, out.now_us + wait_us)
+                else:
+                    again.append(message)
+            else:
+                reason = REJECTED if why is Back.REJECTED else DELIVERY_LIMIT
+                self._dead_letter(queue, message, reason, target, out)
+        if again and self._registry.isolated_mode.after is not None:
+            again = self._registry.isolated_mode.give_back(queue, again)
+        queue.push_back(again)
+
+    def _fate(self, queue: Queue, attempts: int, why: Back, asks: Asks | None) -> tuple[MessageState, str]:
+        """What becomes of a message that has come back so often, and where its letter goes, if there is one."""
+        rules = queue.rules
+        limit = rules.delivery_limit if asks is None or asks.delivery_limit is None else asks.delivery_limit
+        target = rules.dead_letter if asks is None or asks.dead_letter is None else asks.dead_letter
+        below, at_limit = COMES_BACK[why]
+        state = at_limit if limit and attempts >= limit else below
+        if state is MessageState.DEAD and target == queue.name:
+            # It is among the dead letters already: there it stays until somebody takes it.
+            state = MessageState.DELAYED
+        if state is MessageState.DEAD and target and self._shared.is_disk_full():
+            state = MessageState.DELAYED
+        return state, target
+
+    def _must_wait(self, queue: Queue, message: Message) -> bool:
+        """Whether another node may serve `message` by now."""
+        registry = self._registry
+        return registry.held and message.sequence > 0 and not registry.isolated_mode.may_take(queue, message)
+
+    def end_postponement(self, out: Outcome) -> None:
+        """The node may serve again."""
+        waiting, self.postponed = self.postponed, []
+        for returned in waiting:
+            queue = self._registry.by_name.get(returned.message.envelope.destination)
+            if queue is not None and not returned.message.settled and queue.take_out(returned.message):
+                self.put_back(queue, [returned], out)
+                self._registry.forget_if_idle(queue)
+
+    def _note_attempts(self, message: Message, out: Outcome) -> None:
+        """A message has come back: recorded, so that neither a crash nor another node makes it young again.
+
+        Not on a full disk: what space is left there is for settles.
+        """
+        if message.sequence > 0 and not self._shared.is_disk_full():
+            out.attempts.setdefault(message.envelope.destination, {})[message.dot] = message.attempts
+
+    def failed_before(self, counts: Mapping[Dot, int]) -> None:
+        """A record of whoever serves or served them, perhaps of an earlier life of this node, says how often these have
+        come back."""
+        for dot, count in counts.items():
+            node = dot.origin.node
+            message = self._owned.by_origin.get(dot.origin, {}).get(dot.sequence)
+            if message is not None:
+                message.attempts = max(message.attempts, count)
+            elif node in self._owned.gathering or (self._owned.has_stored and node in self._owned.serves):
+                self._paging.failed_unseen(dot, count)
+
+    # Dead letters, expiry, overflow
+
+    def letter_bytes(self, delivery: Delivery, why: Back) -> int:
+        """What the dead letter takes that a NACK of `delivery` leads to; 0 where it leads to none here."""
+        message = delivery.message
+        if message.settled or message.owner is not None:
+            return 0
+        subscription = delivery.subscription
+        queue = self._registry.get(subscription.destination)
+        state, target = self._fate(queue, max(message.attempts, 0) + 1, why, subscription.asks)
+        return letter_bytes_of(message) if state is MessageState.DEAD and target else 0
+
+    def _dead_letter(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
+        """An own message that no consumer has is done with; with a `target`, a letter tells of it there."""
+        queue.gone(message)
+        if not message.envelope.durable:
+            if target:
+                self._dead_letters.accept(message, reason, target, out)
+            return
+        self._owned.by_origin[message.origin].pop(message.sequence, None)
+        if self._paging.may_be_stored(message):
+            self._paging.gone.add(queue.name, message.origin, message.sequence, 0)
+        self._settle_dead(queue, message, reason, target, out)
+
+    def _settle_dead(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
+        """Record that a durable message of `queue` is done with, in one with its letter where there is one."""
+        dot = message.dot
+        record = self._dead_letters.accept(message, reason, target, out) if target else 0
+        if record:
+            self._paging.gone.recorded(queue.name, [dot], record)
+        else:
+            out.settles.setdefault(queue.name, []).append(dot)
+
+    def _drop(self, queue: Queue, message: Message, reason: str, out: Outcome) -> None:
+        rules = queue.rules
+        target = rules.dead_letter if rules.keeps_dropped and rules.dead_letter != queue.name else ""
+        self._dead_letter(queue, message, reason, target, out)
+
+    def make_room(self, queue: Queue, messages: int, body_bytes: int, out: Outcome) -> bool:
+        """Drop the oldest messages that wait, lowest priority first, until that much fits.
+
+        False when everything is with consumers.
+        """
+        while not queue.fits(messages, body_bytes):
+            oldest = queue.oldest()
+            if oldest is None:
+                # What must go is only in the store. Until it is here the queue is longer than it may be.
+                queue.wants_lowest = True
+                queue.load(out)
+                return backlog.has_more(queue) or not queue.is_counted
+            if out.letters_left is not None and queue.rules.keeps_dropped:
+                out.letters_left -= letter_bytes_of(oldest)
+                if out.letters_left < 0:
+                    # One transaction is one batch: until the next message comes the queue is longer than it may be.
+                    return True
+            self._drop(queue, oldest, OVERFLOW, out)
+        return True
+
+    def drop_newest(self, envelope: Envelope, body: bytes, origin: Origin, out: Outcome) -> None:
+        """A message that does not fit goes where the queue's dropped messages go, and is never in the queue."""
+        rules = self._registry.rules_of(envelope.destination)
+        if rules.keeps_dropped and rules.dead_letter:
+            self._dead_letters.accept(Message(envelope, body, origin, 0, out.now_us), OVERFLOW, rules.dead_letter, out)
+
+    def expire_stored(self, messages: list[Message], out: Outcome) -> None:
+        """The time of these messages of the store has passed; those in memory see to it themselves."""
+        for message in messages:
+            if self._shared.is_disk_full() and self._registry.rules_for(message.envelope.destination).keeps_dropped:
+                continue
+            if self._paging.take_stored(message):
+                queue = self._registry.get(message.envelope.destination)
+                backlog.stored_gone(queue, len(message.body))
+                rules = queue.rules
+                target = rules.dead_letter if rules.keeps_dropped and rules.dead_letter != queue.name else ""
+                self._settle_dead(queue, message, EXPIRED, target, out)
+                self._registry.forget_if_idle(queue)
+
+    def _expired(self, message: Message, out: Outcome) -> None:
+        queue = self._registry.get(message.envelope.destination)
+        # A transaction is one batch, and has no room for letters of what happens to expire beside it.
+        must_wait = self._shared.is_disk_full() or out.letters_left is not None
+        if self._registry.is_fenced() or (queue.rules.keeps_dropped and queue.rules.dead_letter and must_wait):
+            queue.delay(message, out.now_us + FULL_PAUSE_US)
+            return
+        self._drop(queue, message, EXPIRED, out)

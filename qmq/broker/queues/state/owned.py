@@ -1,0 +1,89 @@
+"""The messages that this node serves: which are in memory, lent, or settled before they came, and what the store has.
+
+A durable message accepted here (by this or an earlier incarnation of this node) belongs to this node until a settle
+for its dot is seen, from whichever node. While it is in memory it is in `by_origin`; the others are only in the queue
+store. Plain tables: what may be done with a message is decided by `intake`, `settlement`, `redelivery` and `handoff`.
+"""
+
+from qmq.broker.messages.message import Message
+from qmq.broker.queues.state.priority_level import is_spare
+from qmq.dots import Dot, Origin, Vector
+
+
+class Gathered:
+    """What came of an owner's messages during its takeover, in order: new ones, and (queue, dot, settle record)."""
+
+    __slots__ = ("messages", "settles")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.settles: list[tuple[str, Dot, Dot | None]] = []
+
+
+class OwnedMessages:
+    """See the module's opening. `serves` names the nodes whose messages this node delivers, as a rule itself only."""
+
+    __slots__ = (
+        "by_origin",
+        "covered",
+        "elsewhere",
+        "gathering",
+        "has_stored",
+        "lent",
+        "serves",
+        "settled_early",
+        "settled_here",
+        "wants_checkpoint",
+    )
+
+    def __init__(self, node: str) -> None:
+        self.by_origin: dict[Origin, dict[int, Message]] = {}
+        """Durable ones in memory, by origin and sequence."""
+        self.lent: dict[str, dict[Dot, Message]] = {}
+        """Peer → what it has from us: neither settled nor returned nor given up."""
+        self.settled_early: set[Dot] = set()
+        """Settles that came before their message: a node that lost its disk gets both back from peers."""
+        self.settled_here: dict[str, dict[Dot, int]] = {}
+        """Owner → dots borrowed from it and settled here → sequence of our settle record, until it has that record."""
+        self.covered: Vector = {}
+        """What the queue store holds of every origin."""
+        self.has_stored = False
+        """Whether the queue store may hold messages of this node that are not in memory."""
+        self.wants_checkpoint = False
+        """Whether memory holds much that could be evicted after a checkpoint."""
+        self.serves = {node}
+        self.gathering: dict[str, Gathered] = {}
+        """Owners that are about to be served → what came of them since the takeover began."""
+        self.elsewhere: dict[Dot, str] = {}
+        """Messages of served and arriving owners that are not in memory, and the peer whose consumers have them."""
+
+    @property
+    def in_memory(self) -> int:
+        """Durable messages of this node that are in memory."""
+        return sum(map(len, self.by_origin.values()))
+
+    def add(self, message: Message) -> None:
+        """A durable message is in memory."""
+        by_sequence = self.by_origin.get(message.origin)
+        if by_sequence is None:
+            by_sequence = self.by_origin[message.origin] = {}
+        by_sequence[message.sequence] = message
+
+    def forget_elsewhere(self, owner: str) -> None:
+        """Nothing is known any more of messages of `owner` that are with consumers of peers and not in memory."""
+        self.elsewhere = {dot: peer for dot, peer in self.elsewhere.items() if dot.origin.node != owner}
+
+    def is_unsaved(self, message: Message) -> bool:
+        """Whether the store does not have `message` yet, but will."""
+        return message.sequence > self.covered.get(message.origin, 0)
+
+    def is_evictable(self, message: Message) -> bool:
+        """Whether the store returns `message` as it is in memory to a reader that reads its level again."""
+        return is_spare(message, self.covered, is_cold=False)
+
+    def evicted(self, messages: list[Message]) -> None:
+        """These are only in the store from now on."""
+        for message in messages:
+            del self.by_origin[message.origin][message.sequence]
+        if messages:
+            self.has_stored = True

@@ -1,0 +1,273 @@
+"""One queue as state: counters, priority levels, consumers in line, borrowers, and how one message is given away.
+
+No decision about who is next is made here; that is `dispatch.queue`, which knows selective dispatch as well.
+
+Surprising: a queue object is made when something happens in the queue and dropped when nothing is in memory any more.
+What the queue then still contains is only in the queue store, and it is not counted until a consumer wants it.
+"""
+
+import heapq
+from collections import deque
+
+from qmq.broker.consumers.borrower import Borrower
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import NOTHING_IN_FLIGHT, Ack, Delivery, Subscription
+from qmq.broker.messages.message import Message
+from qmq.broker.messages.rules import QueueRules
+from qmq.broker.messages.send_options import PRIORITY_DEFAULT
+from qmq.broker.queues.state.context import QueueContext
+from qmq.broker.queues.state.priority_level import PriorityLevel
+
+MESSAGE_BYTES = 400
+"""Of a message in memory, beside its body."""
+
+
+class QueueState:
+    """Messages in order, consumers in line. Pure; what follows is added to an Outcome."""
+
+    __slots__ = (
+        "peer_rpc",
+        "borrowers",
+        "check_us",
+        "delayed",
+        "expires_us",
+        "free",
+        "held",
+        "held_bytes",
+        "in_line",
+        "is_counted",
+        "is_loading",
+        "levels",
+        "loaded_until_us",
+        "name",
+        "peers_in_line",
+        "placed",
+        "plain",
+        "rules",
+        "shared",
+        "stored",
+        "stored_bytes",
+        "stored_due_us",
+        "subscriptions",
+        "wants_lowest",
+    )
+
+    def __init__(self, name: str, rules: QueueRules, shared: QueueContext) -> None:
+        self.name = name
+        self.rules = rules
+        self.shared = shared
+        self.levels: tuple[PriorityLevel, ...] = ()
+        """One per priority that was seen, the highest first."""
+        self.plain: PriorityLevel | None = None
+        """The lane of the default priority."""
+        self.placed = 0
+        self.held = 0
+        """Messages owned here, not settled, and in memory: ready, delayed, in flight and lent."""
+        self.held_bytes = 0
+        self.is_counted = not shared.owned.has_stored
+        """Whether it is known what the store holds of this queue. Until then every lane counts as behind."""
+        self.is_loading = False
+        self.wants_lowest = False
+        """Room is needed: the next page is of the lowest priority, whose oldest messages go first."""
+        self.stored = 0
+        """Messages that are only in the store."""
+        self.stored_bytes = 0
+        self.stored_due_us = 0
+        """When the next of them becomes due that was not when the queue was counted; 0: none."""
+        self.loaded_until_us = 0
+        """Delayed messages of the store that were due by then have been loaded, or come with the pages."""
+        self.delayed: list[tuple[int, int, Message]] | None = None
+        """A heap: due time, place, message."""
+        self.expires_us = 0
+        """When to look for expired messages next; 0: nothing here expires."""
+        self.check_us = 0
+        # Lists, not deques and dictionaries: a queue has few consumers, and there may be a million queues.
+        self.subscriptions: list[Subscription] = []
+        self.free = 0
+        """How many messages the local consumers may still be given, all together."""
+        self.in_line: list[Subscription] | None = None
+        self.borrowers: dict[str, Borrower] | None = None
+        self.peers_in_line: deque[Borrower] | None = None
+        self.peer_rpc: dict[Borrower, bool] | None = None
+        """Peers that want to hear whether messages wait for them here; True: they had room when they asked."""
+
+    @property
+    def depth(self) -> int:
+        """Messages owned here and not settled."""
+        return self.held + self.stored
+
+    @property
+    def body_bytes(self) -> int:
+        return self.held_bytes + self.stored_bytes
+
+    @property
+    def ready(self) -> list[Message]:
+        """What could be delivered now without asking the store, in order."""
+        return [message for level in self.levels for message in level.ready if not message.settled]
+
+    @property
+    def is_bounded(self) -> bool:
+        return bool(self.rules.messages_max or self.rules.bytes_max)
+
+    def fits(self, messages: int, body_bytes: int) -> bool:
+        """Whether that much more is within the bounds."""
+        rules = self.rules
+        if rules.messages_max and self.held + self.stored + messages > rules.messages_max:
+            return False
+        return not (rules.bytes_max and self.held_bytes + self.stored_bytes + body_bytes > rules.bytes_max)
+
+    def oldest(self) -> Message | None:
+        """Take the message out that has waited longest among those of the lowest priority; None when none is here."""
+        for level in reversed(self.levels):
+            while level.ready:
+                message = level.ready.popleft()
+                if not message.settled:
+                    return message
+            if level.behind:
+                return None
+        return None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody here or on a peer consumes this queue."""
+        return bool(self.subscriptions or self.borrowers)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is kept here, and nobody waits for anything: the queue object may be forgotten."""
+        return not self.held and not self.is_wanted and not self.is_loading
+
+    def level(self, priority: int) -> PriorityLevel:
+        """The lane of `priority`, made on first use."""
+        for level in self.levels:
+            if level.priority == priority:
+                return level
+        level = PriorityLevel(priority, behind=not self.is_counted)
+        if priority == PRIORITY_DEFAULT:
+            self.plain = level
+        # Nearly all of a million queues have one.
+        self.levels = (
+            tuple(sorted((*self.levels, level), key=lambda level: -level.priority)) if self.levels else (level,)
+        )
+        return level
+
+    def will_expire(self, expires_us: int) -> None:
+        """Look for expired messages by then; 0: it never expires."""
+        if expires_us and (not self.expires_us or expires_us < self.expires_us):
+            self.expires_us = expires_us
+            self.shared.deadlines.watch(self, expires_us)
+
+    def count_in(self, message: Message) -> None:
+        """A message that stands in no line belongs to this queue. (`push` does the same in place: it is in a hurry.)"""
+        self.held += 1
+        self.held_bytes += len(message.body)
+        if message.sequence < 0:
+            self.shared.memory_bytes += len(message.body) + MESSAGE_BYTES
+        self.placed += 1
+        message.place = self.placed
+
+    def delay(self, message: Message, due_us: int) -> None:
+        """Keep a message that is held here until it is due."""
+        if self.delayed is None:
+            self.delayed = []
+        heapq.heappush(self.delayed, (due_us, message.place, message))
+        self.shared.deadlines.watch(self, due_us)
+
+    def take_out(self, message: Message) -> bool:
+        """Take a message out of line; False when it stands in none."""
+        for level in self.levels:
+            for line in (level.ready, level.fresh or []):
+                if message in line:
+                    line.remove(message)
+                    return True
+        return False
+
+    def put_away(self, messages: list[Message]) -> None:
+        """These are out of their levels, and from now on only in the store."""
+        size = sum([len(message.body) for message in messages])
+        self.held -= len(messages)
+        self.held_bytes -= size
+        self.stored += len(messages)
+        self.stored_bytes += size
+
+    # Consumers in line
+
+    def line_up(self, subscription: Subscription) -> None:
+        """Put a consumer with room in line, once."""
+        if not subscription.waiting and not subscription.closed and subscription.free > 0:
+            subscription.waiting = True
+            if self.in_line is None:
+                self.in_line = []
+            self.in_line.append(subscription)
+
+    def leave_line(self, subscription: Subscription) -> None:
+        """Take a consumer that ends out of the line; a queue without messages would keep it there for ever."""
+        if subscription.waiting and self.in_line is not None:
+            subscription.waiting = False
+            self.in_line.remove(subscription)
+
+    def line_up_peer(self, borrower: Borrower) -> None:
+        """Put a peer with room in line, once; take one without room out."""
+        has_room = borrower.limit > borrower.sent
+        if has_room and not borrower.waiting:
+            borrower.waiting = True
+            if self.peers_in_line is None:
+                self.peers_in_line = deque()
+            self.peers_in_line.append(borrower)
+        elif borrower.waiting and not has_room and self.peers_in_line is not None:
+            borrower.waiting = False
+            self.peers_in_line.remove(borrower)
+
+    # One message is given away
+
+    def hand_out(self, message: Message, out: Outcome) -> bool:
+        """Give `message` to the next local consumer in line; False when none has room."""
+        in_line = self.in_line
+        while in_line:
+            subscription = in_line.pop(0)
+            subscription.waiting = False
+            if subscription.closed:
+                continue
+            free = subscription.credit - len(subscription.in_flight)
+            if free <= 0:
+                continue
+            self.give(message, subscription, out)
+            if free > 1:
+                subscription.waiting = True
+                in_line.append(subscription)
+            return True
+        return False
+
+    def give(self, message: Message, subscription: Subscription, out: Outcome) -> Delivery:
+        """Put `message` into the hands of a consumer that is out of the line."""
+        shared = self.shared
+        shared.tag = tag = shared.tag + 1
+        delivery = Delivery(tag, subscription, message)
+        if subscription.in_flight is NOTHING_IN_FLIGHT:
+            subscription.in_flight = {}
+        subscription.in_flight[tag] = delivery
+        shared.deliveries[tag] = delivery
+        self.free -= 1
+        terms = message.envelope.terms
+        if subscription.ack_timeout_us or terms is not None:
+            timeout_us = terms.ack_timeout_us if terms is not None else 0
+            timeout_us = timeout_us or subscription.ack_timeout_us
+            if timeout_us and subscription.ack is not Ack.AUTO:
+                delivery.timeout_us = timeout_us
+                subscription.is_timed = True
+        out.deliver(delivery)
+        return delivery
+
+    # The queue store
+
+    def waiting(self) -> list[Message]:
+        """Everything that is in memory and with nobody, in no particular order."""
+        found = [message for level in self.levels for message in level.ready]
+        found += [message for level in self.levels for message in level.fresh or ()]
+        return found + [entry[2] for entry in self.delayed or ()]
+
+    def load(self, out: Outcome) -> None:
+        """Ask for the next messages from the store, once."""
+        if not self.is_loading:
+            self.is_loading = True
+            out.loads.append(self.name)
