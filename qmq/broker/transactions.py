@@ -7,7 +7,7 @@ it is there whole or not at all. A session that ends forgets what it held. Here 
 
 from collections.abc import Collection, Mapping
 
-from qmq.broker.admission import Admission
+from qmq.broker.admission import MessageAdmission
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX
 from qmq.broker.consumers.session import ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Ack, Subscription, covered
@@ -28,7 +28,7 @@ class Transactions:
         sessions: dict[int, ClientState],
         queues: Queues,
         dedup: Dedup,
-        admission: Admission,
+        admission: MessageAdmission,
     ) -> None:
         self._sessions = sessions
         self._queues = queues

@@ -75,7 +75,7 @@ def delete_durable(
     if subscription_id is not None and listens_at is not None and not words[0]:
         if live is None or live.durable is None:
             # RabbitMQ's word for a queue subscription: the queue stays, here as there.
-            broker.unsubscribe(session_id, subscription_id, out)
+            broker.subscriptions.unsubscribe(session_id, subscription_id, out)
             return
     destination = headers.get("destination") or listens_at
     if destination is None and not words[0]:
@@ -89,6 +89,6 @@ def delete_durable(
         if attachment is not None and attachment.subscription is not live:
             raise Refused("durable-in-use", f"The durable subscription {name.text} is in use by another connection.")
     if subscription_id is not None and listens_at is not None:
-        broker.unsubscribe(session_id, subscription_id, out)
+        broker.subscriptions.unsubscribe(session_id, subscription_id, out)
     for name in names:
         durable_subscriptions.delete(name, now_us, out)

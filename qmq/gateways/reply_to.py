@@ -75,4 +75,4 @@ class ReplyTo:
             return queue.address
         prefix = subscription_prefix(self._version, name, False)
         subscription = Subscription(self._session_id, name, name, Ack.AUTO, 1, prefix)
-        return self._broker.subscribe_replies(subscription, is_implicit=True)
+        return self._broker.subscriptions.subscribe_replies(subscription, is_implicit=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
+from qmq.broker.consumers.deliveries import find_delivery, find_run
 from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
@@ -270,7 +271,7 @@ class StompGateway:
         """Take ACKs that say nothing but their ids: together when they settle one by one, and all of them can."""
         if self._acked:
             self._settle_acked(out)
-        deliveries = self._broker.find_run(self.session_id, list(map(int, acks.numbers)))
+        deliveries = find_run(self._broker.queues.deliveries, self.session_id, list(map(int, acks.numbers)))
         if deliveries is not None:
             self._broker.settle(deliveries, out)
             return
@@ -341,7 +342,7 @@ class StompGateway:
         if session.was_late(tag):
             _check_late(headers)
             return session.before_late(tag)
-        return self._broker.find_delivery(self.session_id, tag)
+        return find_delivery(self._broker.queues.deliveries, self.session_id, tag)
 
     def _tag_of(self, headers: Mapping[str, str]) -> int | None:
         """STOMP 1.0 and 1.1 settle by `message-id`, 1.1 also names the subscription (1.1, ACK)."""
@@ -458,7 +459,7 @@ class StompGateway:
             delete_durable(self._broker, headers, words, self.session_id, named, now_us, out)
         else:
             wanted = self._subscription_id(headers, "UNSUBSCRIBE")
-            self._broker.unsubscribe(self.session_id, wanted, out)
+            self._broker.subscriptions.unsubscribe(self.session_id, wanted, out)
             if wanted == self._nameless:
                 self._nameless = None
 
@@ -483,7 +484,7 @@ class StompGateway:
         buffer = buffer_of(headers, kind, self._rules.buffer_bytes_max)
         wanted = selector(headers)
         if kind is DestinationKind.TOPIC and ack is Ack.AUTO and named and buffer is None and wanted is None:
-            if not is_pattern(destination) and self._broker.listen(self.session_id, destination, named):
+            if not is_pattern(destination) and self._broker.subscriptions.listen(self.session_id, destination, named):
                 if is_nameless:
                     self._nameless = subscription_id
                 return HEARD
@@ -509,9 +510,9 @@ class StompGateway:
             subscription.start = journal_span(headers)
             subscription.is_browser = True
         if durable is None:
-            self._broker.subscribe(subscription, out)
+            self._broker.subscriptions.subscribe(subscription, out)
         else:
-            self._broker.subscribe_durable(subscription, durable, now_us, out)
+            self._broker.subscriptions.subscribe_durable(subscription, durable, now_us, out)
         if is_nameless:
             self._nameless = subscription_id
         out.selector_cost += subscription.memory_bytes // BYTES_OF_COST

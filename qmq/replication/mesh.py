@@ -438,7 +438,7 @@ class Mesh:
             refused=self._listener.refused,
             topics_relayed=routes.relayed,
             topics_unrelayed=routes.unrelayed,
-            topics_late=self._registry.host.broker.once.late,
+            topics_late=self._registry.host.broker.topic_router.sequence_filter.late,
         )
 
     def _peer_statistics(self, name: str) -> PeerStatistics:

@@ -267,7 +267,7 @@ class Node:
 
     def _restore(self) -> None:
         self.broker.received = self.received_vector
-        self.broker.is_leaving = self._is_leaving
+        self.broker.subscriptions.is_leaving = self._is_leaving
         restore(self.broker, self.replay, self.store, self.environment)
         self.broker.queues.held = self.takeover.is_starting = bool(self.peer_names)
         if self.peer_names:

@@ -81,15 +81,15 @@ class Pipeline:
         self.received[context.origin] = broker.next_sequence - 1
         # Before anything is sent: a cut of our credit must not be overtaken by the messages that we give back.
         if context.mesh is not None:
-            if broker.wanted_changes:
-                changes, broker.wanted_changes = broker.wanted_changes, {}
+            if broker.topic_router.wanted_changes:
+                changes, broker.topic_router.wanted_changes = broker.topic_router.wanted_changes, {}
                 context.mesh.interest_changed(changes)
             if broker.queues.touched:
                 context.mesh.offer(broker.lending.offers())
         else:
             broker.queues.touched.clear()
             broker.queues.shared.withdrawn.clear()
-            broker.wanted_changes.clear()
+            broker.topic_router.wanted_changes.clear()
         out.sequence = broker.next_sequence - 1 if out.records or out.repeats else 0
         context.commits.submit(out)
         if out.loads:
@@ -97,12 +97,12 @@ class Pipeline:
         context.deadline_timer.decided()
         if context.queue_pager.wants_checkpoint():
             context.checkpoints.soon()
-        if broker.left:
-            context.fanout_subscribers.forget(broker.left)
-            broker.left = []
-        if broker.watchers_new:
-            context.system.answer(broker.watchers_new)
-            broker.watchers_new = []
+        if broker.subscriptions.left:
+            context.fanout_subscribers.forget(broker.subscriptions.left)
+            broker.subscriptions.left = []
+        if broker.subscriptions.watchers_new:
+            context.system.answer(broker.subscriptions.watchers_new)
+            broker.subscriptions.watchers_new = []
         context.fanout_subscribers.feeds.poll_again()
         if broker.deletions_new:
             deleted, broker.deletions_new = broker.deletions_new, []

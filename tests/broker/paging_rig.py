@@ -284,7 +284,7 @@ class PagedNode:
         subscription.asks = asks
         subscription.selector = selector
         self.subscriptions.append(subscription)
-        self.decide(lambda out: self.broker.subscribe(subscription, out))
+        self.decide(lambda out: self.broker.subscriptions.subscribe(subscription, out))
         return subscription
 
     def leave(self, subscription: Subscription) -> None:

@@ -11,6 +11,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import key_of
+from qmq.broker.consumers.deliveries import find_delivery
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
@@ -176,11 +177,11 @@ class Client:
         subscription.selector = compile_selector(selector) if selector else None
         subscription.exclusive = exclusive
         subscription.window = window
-        self.node.decide(lambda out: self.node.broker.subscribe(subscription, out))
+        self.node.decide(lambda out: self.node.broker.subscriptions.subscribe(subscription, out))
         return subscription
 
     def unsubscribe(self, id: str = "s") -> Outcome:
-        return self.node.decide(lambda out: self.node.broker.unsubscribe(self.id, id, out))
+        return self.node.decide(lambda out: self.node.broker.subscriptions.unsubscribe(self.id, id, out))
 
     def leave(self) -> Outcome:
         self.open = False
@@ -188,12 +189,12 @@ class Client:
 
     def ack(self, delivery: Delivery) -> Outcome:
         broker = self.node.broker
-        found = broker.find_delivery(self.id, delivery.tag)
+        found = find_delivery(broker.queues.deliveries, self.id, delivery.tag)
         return self.node.decide(lambda out: broker.acknowledge(found, out))
 
     def nack(self, delivery: Delivery, why: Back = Back.FAILED) -> Outcome:
         broker = self.node.broker
-        found = broker.find_delivery(self.id, delivery.tag)
+        found = find_delivery(broker.queues.deliveries, self.id, delivery.tag)
         return self.node.decide(lambda out: broker.refuse(found, out, why))
 
     def ack_all(self) -> None:
@@ -329,7 +330,7 @@ def check_empty(node: Node) -> None:
     broker = node.broker
     assert not broker.sessions
     assert not broker.topics
-    assert not broker.fanouts
+    assert not broker.subscriptions.fanouts
     assert not broker.queues.by_name
     assert not broker.queues.deliveries
     assert not any(broker.queues.owned.by_origin.values())

@@ -462,7 +462,7 @@ def test_topic_message_from_a_peer_goes_to_local_subscribers_only() -> None:
     client = node.client()
     client.subscribe("/topic/a")
 
-    out = node.decide(lambda out: node.broker.topic_from_peer(message_of(B, -1, destination="/topic/a"), out))
+    out = node.decide(lambda out: node.broker.topic_router.accept(message_of(B, -1, destination="/topic/a"), out))
 
     assert len(client.heard) == 1
     assert not out.peer_topics
@@ -474,13 +474,13 @@ def test_peers_are_told_of_the_first_and_the_last_subscriber_of_a_pattern() -> N
 
     for client in clients:
         client.subscribe("/topic/a*")
-    assert node.broker.wanted_changes == {"/topic/a*": True}
-    node.broker.wanted_changes = {}
+    assert node.broker.topic_router.wanted_changes == {"/topic/a*": True}
+    node.broker.topic_router.wanted_changes = {}
 
     clients[0].leave()
-    assert node.broker.wanted_changes == {}
+    assert node.broker.topic_router.wanted_changes == {}
     clients[1].leave()
-    assert node.broker.wanted_changes == {"/topic/a*": False}
+    assert node.broker.topic_router.wanted_changes == {"/topic/a*": False}
     check_empty(node)
 
 
@@ -496,7 +496,7 @@ def test_fanout_message_is_recorded_and_told_to_whoever_follows() -> None:
 
     assert [record.sequence for record in out.records] == [1]
     assert [(run.destination, [m.body for m in run.messages]) for run in out.fanout_runs] == [("/fanout/f", [b"1"])]
-    assert list(node.broker.fanouts["/fanout/f"]) == [subscription]
+    assert list(node.broker.subscriptions.fanouts["/fanout/f"]) == [subscription]
 
 
 def test_fanout_subscription_begins_by_joining_and_is_forgotten_when_it_ends() -> None:
@@ -504,7 +504,7 @@ def test_fanout_subscription_begins_by_joining_and_is_forgotten_when_it_ends() -
     client = node.client()
 
     def subscribe(out: Outcome) -> None:
-        node.broker.subscribe(Subscription(client.id, "s", "/fanout/f", Ack.AUTO, 1, b""), out)
+        node.broker.subscriptions.subscribe(Subscription(client.id, "s", "/fanout/f", Ack.AUTO, 1, b""), out)
 
     out = node.decide(subscribe)
     (joined,) = out.joined
@@ -559,9 +559,9 @@ def test_a_value_that_a_peer_told_before_its_message_came_is_heard_once() -> Non
     value = message_of(B, -1, b"v", "/topic/a")
     value.envelope.retain = Retain.SET
 
-    news = node.decide(lambda out: node.broker.value_from_peer(value, "c", out))
-    node.decide(lambda out: node.broker.topic_from_peer(value, out))
-    node.decide(lambda out: node.broker.value_from_peer(value, "b", out))
+    news = node.decide(lambda out: node.broker.topic_router.accept_value(value, "c", out))
+    node.decide(lambda out: node.broker.topic_router.accept(value, out))
+    node.decide(lambda out: node.broker.topic_router.accept_value(value, "b", out))
 
     assert [message.body for message in client.heard] == [b"v"]
     assert [run.retained for run in news.topic_runs] == [True]

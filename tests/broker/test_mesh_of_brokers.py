@@ -443,7 +443,7 @@ class MeshOfBrokers(RuleBasedStateMachine):
             self.mesh.selective.add(queue)
         if is_windowed:
             subscription.window = self.windows.setdefault(client.id, ConnectionPrefetch(2))
-        self.mesh.decide(node, lambda out: node.broker.subscribe(subscription, out))
+        self.mesh.decide(node, lambda out: node.broker.subscriptions.subscribe(subscription, out))
 
     def a_client(self, pick: int, *, busy: bool = False) -> Client | None:
         clients = [client for client in self.mesh.clients() if not busy or held_of(client)]
@@ -505,7 +505,7 @@ class MeshOfBrokers(RuleBasedStateMachine):
                 subscription = node.broker.sessions[client.id].subscriptions[wanted]
                 for delivery in subscription.in_flight.values() if subscription.ack is Ack.AUTO else ():
                     self.mesh.settle(delivery)
-                self.mesh.decide(node, lambda out: node.broker.unsubscribe(client.id, wanted, out))
+                self.mesh.decide(node, lambda out: node.broker.subscriptions.unsubscribe(client.id, wanted, out))
 
     @rule(pick=PICK, count=st.integers(1, 5))
     def arrive(self, pick: int, count: int) -> None:

@@ -383,7 +383,7 @@ class Node:
         self._submitted += 1
         self._work.set()
         self.mesh.offer(self.broker.lending.offers())
-        changes, self.broker.wanted_changes = self.broker.wanted_changes, {}
+        changes, self.broker.topic_router.wanted_changes = self.broker.topic_router.wanted_changes, {}
         if changes:
             self.mesh.interest_changed(changes)
 
@@ -541,13 +541,13 @@ class Node:
         out = Outcome()
         number = str(next(self._tags))
         subscription = Subscription(1, number, destination, Ack.CLIENT_INDIVIDUAL, credit, b"")
-        self.broker.subscribe(subscription, out)
+        self.broker.subscriptions.subscribe(subscription, out)
         self.submit(out)
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
         out = Outcome()
-        self.broker.unsubscribe(1, subscription.id, out)
+        self.broker.subscriptions.unsubscribe(1, subscription.id, out)
         self.submit(out)
 
     def settle(self, body: bytes) -> None:

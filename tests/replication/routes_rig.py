@@ -70,7 +70,7 @@ class Spot:
                 serving[-1].outboxes[self].put_topics(messages)
             else:
                 self.routes.unrelayed += self.routes.send(node, messages)
-        changes, self.broker.wanted_changes = self.broker.wanted_changes, {}
+        changes, self.broker.topic_router.wanted_changes = self.broker.topic_router.wanted_changes, {}
         self.routes.own_changed(changes)
 
     def subscribe(self, *patterns: str) -> None:
@@ -79,14 +79,14 @@ class Spot:
             self._numbers += 1
             subscription = Subscription(1, str(self._numbers), pattern, Ack.AUTO, 1, b"")
             self.broker.limit(BrokerLimits(subscriptions_max=1 << 20, destinations_max=1 << 20))
-            self.broker.subscribe(subscription, out)
+            self.broker.subscriptions.subscribe(subscription, out)
             self.subscriptions[pattern] = subscription
         self.submit(out)
 
     def unsubscribe(self, *patterns: str) -> None:
         out = Outcome()
         for pattern in patterns:
-            self.broker.unsubscribe(1, self.subscriptions.pop(pattern).id, out)
+            self.broker.subscriptions.unsubscribe(1, self.subscriptions.pop(pattern).id, out)
         self.submit(out)
 
     def publish(self, topic: str, count: int = 1) -> None:
@@ -186,7 +186,7 @@ class Spots:
         frame = decode(TO_FOLLOWER, destination, body, line.senders[end])
         out = Outcome()
         if isinstance(frame, Topics):
-            to.broker.topics_from_peer(frame.messages, out)
+            to.broker.topic_router.accept_all(frame.messages, out)
         else:
             assert isinstance(frame, Paths)
             to.routes.take(end.origin, frame, out)

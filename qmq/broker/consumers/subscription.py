@@ -15,7 +15,6 @@ from qmq.broker.consumers.consumer_class import PLAIN
 from qmq.broker.messages.destination import is_pattern
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import Selector
-from qmq.broker.topics.patterns import NODE_BYTES
 from qmq.cursors import Cursor, Holder, Move, Name, Range, add_range
 from qmq.dots import Origin, Vector
 
@@ -64,6 +63,9 @@ Claim = tuple[Origin, int, int]
 """(origin, after, through), as a range of `qmq.cursors`."""
 
 OBJECT_BYTES: Final = 600
+NODE_BYTES: Final = 400
+"""Of one node of the trie of patterns, about."""
+
 SELECTOR_PART_BYTES: Final = 200
 """Of a compiled selector, for each unit of its cost."""
 

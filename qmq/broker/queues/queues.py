@@ -18,6 +18,7 @@ from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.handoff import Handoff
 from qmq.broker.queues.intake import Intake
+from qmq.broker.queues.overflow import Overflow
 from qmq.broker.queues.paging.pager import Pager
 from qmq.broker.queues.redelivery import Redelivery
 from qmq.broker.queues.settlement import Settlement
@@ -44,6 +45,7 @@ class Queues(QueueRegistry):
         self.intake = Intake(self, self.paging)
         self.settlement = Settlement(self, self.paging, self.rounds)
         self.redelivery = Redelivery(self, self.paging, self.rounds, DeadLetters(publish, defaults_of))
+        self.overflow = Overflow(self, self.redelivery)
         self.handoff = Handoff(self, self.paging, self.intake, self.settlement)
         self.not_reading: dict[int, None] = {}
         """Sessions that have not even read what they should have acknowledged by now."""

@@ -1,6 +1,6 @@
 """Messages that come back: requeued, delayed, or dead lettered, as the table in `lifecycle` and the queue's rules say.
 
-Here is also every other end of a message that no consumer settles: expiry and overflow. A message that reaches its
+Here is also every other end of a message that no consumer settles, as by expiry. A message that reaches its
 delivery limit while another node may serve it is `postponed`: that node may dead letter it as well, and there would be
 two letters. So its failure is counted and it stays. Before anything is delivered again, the node dead letters what it
 still serves.
@@ -12,11 +12,10 @@ from typing import Final
 from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.consumers.subscription import Asks, Delivery
 from qmq.broker.messages.lifecycle import COMES_BACK, Back, MessageState
-from qmq.broker.messages.message import SEEN, Envelope, Message
+from qmq.broker.messages.message import SEEN, Message
 from qmq.broker.queues.dead_letters import (
     DELIVERY_LIMIT,
     EXPIRED,
-    OVERFLOW,
     REJECTED,
     DeadLetters,
     letter_bytes_of,
@@ -26,7 +25,7 @@ from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.paging import backlog
 from qmq.broker.queues.paging.pager import Pager
-from qmq.dots import Dot, Origin
+from qmq.dots import Dot
 
 FULL_PAUSE_US: Final = 1_000_000
 """On a full disk, without the right to serve, or beside a transaction: until an expired message is tried again."""
@@ -43,7 +42,7 @@ class Redelivery:
         self._owned = registry.owned
         self._paging = paging
         self._rounds = rounds
-        self._dead_letters = dead_letters
+        self.dead_letters = dead_letters
         self.postponed: list[Return] = []
         """In the order of their queues with the others; nothing is delivered from there meanwhile."""
         registry.shared.expire = self._expired
@@ -174,7 +173,7 @@ class Redelivery:
             elif node in self._owned.gathering or (self._owned.has_stored and node in self._owned.serves):
                 self._paging.failed_unseen(dot, count)
 
-    # Dead letters, expiry, overflow
+    # Dead letters and expiry
 
     def letter_bytes(self, delivery: Delivery, why: Back) -> int:
         """What the dead letter takes that a NACK of `delivery` leads to; 0 where it leads to none here."""
@@ -191,7 +190,7 @@ class Redelivery:
         queue.gone(message)
         if not message.envelope.durable:
             if target:
-                self._dead_letters.accept(message, reason, target, out)
+                self.dead_letters.accept(message, reason, target, out)
             return
         self._owned.by_origin[message.origin].pop(message.sequence, None)
         if self._paging.may_be_stored(message):
@@ -201,42 +200,17 @@ class Redelivery:
     def _settle_dead(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
         """Record that a durable message of `queue` is done with, in one with its letter where there is one."""
         dot = message.dot
-        record = self._dead_letters.accept(message, reason, target, out) if target else 0
+        record = self.dead_letters.accept(message, reason, target, out) if target else 0
         if record:
             self._paging.gone.recorded(queue.name, [dot], record)
         else:
             out.settles.setdefault(queue.name, []).append(dot)
 
-    def _drop(self, queue: Queue, message: Message, reason: str, out: Outcome) -> None:
+    def drop(self, queue: Queue, message: Message, reason: str, out: Outcome) -> None:
+        """An own message leaves its queue without a consumer; it becomes a dead letter where the rules keep it."""
         rules = queue.rules
         target = rules.dead_letter if rules.keeps_dropped and rules.dead_letter != queue.name else ""
         self._dead_letter(queue, message, reason, target, out)
-
-    def make_room(self, queue: Queue, messages: int, body_bytes: int, out: Outcome) -> bool:
-        """Drop the oldest messages that wait, lowest priority first, until that much fits.
-
-        False when everything is with consumers.
-        """
-        while not queue.fits(messages, body_bytes):
-            oldest = queue.oldest()
-            if oldest is None:
-                # What must go is only in the store. Until it is here the queue is longer than it may be.
-                queue.wants_lowest = True
-                queue.load(out)
-                return backlog.has_more(queue) or not queue.is_counted
-            if out.letters_left is not None and queue.rules.keeps_dropped:
-                out.letters_left -= letter_bytes_of(oldest)
-                if out.letters_left < 0:
-                    # One transaction is one batch: until the next message comes the queue is longer than it may be.
-                    return True
-            self._drop(queue, oldest, OVERFLOW, out)
-        return True
-
-    def drop_newest(self, envelope: Envelope, body: bytes, origin: Origin, out: Outcome) -> None:
-        """A message that does not fit goes where the queue's dropped messages go, and is never in the queue."""
-        rules = self._registry.rules_of(envelope.destination)
-        if rules.keeps_dropped and rules.dead_letter:
-            self._dead_letters.accept(Message(envelope, body, origin, 0, out.now_us), OVERFLOW, rules.dead_letter, out)
 
     def expire_stored(self, messages: list[Message], out: Outcome) -> None:
         """The time of these messages of the store has passed; those in memory see to it themselves."""
@@ -258,4 +232,4 @@ class Redelivery:
         if self._registry.is_fenced() or (queue.rules.keeps_dropped and queue.rules.dead_letter and must_wait):
             queue.delay(message, out.now_us + FULL_PAUSE_US)
             return
-        self._drop(queue, message, EXPIRED, out)
+        self.drop(queue, message, EXPIRED, out)

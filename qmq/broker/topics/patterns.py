@@ -32,9 +32,6 @@ VISITS_MAX = 5_000
 NAME_WORDS = 128
 """Words of the longest name, for the reckoning of `#`."""
 
-NODE_BYTES = 400
-"""Memory of one node of a trie, about."""
-
 COUNTED_FROM = 16
 """Children of a node whose costs are counted instead of looked at one by one."""
 

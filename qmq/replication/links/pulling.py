@@ -118,7 +118,7 @@ class Pulling:
             case Topics(messages):
                 left_out = broker.retained.left_out
                 if messages:
-                    broker.topics_from_peer(messages, out)
+                    broker.topic_router.accept_all(messages, out)
                 self._check_space(left_out)
             case Lend(messages, sent_us, terms):
                 broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
@@ -145,7 +145,7 @@ class Pulling:
             case Retained(values):
                 left_out = broker.retained.left_out
                 for message in values:
-                    broker.value_from_peer(message, self.peer, out)
+                    broker.topic_router.accept_value(message, self.peer, out)
                 self._check_space(left_out)
             case Gap(gaps):
                 return self._accept_gaps(gaps)

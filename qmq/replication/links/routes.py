@@ -242,7 +242,7 @@ class Routes:
                 for message in messages:
                     broker.replies.from_peer(message, out)
             else:
-                broker.topics_from_peer(messages, out)
+                broker.topic_router.accept_all(messages, out)
             return
         if origin.node != peer.node:
             raise MeshError("bad-frame", f"topic messages of {origin.node} were passed on twice")

@@ -86,7 +86,7 @@ class DestinationCounts:
 
     def _count_fanouts(self) -> dict[str, int]:
         context = self._context
-        names = sorted({*context.store.fanouts(), *list(context.broker.fanouts)})[:FANOUTS_COUNTED]
+        names = sorted({*context.store.fanouts(), *list(context.broker.subscriptions.fanouts)})[:FANOUTS_COUNTED]
         return {name: context.store.fanout_info(name).records for name in names}
 
 
@@ -105,7 +105,7 @@ def subscribers_of(context: CountsContext, destination: str) -> Iterable[Subscri
     if kind is DestinationKind.TOPIC:
         return broker.topics.match(destination)
     if kind is DestinationKind.FANOUT:
-        return broker.fanouts.get(destination, ())
+        return broker.subscriptions.fanouts.get(destination, ())
     queue = broker.queues.by_name.get(destination)
     return () if queue is None else queue.subscriptions
 
@@ -136,7 +136,7 @@ def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
         return list(broker.queues.by_name)
     if kind is DestinationKind.TOPIC:
         return list(broker.topics)
-    return list({**dict.fromkeys(broker.admission.logged_fanouts), **dict.fromkeys(broker.fanouts)})
+    return list({**dict.fromkeys(broker.admission.logged_fanouts), **dict.fromkeys(broker.subscriptions.fanouts)})
 
 
 def _stored(context: CountsContext, prefix: str, after: str, limit: int) -> dict[str, tuple[int, int]]:
@@ -182,7 +182,7 @@ async def _fanout_rows(context: CountsContext, names: list[str]) -> list[Row]:
         return [(info.records, info.bytes) for info in found]
 
     facts = await context.environment.run_blocking(read)
-    fanouts = context.broker.fanouts
+    fanouts = context.broker.subscriptions.fanouts
     return [
         {"destination": name, "messages": messages, "bytes": held, "consumers": len(fanouts.get(name, ()))}
         for name, (messages, held) in zip(names, facts, strict=True)

@@ -45,7 +45,7 @@ async def delete_answer(context: DeleteContext, headers: Mapping[str, str], user
     _check(destination)
     info = await context.environment.run_blocking(partial(context.store.fanout_info, destination))
     broker = context.broker
-    subscribers = len(broker.fanouts.get(destination, ()))
+    subscribers = len(broker.subscriptions.fanouts.get(destination, ()))
     cursors = broker.durable_subscriptions.by_name.values()
     durable_subscriptions = sum(1 for one in cursors if one.name.destination == destination and one.created_us)
     if not (info.records or subscribers or durable_subscriptions or destination in broker.admission.logged_fanouts):

@@ -114,7 +114,7 @@ def status_of(context: StatusContext) -> dict[str, Any]:
         },
         "queues": [queue_row(context, name, depths[name]) for name in deepest],
         "fanouts": [
-            {"destination": name, "messages": count, "followers": len(broker.fanouts.get(name, ()))}
+            {"destination": name, "messages": count, "followers": len(broker.subscriptions.fanouts.get(name, ()))}
             for name, count in context.counts.fanouts.items()
         ],
         "durables": durables_of(context),

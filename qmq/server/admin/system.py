@@ -85,7 +85,7 @@ class SystemTopics:
             self._states = states
             self._publish(PEERS, picture, out)
         elif self._unanswered:
-            watchers = self._context.broker.watchers[PEERS]
+            watchers = self._context.broker.subscriptions.watchers[PEERS]
             self._send(PEERS, picture, tuple(one for one in self._unanswered if one in watchers), out)
         self._unanswered = []
         while self._waiting:
@@ -94,7 +94,7 @@ class SystemTopics:
             self._context.submit(out)
 
     def _publish(self, destination: str, facts: object, out: Outcome) -> None:
-        self._send(destination, facts, tuple(self._context.broker.watchers[destination]), out)
+        self._send(destination, facts, tuple(self._context.broker.subscriptions.watchers[destination]), out)
 
     def _send(self, destination: str, facts: object, watchers: tuple[Subscription, ...], out: Outcome) -> None:
         if watchers:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-from qmq.broker.broker import stopping
+from qmq.broker.subscriptions import stopping
 from qmq.config import LimitSettings
 from qmq.errors import Refused
 

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import trio
 
-from qmq.broker.broker import stopping
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.subscriptions import stopping
 from qmq.config import LimitSettings
 from qmq.server.clients.session import ClientSession
 from qmq.server.commit.commits import Commits
@@ -44,7 +44,7 @@ async def drain_clients(context: DrainContext) -> None:
     sessions = context.sessions
     log.info("= draining %d connections", len(sessions))
     out = Outcome(now_us=context.environment.now_us())
-    context.broker.cease(out)
+    context.broker.subscriptions.cease(out)
     context.submit(out)
     for session in sessions.values():
         session.note_stop()

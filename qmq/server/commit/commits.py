@@ -142,7 +142,7 @@ class Commits:
         self._progress = trio.Event()
 
     async def _append(self, batches: list[bytes]) -> int:
-        # The reserve may be used: new messages are refused before they are decided (`Admission.disk_full`).
+        # The reserve may be used: new messages are refused before they are decided (`MessageAdmission.disk_full`).
         append = partial(self._journal.append, batches, settle_only=True)
         while True:
             try:

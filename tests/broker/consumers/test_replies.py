@@ -19,7 +19,7 @@ B = Origin("b", 7)
 def implicit(client: Client, name: str = ANSWERS) -> str:
     """The address that a `reply-to` with that name becomes."""
     subscription = Subscription(client.id, name, name, Ack.AUTO, 1, b"")
-    return client.node.broker.subscribe_replies(subscription, is_implicit=True)
+    return client.node.broker.subscriptions.subscribe_replies(subscription, is_implicit=True)
 
 
 def reply(node: Node, address: str, body: bytes = b"yes", headers: bytes = b"") -> Outcome:
@@ -46,7 +46,7 @@ def test_addresses_of_two_sessions_and_of_two_names_differ_and_carry_the_key() -
     node.broker.open_session(900, 0xFEED)
     asker = node.client()
 
-    keyed = node.broker.subscribe_replies(Subscription(900, "s", ANSWERS, Ack.AUTO, 1, b""))
+    keyed = node.broker.subscriptions.subscribe_replies(Subscription(900, "s", ANSWERS, Ack.AUTO, 1, b""))
 
     assert len({keyed, implicit(asker), implicit(asker, "/temp-queue/more")}) == 3
     assert keyed.startswith("/reply-queue/a-0000000000000001.900.000000000000feed.")

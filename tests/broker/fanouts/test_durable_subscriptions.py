@@ -29,7 +29,9 @@ class Reader:
         self.client = node.client()
         self.subscription = Subscription(self.client.id, "s", F, ack, credit, b"")
         self.subscription.start = start
-        self.out = node.decide(lambda out: node.broker.subscribe_durable(self.subscription, NAME, NOW_US, out))
+        self.out = node.decide(
+            lambda out: node.broker.subscriptions.subscribe_durable(self.subscription, NAME, NOW_US, out)
+        )
         assert self.subscription.durable is not None
         self.attachment = self.subscription.durable
 
@@ -218,7 +220,7 @@ def test_a_client_that_has_heard_its_last_frame_gives_its_name_away() -> None:
     node = Node()
     reader = Reader(node, "first")
     reader.offer(B, 1)
-    node.broker.is_leaving = lambda session: session == reader.client.id
+    node.broker.subscriptions.is_leaving = lambda session: session == reader.client.id
 
     again = Reader(node)
 
@@ -269,7 +271,7 @@ def test_a_refused_subscribe_leaves_no_name_behind() -> None:
     subscription = Subscription(client.id, "s", F, Ack.CLIENT, 1, b"")
 
     with pytest.raises(Refused, match="too-many-subscriptions"):
-        node.decide(lambda out: node.broker.subscribe_durable(subscription, NAME, NOW_US, out))
+        node.decide(lambda out: node.broker.subscriptions.subscribe_durable(subscription, NAME, NOW_US, out))
 
     assert not node.broker.durable_subscriptions.by_name
 

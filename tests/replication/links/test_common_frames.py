@@ -19,7 +19,7 @@ def pair() -> tuple[Network, Node, Node]:
 
 
 def address_at(node: Node) -> str:
-    return node.broker.subscribe_replies(Subscription(1, "r", "/temp-queue/r", Ack.AUTO, 1, b""))
+    return node.broker.subscriptions.subscribe_replies(Subscription(1, "r", "/temp-queue/r", Ack.AUTO, 1, b""))
 
 
 def reply(node: Node, address: str, body: bytes) -> None:

@@ -131,7 +131,7 @@ async def test_credit_is_offered_while_the_link_lasts_and_not_after() -> None:
     lending = link.node.broker.lending
 
     def consumer(id: str, credit: int) -> list[tuple[str, str, int]]:
-        link.node.broker.subscribe(Subscription(1, id, JOBS, Mode.CLIENT, credit, b""), Outcome())
+        link.node.broker.subscriptions.subscribe(Subscription(1, id, JOBS, Mode.CLIENT, credit, b""), Outcome())
         return lending.offers()
 
     assert consumer("before", 10) == []
@@ -149,7 +149,7 @@ async def test_a_stale_loan_of_one_owner_takes_nothing_away_from_those_of_others
     queues = link.node.broker.queues
     monkeypatch.setattr(link.node, "greet", lambda way: None)
     worker = Subscription(1, "worker", JOBS, Mode.CLIENT, 10, b"")
-    link.node.broker.subscribe(worker, Outcome())
+    link.node.broker.subscriptions.subscribe(worker, Outcome())
     link.following.begin(())
     monkeypatch.setattr(
         link.node, "may_borrow", lambda peer, terms, echo_us, least_ms, owners: {"a": True, "b": None, "c": False}

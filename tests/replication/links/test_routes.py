@@ -123,7 +123,7 @@ def test_when_the_cut_heals_in_mid_stream_what_was_overtaken_is_dropped_and_noth
     mesh.flow()
 
     assert mesh["b"].numbers(A) == [4, 5]
-    assert mesh["b"].broker.once.late == 3
+    assert mesh["b"].broker.topic_router.sequence_filter.late == 3
 
 
 def test_a_single_connection_carries_topics_both_ways() -> None:

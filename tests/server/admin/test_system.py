@@ -127,7 +127,7 @@ async def test_nobody_is_told_by_another_node_and_nothing_is_left(autojump_clock
 
         assert event["message"] == "of b"
         assert not mesh.nodes["b"].broker.topics
-        assert not any(mesh.nodes["b"].broker.watchers.values())
+        assert not any(mesh.nodes["b"].broker.subscriptions.watchers.values())
 
 
 async def test_patterns_of_topics_do_not_hear_it(autojump_clock: MockClock) -> None:

@@ -34,7 +34,7 @@ async def test_a_long_memory_queue_is_drained_in_steps_that_let_others_in(autoju
         out = Outcome()
         for _ in range(20_000):
             node.broker.send(envelope, b"x", 0, out)
-        node.broker.subscribe(Subscription(session.id, "0", "/queue/q", Ack.AUTO, 100, b""), out)
+        node.broker.subscriptions.subscribe(Subscription(session.id, "0", "/queue/q", Ack.AUTO, 100, b""), out)
         queue = node.broker.queues.by_name["/queue/q"]
 
         node.submit(out)

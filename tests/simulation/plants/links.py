@@ -5,11 +5,11 @@ from functools import partial
 from itertools import count
 from unittest.mock import patch
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.topics import retained
+from qmq.broker.topics.router import TopicRouter
 from qmq.dots import Origin, Vector
 from qmq.errors import MeshError
 from qmq.replication.journal.acceptance import NOT_HERE, Acceptance
@@ -125,10 +125,10 @@ def interest_lost_on_reconnect() -> Iterator[None]:
 def topics_told_twice() -> Iterator[None]:
     """A topic message that comes on two ways is told on both."""
 
-    def topic_from_peer(broker: Broker, message: Message, out: Outcome) -> None:
-        broker._publish_topic(message, out)
+    def accept(router: TopicRouter, message: Message, out: Outcome) -> None:
+        router.publish(message, out)
 
-    with patch.object(Broker, "topic_from_peer", topic_from_peer):
+    with patch.object(TopicRouter, "accept", accept):
         yield
 
 

@@ -68,7 +68,7 @@ def letter_and_settle_apart() -> Iterator[None]:
 
     def begin_in_two(broker: Broker, *arguments: Any, **settings: Any) -> None:
         begin(broker, *arguments, **settings)
-        broker.queues.redelivery._dead_letters._publish = MethodType(accept_letter, broker)  # type: ignore[method-assign]
+        broker.queues.redelivery.dead_letters._publish = MethodType(accept_letter, broker)  # type: ignore[method-assign]
 
     with patch.object(Broker, "__init__", begin_in_two), patch.object(journal, "encode_records", encode_apart):
         yield

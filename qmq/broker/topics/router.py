@@ -1,0 +1,120 @@
+"""Topic messages: which local subscribers and which peers get each, and what evaluating the selectors costs.
+
+Surprising: a message of a peer goes to local subscribers only, so that no topic message is delivered twice.
+"""
+
+from qmq.broker.consumers.light_subscriptions import Subscriber
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.messages.message import Message, Retain
+from qmq.broker.topics.patterns import VISITS_MAX, PatternTable
+from qmq.broker.topics.retained import RetainedValues
+from qmq.broker.topics.sequence_filter import SequenceFilter
+
+
+class TopicRouter:
+    """`topics` are the subscribers of this node, `interest` the peers that have some, by pattern."""
+
+    def __init__(self, limits: BrokerLimits) -> None:
+        self.topics: PatternTable[Subscriber] = PatternTable(VISITS_MAX, limits.pattern_words_max)
+        self.interest: PatternTable[str] = PatternTable()
+        self.sequence_filter = SequenceFilter()
+        self.retained = RetainedValues(limits.retained_topics_max, limits.retained_bytes_max)
+        self.wanted_changes: dict[str, bool] = {}
+        """Patterns that got their first local subscriber, or lost their last, since peers were last notified."""
+        self.selecting = 0
+        """How many topic subscriptions have a selector."""
+        # The subscribers matched last, and what their selectors cost together.
+        self._matched: tuple[Subscriber, ...] = ()
+        self._matched_cost = 0
+
+    def limit(self, limits: BrokerLimits) -> None:
+        """From now on there may be this much; what is more than that stays."""
+        self.retained.topics_max = limits.retained_topics_max
+        self.retained.bytes_max = limits.retained_bytes_max
+        self.topics.words_max = limits.pattern_words_max
+
+    # Subscribers
+
+    def add(self, pattern: str, subscriber: Subscriber) -> None:
+        """From now on `subscriber` gets what matches. Raises Refused, with nothing changed, for a pattern too many."""
+        is_new = pattern not in self.topics
+        self.topics.add(pattern, subscriber)
+        if is_new:
+            self._changed(pattern, True)
+
+    def remove(self, pattern: str, subscriber: Subscriber) -> None:
+        """`subscriber` gets nothing under `pattern` any more."""
+        self.topics.remove(pattern, subscriber)
+        self._matched = ()
+        if pattern not in self.topics:
+            self._changed(pattern, False)
+
+    def _changed(self, pattern: str, wanted: bool) -> None:
+        """Record it for the peers. What was added and removed since their last notification is no change."""
+        if self.wanted_changes.pop(pattern, None) is None:
+            self.wanted_changes[pattern] = wanted
+
+    # Messages
+
+    def publish(self, message: Message, out: Outcome) -> None:
+        """A client of this node sends `message`."""
+        name = message.envelope.destination
+        self._deliver(message, out)
+        peers = self.interest.match(name)
+        if message.envelope.retain:
+            self.retained.put(message)
+            peers = self.retained.audience(peers, name)
+        for peer in peers:
+            run = out.peer_topics.get(peer)
+            if run is None:
+                out.peer_topics[peer] = [message]
+            else:
+                run.append(message)
+
+    def publish_run(self, messages: list[Message], out: Outcome) -> None:
+        """As `publish`, for messages to one topic that leave its last value alone."""
+        name = messages[0].envelope.destination
+        subscribers = self.topics.match(name)
+        if subscribers:
+            out.publish_topic_run(subscribers, messages)
+            if self.selecting:
+                out.selector_cost += self._cost_of(subscribers)
+        for peer in self.interest.match(name):
+            out.peer_topics.setdefault(peer, []).extend(messages)
+
+    def _deliver(self, message: Message, out: Outcome) -> None:
+        subscribers = self.topics.match(message.envelope.destination)
+        if subscribers:
+            out.publish_topic(subscribers, message)
+            if self.selecting:
+                out.selector_cost += self._cost_of(subscribers)
+
+    def _cost_of(self, subscribers: tuple[Subscriber, ...]) -> int:
+        """What it costs to evaluate the selectors of all of these for one message."""
+        # Messages to one topic mostly come one after the other, and its subscribers are one object until they change.
+        if subscribers is not self._matched:
+            self._matched = subscribers
+            self._matched_cost = sum([one.selector.cost for one in subscribers if one.selector is not None])
+        return self._matched_cost
+
+    # Peers
+
+    def accept_all(self, messages: list[Message], out: Outcome) -> None:
+        """Topic messages of one other node, in its order; what came before or is late is dropped."""
+        for message in self.sequence_filter.fresh(messages):
+            self.accept(message, out)
+
+    def accept(self, message: Message, out: Outcome) -> None:
+        """A peer forwards a topic message."""
+        if not message.envelope.retain or self.retained.hear(message):
+            self._deliver(message, out)
+
+    def accept_value(self, message: Message, peer: str, out: Outcome) -> None:
+        """`peer` sends what it knows of the last value of a topic; subscribers that missed it get it."""
+        if self.retained.learn(message, peer) and message.envelope.retain is Retain.SET:
+            subscribers = self.topics.match(message.envelope.destination)
+            if subscribers:
+                out.publish_value(subscribers, message)
+                if self.selecting:
+                    out.selector_cost += self._cost_of(subscribers)
