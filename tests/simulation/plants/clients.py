@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 from unittest.mock import patch
 
 import msgpack
-from qmq.broker.queues.first_attempts import FirstAttempts
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions
 from qmq.broker.messages.dedup import Dedup, dedup_key
 from qmq.broker.messages.message import Message
+from qmq.broker.queues.state.first_attempts import FirstAttempts
 from qmq.cursors import Move
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.storage.checkpoints.compaction import Compaction

@@ -1,1 +1,1 @@
-"""Queue messages lent to peers, borrowed from them, and handed off between servers."""
+"""Queue messages lent to peers and borrowed from them."""
