@@ -8,35 +8,21 @@ Surprising: the own incarnation begins with `begin_incarnation`, not with openin
 serve its log before it writes a record of its own.
 """
 
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from qmq.cursors import Cursor, Name
-from qmq.deletions import Deletions
 from qmq.dots import Dot, Origin, Vector, merge
-from qmq.errors import CorruptLog, DiskFull, StorageError
-from qmq.lost_ranges import LostRanges
 from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
-from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED
-from qmq.storage.catalog.incarnations import Seals
-from qmq.storage.catalog.replay import replay_cursors
-from qmq.storage.checkpoints.checkpoint import Checkpointer, CheckpointReport
-from qmq.storage.checkpoints.compaction import Compaction
-from qmq.storage.disk.disk import RealDisk, new_uuid
+from qmq.storage.catalog.facts import QUEUES_IN
+from qmq.storage.checkpoints.checkpoint import CheckpointReport
+from qmq.storage.disk.disk import RealDisk
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.fanouts.log import FanoutLogs
 from qmq.storage.fanouts.reader import FanoutBegin, FanoutInfo, FanoutPage, FanoutPosition, FanoutReader
-from qmq.storage.format.batch import BATCH_VERSION, encode_batch
-from qmq.storage.format.delete_record import deletions_of
+from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.interfaces import (
-    SEQUENCE_MAX,
     Catalog,
-    CheckpointState,
-    DirectoryIdentity,
     Disk,
     MissingRange,
     QueueStore,
@@ -45,58 +31,18 @@ from qmq.storage.format.interfaces import (
     StoreSettings,
 )
 from qmq.storage.format.record import Record, RecordKind, pack_envelope, pack_record, pack_start
-from qmq.storage.format.term_record import TermNote
-from qmq.storage.log.journal import Journal, Mark
-from qmq.storage.log.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
+from qmq.storage.log.journal import Mark
+from qmq.storage.opening import FORMAT_VERSION, Opened, recover
 from qmq.storage.queues.choice import SQLITE, open_queue_store
 from qmq.storage.queues.memory_stores import MemoryCatalog, MemoryQueueStore
-from qmq.storage.repair.fanout_logs import SPOOL, FanoutRepairer, FoundRange
+from qmq.storage.repair.fanout_logs import FanoutRepairer, FoundRange
 from qmq.storage.repair.queue_rows import RowRepairer, record_quarantined
-from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotReader, known_of
+from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotReader
+from qmq.storage.repair.source import RepairSource
 
-FORMAT_VERSION: Final = BATCH_VERSION
-_READ_BYTES: Final = 1024 * 1024
 _START_BYTES: Final = 4 * 1024 * 1024
 """What the databases' own logs and the mark of a new life need, about; a start takes it of the reserve."""
 NO_RETENTION: Final[Mapping[str, Retention]] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """What opening found. All of it is durable."""
-
-    identity: DirectoryIdentity
-    fresh: bool
-    """The directory was empty: this node remembers nothing it may have promised."""
-    vector: Vector
-    messages: list[tuple[Dot, Record]]
-    """Live queue messages that this node accepted and that are not in the queue store, in order of acceptance.
-
-    Empty, unless the disk had no room to carry the journal into the stores. Then `settled` may say something too.
-    """
-    settled: Mapping[str, Sequence[Dot]]
-    """Queue → messages that are in the queue store although they are settled; the next checkpoint deletes them."""
-    attempts: Mapping[Dot, int]
-    """How often messages of these have failed, where the queue store does not say so yet."""
-    tombstones: set[Dot]
-    """Settled messages that have not come yet."""
-    torn_bytes: int
-    """Cut from the tail: bytes of appends that never returned."""
-    quarantined: list[Quarantined]
-    """Found by this opening: damage, and what of the same origins came after it."""
-    quarantined_before: list[Quarantined]
-    lost_positions: int
-    """More than 0: the log ended before the checkpoint, so the disk lost what it had synced."""
-    cursors: dict[Name, Cursor]
-    """Durable subscriptions of fanouts, and deletions of them that are still remembered."""
-    terms: list[TermNote]
-    """Who serves whose queue messages, and this node's votes, as far as they were written down."""
-    given_up: Vector
-    """Per origin, up to where this node gave up on records that no peer kept."""
-    gone: LostRanges
-    """What is nowhere any more, besides."""
-    deletions: Deletions
-    """Of fanouts. The owner adds to it what is decided from now on, and readers of fanouts go by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,28 +74,26 @@ class Store:
         queues: QueueStore,
         node: str,
         settings: StoreSettings,
-        journal: Journal,
-        recovered: Recovered,
-        checkpointer: Checkpointer,
-        logs: FanoutLogs,
-        lock: threading.RLock,
+        opened: Opened,
     ) -> None:
+        journal, logs, lock = opened.journal, opened.logs, opened.lock
         self.journal = journal
-        self.recovered = recovered
+        self.recovered = opened.recovered
         self.catalog = catalog
         self.queues = queues
         self._disk = disk
         self._node = node
         self._settings = settings
-        self._checkpointer = checkpointer
+        self._checkpointer = checkpointer = opened.checkpointer
         self._logs = logs
         self._lock = lock
-        self._deletions = recovered.deletions
-        self._reader = FanoutReader(journal, logs, settings.fanout_prefix, recovered.deletions)
-        self._rest = SnapshotReader(queues, logs, lock, recovered.deletions)
+        self._deletions = deletions = opened.recovered.deletions
+        self._reader = FanoutReader(journal, logs, settings.fanout_prefix, deletions)
         self._repairer = FanoutRepairer(disk, journal, logs, lock, checkpointer)
-        self._resting = threading.Lock()
         self._row_repairer = RowRepairer(queues, journal, checkpointer, settings)
+        self._repair_source = RepairSource(
+            queues, SnapshotReader(queues, logs, lock, deletions), checkpointer, self._row_repairer
+        )
 
     @classmethod
     def open(
@@ -171,76 +115,8 @@ class Store:
             FutureVersion: it was written by later software; nothing was changed.
             LogBroken: the disk refused.
         """
-        identity = catalog.identity()
-        fresh = identity is None
-        if identity is None:
-            identity = DirectoryIdentity(node, uuid or new_uuid(), FORMAT_VERSION)
-            # First: a directory that has an identity and lacks this is one that forgot nothing.
-            catalog.set_facts({LEARNER: "began empty"})
-            catalog.set_identity(identity)
-        elif identity.node != node:
-            raise StorageError(f"this data directory belongs to node {identity.node}, not to {node}")
-        with suppress(FileNotFoundError):
-            disk.remove(SPOOL)
-        quarantined_before = load_quarantined(disk)
-        # What was forgotten stays so, whatever a crash left undone of it.
-        without = Seals.of(catalog.facts()).without
-        state = _stripped(catalog.checkpoint(), without)
-        base = _stripped(catalog.base(), without)
-        journal, found = recover_journal(disk, node, settings, state, base, queues.position(), without)
-        if queues.position() < journal.start or _is_damaged(journal, queues.position(), state.position):
-            _begin_anew(catalog, queues, journal, state)
-        if catalog.facts().get(QUEUES_IN) != queues.kind:
-            catalog.set_facts({QUEUES_IN: queues.kind})
-        if journal.start > state.position:
-            # The catalog is older than the log, or new: the stores take what is still there.
-            state = CheckpointState(journal.start, journal.base())
-        lock = threading.RLock()
-        logs = FanoutLogs(disk, node, settings, state, catalog.fanouts())
-        checkpointer = Checkpointer(
-            disk=disk,
-            catalog=catalog,
-            queues=queues,
-            journal=journal,
-            logs=logs,
-            settings=settings,
-            node=node,
-            tombstones=queues.tombstones(),
-            lock=lock,
-        )
-        left = None
-        try:
-            checkpointer.carry()
-        except DiskFull:
-            left = checkpointer.what_is_left()
-        logs.remove_left_over(deletions_of(catalog.facts()).by_name)
-        cursors, given_up, gone, terms, deletions = replay_cursors(journal, catalog, logs.state.position)
-        recovered = _recovered(
-            identity,
-            fresh,
-            journal,
-            found,
-            quarantined_before,
-            left,
-            checkpointer.tombstones,
-            cursors,
-            terms,
-            given_up,
-            gone,
-            deletions,
-        )
-        return cls(
-            disk=disk,
-            catalog=catalog,
-            queues=queues,
-            node=node,
-            settings=settings,
-            journal=journal,
-            recovered=recovered,
-            checkpointer=checkpointer,
-            logs=logs,
-            lock=lock,
-        )
+        opened = recover(disk, catalog, queues, node, settings, uuid)
+        return cls(disk=disk, catalog=catalog, queues=queues, node=node, settings=settings, opened=opened)
 
     def begin_incarnation(self, incarnation: int, timestamp_us: int) -> Origin:
         """Write the START record of this run, durable on return; records of the returned origin go on at sequence 2.
@@ -403,39 +279,7 @@ class Store:
         it gave up, it knows nothing but the records that are returned (`rest.lost`). A part ends where such a stretch
         begins or ends; no fanout log is read for it. What may still be in the journal says nothing new.
         """
-        with self._resting, self._row_repairer.still:
-            known = given_up if searched_for is None else 0
-            if not fanout and known <= after:
-                # A queue store that began anew may be behind the logs.
-                through = max(after, min(through, self._checkpointer.stored.vector.get(origin, 0)))
-            rows_only = searched_for is not None
-            rest = self._rest.read(origin, after, through, known, fanout, gone, rows_only)
-            if fanout or rest.lost:
-                return rest
-            # Only now: reading may have met damage.
-            missing_ranges = [
-                missing for missing in self.missing_ranges() if missing.origin == origin and missing.through > after
-            ]
-            missing_ranges = [missing for missing in missing_ranges if missing.after < rest.through]
-            if searched_for is not None:
-                if not all(missing in searched_for for missing in missing_ranges):
-                    return RangeSnapshot(after, 0, 0, [])
-                if missing_ranges:
-                    first = min(missing_ranges, key=lambda missing: missing.after)
-                    is_lost = first.after <= after
-                    end = min(first.through if is_lost else first.after, rest.through)
-                    rest = self._rest.read(origin, after, end, known, fanout, gone, rows_only)
-                    if is_lost:
-                        return rest._replace(lost=rest.through)
-                reached = rest.through if rest.through > after else through
-                lost = min(given_up, reached)
-                return rest._replace(lost=lost) if lost > after else rest
-            if not missing_ranges:
-                return rest
-            end = min(missing.after for missing in missing_ranges)
-            if end > after:
-                return self._rest.read(origin, after, end, given_up, fanout, gone)
-        raise CorruptLog(f"the queue store is damaged behind {end} of {origin}")
+        return self._repair_source.read(origin, after, through, given_up, fanout, gone, searched_for)
 
     def read_quarantined(self, dot: Dot) -> bytes | None:
         """The record of this message, packed, if it was put aside with damage in a journal. Reads all of that."""
@@ -458,43 +302,22 @@ class Store:
         """Write the log anew with what was found. False: it must be begun again, or there is no room."""
         if not self._repairer.finish(destination, found, self._settings.reserve_bytes):
             return False
-        with self._resting:
-            self._rest.forget()
+        self._repair_source.forget_index()
         self._logs.damaged.pop(destination, None)
         return True
 
     def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
         """Which of these messages are known here to be done, or to fail; of what this node gave up it knows nothing."""
-        vector, tombstones = self._checkpointer.stored
-        with self._row_repairer.still:
-            known = known_of(self.queues, vector, tombstones, given_up, forgotten, dots)
-            missing_ranges = self.missing_ranges()
-        for missing in missing_ranges:
-            known = known._replace(done=[dot for dot in known.done if not _is_in(dot, missing) or dot in tombstones])
-        return known
+        return self._repair_source.known_of(dots, given_up, forgotten)
 
     def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
         """Up to `limit` messages in the queue store, by dot, each with its queue and how often it has failed; only what
         comes after `after`."""
-        found: list[tuple[str, Dot, int]] = []
-        for origin in self.queues.origins():
-            if len(found) < limit and (after is None or origin >= after.origin):
-                beyond = after.sequence if after is not None and origin == after.origin else 0
-                rows = self.queues.standing(origin, beyond, SEQUENCE_MAX, limit - len(found))
-                found += [(queue, Dot(origin, sequence), attempts) for sequence, queue, attempts in rows]
-        return found
+        return self._repair_source.standing(after, limit)
 
     def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
         """As `standing`, with the messages of damaged rows: they may come back from peers that know no better."""
-        with self._row_repairer.still:
-            found = self.standing(after, limit)
-            missing_ranges = [missing for missing in self.missing_ranges() if missing.sequence]
-        last = found[-1][1] if len(found) == limit else None
-        for missing in missing_ranges:
-            dot = Dot(missing.origin, missing.sequence)
-            if (after is None or dot > after) and (last is None or dot < last):
-                found.append((missing.queue, dot, 0))
-        return sorted(found, key=lambda one: one[1])[:limit]
+        return self._repair_source.in_doubt(after, limit)
 
     def fanouts(self) -> list[str]:
         """Destinations that have a fanout log, sorted."""
@@ -528,97 +351,6 @@ class Store:
             self.queues.close()
             self.catalog.close()
             self._disk.unlock()
-
-
-def _is_in(dot: Dot, missing: MissingRange) -> bool:
-    return dot.origin == missing.origin and missing.after < dot.sequence <= missing.through
-
-
-def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: CheckpointState) -> None:
-    """The queue store was damaged and begins with what was sound of it, or has lost its last commits: the journal says
-    the rest, as far as it goes back, and of what was before it everything may be lacking. What is there may be done,
-    too.
-
-    Raises StorageError where it has lost nothing: the node used another kind of store last.
-    """
-    ends = queues.position()
-    last = catalog.facts().get(QUEUES_IN, queues.kind)
-    if ends >= 0 and last != queues.kind:
-        raise StorageError(
-            f"the queues of this node were in {last} last, and {queues.kind} has nothing newer than position {ends},"
-            f" while the journal begins at {journal.start}: set storage.queue_store to what it was"
-        )
-    catalog.set_facts({UNCHECKED: ""})
-    if ends >= 0:
-        why = f"begins at {journal.start}" if ends < journal.start else "is damaged behind that"
-        queues.damage.told.append(
-            f"the queue store is older than the journal: it ends at position {ends}, and the journal {why}"
-        )
-    begin, vector = journal.start, journal.base()
-    if _is_damaged(journal, begin, state.position):
-        # It cannot be carried over once more. What can be read of it is looked up instead.
-        begin, vector = state.position, state.vector
-    queues.missing([MissingRange(origin, 0, last) for origin, last in vector.items() if last], begin)
-
-
-def _is_damaged(journal: Journal, place: int, end: int) -> bool:
-    """Whether damage stands in the journal from `place` to `end`. A start scans only what is behind the checkpoint."""
-    begin = place
-    while place < end and (batches := journal.read(place, _READ_BYTES)):
-        place = batches[-1][0] + batches[-1][1].size
-    return any(begin <= start < end for start, _ in journal.damage)
-
-
-def _stripped(state: CheckpointState, without: Callable[[Vector], Vector]) -> CheckpointState:
-    return CheckpointState(state.position, without(state.vector))
-
-
-def _recovered(
-    identity: DirectoryIdentity,
-    fresh: bool,
-    journal: Journal,
-    found: JournalRecovery,
-    quarantined_before: list[Quarantined],
-    left: Compaction | None,
-    tombstones: set[Dot],
-    cursors: dict[Name, Cursor],
-    terms: list[TermNote],
-    given_up: Vector,
-    gone: LostRanges,
-    deletions: Deletions,
-) -> Recovered:
-    """`left` is what could not be carried into the stores."""
-    messages: list[tuple[Dot, Record]] = []
-    attempts: dict[Dot, int] = {}
-    for counts in left.attempts.values() if left is not None else ():
-        attempts.update(counts)
-    for row in left.rows() if left is not None else ():
-        dot = row.dot
-        if dot.origin.node == identity.node:
-            record = Record(
-                dot.sequence, row.timestamp_us, RecordKind.PUBLISH, row.flags, row.queue, row.headers, row.body
-            )
-            messages.append((dot, record))
-            if row.attempts:
-                attempts[dot] = row.attempts
-    return Recovered(
-        identity=identity,
-        fresh=fresh,
-        vector=journal.vector(),
-        messages=messages,
-        settled=left.deletes if left is not None else {},
-        attempts=attempts,
-        tombstones=left.tombstones() if left is not None else tombstones,
-        torn_bytes=found.torn_bytes,
-        quarantined=found.quarantined,
-        quarantined_before=quarantined_before,
-        lost_positions=found.lost_positions,
-        cursors=cursors,
-        terms=terms,
-        given_up=given_up,
-        gone=gone,
-        deletions=deletions,
-    )
 
 
 def open_memory_store(disk: MemoryDisk, *, node: str, settings: StoreSettings | None = None) -> Store:

@@ -193,7 +193,7 @@ def test_a_row_that_is_mended_while_a_peer_is_answered_is_not_told_as_done(
     filled.damage(3)
     store = filled.store
     (missing,) = store.missing_ranges()
-    at = (store.queues, "standing") if question == "settled" else (store._rest, "read")
+    at = (store.queues, "standing") if question == "settled" else (store._repair_source.snapshots, "read")
     inner = getattr(*at)
     threads: list[threading.Thread] = []
 

@@ -1,0 +1,244 @@
+"""Recovery of a data directory: check its identity, recover the journal, bring the stores up to it.
+
+`recover` returns the parts of which `Store` is made, and what it found. The caller locks the disk, opens the databases
+and closes them when recovery fails.
+
+Surprising: recovery carries the journal into the stores, as a checkpoint does. Only when the disk is full does it keep
+the remainder in memory, in `Recovered.messages` and `Recovered.settled`.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from qmq.cursors import Cursor, Name
+from qmq.deletions import Deletions
+from qmq.dots import Dot, Vector
+from qmq.errors import DiskFull, StorageError
+from qmq.lost_ranges import LostRanges
+from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED
+from qmq.storage.catalog.incarnations import Seals
+from qmq.storage.catalog.replay import replay_cursors
+from qmq.storage.checkpoints.checkpoint import Checkpointer
+from qmq.storage.checkpoints.compaction import Compaction
+from qmq.storage.disk.disk import new_uuid
+from qmq.storage.fanouts.log import FanoutLogs
+from qmq.storage.format.batch import BATCH_VERSION
+from qmq.storage.format.delete_record import deletions_of
+from qmq.storage.format.interfaces import (
+    Catalog,
+    CheckpointState,
+    DirectoryIdentity,
+    Disk,
+    MissingRange,
+    QueueStore,
+    StoreSettings,
+)
+from qmq.storage.format.record import Record, RecordKind
+from qmq.storage.format.term_record import TermNote
+from qmq.storage.log.journal import Journal
+from qmq.storage.log.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
+from qmq.storage.repair.fanout_logs import SPOOL
+
+FORMAT_VERSION: Final = BATCH_VERSION
+_READ_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What opening found. All of it is durable."""
+
+    identity: DirectoryIdentity
+    fresh: bool
+    """The directory was empty: this node remembers nothing it may have promised."""
+    vector: Vector
+    messages: list[tuple[Dot, Record]]
+    """Live queue messages that this node accepted and that are not in the queue store, in order of acceptance.
+
+    Empty, unless the disk had no room to carry the journal into the stores. Then `settled` may say something too.
+    """
+    settled: Mapping[str, Sequence[Dot]]
+    """Queue → messages that are in the queue store although they are settled; the next checkpoint deletes them."""
+    attempts: Mapping[Dot, int]
+    """How often messages of these have failed, where the queue store does not say so yet."""
+    tombstones: set[Dot]
+    """Settled messages that have not come yet."""
+    torn_bytes: int
+    """Cut from the tail: bytes of appends that never returned."""
+    quarantined: list[Quarantined]
+    """Found by this opening: damage, and what of the same origins came after it."""
+    quarantined_before: list[Quarantined]
+    lost_positions: int
+    """More than 0: the log ended before the checkpoint, so the disk lost what it had synced."""
+    cursors: dict[Name, Cursor]
+    """Durable subscriptions of fanouts, and deletions of them that are still remembered."""
+    terms: list[TermNote]
+    """Who serves whose queue messages, and this node's votes, as far as they were written down."""
+    given_up: Vector
+    """Per origin, up to where this node gave up on records that no peer kept."""
+    gone: LostRanges
+    """What is nowhere any more, besides."""
+    deletions: Deletions
+    """Of fanouts. The owner adds to it what is decided from now on, and readers of fanouts go by it."""
+
+
+class Opened(NamedTuple):
+    """The parts of a store after recovery."""
+
+    journal: Journal
+    recovered: Recovered
+    checkpointer: Checkpointer
+    logs: FanoutLogs
+    lock: threading.RLock
+
+
+def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, settings: StoreSettings, uuid: str) -> Opened:
+    """Recover everything on `disk`. Arguments and errors are those of `Store.open`."""
+    identity = catalog.identity()
+    fresh = identity is None
+    if identity is None:
+        identity = DirectoryIdentity(node, uuid or new_uuid(), FORMAT_VERSION)
+        # First: a directory that has an identity and lacks this is one that forgot nothing.
+        catalog.set_facts({LEARNER: "began empty"})
+        catalog.set_identity(identity)
+    elif identity.node != node:
+        raise StorageError(f"this data directory belongs to node {identity.node}, not to {node}")
+    with suppress(FileNotFoundError):
+        disk.remove(SPOOL)
+    quarantined_before = load_quarantined(disk)
+    # What was forgotten stays so, whatever a crash left undone of it.
+    without = Seals.of(catalog.facts()).without
+    state = _stripped(catalog.checkpoint(), without)
+    base = _stripped(catalog.base(), without)
+    journal, found = recover_journal(disk, node, settings, state, base, queues.position(), without)
+    if queues.position() < journal.start or _is_damaged(journal, queues.position(), state.position):
+        _begin_anew(catalog, queues, journal, state)
+    if catalog.facts().get(QUEUES_IN) != queues.kind:
+        catalog.set_facts({QUEUES_IN: queues.kind})
+    if journal.start > state.position:
+        # The catalog is older than the log, or new: the stores take what is still there.
+        state = CheckpointState(journal.start, journal.base())
+    lock = threading.RLock()
+    logs = FanoutLogs(disk, node, settings, state, catalog.fanouts())
+    checkpointer = Checkpointer(
+        disk=disk,
+        catalog=catalog,
+        queues=queues,
+        journal=journal,
+        logs=logs,
+        settings=settings,
+        node=node,
+        tombstones=queues.tombstones(),
+        lock=lock,
+    )
+    left = None
+    try:
+        checkpointer.carry()
+    except DiskFull:
+        left = checkpointer.what_is_left()
+    logs.remove_left_over(deletions_of(catalog.facts()).by_name)
+    cursors, given_up, gone, terms, deletions = replay_cursors(journal, catalog, logs.state.position)
+    recovered = _recovered(
+        identity,
+        fresh,
+        journal,
+        found,
+        quarantined_before,
+        left,
+        checkpointer.tombstones,
+        cursors,
+        terms,
+        given_up,
+        gone,
+        deletions,
+    )
+    return Opened(journal, recovered, checkpointer, logs, lock)
+
+
+def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: CheckpointState) -> None:
+    """The queue store was damaged and begins with what was sound of it, or has lost its last commits: the journal says
+    the rest, as far as it goes back, and of what was before it everything may be lacking. What is there may be done,
+    too.
+
+    Raises StorageError where it has lost nothing: the node used another kind of store last.
+    """
+    ends = queues.position()
+    last = catalog.facts().get(QUEUES_IN, queues.kind)
+    if ends >= 0 and last != queues.kind:
+        raise StorageError(
+            f"the queues of this node were in {last} last, and {queues.kind} has nothing newer than position {ends},"
+            f" while the journal begins at {journal.start}: set storage.queue_store to what it was"
+        )
+    catalog.set_facts({UNCHECKED: ""})
+    if ends >= 0:
+        why = f"begins at {journal.start}" if ends < journal.start else "is damaged behind that"
+        queues.damage.told.append(
+            f"the queue store is older than the journal: it ends at position {ends}, and the journal {why}"
+        )
+    begin, vector = journal.start, journal.base()
+    if _is_damaged(journal, begin, state.position):
+        # It cannot be carried over once more. What can be read of it is looked up instead.
+        begin, vector = state.position, state.vector
+    queues.missing([MissingRange(origin, 0, last) for origin, last in vector.items() if last], begin)
+
+
+def _is_damaged(journal: Journal, place: int, end: int) -> bool:
+    """Whether damage stands in the journal from `place` to `end`. A start scans only what is behind the checkpoint."""
+    begin = place
+    while place < end and (batches := journal.read(place, _READ_BYTES)):
+        place = batches[-1][0] + batches[-1][1].size
+    return any(begin <= start < end for start, _ in journal.damage)
+
+
+def _stripped(state: CheckpointState, without: Callable[[Vector], Vector]) -> CheckpointState:
+    return CheckpointState(state.position, without(state.vector))
+
+
+def _recovered(
+    identity: DirectoryIdentity,
+    fresh: bool,
+    journal: Journal,
+    found: JournalRecovery,
+    quarantined_before: list[Quarantined],
+    left: Compaction | None,
+    tombstones: set[Dot],
+    cursors: dict[Name, Cursor],
+    terms: list[TermNote],
+    given_up: Vector,
+    gone: LostRanges,
+    deletions: Deletions,
+) -> Recovered:
+    """`left` is what could not be carried into the stores."""
+    messages: list[tuple[Dot, Record]] = []
+    attempts: dict[Dot, int] = {}
+    for counts in left.attempts.values() if left is not None else ():
+        attempts.update(counts)
+    for row in left.rows() if left is not None else ():
+        dot = row.dot
+        if dot.origin.node == identity.node:
+            record = Record(
+                dot.sequence, row.timestamp_us, RecordKind.PUBLISH, row.flags, row.queue, row.headers, row.body
+            )
+            messages.append((dot, record))
+            if row.attempts:
+                attempts[dot] = row.attempts
+    return Recovered(
+        identity=identity,
+        fresh=fresh,
+        vector=journal.vector(),
+        messages=messages,
+        settled=left.deletes if left is not None else {},
+        attempts=attempts,
+        tombstones=left.tombstones() if left is not None else tombstones,
+        torn_bytes=found.torn_bytes,
+        quarantined=found.quarantined,
+        quarantined_before=quarantined_before,
+        lost_positions=found.lost_positions,
+        cursors=cursors,
+        terms=terms,
+        given_up=given_up,
+        gone=gone,
+        deletions=deletions,
+    )

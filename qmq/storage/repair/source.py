@@ -1,0 +1,112 @@
+"""What this node can say of records and messages when a peer repairs itself.
+
+The readers of `range_snapshot` read the stores as they are. This module takes into account what the stores of this
+node are missing themselves, so that a peer never takes a missing row for a settled message.
+"""
+
+import threading
+from collections.abc import Collection, Sequence
+
+from qmq.dots import Dot, Origin, Vector
+from qmq.errors import CorruptLog
+from qmq.storage.checkpoints.checkpoint import Checkpointer
+from qmq.storage.format.interfaces import SEQUENCE_MAX, MissingRange, QueueStore
+from qmq.storage.repair.queue_rows import RowRepairer
+from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotReader, known_of
+
+
+class RepairSource:
+    """Of one store; any thread may call it. `Store` documents its methods."""
+
+    def __init__(
+        self, queues: QueueStore, snapshots: SnapshotReader, checkpointer: Checkpointer, row_repairer: RowRepairer
+    ) -> None:
+        self._queues = queues
+        self.snapshots = snapshots
+        self._checkpointer = checkpointer
+        self._row_repairer = row_repairer
+        self._snapshot_lock = threading.Lock()
+
+    def read(
+        self,
+        origin: Origin,
+        after: int,
+        through: int,
+        given_up: int,
+        fanout: str,
+        gone: Sequence[int],
+        searched_for: Collection[MissingRange] | None,
+    ) -> RangeSnapshot:
+        """See `Store.read_snapshot`."""
+        with self._snapshot_lock, self._row_repairer.still:
+            known = given_up if searched_for is None else 0
+            if not fanout and known <= after:
+                # A queue store that began anew may be behind the logs.
+                through = max(after, min(through, self._checkpointer.stored.vector.get(origin, 0)))
+            rows_only = searched_for is not None
+            rest = self.snapshots.read(origin, after, through, known, fanout, gone, rows_only)
+            if fanout or rest.lost:
+                return rest
+            # Only now: reading may have found damage.
+            missing_ranges = [missing for missing in self._row_repairer.missing_ranges() if missing.origin == origin]
+            missing_ranges = [one for one in missing_ranges if one.through > after and one.after < rest.through]
+            if searched_for is not None:
+                if not all(missing in searched_for for missing in missing_ranges):
+                    return RangeSnapshot(after, 0, 0, [])
+                if missing_ranges:
+                    first = min(missing_ranges, key=lambda missing: missing.after)
+                    is_lost = first.after <= after
+                    end = min(first.through if is_lost else first.after, rest.through)
+                    rest = self.snapshots.read(origin, after, end, known, fanout, gone, rows_only)
+                    if is_lost:
+                        return rest._replace(lost=rest.through)
+                reached = rest.through if rest.through > after else through
+                lost = min(given_up, reached)
+                return rest._replace(lost=lost) if lost > after else rest
+            if not missing_ranges:
+                return rest
+            end = min(missing.after for missing in missing_ranges)
+            if end > after:
+                return self.snapshots.read(origin, after, end, given_up, fanout, gone)
+        raise CorruptLog(f"the queue store is damaged behind {end} of {origin}")
+
+    def forget_index(self) -> None:
+        """A fanout log was rewritten: the next snapshot builds its index again."""
+        with self._snapshot_lock:
+            self.snapshots.forget()
+
+    def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin]) -> Known:
+        """See `Store.known_of`."""
+        vector, tombstones = self._checkpointer.stored
+        with self._row_repairer.still:
+            known = known_of(self._queues, vector, tombstones, given_up, forgotten, dots)
+            missing_ranges = self._row_repairer.missing_ranges()
+        for missing in missing_ranges:
+            known = known._replace(done=[dot for dot in known.done if not _is_in(dot, missing) or dot in tombstones])
+        return known
+
+    def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
+        """See `Store.standing`."""
+        found: list[tuple[str, Dot, int]] = []
+        for origin in self._queues.origins():
+            if len(found) < limit and (after is None or origin >= after.origin):
+                beyond = after.sequence if after is not None and origin == after.origin else 0
+                rows = self._queues.standing(origin, beyond, SEQUENCE_MAX, limit - len(found))
+                found += [(queue, Dot(origin, sequence), attempts) for sequence, queue, attempts in rows]
+        return found
+
+    def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
+        """See `Store.in_doubt`."""
+        with self._row_repairer.still:
+            found = self.standing(after, limit)
+            missing_ranges = [missing for missing in self._row_repairer.missing_ranges() if missing.sequence]
+        last = found[-1][1] if len(found) == limit else None
+        for missing in missing_ranges:
+            dot = Dot(missing.origin, missing.sequence)
+            if (after is None or dot > after) and (last is None or dot < last):
+                found.append((missing.queue, dot, 0))
+        return sorted(found, key=lambda one: one[1])[:limit]
+
+
+def _is_in(dot: Dot, missing: MissingRange) -> bool:
+    return dot.origin == missing.origin and missing.after < dot.sequence <= missing.through
