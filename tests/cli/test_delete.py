@@ -21,7 +21,7 @@ def answers() -> StubNode:
 
 
 def sent(node: StubNode) -> dict[str, str]:
-    return next(dict(got.head.headers) for got in node.told if got.head.command == "SEND")
+    return next(dict(got.head.headers) for got in node.received if got.head.command == "SEND")
 
 
 @pytest.mark.parametrize(("options", "done"), [((), "is deleted"), (("--dry-run",), "would be deleted")])

@@ -7,7 +7,7 @@ from qmq.broker.topics.retained_sync import RetainedSync
 from qmq.dots import Origin
 from qmq.replication.links.outbox import SINGLE_BYTES_MAX, SMALL_BYTES_MAX, TOPIC_BYTES_MAX, TURN_BYTES, LinkOutbox
 from qmq.replication.protocol.frames import Batches, Lend, MeshFrame, Topics, Welcome
-from qmq.replication.protocol.frames import RetainedValues as Values
+from qmq.replication.protocol.frames import Retained as Values
 
 A = Origin("a", 1)
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import DiskFull
 from qmq.members import Retirement
-from qmq.server.membership.adopt_queues import POLL_SECONDS, answer_holding
+from qmq.server.membership.adopt_queues import POLL_SECONDS, respond_holding
 from qmq.server.node import Node
 from tests.server.membership.test_decommission import knows_retired, retire
 from tests.server.membership.test_members import all_count
@@ -208,8 +208,8 @@ async def test_who_would_adopt_itself_does_not_say_what_is_held(autojump_clock: 
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         await eventually(lambda: knows_retired(b, "c", "a"))
 
-        assert json.loads(answer_holding(b, b'{"holds": "c"}'))["holds"] == []
-        assert json.loads(answer_holding(a, b'{"holds": "c"}'))["holds"] is None
+        assert json.loads(respond_holding(b, b'{"holds": "c"}'))["holds"] == []
+        assert json.loads(respond_holding(a, b'{"holds": "c"}'))["holds"] is None
 
 
 async def test_a_learner_does_not_vouch_for_what_is_settled(autojump_clock: MockClock) -> None:
