@@ -50,7 +50,7 @@ log = logging.getLogger("qmq.node")
 
 
 def store_settings(settings: NodeSettings) -> StoreSettings:
-    """The configuration's `[storage]` in the words of the storage package."""
+    """The configuration's `[storage]` as settings of the storage package."""
     storage = settings.storage
     return StoreSettings(
         times_of=times_of,
@@ -67,12 +67,12 @@ def store_settings(settings: NodeSettings) -> StoreSettings:
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
-    """Blocking work of a real node. When the caller is cancelled the call is finished first."""
+    """Run blocking work of a real node. When the caller is cancelled, the call is finished first."""
     return await trio.to_thread.run_sync(call)
 
 
 def real_environment(commits: Worker) -> Environment:
-    """Clock, chance, network and threads of the operating system."""
+    """Clock, randomness, network and threads of the operating system."""
     return Environment(
         network=real_network(),
         rng=random.SystemRandom(),
@@ -91,10 +91,11 @@ def serve(
     until_eof: bool = False,
     trusts_clock: bool = False,
 ) -> int:
-    """Run a node until SIGTERM or SIGINT. Returns the exit code; says on stderr what went wrong.
+    """Run a node until SIGTERM or SIGINT. Returns the exit code; prints errors on stderr.
 
     At SIGHUP the configuration is taken from `read` again; without it the signal ends the node as SIGTERM does. With
-    `until_eof` the end of standard input does so too. `trusts_clock`: the operator says that the wall clock is right.
+    `until_eof` the end of standard input does so, too. `trusts_clock`: the operator confirms that the wall clock is
+    right.
     """
     early = EarlyHangUp() if read is not None else None
     try:
@@ -121,7 +122,7 @@ def serve(
             print(f"qmq: {failure}", file=sys.stderr)
         return EXIT_FAILED
     except (QmqError, OSError) as failure:
-        # Before anything ran: certificates, the mark of the new incarnation.
+        # An error before anything ran: certificates, the mark of the new incarnation.
         print(f"qmq: {failure}", file=sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
@@ -150,7 +151,7 @@ def connections_allowed(wanted: int) -> int:
 
 
 class EarlyHangUp:
-    """Takes SIGHUP while the node is not yet running, when it would end the process; `came` says that it was sent."""
+    """Catches SIGHUP while the node is not yet running, when it would end the process; `came` says that it was sent."""
 
     def __init__(self) -> None:
         self.came = False
@@ -175,7 +176,7 @@ async def _run(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run)
-            # What was made so far lives as long as the process; collections need not look at it again.
+            # Objects made so far live as long as the process; collections need not examine them again.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
             for host, port in node.addresses:
@@ -188,7 +189,7 @@ async def _run(
 
 
 async def _stop_at_eof(node: Node) -> None:
-    """Standard input is a pipe that somebody else holds; it ends with that process, whatever becomes of it."""
+    """Standard input is a pipe that another process holds; it ends with that process, in every case."""
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as pipe:
         while await pipe.receive_some():
             pass

@@ -1,7 +1,7 @@
-"""What links and members report, handed to the parts of the node that act on it.
+"""Passes reports of links and members to the parts of the node that act on them.
 
-Implements `qmq.replication.links.host.Host`. Each method returns at once, except the readers of the journal, which
-block and are called in a worker thread, and what is `async`.
+Implements `qmq.replication.links.host.Host`. Each method returns at once, except for `async` ones and the readers of
+the journal, which block and are called in a worker thread.
 """
 
 from collections.abc import Collection, Mapping
@@ -103,13 +103,13 @@ class MeshHost:
         return self._context.store.journal.seek(vector)
 
     def journal_reach(self) -> tuple[Vector, int]:
-        # In this order: what is appended in between only makes the position later.
+        # In this order: records appended in between only make the position later.
         return self._context.store.journal.vector(), self._context.store.journal.end
 
     def journal_base(self) -> Vector:
         return self._context.store.journal.base()
 
-    # Records that never come
+    # Lost ranges
 
     def accept_gap(self, origin: Origin, through: int) -> None:
         context = self._context
@@ -123,8 +123,9 @@ class MeshHost:
         self.submit(out)
 
     def note_lost(self, missing: LostRange, out: Outcome) -> None:
-        """No member has all of it any more. Fanout readers are told from now on, and by later runs once `out` is
-        durable."""
+        """No member has all of it any more. Fanout readers are notified from now on, and by later runs once `out` is
+        durable.
+        """
         origin, first, last = missing
         context = self._context
         context.alarm("gap", f"of the records {first} to {last} of {origin} no member has all any more")
@@ -161,11 +162,11 @@ class MeshHost:
         context.start_hold.wake()
 
     def has_caught_up_with(self, peer: str) -> bool:
-        """Whether what `peer` had when this node met it is here."""
+        """Whether this node has everything that `peer` had when its link began."""
         return peer in self._caught_up
 
     def has_synced_with_majority(self) -> bool:
-        """Whether what a majority had when this node met them is here."""
+        """Whether this node has everything that a majority had when the links began."""
         return self.membership.is_majority({*self._caught_up, self.origin.node})
 
     def linked_peers(self) -> Collection[str]:
@@ -181,7 +182,7 @@ class MeshHost:
         self._interest_heard.set()
 
     async def learn_interest(self, mesh: Mesh, seconds: float) -> None:
-        """Wait until a topic message would find its subscribers on other nodes, at most `seconds`."""
+        """Wait until a topic message would reach its subscribers on other nodes, at most `seconds`."""
         with trio.move_on_after(seconds):
             while not mesh.knows_interest:
                 await self._interest_heard.wait()
@@ -236,18 +237,18 @@ class MeshHost:
         self._context.members.membership_received(peer, standing)
 
     def count_copies_of(self, peer: str) -> None:
-        """Let receipts go by what `peer` has durably, as far as it counts."""
+        """Let receipts use what is durable on `peer`, if it counts."""
         context = self._context
         durable = context.checkpoints.members.get(peer, {}) if self.membership.counts(peer) else {}
         context.receipts.peer_durable(peer, durable.get(self.origin, 0))
 
     def rules_changed(self) -> None:
-        """Levels that no policy names may be others now."""
+        """Levels that no policy names may have changed."""
         self._context.rules.replicas_max = len(self._context.peer_names)
         self._context.rules.generation += 1
 
     def members_changed(self) -> None:
-        """Let everything that goes by the members go by the present ones."""
+        """Apply the present members to all parts that depend on them."""
         context = self._context
         kept = context.checkpoints.members
         context.checkpoints.members = {name: kept.get(name, {}) for name in context.peer_names}

@@ -1,12 +1,12 @@
-"""One node: everything built, started and stopped, in order.
+"""One node: builds, starts and stops its parts, in order.
 
-Start: open and recover the store, draw an incarnation and make it durable, restore owned queue messages, then the
-commit task, the mesh, and last the client listeners. Stop (SIGTERM): no new connections, let clients finish and go
-(`draining`), close links, checkpoint, close the store. A failed append or fsync is not survived: the exception
-leaves `run` and the process ends, because what it decided is not what the disk holds (docs/guarantees.md).
+Start: open and recover the store, draw an incarnation and make it durable, restore owned queue messages. Then the
+commit task starts, the mesh, and last the client listeners. Stop (SIGTERM): accept no connections, let clients finish
+and leave (`draining`), close links, checkpoint, close the store. A failed append or fsync ends the process: the
+exception leaves `run`, because the decisions are not what the disk has (docs/guarantees.md).
 
-Long for one module: it is the list of the node's parts, and for each what it asks of the others; a part that has
-rules of its own has a module of its own.
+Long for one module: it is the list of the node's parts, and for each the parts it depends on. A part that has rules of
+its own has a module of its own.
 """
 
 import logging
@@ -256,7 +256,7 @@ class Node:
             self.incarnation_gc.links = self.mesh
             self.quarantine_restore.links = self.mesh
             self.mesh.never_again(self.incarnation_gc.seals.forgotten)
-        # Until a member has told what it has, it has nothing: what only this node holds must not be dropped.
+        # Before its first report a member counts as having nothing: what only this node has must not be dropped.
         self.checkpoints.members.update({name: {} for name in self.peer_names})
         self._session_ids = 0
         self._nursery: trio.Nursery | None = None
@@ -317,8 +317,8 @@ class Node:
                     await self._drain()
                     serving.cancel_scope.cancel()
                 self.refusals.close()
-                # So that the next start replays next to nothing. While commits still run, for what expires meanwhile
-                # waits to be told, and a checkpoint waits for that.
+                # So that the next start has little to replay. While commits still run: messages that expire meanwhile
+                # wait for their commit, and a checkpoint waits for that.
                 await self.checkpoints.bring_up()
                 await self.clock_check.note()
                 if self.broker.queues.paging.leaves_unseen(
@@ -335,11 +335,11 @@ class Node:
             self.ended.set()
 
     def stop(self) -> None:
-        """Begin an orderly end; `run` returns when it is done. A second call waits for no client any more."""
+        """Begin an orderly stop; `run` returns when it is done. After a second call no client is waited for."""
         if self._stop.is_set():
             self._draining.cancel()
         else:
-            # At once: the clients who want to know are let go next.
+            # At once: the subscribers of the event are disconnected next.
             self.system.note("stopping")
             self.system.tell()
         self._stop.set()
@@ -350,16 +350,16 @@ class Node:
         return close  # type: ignore[no-any-return]  # started() hands the value through untyped
 
     async def _drain(self) -> None:
-        """Let clients finish and go, then peers get what they lack; until a second call of `stop`."""
+        """Let clients finish and leave, then send peers the records they are missing; until a second call of `stop`."""
         self.admission.close()
         with self._draining:
             await drain_clients(self)
             if self.mesh is not None:
                 await hand_over(self, self.mesh)
-        # Also after a second call of `stop`: a full disk must not keep the node from its end.
+        # Also after a second call of `stop`: a full disk must not keep the node from stopping.
         self.commits.stop_waiting_for_space()
 
-    # What parts ask of the node
+    # What parts need of the node
 
     def spawn(self, task: Callable[[], object]) -> None:
         """Run `task` until it ends or the node does."""
@@ -375,11 +375,11 @@ class Node:
         return session is None or session.finishing
 
     def _serve_apart(self, subscription: Subscription) -> None:
-        """A subscription that is served by a task of its own."""
+        """Serve a subscription in a task of its own."""
         (self.journal_reads if subscription.destination == JOURNAL else self.browsing).begin(subscription)
 
     def served_rows(self) -> ServedRows:
-        """What is in the queue store of the messages that this node serves now."""
+        """The rows in the queue store of the messages that this node serves now."""
         queues = self.broker.queues
         return ServedRows(self.store.queues, queues.owned.serves, dict(queues.shared.clocks.served_us))
 

@@ -1,7 +1,7 @@
-"""From a decision to everybody it concerns: what is done with each `Outcome`, and who has to wait before deciding.
+"""From a decision to all parts it concerns: how each `Outcome` is processed, and which tasks wait before deciding.
 
-`Commits` appends and calls the dispatcher; this is what surrounds it: peers are offered the credit that a decision
-freed, pages that a queue wants are loaded, deadlines are set, and a checkpoint is begun when it is due.
+`Commits` appends and calls the dispatcher; this adds what surrounds it. Peers are offered the credit that a decision
+freed, pages that a queue needs are loaded, deadlines are set, and a checkpoint begins when it is due.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from qmq.storage.format.record import Record
 
 
 class PipelineContext(Engine, Protocol):
-    """What the way of a decision passes."""
+    """The parts that process a decision."""
 
     replay: Replay
     commits: Commits
@@ -79,7 +79,7 @@ class Pipeline:
         broker = context.broker
         broker.finish(out, context.environment.now_us())
         self.received[context.origin] = broker.next_sequence - 1
-        # Before anything is sent: a cut of our credit must not be overtaken by the messages that we give back.
+        # Before anything is sent: messages that we return must not overtake the reduction of our credit.
         if context.mesh is not None:
             if broker.topic_router.wanted_changes:
                 changes, broker.topic_router.wanted_changes = broker.topic_router.wanted_changes, {}
@@ -109,7 +109,7 @@ class Pipeline:
             note_deletions(context, deleted)
 
     def begin_time(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Of deliveries under an ack-timeout; see `Queues.told`. The timer hears of it after this pass."""
+        """The deliveries under an ack-timeout; see `Queues.told`. The timer learns of it after this pass."""
         delivered = self._context.broker.queues.told(deliveries, self._context.environment.now_us())
         self._context.deadline_timer.decided()
         return delivered
@@ -140,7 +140,7 @@ class Pipeline:
         return self._context.commits.committed_end
 
     async def journal_grew(self, position: int) -> None:
-        self._context.check_damage()  # each reader of a log passes here at its end
+        self._context.check_damage()  # Each reader of a log calls this at its end.
         await self._context.commits.grew(position)
 
     def message_of(self, origin: Origin, record: Record) -> Message | None:

@@ -1,21 +1,21 @@
-"""Taking up a changed configuration while the node runs: all of it or nothing.
+"""Applying a changed configuration while the node runs: all of it or nothing.
 
 The files are read and checked as a whole. A mistake, or one change that needs a restart, leaves everything as it was.
-Otherwise the new settings count from one moment on, between two decisions of the broker (for queues that exist, within
-the next moments, because there may be a hundred thousand of them):
+Otherwise the new settings apply from one moment on, between two decisions of the broker. Existing queues follow within
+the next moments, because there may be a hundred thousand of them:
 
-- Destinations and most limits count for what is asked afterwards. Queues and fanouts that exist follow their new
-  policies; messages that are in a queue stay, also when they are more than it may now hold. What was sent or subscribed
-  before keeps the terms it came with.
-- Sizes of frames count for connections made afterwards.
-- Nodes that the peers file adds are dialled, changed addresses are dialled anew, links with nodes that it leaves out
-  end. Which changes it may make is said by `qmq.config.peers_change`.
-- Certificates that were renewed in their files are shown from then on; which files they are in needs a restart.
-- A user who is gone is disconnected with an ERROR, and so is a client without login when there are users now, and a
-  subscriber of a system topic whose `control` is too low now. One whose password has changed stays until the connection
-  ends.
+- Destinations and most limits apply to later requests. Existing queues and fanouts follow their new policies. Messages
+  that are in a queue stay, also when they are more than it may now hold. Earlier messages and subscriptions keep the
+  options they came with.
+- Sizes of frames apply to later connections.
+- Nodes that the peers file adds are dialled, changed addresses are dialled again, links with nodes that it omits end.
+  `qmq.config.peers_change` says which changes it may make.
+- Certificates renewed in their files are used from then on; a change of the file names needs a restart.
+- A user who was removed is disconnected with an ERROR. So is a client without login when there are users now, and a
+  subscriber of a system topic whose `control` is too low now. A user whose password has changed stays until the
+  connection ends.
 
-What is reloadable at all is `qmq.config.difference.CHANGES_LIVE`, and `take_up` is where it is made true.
+`qmq.config.difference.CHANGES_LIVE` lists what is reloadable, and `take_up` applies it.
 """
 
 import logging
@@ -43,7 +43,7 @@ log = logging.getLogger("qmq.reload")
 
 
 class Reloader:
-    """What one process does at SIGHUP. One `reload` at a time.
+    """The reaction of a process to SIGHUP. One `reload` at a time.
 
     `settings` and `peers` are what was read last; `fit` cuts settings down to what the system allows.
     """
@@ -65,7 +65,7 @@ class Reloader:
         """What the alarm says: why the last reload took nothing up."""
 
     async def reload(self) -> bool:
-        """Read the files again and take them up; log what changed, or why nothing did. False when it was refused."""
+        """Read the files again and apply them; log what changed, or why nothing did. False when it was refused."""
         node = self._node
         try:
             settings, peers = await node.environment.run_blocking(self._read)
@@ -120,7 +120,7 @@ def _counted(changes: int) -> str:
 
 
 def take_up(node: "Node", settings: NodeSettings) -> None:
-    """Let `settings` count from now on. Never waits, so nothing is decided by half of them."""
+    """Let `settings` apply from now on. Never waits, so no decision uses half of them."""
     limits = settings.limits
     if node.settings.users:
         note_if_open(settings)
@@ -145,7 +145,7 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
 
 
 def _end_what_is_not_allowed(node: "Node", session: ClientSession) -> None:
-    """Close the connection when it is subscribed to a system topic that its client may not look at any more."""
+    """Close the connection when it is subscribed to a system topic that its client may not read any more."""
     known = node.broker.sessions.get(session.id)
     for subscription in () if known is None else known.subscriptions.values():
         if subscription.destination.startswith("/system/"):
@@ -157,7 +157,7 @@ def _end_what_is_not_allowed(node: "Node", session: ClientSession) -> None:
 
 
 async def follow(node: "Node") -> None:
-    """Let the queues that exist follow the settings taken up, without keeping clients waiting."""
+    """Let the existing queues follow the applied settings, without delaying clients."""
     queues = node.broker.queues
     existing = list(queues.by_name.values())
     for start in range(0, len(existing), QUEUES_AT_ONCE):

@@ -1,6 +1,7 @@
-"""What earlier runs of this node left unsettled, put back before anything is served.
+"""Restores what earlier runs of this node left unsettled, before anything is served.
 
-In a mesh the queues deliver nothing before peers have told what they settled meanwhile and hold (`StartHold`).
+In a mesh the queues deliver nothing before peers have reported what they have settled meanwhile and what they hold
+(`StartHold`).
 """
 
 from qmq.broker.broker import Broker
@@ -12,7 +13,7 @@ from qmq.storage.store import Store
 
 
 def restore(broker: Broker, replay: Replay, store: Store, environment: Environment) -> None:
-    """Bring `broker` to what `store` has recovered."""
+    """Bring `broker` to the state that `store` has recovered."""
     recovered = store.recovered
     broker.admission.logged_fanouts.update(store.fanouts())
     broker.deletions = recovered.deletions

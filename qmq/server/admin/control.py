@@ -1,11 +1,11 @@
-"""Control destinations: questions to a node, or with `scope:mesh` to all of them, asked with a SEND.
+"""Control requests: SENDs to control destinations, for one node, or with `scope:mesh` for all nodes.
 
-The answer is in the headers of the RECEIPT; with `reply-to` it is a message with a JSON body as well, which has room
-for long lists. The counting questions are ocamlmq's, with its header names.
+The response is in the headers of the RECEIPT. With `reply-to` a message with a JSON body follows as well, which has
+room for long lists. The requests that count are those of ocamlmq, with its header names.
 
-Everything is answered by each node about itself and then put together: counts are summed, rows of one destination are
-merged into one. Fanouts are the exception: every node has a copy of the same messages, so the largest count is taken.
-A node that does not answer in time is missing from the picture, and the answer names it.
+Each node responds about itself, and the node of the client merges the responses. Counts are summed; rows of one
+destination become one row. Fanouts are the exception: every node has a copy of the same messages, so the largest count
+is taken. If a node does not respond in time, its share is missing, and the response names that node.
 """
 
 import json
@@ -38,7 +38,7 @@ COUNT_SUBSCRIBERS = "/control/count-subscribers"
 LIST = "/control/list"
 LIST_SUBSCRIBERS = "/control/list-subscribers"
 
-# Question → the kinds of destinations that it is about.
+# Request → the kinds of destinations that it concerns.
 QUESTIONS: Mapping[str, tuple[DestinationKind, ...]] = {
     COUNT_MESSAGES: (DestinationKind.QUEUE,),
     COUNT_SUBSCRIBERS: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
@@ -73,7 +73,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """`about` is a destination, or for LIST the beginning of one."""
+    """`about` is a destination, or for LIST a prefix of one."""
 
     what: str
     about: str
@@ -98,10 +98,11 @@ class ControlContext(CountsContext, StatusContext, Protocol):
 async def control_response(
     context: ControlContext, headers: Mapping[str, str], check_right: Callable[[str], None], user: str | None = None
 ) -> ControlResponse:
-    """What the node says to a SEND of `user` with these headers.
+    """The response of the node to a SEND of `user` with these headers.
 
-    `check_right` raises Refused when the client may not ask this. Such a client gets of the status what it needs to
-    follow a fanout: every message-id tells as much. Raises Refused, too, for a question that nobody understands.
+    `check_right` raises Refused when the client may not make this request. A client without the right for the status
+    gets only the part needed to follow a fanout: every message-id shows as much. Raises Refused for an unknown request,
+    too.
     """
     destination = headers["destination"]
     is_mesh = _is_mesh(headers)
@@ -141,7 +142,7 @@ async def control_response(
 
 
 async def respond_to_peer(context: ControlContext, request: bytes) -> bytes:
-    """What the node says of itself to a peer. Raises Refused."""
+    """The response of this node to the request of a peer. Raises Refused."""
     try:
         asked: ControlRequest | None = ControlRequest(**json.loads(request))
     except (ValueError, TypeError):
@@ -152,7 +153,7 @@ async def respond_to_peer(context: ControlContext, request: bytes) -> bytes:
 
 
 def parse_request(destination: str, headers: Mapping[str, str]) -> ControlRequest:
-    """The question that a SEND asks. Raises Refused."""
+    """The request that a SEND contains. Raises Refused."""
     for what, kinds in QUESTIONS.items():
         if not destination.startswith(f"{what}/"):
             continue
@@ -196,7 +197,7 @@ def _makes_sense(request: ControlRequest) -> bool:
 
 
 async def respond_here(context: ControlContext, request: ControlRequest) -> Facts:
-    """What this node knows of itself."""
+    """The facts of this node alone."""
     what, about = request.what, request.about
     if what == COUNT_MESSAGES:
         return {FACTS[what]: await queue_depth(context, about)}
@@ -226,17 +227,18 @@ def _with_rows(name: str, rows: list[Row], after: str) -> Facts:
 
 
 def _facts_of_peer(request: ControlRequest, answer: bytes) -> Facts | None:
-    """What a peer said; None when it makes no sense here, which is as good as no answer."""
+    """The facts in a peer's response; None when it is not valid, which counts as no response."""
     facts = json.loads(answer)
     return facts if isinstance(facts, dict) and FACTS[request.what] in facts else None
 
 
 def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
-    """One picture out of those of several nodes."""
+    """Merge the facts of several nodes into one result."""
     name = FACTS[request.what]
     if request.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS):
         return {name: sum(facts[name] for facts in all_facts)}
-    # Beyond the end of the shortest page that is not the last, some node has not told its rows.
+    # A page that is not the last ends at its last row. Rows beyond the shortest such page are incomplete: some node has
+    # not sent its own.
     ends = [facts["next"] for facts in all_facts if "next" in facts]
     end = min(ends, default="")
     merged: dict[str, Row] = {}
@@ -251,7 +253,7 @@ def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
 
 
 def _sum(kind: DestinationKind, one: Row, other: Row) -> Row:
-    """Two rows of one destination. Every node has its own copy of a fanout's messages."""
+    """Merge two rows of one destination. Every node has its own copy of a fanout's messages."""
     row = dict(one)
     for name, value in other.items():
         mine = row[name]
@@ -261,7 +263,7 @@ def _sum(kind: DestinationKind, one: Row, other: Row) -> Row:
 
 
 def _answer(facts: Facts, *, in_body: bool) -> ControlResponse:
-    """Rows stand in the body only, when there is one; else in a header, cut to what clients take as a line."""
+    """The rows go into the body only, if there is one. Otherwise a header has as many as clients accept in one line."""
     body = json.dumps(facts, separators=(",", ":")).encode()
     headers: dict[str, str] = {}
     for name, value in facts.items():
@@ -283,7 +285,7 @@ def _fitting(rows: list[Row]) -> list[str]:
     size = 0
     for row in rows:
         text = json.dumps(row, separators=(",", ":"))
-        # STOMP escapes these two, and the reader's bound is on the line as it is sent.
+        # STOMP escapes these two, and the reader's limit applies to the line as sent.
         size += len(text) + text.count(":") + text.count("\\") + 1
         if kept and size > STATUS_BYTES_MAX:
             break

@@ -1,8 +1,8 @@
-"""How much is in which destination of this node, and who listens: what questions and lists are answered from.
+"""Depths and subscribers of the destinations of one node, for control requests and lists.
 
-Every look at depths goes through here, so that it does not matter to anybody else whether the messages of a queue are
-in memory. Names are gathered on the loop and picked in a worker, because a node may have a hundred thousand of them;
-the rows of one page are then filled in on the loop. A picture is true for the moment in which its rows are made.
+All depths are read through this module, so other parts need not know whether a queue's messages are in memory. A node
+may have a hundred thousand destinations: names are collected on the event loop and selected in a worker thread. The
+rows of one page are then filled in on the loop. Each row is correct for the moment in which it is made.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ Row = dict[str, str | int]
 class Page:
     """Rows in the order of their keys, and the key after which more may follow; "" when nothing does.
 
-    There may be fewer rows than were asked for, even none, and still more to follow: what was picked may have gone.
+    There may be fewer rows than requested, even none, with more to follow: a selected destination may no longer exist.
     """
 
     rows: list[Row]
@@ -55,7 +55,7 @@ class CountsContext(Engine, Tasks, Protocol):
 
 
 class DestinationCounts:
-    """How much is in each fanout, and in queues that are only in the queue store, at the last `refresh`."""
+    """Counts of each fanout, and of queues that are only in the queue store, as of the last `refresh`."""
 
     def __init__(self, context: CountsContext) -> None:
         self._context = context
@@ -67,7 +67,7 @@ class DestinationCounts:
     async def refresh(self) -> None:
         """Count again, for the status; a worker reads what was appended since the last count.
 
-        Where the stores take longer than `COUNT_SECONDS`, the last count stands.
+        If the stores take longer than `COUNT_SECONDS`, the last count stays.
         """
         if self._counted is None:
             self._counted = trio.Event()
@@ -91,7 +91,7 @@ class DestinationCounts:
 
 
 async def queue_depth(context: CountsContext, queue_name: str) -> int:
-    """Messages that this node serves and nobody has settled, in flight and lent ones included."""
+    """Unsettled messages that this node serves, including those in flight and lent."""
     ask = partial(context.served_rows().heads, [queue_name], 0)
     stored = (await context.environment.run_blocking(ask)).get(queue_name)
     messages, body_bytes = (0, 0) if stored is None else (stored.messages, stored.body_bytes)
@@ -99,7 +99,7 @@ async def queue_depth(context: CountsContext, queue_name: str) -> int:
 
 
 def subscribers_of(context: CountsContext, destination: str) -> Iterable[Subscriber]:
-    """Subscriptions of this node's own clients that get what is sent to `destination`."""
+    """Subscriptions of this node's own clients that receive the messages of `destination`."""
     broker = context.broker
     kind = kind_of(destination)
     if kind is DestinationKind.TOPIC:
@@ -111,11 +111,11 @@ def subscribers_of(context: CountsContext, destination: str) -> Iterable[Subscri
 
 
 async def destination_rows(context: CountsContext, kind: DestinationKind, prefix: str, after: str, limit: int) -> Page:
-    """The first `limit` destinations of `kind` whose name begins with `prefix` and comes after `after`.
+    """The first `limit` destinations of `kind` whose name begins with `prefix` and sorts after `after`.
 
-    Queues: `messages` and `bytes` that this node serves, those `in_flight` (lent ones included), `consumers` here.
-    Fanouts: `messages` and `bytes` of this node's copy, `consumers` here. Topics: each name or pattern that somebody
-    here is subscribed to, and `consumers`.
+    Queues: `messages` and `bytes` that this node serves, those `in_flight` (including lent ones), `consumers` here.
+    Fanouts: `messages` and `bytes` of this node's copy, `consumers` here. Topics: each name or pattern with a
+    subscription here, and `consumers`.
     """
     names = _names(context, kind)
     if kind is DestinationKind.QUEUE:
@@ -140,11 +140,11 @@ def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
 
 
 def _stored(context: CountsContext, prefix: str, after: str, limit: int) -> dict[str, tuple[int, int]]:
-    """Messages and bytes of bodies of the first queues of that name that the queue store has something of."""
+    """Messages and body bytes of the first queues with this prefix that are in the queue store."""
     rows = context.served_rows()
     found: dict[str, tuple[int, int]] = {}
     if prefix > after:
-        # The listing gives what comes after a name, and the prefix may be one itself.
+        # The store lists names after a given one, and the prefix itself may be a name.
         found = {queue: (head.messages, head.body_bytes) for queue, head in rows.heads([prefix], 0).items()}
         after = prefix
     for queue, messages, body_bytes in rows.listing(after, limit):
@@ -154,7 +154,7 @@ def _stored(context: CountsContext, prefix: str, after: str, limit: int) -> dict
 
 
 def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[str], str]:
-    """The names of a page, and the last of them when it is not the last page."""
+    """The names of a page, and the last of them when more pages follow."""
     found = nsmallest(limit + 1, (name for name in names if name.startswith(prefix) and name > after))
     return found[:limit], found[limit - 1] if len(found) > limit else ""
 
@@ -190,7 +190,7 @@ async def _fanout_rows(context: CountsContext, names: list[str]) -> list[Row]:
 
 
 def subscriber_rows(context: CountsContext, destination: str, after: str, limit: int) -> Page:
-    """Who gets what is sent to `destination`, in the order of their keys."""
+    """The subscriptions that receive the messages of `destination`, in the order of their keys."""
     rows = (
         _subscriber_row(context, destination, subscription) for subscription in subscribers_of(context, destination)
     )
@@ -215,7 +215,7 @@ def _subscriber_row(context: CountsContext, destination: str, subscription: Subs
 
 
 def row_key(row: Row) -> str:
-    """What lists are ordered by, and what `after` names: a destination, or a subscriber's place in the mesh."""
+    """The key that orders lists and that `after` names: a destination, or a subscriber's address in the mesh."""
     if "session" in row:
         return f"{row['node']}/{row['session']:019d}/{row['id']}"
     return str(row["destination"])

@@ -1,8 +1,8 @@
-"""`/control/delete/fanout/NAME`: an operator deletes a fanout, on all nodes.
+"""`/control/delete/fanout/NAME`: an operator deletes a fanout on all nodes.
 
-The answer comes when the deletion is durable on this node, and on its way to the others like every record. Deleted is
-what this node had at that moment: a message that it had not received yet stays, and so does what is sent afterwards.
-With `dry-run:true` the answer is the same, and nothing changes.
+The response is sent when the deletion is durable on this node; like every record it then goes to the peers. The
+deletion covers the messages that this node had at that moment. Messages that it had not received yet stay, and so do
+later ones. With `dry-run:true` the response is the same, and nothing changes.
 """
 
 import json
@@ -40,7 +40,7 @@ class DeleteContext(Engine, Committing, Protocol):
 
 
 async def delete_answer(context: DeleteContext, headers: Mapping[str, str], user: str | None) -> ControlResponse:
-    """Delete what a SEND with these headers names. Raises Refused, and nothing has changed then."""
+    """Delete the fanout that a SEND with these headers names. Raises Refused; then nothing has changed."""
     destination = headers["destination"].removeprefix(DELETE.rstrip("/"))
     _check(destination)
     info = await context.environment.run_blocking(partial(context.store.fanout_info, destination))
@@ -71,7 +71,7 @@ async def delete_answer(context: DeleteContext, headers: Mapping[str, str], user
 
 
 def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
-    """These fanouts were deleted, here or on another node: report it, and let the stores delete their logs."""
+    """Report that these fanouts were deleted, here or on another node, and let the stores delete their logs."""
     for one in deletions:
         context.counts.fanouts.pop(one.destination, None)
         log.info("= %s was deleted on node %s", one.destination, one.dot.origin.node)

@@ -1,5 +1,4 @@
-"""From the operator's settings to the rules of broker and gateways: seconds become µs, what was left out becomes a
-default."""
+"""Turn the operator's settings into rules of broker and gateways: seconds become µs, omitted values get defaults."""
 
 from typing import Protocol
 
@@ -14,7 +13,7 @@ from qmq.wire.stomp import Limits
 
 
 def broker_limits(limits: LimitSettings) -> BrokerLimits:
-    """What of `limits` the rules look after."""
+    """The part of `limits` that the rules enforce."""
     return BrokerLimits(
         subscriptions_max=limits.subscriptions_max,
         transactions_max=limits.transactions_max,
@@ -31,7 +30,7 @@ def broker_limits(limits: LimitSettings) -> BrokerLimits:
 
 
 def wire_limits(limits: LimitSettings) -> Limits:
-    """The bounds of frames, in the codec's words."""
+    """The bounds of frames, as the codec names them."""
     return Limits(
         command_bytes_max=limits.command_bytes_max,
         header_line_bytes_max=limits.header_line_bytes_max,
@@ -43,14 +42,14 @@ def wire_limits(limits: LimitSettings) -> Limits:
 
 
 def bound_clients(rules: Rules, limits: LimitSettings) -> None:
-    """What clients may ask for. The caller raises the rules' generation."""
+    """Apply the bounds of what clients may request. The caller raises the rules' generation."""
     rules.prefetch_default = limits.prefetch_default
     rules.prefetch_max = limits.prefetch_max
     rules.destination_bytes_max = limits.destination_bytes_max
 
 
 def rules_under(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:
-    """What a queue under `policy` does with its messages."""
+    """The rules of a queue under `policy`."""
     return QueueRules(
         messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
         bytes_max=limits.queue_bytes_max if policy.max_bytes is None else policy.max_bytes,
@@ -66,7 +65,7 @@ def rules_under(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:
 
 
 def defaults_under(policy: DestinationPolicy) -> dict[str, str]:
-    """Headers that a message of the queue gets when its sender says nothing else; they travel with it."""
+    """Headers that a message of the queue gets if its sender does not set them; they travel with it."""
     defaults: dict[str, str] = {}
     if policy.ttl_seconds:
         defaults["ttl"] = str(round(policy.ttl_seconds * 1000))
@@ -89,15 +88,15 @@ class PolicyContext(Protocol):
 
 
 class Policies:
-    """What the settings of `node` say of a destination; a reload counts from the next question on."""
+    """The settings of `node` for each destination; a reload takes effect with the next call."""
 
     def __init__(self, context: PolicyContext) -> None:
         self._context = context
-        # Pattern of a policy -> the policy and the limits, and the rules made of them.
+        # Pattern of a policy → the policy and the limits, and the rules made from them.
         self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
 
     def of(self, destination: str) -> DestinationPolicy:
-        """The policy that counts for it."""
+        """The policy that applies to the destination."""
         return self._context.settings.destinations.policy_of(destination)
 
     def queue_rules(self, destination: str) -> QueueRules:
@@ -109,11 +108,11 @@ class Policies:
         return known[2]
 
     def queue_defaults(self, destination: str) -> dict[str, str]:
-        """Headers that a message of it gets when its sender says nothing else."""
+        """Headers that a message of the queue gets if its sender does not set them."""
         return defaults_under(self.of(destination))
 
     def gateway_rules(self) -> Rules:
-        """All that gateways ask about destinations, and the bounds of what clients may ask for."""
+        """The rules about destinations that gateways need, and the bounds of what clients may request."""
         limits = self._context.limits
         return Rules(
             policy=self._use,
@@ -131,18 +130,20 @@ class Policies:
         )
 
     def _use(self, destination: str) -> tuple[bool, bool]:
-        """Whether it may be used, and whether its messages are durable."""
+        """Whether clients may use it, and whether its messages are durable."""
         return self._context.settings.destinations.exists(destination), self.of(destination).durable
 
     def _receipt_level(self, destination: str) -> int:
-        """The level of receipts about a destination: its policy's, else the mesh's, else two disks where there are
-        three. A node that was retired since may leave a level without enough nodes, until the files say less."""
+        """The level of receipts about a destination: that of its policy, else of the mesh, else two disks where there
+        are three. If a node was retired since, the level may be higher than the number of nodes until the files lower
+        it.
+        """
         word = self.of(destination).receipt or self._context.settings.mesh.receipt
         level = (1 if self._context.membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
         assert level is not None, "the configuration was checked"
         return level
 
     def _needs_quorum(self, destination: str) -> bool:
-        """Whether ACKs of a queue's messages are receipted at level `quorum` where they do not say."""
+        """Whether ACKs of a queue's messages that name no level get receipts at level `quorum`."""
         word = self.of(destination).ack_level or self._context.settings.mesh.ack_level
         return word == "quorum"

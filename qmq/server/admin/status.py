@@ -1,4 +1,4 @@
-"""What a node says about itself: one frozen picture that the CLI, tests and operators all read."""
+"""The status of a node: one frozen snapshot that the CLI, tests and operators all read."""
 
 import json
 import logging
@@ -39,13 +39,13 @@ log = logging.getLogger("qmq.alarm")
 
 
 class Alarms:
-    """The last things that an operator must see; repeated ones count up."""
+    """The latest alarms for the operator; a repeated alarm increases its count."""
 
     def __init__(self) -> None:
         self._alarms: deque[dict[str, Any]] = deque(maxlen=ALARMS_MAX)
 
     def raise_alarm(self, code: str, message: str, now_us: int) -> bool:
-        """Whether it is new, so that it should be told; the last ones are kept."""
+        """Whether it is new, so that it should be logged; the latest ones are kept."""
         for alarm in self._alarms:
             if alarm["code"] == code and alarm["message"] == message[:300]:
                 alarm["count"] += 1
@@ -56,7 +56,7 @@ class Alarms:
         return True
 
     def clear(self, code: str, message: str) -> None:
-        """What this one was about is over."""
+        """The cause of this alarm has ended."""
         for alarm in list(self._alarms):
             if alarm["code"] == code and alarm["message"] == message[:300]:
                 self._alarms.remove(alarm)
@@ -88,7 +88,7 @@ class StatusContext(Engine, Committing, Peers, Protocol):
 
 
 def status_of(context: StatusContext) -> dict[str, Any]:
-    """The picture as plain values, ready for JSON."""
+    """The status as plain values, ready for JSON."""
     journal = context.store.journal
     broker = context.broker
     depths = queue_depths(context)
@@ -142,7 +142,7 @@ def status_of(context: StatusContext) -> dict[str, Any]:
 
 
 def queue_depths(context: StatusContext) -> dict[str, int]:
-    """Queues in use, and the first of those that are only in the queue store → messages not settled."""
+    """Queues in use, and the first of those that are only in the queue store → unsettled messages."""
     queues = context.broker.queues
     names = {**dict.fromkeys(context.counts.queues), **dict.fromkeys(queues.by_name)}
     found = {name: queues.paging.depth(name, *context.counts.queues.get(name, (0, 0)))[0] for name in names}
@@ -150,7 +150,7 @@ def queue_depths(context: StatusContext) -> dict[str, int]:
 
 
 def queue_row(context: StatusContext, name: str, depth: int) -> dict[str, Any]:
-    """One line of the picture; `ready` counts what is in memory."""
+    """One row of the status; `ready` counts what is in memory."""
     queue = context.broker.queues.by_name.get(name)
     return {
         "destination": name,
@@ -161,7 +161,7 @@ def queue_row(context: StatusContext, name: str, depth: int) -> dict[str, Any]:
 
 
 def peers_of(context: StatusContext) -> list[dict[str, Any]]:
-    """Each peer: our link to it (`out`), its link to us (`in`), and what it lacks of what is durable here."""
+    """Each peer: our link to it (`out`), its link to us (`in`), and how many of our durable records it is missing."""
     if context.mesh is None:
         return []
     return [
@@ -183,7 +183,7 @@ def peers_of(context: StatusContext) -> list[dict[str, Any]]:
 
 
 def membership_of(context: StatusContext) -> dict[str, Any]:
-    """By which file this node goes, whether it counts, and who has left for good."""
+    """The peers file that this node uses, whether the node counts, and which nodes were retired."""
     membership = context.membership
     return {
         "peers_version": membership.listing.version,
@@ -198,7 +198,7 @@ def membership_of(context: StatusContext) -> dict[str, Any]:
 
 
 def topics_of(context: StatusContext) -> dict[str, int]:
-    """What became of topic messages that took, or might have taken, more than one way."""
+    """Counters of topic messages that took, or might have taken, more than one route."""
     if context.mesh is None:
         return {}
     found = context.mesh.statistics()
@@ -206,7 +206,7 @@ def topics_of(context: StatusContext) -> dict[str, int]:
 
 
 def durables_of(context: StatusContext) -> list[dict[str, Any]]:
-    """Durable subscriptions, those that nobody uses here first: they may be forgotten ones."""
+    """Durable subscriptions, those unused on this node first: they may be abandoned."""
     durable_subscriptions = context.broker.durable_subscriptions
     known = [
         {
@@ -224,7 +224,7 @@ def durables_of(context: StatusContext) -> list[dict[str, Any]]:
 
 
 def slow_of(context: StatusContext) -> list[dict[str, Any]]:
-    """Subscriptions with a declared buffer whose client does not read at the moment, the worst first."""
+    """Subscriptions with a declared buffer whose client does not read at the moment, the slowest first."""
     waiting: list[dict[str, Any]] = [
         {
             "session": session.id,
@@ -246,16 +246,16 @@ def status_answer(context: StatusContext) -> str:
 
 
 def position_answer(context: StatusContext) -> str:
-    """Of the status only how far the node is, which every client needs that follows a fanout."""
+    """The part of the status that shows the node's position; every client that follows a fanout needs it."""
     picture = status_of(context)
     return _fitting({name: picture[name] for name in ("node", "software", "incarnation", "vector")})
 
 
 def _fitting(picture: dict[str, Any]) -> str:
-    """One line of JSON; lists are cut from their ends until it is short enough, or nothing is left in them."""
+    """One line of JSON; lists are cut from their ends until it is short enough, or until they are empty."""
     while True:
         text = json.dumps(picture, separators=(",", ":"))
-        # STOMP escapes these two, and the reader's bound is on the line as it is sent.
+        # STOMP escapes these two, and the reader's limit applies to the line as sent.
         if len(text) + text.count(":") + text.count("\\") <= STATUS_BYTES_MAX:
             return text
         lists = [name for name in LISTS if picture.get(name)]

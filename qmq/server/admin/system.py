@@ -1,11 +1,11 @@
-"""`/system/events` and `/system/peers`: what happens to this node and its links, for current subscribers.
+"""`/system/events` and `/system/peers`: events of this node and its links, for current subscribers.
 
-Events are JSON objects with `event`, `node` and `at_us`. Peers are a JSON array with the state of each: a new
+Events are JSON objects with `event`, `node` and `at_us`. Peers are a JSON array with the state of each. A new
 subscriber gets it at once, and all subscribers get it after each change.
 
-Both live in memory, are about this node alone, and are not forwarded: subscribe to each node for all of them. What is
-noted waits for the next turn of a task, because it is noted in the middle of other decisions; beyond `EVENTS_MAX` the
-oldest are forgotten.
+Both are kept in memory, describe this node only, and are not forwarded: subscribe to each node for all of them. An
+event is noted in the middle of another decision, so it is published in the next pass of a task. Beyond `EVENTS_MAX` the
+oldest events are dropped.
 """
 
 import json
@@ -47,24 +47,24 @@ class SystemTopics:
         self._noted = trio.Event()
 
     def note(self, event: str, **facts: Any) -> None:
-        """Something happened that subscribers of EVENTS hear of."""
+        """Note an event for the subscribers of EVENTS."""
         self._waiting.append(
             {"event": event, "node": self._node_name, "at_us": self._context.environment.now_us(), **facts}
         )
         self._noted.set()
 
     def answer(self, subscriptions: list[Subscription]) -> None:
-        """These began: those of PEERS get the state of the links as it is now, in the next turn."""
+        """These subscriptions began: those of PEERS get the present state of the links in the next pass."""
         self._unanswered += [one for one in subscriptions if one.destination == PEERS]
         if self._unanswered:
             self._noted.set()
 
     def links_changed(self) -> None:
-        """A link began or ended, or has caught up."""
+        """A link began, ended or caught up."""
         self._noted.set()
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Publish until cancelled."""
         while True:
             await self._noted.wait()
             await self._context.slot()
@@ -72,7 +72,7 @@ class SystemTopics:
             self.tell()
 
     def tell(self) -> None:
-        """Tell what was noted, now."""
+        """Publish what was noted, now."""
         out = Outcome()
         picture = self._picture()
         states = {peer["name"]: (str(peer["out"]), str(peer["in"])) for peer in picture}

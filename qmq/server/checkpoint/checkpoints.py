@@ -1,8 +1,8 @@
 """When the stores take over from the journal, and how full the disk is.
 
-A checkpoint runs in a worker thread beside the commits, whenever enough journal has been written since the last one,
-and at an orderly stop. It reads the journal itself, so it needs nothing of the broker. Time alone brings one too, when
-something in a fanout becomes too old to be kept: a node that holds nothing of the kind is never woken by this.
+A checkpoint runs in a worker thread, in parallel with the commits. It runs whenever enough journal has been written
+since the last one, and at an orderly stop. It reads the journal itself, so it needs nothing of the broker. Time alone
+causes a checkpoint, too, when something in a fanout becomes too old. A node without such data never wakes for this.
 """
 
 import logging
@@ -68,7 +68,7 @@ class CheckpointContext(Engine, Alarming, Protocol):
 
 
 class Checkpoints:
-    """`members` holds what each peer has durably, as its link told; it decides which journal may go."""
+    """`members` has what is durable on each peer, as its link reports; it decides which segments are dropped."""
 
     def __init__(self, context: CheckpointContext, settings: StorageSettings) -> None:
         self._context = context
@@ -87,7 +87,7 @@ class Checkpoints:
         self._calm = trio.CancelScope()
 
     async def run(self) -> None:
-        """Checkpoint, sync and look at the disk as the journal grows; for ever."""
+        """Checkpoint, sync and check the disk as the journal grows, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_space)
             nursery.start_soon(self._tidy)
@@ -100,7 +100,7 @@ class Checkpoints:
                     await trio.sleep(SPACE_SECONDS)
 
     async def _until_due(self) -> None:
-        """Wait until there is enough to carry over, or something to drop."""
+        """Wait until there is enough to checkpoint, or something to drop."""
         context = self._context
         left = max(QUIET_SECONDS_MIN, (self._due_us - context.storage_now_us()) / 1e6) if self._due_us else inf
         with trio.move_on_after(0 if self._is_stale else left) as self._patience:
@@ -110,12 +110,12 @@ class Checkpoints:
                 await context.commits.grew(self._done + self._settings.checkpoint_bytes)
 
     def soon(self) -> None:
-        """Do not wait for the journal to grow: memory is short, or new policies keep less."""
+        """Checkpoint without waiting for the journal to grow: memory is short, or new policies keep less."""
         self._is_stale = True
         self._patience.cancel()
 
     async def _checkpoint_if_room(self) -> bool:
-        """False when the disk has no room for it: nothing has changed then, the journal still holds everything."""
+        """False when the disk has no room for it: then nothing has changed, and the journal still has everything."""
         try:
             await self.checkpoint()
         except DiskFull as error:
@@ -129,12 +129,12 @@ class Checkpoints:
         return True
 
     async def bring_up(self) -> bool:
-        """Bring the stores up to everything told before this call; False: there is no room for what is new."""
+        """Bring the stores up to everything committed before this call. False: there is no room for it."""
         is_up = self._context.commits.committed_end <= self._context.store.checkpoint_position
         return is_up or await self._checkpoint_if_room()
 
     async def checkpoint(self) -> None:
-        """Bring the stores up to everything told so far."""
+        """Bring the stores up to everything committed so far."""
         async with self._one:
             self._ended = trio.Event()
             self._began.set()
@@ -158,7 +158,7 @@ class Checkpoints:
         call = partial(
             context.store.checkpoint, end, context.storage_now_us(), dict(self.members), Retentions(context.settings)
         )
-        # Whoever gives up waiting for it does so when what is in memory goes by the stores as they are then.
+        # If a caller gives up waiting, it does so when the pages in memory match the stores as they are then.
         with trio.CancelScope(shield=True):
             report = await context.environment.run_blocking(call)
             self._done = end
@@ -175,7 +175,7 @@ class Checkpoints:
             await context.environment.run_blocking(give_back_memory)
 
     async def _watch_checkpoints(self) -> None:
-        """Say so when one takes long; for ever."""
+        """Log each checkpoint that takes long, until cancelled."""
         while True:
             await self._began.wait()
             self._began, ended = trio.Event(), self._ended
@@ -187,7 +187,7 @@ class Checkpoints:
                 self._context.alarm_over("checkpoint", SLOW)
 
     async def _tidy(self) -> None:
-        """Give back what drained queues have left in the store, when a checkpoint has passed; for ever."""
+        """After each checkpoint, free the space that drained queues have left in the store, until cancelled."""
         context = self._context
         while True:
             await self._untidy.wait()
@@ -198,7 +198,7 @@ class Checkpoints:
                     async with self._one:
                         has_more = await context.environment.run_blocking(context.store.give_back)
                 except DiskFull:
-                    break  # It takes room to give room back; a next checkpoint will have found some.
+                    break  # Freeing space needs space itself; a later checkpoint will have found some.
                 await trio.sleep(TIDY_PAUSE_SECONDS)
 
     async def _sync_every(self, seconds: float) -> None:
@@ -215,7 +215,7 @@ class Checkpoints:
             position = context.commits.committed_end
             await self.check_space()
             if context.broker.admission.disk_full:
-                # Nothing may grow, so only the time can tell that somebody has made room.
+                # Nothing may grow, so only waiting can show that space was freed.
                 await trio.sleep(SPACE_SECONDS)
                 continue
             with trio.CancelScope() as self._calm:
@@ -224,10 +224,10 @@ class Checkpoints:
                     await context.commits.grew(position + SPACE_CHECK_BYTES)
 
     async def check_space(self) -> None:
-        """Decide whether new durable messages are refused, from what is free now."""
+        """Decide whether new durable messages are refused, from the space that is free now."""
         free = await self._context.environment.run_blocking(self._room)
         commits = self._context.commits
-        # A quota may leave less than is free.
+        # A quota may allow less than is free.
         if commits.is_stuck or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
             self.ran_short()
         elif self._context.broker.admission.disk_full:
@@ -236,14 +236,14 @@ class Checkpoints:
             log.info("= %d bytes are free: this node takes messages again", free)
 
     def ran_short(self) -> None:
-        """New durable messages are refused from now on, until there is room again."""
+        """Refuse new durable messages from now on, until there is room again."""
         if not self._context.broker.admission.disk_full:
             self._context.broker.admission.disk_full = True
             self._context.alarm("disk-full", DISK_FULL)
             self._calm.cancel()
 
     def _room(self) -> int:
-        """Bytes that are free, or held by the reserve's file, which is made whole once there is room for all of it."""
+        """Bytes that are free, or held by the reserve file, which is restored when there is room for all of it."""
         disk = self._context.store.disk
         reserve = self._settings.disk_reserve_bytes
         if disk.reserved_bytes != reserve // RESERVE_PARTS and disk.free_bytes() + disk.reserved_bytes >= reserve:

@@ -1,7 +1,7 @@
 """How many queues are only in the queue store: counted when the node starts, and again when the bound is near.
 
-In between the broker keeps the count itself (`broker.queues.state.stored_names`), and only misses what ends in the
-store.
+In between the broker keeps the count itself (`broker.queues.state.stored_names`). It misses only queues that end in
+the store.
 """
 
 import logging

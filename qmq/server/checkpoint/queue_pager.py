@@ -1,8 +1,7 @@
-"""Between the queues in memory and the queue store: fetches what they want next, and lets go what the store has.
+"""Loads the messages that queues need next from the queue store, and evicts from memory what the store has.
 
-One errand at a time, because the broker's reckoning allows no checkpoint to end between the reading of a page and its
-taking (`qmq.broker.queues.paging.pager`). Pages of many queues are fetched in one go. A node whose queues never outgrew
-memory never comes here.
+One load at a time: no checkpoint may end between the read of a page and its use (`qmq.broker.queues.paging.pager`).
+Pages of many queues are loaded in one read. A node whose queues always fit in memory never uses this.
 """
 
 import logging
@@ -62,7 +61,7 @@ class PagerContext(Engine, Committing, Alarming, Protocol):
 
 
 class LoadResult:
-    """What the store said to one Load, as it came from the worker thread."""
+    """What the store returned for one Load, as it came from the worker thread."""
 
     __slots__ = ("head", "limit", "next_due_us", "priority", "rows")
 
@@ -76,7 +75,8 @@ class LoadResult:
 
 class QueuePager:
     """`messages_kept`, `bytes_kept`: queue messages, and bytes of their bodies, that may stay in memory although the
-    store has them. `checkpoint_bytes`: of journal, after which a checkpoint begins."""
+    store has them. `checkpoint_bytes`: after so much journal a checkpoint begins.
+    """
 
     def __init__(self, context: PagerContext, messages_kept: int, bytes_kept: int, checkpoint_bytes: int) -> None:
         self._kept = messages_kept
@@ -95,7 +95,7 @@ class QueuePager:
         self._begun_at = context.broker.next_sequence
         self._begun_end = context.store.journal.end
         self._lost_left = 0
-        # Set when the checkpoint under way is over; None while there is none.
+        # Set when the present checkpoint is over; None while none runs.
         self._over: trio.Event | None = None
         self.loads = 0
         self.loaded = 0
@@ -105,18 +105,20 @@ class QueuePager:
         return self._context.served_rows()
 
     def _ceased(self, rows: ServedRows) -> bool:
-        """Whether this node has let go of a node since `rows` were asked: what they hold is another's by now."""
+        """Whether this node has ceased to serve an owner since `rows` were requested: those rows belong to another node
+        now.
+        """
         return not self._context.broker.queues.owned.serves.issuperset(rows.nodes)
 
     # Loading
 
     def want(self, names: list[str]) -> None:
-        """Fetch what the queues with these names need next."""
+        """Load what the queues with these names need next."""
         self._wanted += names
         self._work.set()
 
     async def run(self) -> None:
-        """Serve for ever. Raises LogBroken when the store fails."""
+        """Load until cancelled. Raises LogBroken when the store fails."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
             while True:
@@ -135,7 +137,7 @@ class QueuePager:
         loading: list[str] = []
         now_us = context.environment.now_us()
         for name in names:
-            queue = queues.by_name[name]  # One that waits for a load is not idle, so it was not dropped.
+            queue = queues.by_name[name]  # A queue that waits for a load is not idle, so it was not dropped.
             load = paging.next_load(queue, now_us)
             if load is None:
                 queue.is_loading = False
@@ -167,7 +169,7 @@ class QueuePager:
     # Checkpoints
 
     def wants_checkpoint(self) -> bool:
-        """Whether memory holds so much that the store should take it over, however little the journal has grown."""
+        """Whether so much is in memory that the store should take it over, however little the journal has grown."""
         broker = self._context.broker
         paging, owned = broker.queues.paging, broker.queues.owned
         if owned.wants_checkpoint:
@@ -183,26 +185,28 @@ class QueuePager:
 
     @property
     def _weight(self) -> int:
-        """Messages in memory. A queue is about as large as a message: a million queues with one each count twice."""
+        """Messages in memory. A queue costs about as much as a message: a million queues with one message each count
+        twice.
+        """
         queues = self._context.broker.queues
         messages = queues.owned.in_memory
         return messages + min(messages, len(queues.by_name))
 
     def checkpoint_begins(self) -> None:
-        """A checkpoint will take what has been decided by now. `checkpoint_ends` follows, whatever becomes of it."""
+        """A checkpoint takes what has been decided by now. `checkpoint_ends` always follows."""
         self._over = trio.Event()
         self._begun_at = self._context.broker.next_sequence
         self._begun_end = self._context.store.journal.end
         self._context.broker.queues.paging.checkpoint_begins()
 
     def checkpoint_ends(self) -> None:
-        """The checkpoint is over, and what it took out of memory is gone."""
+        """The checkpoint is over, and what it evicted is no longer in memory."""
         if self._over is not None:
             self._over.set()
             self._over = None
 
     async def slot(self) -> None:
-        """Wait while a checkpoint is under way and very much more has come than it takes. No trio checkpoint if not."""
+        """Wait while a checkpoint runs and much more has arrived than it takes. No trio checkpoint if not."""
         while self._over is not None and self._is_overrun():
             await self._over.wait()
 
@@ -214,7 +218,7 @@ class QueuePager:
         return context.store.journal.end - self._begun_end > self._unsaved_bytes_most
 
     async def checkpoint_done(self, vector: Vector) -> None:
-        """The store has everything that `vector` covers: let go of it where memory is short."""
+        """The store has everything that `vector` covers: evict it where memory is short."""
         async with self.load_lock:
             queues = self._context.broker.queues
             queues.paging.checkpoint_done(vector)
@@ -251,7 +255,7 @@ class QueuePager:
     # Expiry of what is only in the store
 
     def sweep_at(self, at_us: int) -> None:
-        """Look for expired messages in the store by then."""
+        """Look for expired messages in the store at that time or before."""
         if not self._sweep_at_us or at_us < self._sweep_at_us:
             self._sweep_at_us = at_us
             self._schedule_sweep.set()
@@ -280,7 +284,8 @@ class QueuePager:
             self.sweep_at(now_us + 1_000_000)
             return
         served = self._rows()
-        # By a clock in doubt nothing from before the start is late; what came since waits in the store until then.
+        # While the clock is in doubt, nothing from before the start is expired; later messages wait in the store until
+        # then.
         doubt_us = context.broker.clocks.in_doubt_us
         look = partial(_expired, served, now_us - doubt_us, self._sweep_rows, self._sweep_bytes)
         rows, is_full, next_us = await context.environment.run_blocking(look)
@@ -294,10 +299,10 @@ class QueuePager:
         settled_any = bool(out.settles)
         context.submit(out)
         if is_full and settled_any:
-            # Their rows go with a checkpoint, after which it is looked again; until then they would hide the next.
+            # A checkpoint removes their rows; until then they would hide the next ones. The scan continues after it.
             context.schedule_checkpoint()
         elif is_full:
-            # All of them are in memory, with consumers perhaps: look further.
+            # All of them are in memory, perhaps with consumers: look further.
             self._sweep_rows = min(4 * self._sweep_rows, EXPIRED_ROWS_MAX)
             self._sweep_bytes = min(4 * self._sweep_bytes, EXPIRED_BYTES_MAX)
             self.sweep_at(now_us + 1_000_000)
@@ -306,7 +311,7 @@ class QueuePager:
 
 
 def _ask(rows: ServedRows, loads: list[Load]) -> list[LoadResult]:
-    """In a worker thread: what `loads` want, in order, as far as LOAD_BYTES go; at least the first."""
+    """In a worker thread: the results of `loads`, in order, up to LOAD_BYTES; at least the first."""
     answers: list[LoadResult] = []
     uncounted = [load.queue for load in loads if load.priority is None and not load.due_after_us]
     heads = rows.heads(uncounted, loads[0].until_us) if uncounted else {}

@@ -1,7 +1,7 @@
-"""How long each fanout's log is kept: its policy, or else what `[storage]` says for all.
+"""How long each fanout's log is kept: as its policy says, or else as `[storage]` says for all.
 
-A table that is asked by the checkpoint's thread; whatever it is asked for the first time is looked up in the policies.
-One table serves one checkpoint, so that a changed configuration counts from the next one on.
+The checkpoint's thread reads this table; the first read of a fanout looks it up in the policies. One table serves one
+checkpoint, so a changed configuration applies from the next one on.
 """
 
 from math import ceil
@@ -31,6 +31,6 @@ class Retentions(dict[str, Retention]):
 
     @property
     def shortest_seconds(self) -> int:
-        """The shortest time that any fanout is kept, whichever there are."""
+        """The shortest time for which any fanout, existing or not, is kept."""
         named = [p.retention_seconds for p in self._settings.destinations.policies if p.retention_seconds is not None]
         return ceil(min([self._settings.storage.fanout_age_seconds_max, *named]))

@@ -1,12 +1,12 @@
-"""Who may connect: bounds on connections, and on logins under way, of the node and of each address.
+"""Bounds on connections, and on pending logins, of the node and of each address.
 
-A login is under way from accept until CONNECTED. When there is no room for another one, an older one gives its place:
-of the address that has the most logins under way the oldest that is still silent, or when all of them wait for their
-password check, the newest. So an address that takes all room displaces itself, and never keeps others out. Only
-an address that has no fewer than any other is refused.
+A login is pending from accept until CONNECTED. When there is no room for another one, an older login is dismissed. It
+is one of the address with the most pending logins: the oldest that is still silent. If all of them wait for their
+password check, it is the newest. So an address that takes all room displaces its own logins and never those of others.
+A login is refused only if no other address has more pending logins than its own.
 
-A host gets a whole /64 of IPv6 to choose its addresses from, so that counts as one; an IPv4 address counts as itself
-however it is written.
+A host can use all addresses of an IPv6 /64, so a /64 counts as one address. An IPv4 address counts as itself in every
+notation.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ IPV6_HOST_BITS: Final = 64
 
 
 class PendingLogin:
-    """One connection. `address` is as it is counted; `is_silent` until it has sent its CONNECT; `is_pending` until
+    """One connection. `address` is as it is counted; `is_silent` until the client has sent CONNECT; `is_pending` until
     CONNECTED or its end; `dismiss` ends it at once.
     """
 
@@ -42,7 +42,7 @@ class Admission:
         self._limits = limits
         self._addresses: Counter[str] = Counter()
         self._pending_addresses: Counter[str] = Counter()
-        # In the order of coming.
+        # In the order of arrival.
         self._pending: dict[PendingLogin, None] = {}
         self._total = 0
         self._closed = False
@@ -51,25 +51,26 @@ class Admission:
 
     @property
     def pending(self) -> int:
-        """Logins under way."""
+        """Number of pending logins."""
         return len(self._pending)
 
     def change(self, limits: LimitSettings) -> None:
-        """From now on these bounds count. Connections that are there stay."""
+        """Apply these bounds from now on. Existing connections stay."""
         self._limits = limits
 
     def close(self) -> None:
-        """Let no connection in any more: the node is stopping."""
+        """Admit no more connections: the node is stopping."""
         self._closed = True
 
     def check_open(self) -> None:
-        """Raises Refused while the node ends."""
+        """Raises Refused while the node stops."""
         if self._closed:
             raise stopping()
 
     def admit(self, peer_address: str) -> PendingLogin:
-        """Count a new connection. May dismiss another login. Raises Refused when there is no room; nothing is counted
-        then."""
+        """Count a new connection. May dismiss another login. Raises Refused when there is no room; then nothing is
+        counted.
+        """
         self.check_open()
         limits = self._limits
         address = counted_address(peer_address)
@@ -98,7 +99,7 @@ class Admission:
         return login
 
     def _make_room(self, address: str, others: Iterator[PendingLogin], why: str) -> None:
-        """Dismiss one of `others`, which are in the order of coming, for a newcomer from `address`. Raises Refused."""
+        """Dismiss one of `others`, in the order of arrival, for a new login from `address`. Raises Refused."""
         counts = self._pending_addresses
         chosen: PendingLogin | None = None
         rank = (0, False)
@@ -112,7 +113,7 @@ class Admission:
         chosen.dismiss(Refused("too-many-logins", f"{why} This one gave its place to another."))
 
     def decided(self, login: PendingLogin) -> None:
-        """The login has succeeded or will not any more. Idempotent."""
+        """The login has succeeded or failed. Idempotent."""
         if login.is_pending:
             login.is_pending = False
             del self._pending[login]
@@ -126,7 +127,7 @@ class Admission:
 
 
 def counted_address(address: str) -> str:
-    """What counts as one address: see above. A name that is no IP address counts as it is."""
+    """The unit in which addresses are counted, see above. A name that is no IP address counts as itself."""
     try:
         parsed = ip_address(address)
     except ValueError:

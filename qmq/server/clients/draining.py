@@ -1,13 +1,13 @@
-"""What happens to clients and peers between SIGTERM and the end: nothing is delivered twice because a node restarts.
+"""The drain, between SIGTERM and the end: a restart of a node causes no duplicate deliveries.
 
-No consumer of this node is given anything more, and no new subscription begins. A client that has nothing in hand and
-nothing begun is sent ERROR `stopping` at once, any other as soon as that is so: its messages are settled, its
-transactions ended, the frame that it was sending is whole. Until then its frames are obeyed as always, SENDs too:
-work in hand often ends with one. When `drain_seconds` have passed the rest is let go, and what it has goes back.
-Last, the peers get what they lack of this node: one that takes over must not deliver what was settled here.
+No consumer of this node gets further messages, and no new subscription begins. A client is sent ERROR `stopping` as
+soon as it is idle. It is idle when its messages are settled, its transactions have ended, and the frame that it was
+sending is complete. Until then its frames are handled as always, SENDs too: unfinished work often ends with one. After
+`drain_seconds` all other clients are disconnected, and their messages are requeued. Last, the peers get the records of
+this node that they are missing: a node that takes over must not deliver what was settled here.
 
-Surprising: this looks again and again instead of being woken. What a client waits for ends in many places, all of them
-busier than this one, and for a few seconds in the life of a node.
+Surprising: this polls instead of waiting for events. The conditions end in many places, all of them hotter than this
+one, and a drain lasts only seconds.
 """
 
 import logging
@@ -40,7 +40,7 @@ class DrainContext(Engine, Committing, Protocol):
 
 
 async def drain_clients(context: DrainContext) -> None:
-    """Let all clients finish and leave, as the opening says. Returns when the last connection is closed."""
+    """Let all clients finish and leave, see above. Returns when the last connection is closed."""
     sessions = context.sessions
     log.info("= draining %d connections", len(sessions))
     out = Outcome(now_us=context.environment.now_us())
@@ -64,14 +64,14 @@ async def drain_clients(context: DrainContext) -> None:
 
 
 async def hand_over(context: DrainContext, links: Links) -> None:
-    """Wait until the peers that are linked have what this node has recorded, `HAND_OVER_SECONDS` at most."""
+    """Wait until the linked peers have what this node has recorded, at most `HAND_OVER_SECONDS`."""
     with trio.move_on_after(HAND_OVER_SECONDS):
         while not links.is_handed_over(context.broker.origin, context.broker.next_sequence - 1):  # noqa: ASYNC110 (likewise)
             await trio.sleep(POLL_SECONDS)
 
 
 def _let_go(sessions: dict[int, ClientSession]) -> bool:
-    """End those that have finished; returns whether others have not."""
+    """End the sessions that have finished; returns whether others have not."""
     busy = False
     for session in list(sessions.values()):
         if session.is_busy:

@@ -1,4 +1,4 @@
-"""Accepting clients. A shortage of descriptors or memory slows accepting down and ends nothing."""
+"""Accepting clients. If descriptors or memory are short, accepting slows down, and no connection ends."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ async def serve_clients(
     settings: ListenerSettings,
     task_status: trio.TaskStatus[tuple[tuple[str, int], Callable[[], None]]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Listen and serve. Started with (address, function that stops listening); sessions go on after that."""
+    """Listen and serve. Started with (address, function that stops listening); sessions continue after that."""
     tls = context.certificates.for_clients(settings.tls) if settings.tls is not None else None
     listener = await context.environment.network.listen(settings.address.host, settings.address.port, tls)
     async with trio.open_nursery() as nursery:
@@ -67,7 +67,7 @@ def _begin(context: SessionContext, nursery: trio.Nursery, pipe: Pipe, listener:
 
 
 async def _turn_away(admission: Admission, pipe: Pipe, refused: Refused) -> None:
-    """Say why, briefly, and close."""
+    """Send the reason, briefly, and close."""
     admission.refusing += 1
     try:
         with trio.move_on_after(REFUSED_FAREWELL_SECONDS):
@@ -76,7 +76,7 @@ async def _turn_away(admission: Admission, pipe: Pipe, refused: Refused) -> None
             while await pipe.receive_some(1024):
                 pass
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # it left before it could be told
+        pass  # The client left before it got the reason.
     finally:
         admission.refusing -= 1
         pipe.close()

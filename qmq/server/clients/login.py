@@ -1,8 +1,8 @@
-"""Who may log in: users with argon2 hashes, and the bound on connections of each.
+"""Logins: users with argon2 hashes, and the bound on connections of each user.
 
-A password check costs tenths of a second by design, so it runs in a worker thread when it is its turn (`checks`), and a
-login that was right is remembered (as a keyed digest, not as the password): of a thousand clients of one user that come
-back at once, one is checked.
+A password check costs tenths of a second by design, so it runs in a worker thread when its turn comes (`checks`). A
+successful login is remembered as a keyed digest, not as the password. If a thousand clients of one user reconnect at
+once, one password check is enough.
 """
 
 import hashlib
@@ -35,17 +35,17 @@ class Logins:
         self._checks = PasswordChecks()
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, None] = {}
-        # Checked against when the user is unknown, so that the time taken does not tell.
+        # Checked when the user is unknown, so that the duration reveals nothing.
         self._nobody = _hash_of_no_user() if users else ""
         self._users: Counter[str] = Counter()
 
     async def prepare(self, users: tuple[User, ...]) -> None:
-        """What has to be waited for before `change` to these users."""
+        """Do what may block before `change` to these users."""
         if users and not self._nobody:
             self._nobody = await self._environment.run_blocking(_hash_of_no_user)
 
     def change(self, users: tuple[User, ...], limits: LimitSettings) -> None:
-        """From now on these users and bounds count. Whoever is in stays in."""
+        """Apply these users and bounds from now on. Connected clients stay."""
         self._take(users)
         self._limits = limits
 
@@ -59,18 +59,18 @@ class Logins:
         return listener.receipts_before_commit if said is None else said
 
     def is_user(self, name: str | None) -> bool:
-        """Whether that is the name of a user."""
+        """Whether `name` is the name of a user."""
         return name in self._hashes
 
     def leave(self, user: str | None) -> None:
-        """A connection that `check` has let in has ended."""
+        """A connection that `check` has admitted has ended."""
         if user is not None:
             self._users[user] -= 1
             if not self._users[user]:
                 del self._users[user]
 
     def serves_anonymous(self, listener: ListenerSettings) -> bool:
-        """Whether this listener serves clients without login, with the users of now."""
+        """Whether this listener serves clients without login, given the present users."""
         return listener.serves_anonymous(has_users=bool(self._hashes))
 
     async def check(
@@ -78,8 +78,8 @@ class Logins:
     ) -> str | None:
         """The user that CONNECT names, None for an anonymous one; counts the user.
 
-        `gone` is run while a password check waits for its turn, and returns when the client has left. Raises
-        trio.BrokenResourceError then, and Refused for who may not come in.
+        `gone` runs while a password check waits for its turn, and returns when the client has disconnected. Then
+        trio.BrokenResourceError is raised. Raises Refused when the login fails.
         """
         login = headers.get("login")
         passcode = headers.get("passcode", "")
@@ -88,7 +88,7 @@ class Logins:
                 return None
             raise Refused("login-required", "This listener serves only users that log in.")
         known = self._hashes.get(login)
-        # The password is checked elsewhere meanwhile, and the user may have been taken out or given another one.
+        # The password is checked in a thread, and the user may be removed or changed meanwhile.
         if not await self._is_right(login, passcode, known, address, gone) or self._hashes.get(login) != known:
             await trio.sleep(FAILED_LOGIN_SECONDS)
             raise Refused("login-failed", "Unknown user or wrong passcode.")
@@ -107,7 +107,7 @@ class Logins:
             return True
         async with self._checks.turn(address, login, gone):
             if digest in self._remembered:
-                return True  # another client of this user was checked meanwhile
+                return True  # Another client of this user was checked meanwhile.
             right = await self._environment.run_blocking(partial(_verify, known or self._nobody, passcode))
         if right and known is not None:
             if len(self._remembered) >= REMEMBERED_LOGINS_MAX:

@@ -1,10 +1,10 @@
-"""The memory budget: what connections make the node hold, as one sum with a bound.
+"""The memory budget: one bound on the memory that all connections together make the node hold.
 
 It counts open transactions, unfinished frames, bytes that a client does not read, buffers, selectors and patterns.
 
-Each is bounded per connection where it is kept; this bounds them together. Growth is counted once per read of a client
-and when bytes wait for one, not per message. Near the bound a client whose own share grows is not read, for
-WAIT_SECONDS at most; then, or above the bound, the connections that hold most are ended until there is room.
+Each part bounds its own share per connection; this bounds their sum. Growth is counted once per read of a client and
+when bytes wait for one, not per message. Near the bound, a client whose share grows is not read, for at most
+WAIT_SECONDS. After that, or above the bound, the connections that hold most are ended until there is room.
 """
 
 import os
@@ -37,7 +37,7 @@ BOUND_FILES = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 class Holder(Protocol):
-    """A connection, as far as its memory goes (`ClientSession`)."""
+    """A connection, as the memory budget sees it (`ClientSession`)."""
 
     finishing: bool
     held_bytes: int
@@ -67,7 +67,7 @@ class MemoryBudget:
         """Connections that were ended for it."""
         self._shedding = False
         self._trimming = False
-        # The most since memory was given back to the system.
+        # The maximum since memory was last returned to the system.
         self._peak = 0
         self._below = trio.Event()
 
@@ -76,7 +76,7 @@ class MemoryBudget:
         return self.bytes >= self._near
 
     def change(self, session: Holder, delta: int) -> None:
-        """`session` holds so many bytes more, or fewer."""
+        """`session` holds `delta` bytes more, or fewer if negative."""
         if session.finishing:
             return
         session.held_bytes += delta
@@ -86,12 +86,12 @@ class MemoryBudget:
             return
         self._peak = max(self._peak, self.bytes)
         if self.bytes > self.bytes_max and not self._shedding:
-            # Later: whoever counts is in the midst of something.
+            # Later: the caller is in the middle of a decision.
             self._shedding = True
             self._context.spawn(self._shed)
 
     def forget(self, session: Holder) -> None:
-        """It is ending, and lets go of what it holds."""
+        """The session is ending, and frees what it holds."""
         self.bytes -= session.held_bytes
         session.held_bytes = 0
         self._look()
@@ -113,7 +113,7 @@ class MemoryBudget:
             self._below = trio.Event()
 
     async def _trim(self) -> None:
-        """Give back what was let go of, once it is free."""
+        """Return freed memory to the system."""
         await trio.sleep(TRIM_SECONDS)
         self._peak = self.bytes
         self._trimming = False

@@ -1,13 +1,13 @@
 """Bytes on their way to one client.
 
-Everything told to a client in one pass is joined and handed to the kernel in one call. Only when the kernel has no
-room does a writer task exist, until all is written. The bytes that wait are bounded: a subscriber too slow for topic
-messages has fallen out of the bound, and the session decides what that means.
+All frames for a client in one pass are joined and handed to the kernel in one call. Only when the kernel has no room
+does a writer task exist, until all is written. The waiting bytes are bounded: a subscriber too slow for topic messages
+exceeds the bound, and the session decides what follows.
 
-While a RECEIPT of a SUBSCRIBE is due, messages are held back and answers go first: no client should get a message of a
-subscription of which it does not know yet. Many libraries lose it.
+While a RECEIPT of a SUBSCRIBE is due, messages are held back and responses go first. A client should get no message of
+a subscription that is not confirmed yet; many libraries lose it.
 
-Surprising: only whole frames are ever put in, so what no send has touched can be dropped to make room for an ERROR.
+Surprising: only whole frames are put in. So bytes that no send has touched can be dropped to make room for an ERROR.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,18 +25,18 @@ HELD_BYTES_MAX = 1 << 18
 
 
 def start_nothing(task: Callable[[], Awaitable[None]]) -> None:
-    """In place of the nursery of a session that has ended."""
+    """Used in place of the nursery after a session has ended."""
 
 
 def count_nothing(delta: int) -> None:
-    """In place of the count of a session that has ended, or is not counted."""
+    """Used in place of the byte counter of a session that has ended, or is not counted."""
 
 
 class ClientOutbox:
     """Whole frames in, bytes out, in order.
 
-    `start` starts a task in the session's nursery. `size` counts bytes accepted and not yet with the kernel; `grew` is
-    told how it changes while they wait for the client.
+    `start` starts a task in the session's nursery. `size` counts bytes accepted and not yet with the kernel. `grew` is
+    called with each change of the bytes that wait for the client.
     """
 
     __slots__ = (
@@ -77,11 +77,11 @@ class ClientOutbox:
         self._drained: trio.Event | None = None
         self.size = 0
         self.broken = False
-        # Called once each when everything put in so far is with the kernel.
+        # Each is called once when everything put in so far is with the kernel.
         self.written_hooks: list[Callable[[], None]] = []
 
     def put(self, data: bytes) -> None:
-        """Add whole frames; `flush` sends them, those behind an answer that is due when that was put."""
+        """Add whole frames; `flush` sends them. Frames put while a response is due follow it."""
         if self._due:
             self._hold(data)
         elif not self.broken:
@@ -89,23 +89,23 @@ class ClientOutbox:
             self.size += len(data)
 
     def put_answer(self, data: bytes) -> None:
-        """As `put`, for what no message may go before."""
+        """Like `put`, for a response that no message may precede."""
         if not self.broken:
             self._parts.append(data)
             self.size += len(data)
 
     def await_answer(self) -> None:
-        """An answer is due that must go before every message that is put from now on; `answered` when it was put."""
+        """A response is due that must precede every message put from now on; call `answered` when it is put."""
         self._due += 1
 
     def answered(self) -> None:
-        """One answer that was due has been put."""
+        """One due response has been put."""
         self._due -= 1
         if not self._due:
             self._let_through()
 
     def await_nothing(self) -> None:
-        """No answer comes any more."""
+        """No response is due any more."""
         self._due = 0
         self._let_through()
 
@@ -124,7 +124,7 @@ class ClientOutbox:
         self._held_bytes = 0
 
     def flush(self) -> None:
-        """Send what is there without waiting; a writer takes over what the kernel does not."""
+        """Send what is there without waiting; a writer takes over what the kernel does not accept."""
         if self._writing or not self._parts:
             if self._writing:
                 self._count()
@@ -153,7 +153,7 @@ class ClientOutbox:
             self._grew(delta)
 
     async def _write(self) -> None:
-        """Write until nothing is left. Ends quietly when the connection breaks: the reader finds out too."""
+        """Write until nothing is left. Returns when the connection breaks; the reader finds that out, too."""
         try:
             while self._rest or self._parts:
                 data = self._take()
@@ -169,7 +169,7 @@ class ClientOutbox:
             self._now_drained()
 
     def _take(self) -> bytes:
-        """The next whole parts, about SEND_BYTES_MAX: what was not taken can still be dropped."""
+        """The next whole parts, about SEND_BYTES_MAX: parts that are not taken can still be dropped."""
         if self._rest:
             data, self._rest = self._rest, b""
             return data
@@ -193,7 +193,7 @@ class ClientOutbox:
                     hook()
 
     def drop_waiting(self) -> None:
-        """Forget frames that no send has begun on, to make room for the last words. No hook will be called."""
+        """Drop frames of which no byte was sent, to make room for the last frame. No hook is called."""
         self.written_hooks = []
         self.size -= self._held_bytes
         self._held = []
@@ -204,14 +204,14 @@ class ClientOutbox:
         self._count()
 
     def break_off(self) -> None:
-        """Nothing can be sent any more: what waits is forgotten, whoever waits for it goes on."""
+        """Nothing can be sent any more: waiting bytes are dropped, and tasks that wait for them continue."""
         self.broken = True
         self._parts = []
         self._held = []
         self._held_bytes = 0
         self._rest = b""
         self.size = 0
-        # Lets go of the session, which holds this: a connection that ends leaves no cycle for the collector.
+        # Drop the references to the session, which holds this: a connection that ends leaves no reference cycle.
         self._start = start_nothing
         self._count()
         self._grew = count_nothing

@@ -1,11 +1,11 @@
-"""Password checks: a few at a time, and who had fewest of late goes first.
+"""Password checks: a few at a time; the client with the fewest recent checks goes first.
 
-A check costs tenths of a second of a core by design. In one line, wrong guesses of one client would keep all others
-waiting. So the next check is of the client whose address and user together had the fewest in the last minute: guesses
-come behind every login from elsewhere, also when they name its user, and a host full of workers with one outdated
-password comes behind other users. Among equals the one goes first that came first.
+A check costs tenths of a second of a core by design. In a single line, wrong guesses of one client would delay all
+others. So the next check is for the client whose address and user together had the fewest checks in the last minute.
+Guesses wait behind every login from elsewhere, also when they name the same user. A host full of workers with one
+outdated password waits behind other users. Among equals the first to arrive goes first.
 
-A client that leaves while it waits gives up its turn.
+A client that disconnects while it waits gives up its turn.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class _Waiting:
-    """One client in the line."""
+    """One waiting client."""
 
     __slots__ = ("address", "granted", "user")
 
@@ -37,7 +37,7 @@ class PasswordChecks:
 
     def __init__(self) -> None:
         self._running = 0
-        # In the order of coming; as many as there are logins under way.
+        # In the order of arrival; as many as there are pending logins.
         self._waiting: list[_Waiting] = []
         self._addresses: Counter[str] = Counter()
         self._users: Counter[int] = Counter()
@@ -45,14 +45,14 @@ class PasswordChecks:
 
     @property
     def waiting(self) -> int:
-        """Clients in the line."""
+        """Number of waiting clients."""
         return len(self._waiting)
 
     @asynccontextmanager
     async def turn(self, address: str, user: str, gone: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-        """Wait for a turn and have it while the block runs.
+        """Wait for a turn and hold it while the block runs.
 
-        `gone` is run while waiting and returns when the client has left. Raises trio.BrokenResourceError then.
+        `gone` runs meanwhile and returns when the client has disconnected. Then trio.BrokenResourceError is raised.
         """
         # A name may be as long as a header; its hash is enough to count by.
         waiting = _Waiting(address, hash(user))

@@ -1,4 +1,4 @@
-"""The log of who was not let in: a line at once for each reason, and then at most one a minute with a count.
+"""The log of refused clients: a line at once for each reason, then at most one a minute with a count.
 
 A flood of connections or of wrong passwords must not fill the disk that the journal needs.
 """
@@ -19,7 +19,7 @@ log = logging.getLogger("qmq.login")
 
 
 class _Counted:
-    """Of one reason: how many came since its last line, and what the last of them was."""
+    """For one reason: how many refusals since its last line, and the last of them."""
 
     __slots__ = ("count", "last")
 
@@ -29,18 +29,19 @@ class _Counted:
 
 
 class Refusals:
-    """What one node has refused of late."""
+    """Recent refusals of one node."""
 
     def __init__(self, beats: Heartbeats) -> None:
         self._beats = beats
-        # By reason: the codes of errors before login, and one more for each user of the configuration.
+        # By reason: the codes of errors before login, and one more for each configured user.
         self._reasons: dict[str, _Counted] = {}
 
     def note(
         self, address: str, why: ProtocolError | Refused, login: str | None = None, *, is_user: bool = False
     ) -> None:
-        """A client of `address` was not let in. `login` is the name that it gave; that of a user here (`is_user`) has
-        lines of its own."""
+        """A client of `address` was refused. `login` is the name that it gave; a name of a user here (`is_user`) has
+        its own lines.
+        """
         who = "" if login is None else f" as {login[:USER_CHARACTERS_MAX]!r}"
         text = f"{address}{who}: {why}"
         reason = f"{why.code} {login}" if is_user else why.code

@@ -1,10 +1,10 @@
-"""What a client may ask of its node, and do to it: control destinations and system topics.
+"""Rights of clients on their node: control destinations and system topics.
 
-The right is the `control` of its user in `[[users]]`. A node without users is a developer's: every client that its
-listeners serve may do everything. Once there is a user, a client without login may do no more than a user without
-`control`: otherwise a user would get more rights by leaving out its login.
+The right is the `control` of its user in `[[users]]`. A node without users is for development: every client that its
+listeners serve may do everything. If there are users, a client without login may do no more than a user without
+`control`. Otherwise a user would get more rights by omitting its login.
 
-A destination that is not in `READS` needs `admin`, so that one that is added later is closed until it is listed here.
+A destination that is not in `READS` needs `admin`. So a destination added later is closed until it is listed here.
 """
 
 import logging
@@ -44,6 +44,6 @@ def check_right(user: str | None, users: tuple[User, ...], destination: str) -> 
 
 
 def note_if_open(settings: NodeSettings) -> None:
-    """Say in the log that the node has no users, and what that means. Its listeners are all on loopback then."""
+    """Log that the node has no users, and what that means. Its listeners are all on loopback then."""
     if not settings.users:
         log.info("= no users are configured: every client on this machine may do everything, administration included")

@@ -1,9 +1,9 @@
-"""Subscriptions that declared a buffer: what their client does not read yet waits there, and not in its outbox.
+"""Subscriptions with a declared buffer: unread messages wait in this buffer, not in the outbox of the connection.
 
-While the socket takes bytes everything flows straight through. When more than STRAIGHT_BYTES_MAX stand in the
-connection's outbox, messages of such a subscription wait in its own buffer, whose bound it has chosen; as soon as the
-outbox is empty the buffers of the connection are emptied into it, by turns. So one slow subscription costs what it
-declared, and the connection is not let go for it unless it asked for that.
+While the socket accepts bytes, messages pass straight through. When more than STRAIGHT_BYTES_MAX are in the
+connection's outbox, messages of such a subscription wait in its own buffer, whose bound it chose. As soon as the outbox
+is empty, the buffers of the connection are emptied into it in turn. So a slow subscription costs what it declared. Its
+client is disconnected only if it requested that.
 
 All buffers of a connection together hold at most what an outbox may (`outbox_bytes_max`).
 """
@@ -26,8 +26,9 @@ TURN_BYTES = 32 << 10
 
 
 class SubscriberBuffers:
-    """Tells bounded subscriptions. `bytes_max` is for all buffers of one connection together; `grew` is told how much
-    more or less waits in them."""
+    """Delivers to subscriptions with a buffer. `bytes_max` bounds all buffers of one connection together; `grew` is
+    called with each change of their sum.
+    """
 
     def __init__(
         self, bytes_max: int, grew: Callable[[ClientSession, int], None] = lambda session, delta: None
@@ -40,9 +41,9 @@ class SubscriberBuffers:
         """Messages that subscriptions missed because they asked for that."""
 
     def tell(self, session: ClientSession, subscription: Subscription, rests: list[bytes]) -> None:
-        """Tell messages, given from behind the subscription's prefix on. The caller flushes the outbox later.
+        """Deliver messages, given without the subscription's prefix. The caller flushes the outbox later.
 
-        Disconnects the client when its bound is hit and it asked for that.
+        Disconnects the client when its bound is reached and it requested that.
         """
         buffer, outbox = subscription.buffer, session.outbox
         assert buffer is not None
@@ -77,7 +78,7 @@ class SubscriberBuffers:
             session.buffered.append(subscription)
 
     def _go_on(self, session: ClientSession, line: deque[Subscription]) -> None:
-        """The outbox has become empty: let as much follow as fits, a little of each subscription by turns."""
+        """The outbox has become empty: send as much as fits, a little of each subscription in turn."""
         outbox = session.outbox
         while line:
             if outbox.size > STRAIGHT_BYTES_MAX:
@@ -106,12 +107,12 @@ class SubscriberBuffers:
 
 
 def marked(missed: int, rest: bytes) -> bytes:
-    """A message from behind its prefix on, with what its subscriber has missed just before it."""
+    """A message without its prefix, with the number of messages missed just before it."""
     return b"dropped:%d\n%b" % (missed, rest) if missed else rest
 
 
 def too_far_behind(subscription: Subscription, buffer: Buffer) -> Refused:
-    """Why a client that asked for it is let go."""
+    """The error for a client that requested to be disconnected."""
     if len(buffer) >= buffer.messages_max:
         bound = f"{buffer.messages_max} messages (buffer-messages)"
     else:

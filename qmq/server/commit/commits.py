@@ -1,12 +1,13 @@
-"""The one commit path: decide, record, tell.
+"""The one commit path: decide, record, deliver.
 
-Every Outcome of the node passes here in order of decision. What needs no durability is told at once; the rest waits
-while the one commit task appends everything that has gathered in one write and one fsync (group commit), and is told
-after it. An Outcome of a session that has one waiting waits behind it, so a client hears its answers in order.
+Every Outcome of the node passes here in order of decision. Effects that need no durability are delivered at once. The
+others wait while the one commit task appends all waiting records in one write and one fsync (group commit), and are
+delivered after it. If an Outcome of a session waits, later ones of that session wait behind it, so a client gets its
+responses in order.
 
-A session waits in `slot` before it decides, never after: that is the only place where a fast sender is held up. If an
-append fails the node stops, because what it decided and what is on the disk no longer agree. One for which there is no
-room has not failed: it is tried again, and everything waits behind it.
+A session waits in `slot` before it decides, never after: that is the only place where a fast sender is slowed down. If
+an append fails, the node stops, because its decisions and its disk no longer agree. An append without disk space has
+not failed: it is tried again, and everything waits behind it.
 """
 
 from collections.abc import Callable
@@ -27,14 +28,16 @@ RECEIPT_BYTES = 64
 
 
 def _waiting_bytes(out: Outcome) -> int:
-    """What `out` counts for while it waits. Records of peers wait in memory like our own: a link is acknowledged when
-    its records are decided, so nothing else stops a fast peer from filling a node whose disk is slow."""
+    """The bytes that `out` counts for while it waits. Records of peers wait in memory like our own. A link is
+    acknowledged when its records are decided, so nothing else stops a fast peer from filling a node with a slow disk.
+    """
     return RECEIPT_BYTES + out.record_bytes + sum([len(batch) for _, _, batch in out.batches])
 
 
 class Commits:
-    """The queue in front of the journal. `before_commit` and `after_commit` hand effects to sessions and
-    links; `flush` sends what they put; `on_short` hears that the reserve of the disk is being used."""
+    """The queue in front of the journal. `before_commit` and `after_commit` pass effects to sessions and links; `flush`
+    sends what they put; `on_short` is called when the disk reserve comes into use.
+    """
 
     def __init__(
         self,
@@ -61,10 +64,10 @@ class Commits:
         """What waits finds no room, not even in the reserve."""
         self._waiting: list[Outcome] = []
         self._waiting_sessions: dict[int, int] = {}
-        # Those of them that have answers to hear; what was `accepted` has been answered before it is on the disk.
+        # Those of them that have responses to deliver; an `accepted` one got its response before it is on the disk.
         self._unanswered: dict[int, int] = {}
         self._work = trio.Event()
-        # Set and replaced after every group: whoever waits for room, growth or an answer looks again.
+        # Set and replaced after every group: tasks that wait for room, growth or a response check again.
         self._progress = trio.Event()
         self._submitted = 0
         self._told = 0
@@ -81,9 +84,9 @@ class Commits:
             await self._progress.wait()
 
     def submit(self, out: Outcome) -> None:
-        """Take over what was decided. Never waits; call in the same breath as the decision."""
-        # In line before anything is told: telling may decide more, whose records follow these, and must it fail, the
-        # journal still has no hole.
+        """Take over a decision. Never waits; call without an `await` after the decision."""
+        # Queue it before anything is delivered: a delivery may cause further decisions, whose records follow these. If
+        # the delivery fails, the journal still has no hole.
         out.is_first = out.session not in self._unanswered
         waits = out.needs_commit or (out.session and out.session in self._waiting_sessions)
         if waits:
@@ -100,10 +103,10 @@ class Commits:
         self._flush()
 
     async def run(self) -> None:
-        """Append and tell, group by group, until `stop` and nothing is left.
+        """Append and deliver, group by group, until `stop` was called and nothing is left.
 
-        Raises LogBroken when the disk refuses, and DiskFull when the node ends and there is no room; nothing of that
-        group has been told.
+        Raises LogBroken when the disk refuses, and DiskFull when the node stops and there is no room. Nothing of that
+        group has been delivered then.
         """
         while True:
             if not self._waiting:
@@ -142,7 +145,7 @@ class Commits:
         self._progress = trio.Event()
 
     async def _append(self, batches: list[bytes]) -> int:
-        # The reserve may be used: new messages are refused before they are decided (`MessageAdmission.disk_full`).
+        # This may use the reserve: new messages are refused before they are decided (`MessageAdmission.disk_full`).
         append = partial(self._journal.append, batches, settle_only=True)
         while True:
             try:
@@ -161,21 +164,21 @@ class Commits:
                 return end
 
     def stop_waiting_for_space(self) -> None:
-        """The node ends: what finds no room from now on is not tried again."""
+        """The node stops: from now on an append without disk space is not tried again."""
         self._waits_for_space = False
 
     async def grew(self, position: int) -> None:
-        """Wait until something durable lies beyond `position`."""
+        """Wait until something beyond `position` is durable."""
         while self.committed_end <= position:
             await self._progress.wait()
 
     async def flushed(self) -> None:
-        """Wait until everything submitted before this call is told."""
+        """Wait until everything submitted before this call is delivered."""
         target = self._submitted
         while self._told < target:
             await self._progress.wait()
 
     def stop(self) -> None:
-        """Let `run` return when nothing waits any more."""
+        """Let `run` return as soon as nothing waits."""
         self._stopping = True
         self._work.set()

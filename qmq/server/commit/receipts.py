@@ -1,7 +1,7 @@
-"""Answers on their way to their sessions: held back while too few other disks have what they are about.
+"""Responses on their way to their sessions: held back until enough other disks have the records that they confirm.
 
-`ReplicaAcks` decides; here are the clock, the bound that makes a fast sender wait, and the hand-over. What a peer's
-report frees is told at the next flush and not at once, because the report comes in the midst of another decision.
+`ReplicaAcks` decides; this adds the clock, the bound that makes a fast sender wait, and the delivery. A peer's report
+arrives in the middle of another decision. So the responses that it frees are delivered at the next flush, not at once.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger("qmq.receipts")
 
 
 class Interest(Protocol):
-    """How far the peers know which topics are wanted here (`qmq.replication.mesh.Mesh`)."""
+    """Which versions of this node's interest the peers have confirmed (`qmq.replication.mesh.Mesh`)."""
 
     @property
     def interest_version(self) -> int: ...
@@ -33,8 +33,9 @@ class Interest(Protocol):
 
 
 class Receipts:
-    """`say` puts an answer into its session's outbox, `flush` sends what was put. `refuses`: too few
-    copies are answered with an ERROR."""
+    """`say` puts a response into its session's outbox, `flush` sends what was put. With `refuses`, a response with too
+    few replica acks becomes an ERROR.
+    """
 
     def __init__(
         self,
@@ -57,12 +58,12 @@ class Receipts:
         self._room = trio.Event()
 
     async def slot(self) -> None:
-        """Wait until there is room for more answers. No checkpoint when there is."""
+        """Wait until there is room for more responses. No checkpoint when there is."""
         while self._copies.waiting_bytes >= WAITING_BYTES_MAX:
             await self._room.wait()
 
     def tell(self, out: Outcome) -> None:
-        """Answer the session of `out`, whose records are durable here: now, or when its copies are made."""
+        """Respond to the session of `out`, whose records are durable here: now, or when enough replicas have them."""
         self.send_freed()
         now = trio.current_time()
         for answer in answers_of(out):
@@ -74,7 +75,7 @@ class Receipts:
         self._watch()
 
     def send_early(self, out: Outcome) -> None:
-        """Tell those receipts of `out` that wait for nothing; they must be its first, and nothing may wait before."""
+        """Send those receipts of `out` that wait for nothing; they must be its first, and none may wait before them."""
         if out.levels[0] != (0, ACCEPTED) or self._copies.holds(out.session):
             return
         self.send_freed()
@@ -84,27 +85,27 @@ class Receipts:
         out.levels = [(begin - count, level) for begin, level in out.levels[1:]]
 
     def enrol(self, peers: Iterable[str]) -> None:
-        """From now on these are the peers whose disks count."""
+        """Set the peers whose disks count from now on."""
         self._copies.enrol(peers)
 
     def peer_durable(self, peer: str, sequence: int) -> None:
-        """`peer` has this node's records up to there. Whoever calls flushes soon."""
+        """`peer` has this node's records up to `sequence` on disk. The caller flushes soon."""
         was_short = self._copies.short
         self._freed += self._copies.peer_durable(peer, sequence, trio.current_time())
         if was_short and not self._copies.short:
             log.info("= receipts wait for copies again")
 
     def terms_changed(self) -> None:
-        """More may be known of who serves whom. Whoever calls flushes soon."""
+        """The terms may show more about which node serves which owner. The caller flushes soon."""
         self._freed += self._copies.terms_changed(trio.current_time())
 
     def interest_heard(self) -> None:
-        """Peers may have confirmed more of what is wanted here. Whoever calls flushes soon."""
+        """Peers may have confirmed a later version of this node's interest. The caller flushes soon."""
         if self.interest is not None:
             self._freed += self._copies.heard(self.interest.interest_confirmed)
 
     def send_freed(self) -> None:
-        """Put what reports of peers have freed."""
+        """Put the responses that reports of peers have freed."""
         if self._freed:
             freed, self._freed = self._freed, []
             for answer in freed:
@@ -113,9 +114,9 @@ class Receipts:
             self._room = trio.Event()
 
     def mark_short(self, answer: PendingReceipt, version: Version, keep_open: bool) -> None:
-        """Turn the receipts of an answer that has too few copies into frames that say so.
+        """Mark the receipts of a response that has too few replica acks.
 
-        Where that is refused they are ERRORs, and the first one ends a session that does not stay open after it.
+        With `refuses` they become ERRORs, and the first one ends a session that does not stay open after it.
         """
         copies = answer.copies
         assert copies is not None
@@ -160,7 +161,7 @@ class Receipts:
 
 
 def _shortage(answer: PendingReceipt) -> list[tuple[str, str]]:
-    """Header lines that say what was reached instead of what was asked for."""
+    """Header lines with the level that was reached, instead of the requested one."""
     lines = []
     if answer.misses % QUORUM:
         lines.append(("receipt-level", "fsync"))

@@ -1,21 +1,21 @@
-"""Which answers may be told: those whose records are on as many other disks, or on such, as their level asks.
+"""Replica acks: decides which responses are free, because enough other disks have their records.
 
-Peers tell how far they have this node's records durably; an answer of level k is free when k of them have reached its
-last record. One with QUORUM waits in the line of each owner whose messages it settles, until `settled_through` says
-that no server will hand them out again (`qmq.broker.takeover.quorum`). Answers of one session are freed in the order in
-which they were asked, whatever their levels.
+Peers report how far they have this node's records on disk. A response of level k is free when k peers have reached its
+last record. A response with QUORUM waits once for each owner whose messages it settles, until `settled_through` says
+that no server will deliver them again (`qmq.broker.takeover.quorum`). Responses of one session are freed in the order
+of their requests, whatever their levels.
 
-When that does not come within `seconds`, the level (or the owner) is **short**: all that waits for it is freed, marked
-with the number of copies that there are, and what comes is marked and freed at once, so that an outage costs that time
-once and not per message. Surprising: a link that is up does not end the shortage, and no single report does. A record
-that was given out meanwhile (the probe) must be confirmed in half of `seconds`; a peer that is always late would
-otherwise let every other message wait in vain.
+If that takes longer than `seconds`, the level (or the owner) becomes **short**. Everything that waits for it is freed,
+marked with the number of copies that exist. Later responses are marked and freed at once, so an outage costs that time
+once and not per message. Surprising: neither a link that is up nor a single report ends the shortage. A record sent
+meanwhile (the probe) must be confirmed within half of `seconds`. Otherwise a peer that is always late would let every
+second message wait in vain.
 
-Answers of the level `HEARD` wait for no disk but until every peer that can be reached has confirmed a version of what
-this node's subscribers want. Each of them waits at most `heard_seconds`, and is marked when nobody has.
+Responses of the level `HEARD` wait for no disk. They wait until every reachable peer has confirmed a version of this
+node's interest. Each of them waits at most `heard_seconds`, and is marked if a peer has not confirmed.
 
-Every step costs what it frees: levels are few, answers of one level wait in the order of their records. Pure: the
-caller brings the time, and tells what is freed.
+Every step costs as much as it frees: levels are few, and responses of one level wait in the order of their records.
+Pure: the caller passes the time, and delivers what is freed.
 """
 
 from collections import deque
@@ -38,13 +38,13 @@ RECEIPT_BYTES: Final = 64
 
 
 class PendingReceipt:
-    """Something told to a session: receipts of one level, then frames, and whether it ends after them.
+    """A response to a session: receipts of one level, then frames, and whether the session ends after them.
 
-    `sequence` is the last record that it is about, or the version of what subscribers want; `owners` are those whose
-    messages it settles for good. `waits` counts what it waits for. `copies` is set when it is told although too few
-    have that: on how many disks it is, and `misses` says what it should have waited for: its level, or QUORUM, or both.
-    `marks` are header lines that each of the receipts carries. `begins`: with it the receipts are complete behind which
-    the first messages of a subscription wait.
+    `sequence` is the last record that it confirms, or the version of the interest. `owners` are those whose messages it
+    settles for good. `waits` counts the conditions that it waits for. `copies` is set when it is freed with too few
+    replica acks: the number of disks that have it. `misses` then names what it should have waited for: its level, or
+    QUORUM, or both. `marks` are header lines that each of the receipts carries. `begins`: these receipts complete those
+    behind which the first messages of a subscription wait.
     """
 
     __slots__ = (
@@ -88,13 +88,13 @@ class PendingReceipt:
 
     @property
     def bytes(self) -> int:
-        """What it costs to hold, near enough for a bound."""
+        """The approximate memory that it costs, for a bound."""
         receipts = RECEIPT_BYTES * len(self.receipts) + sum(map(len, self.receipts))
         return ANSWER_BYTES + receipts + sum(map(len, self.frames))
 
 
 def answers_of(out: Outcome) -> list[PendingReceipt]:
-    """What `out` tells its session, one Answer for each run of receipts of one level."""
+    """The responses to the session of `out`, one for each run of receipts of one level."""
     answers: list[PendingReceipt] = []
     begins = out.levels if out.levels and out.levels[0][0] == 0 else [(0, FSYNC), *out.levels]
     for number, (begin, level) in enumerate(begins):
@@ -113,7 +113,7 @@ def answers_of(out: Outcome) -> list[PendingReceipt]:
 
 
 class Probe:
-    """A record by which a short level is tried: confirmed by `until`, it ends the shortage."""
+    """A record by which a short level is tested: if it is confirmed by `until`, the shortage ends."""
 
     __slots__ = ("sequence", "until")
 
@@ -123,7 +123,9 @@ class Probe:
 
 
 class WaitingLine:
-    """Answers that wait for the same, in the order of records. With a `probe` it is short: nobody waits."""
+    """Responses that wait for the same condition, in the order of records. With a `probe` it is short: responses pass
+    at once.
+    """
 
     __slots__ = ("probe", "waiting")
 
@@ -133,15 +135,16 @@ class WaitingLine:
 
 
 def is_unknown_to_all(owner: str, marks: Mapping[str, int]) -> int:
-    """Without takeover there are no servers to ask."""
+    """Used without takeover: there are no servers to ask."""
     return 0
 
 
 class ReplicaAcks:
-    """Answers that wait for the disks of `peers`, for `seconds` at most, or for their word, for `heard_seconds`.
+    """Responses that wait for the disks of `peers`, at most `seconds`, or for their confirmation, at most
+    `heard_seconds`.
 
-    `settled_through(owner, marks)` says up to which record settles of that owner's messages will not be forgotten, when
-    each peer has what `marks` says.
+    `settled_through(owner, marks)` returns the last record whose settles of that owner's messages cannot be lost, given
+    that each peer has what `marks` says.
     """
 
     def __init__(
@@ -157,17 +160,17 @@ class ReplicaAcks:
         self._settled_through = settled_through
         # Those of the level HEARD, in the order of versions.
         self._unheard: deque[PendingReceipt] = deque()
-        # By level: how far so many peers have our records, and who waits for that.
+        # By level: the records that so many peers have, and the responses that wait for that.
         self._through = [0] * (REPLICAS_MAX + 1)
         self._levels = [WaitingLine() for _ in range(REPLICAS_MAX + 1)]
-        # By owner, where somebody waits or it is short.
+        # By owner, if responses wait or the owner is short.
         self._owners: dict[str, WaitingLine] = {}
         self._lines: dict[int, deque[PendingReceipt]] = {}
         self._last = 0
         self.waiting_bytes = 0
 
     def enrol(self, peers: Iterable[str]) -> None:
-        """From now on these are the peers; what is known of those that stay stays."""
+        """Set the peers; the state of those that stay is kept."""
         self._marks = {peer: self._marks.get(peer, 0) for peer in peers}
         self._through = [0] * (REPLICAS_MAX + 1)
         self._reckon()
@@ -178,22 +181,22 @@ class ReplicaAcks:
 
     @property
     def short(self) -> list[int]:
-        """The levels that nobody waits for at the moment."""
+        """The levels for which no response waits at the moment."""
         return [level for level, line in enumerate(self._levels) if line.probe is not None]
 
     @property
     def short_owners(self) -> list[str]:
-        """The owners whose servers nobody waits for at the moment."""
+        """The owners for whose servers no response waits at the moment."""
         return sorted([owner for owner, line in self._owners.items() if line.probe is not None])
 
     def holds(self, session: int) -> bool:
-        """Whether something of this session waits, so that all it asks later waits behind."""
+        """Whether a response of this session waits, so that all its later ones wait behind it."""
         return session in self._lines
 
     def ask(self, answer: PendingReceipt, now: float) -> bool:
-        """Take an answer, in the order of records; True when it may be told at once.
+        """Accept a response, in the order of records; True when it may be delivered at once.
 
-        One of the level HEARD comes with `waits` 0 when everyone has confirmed its version, else with 1.
+        One of the level HEARD comes with `waits` 0 when every peer has confirmed its version, else with 1.
         """
         level = answer.level
         if level == HEARD and answer.waits:
@@ -214,7 +217,7 @@ class ReplicaAcks:
         return False
 
     def peer_durable(self, peer: str, sequence: int, now: float) -> list[PendingReceipt]:
-        """`peer` has our records up to there, and no more: its disk may be a new one. Returns what may be told."""
+        """`peer` has our records up to `sequence`, and no more: its disk may be a new one. Returns what is freed."""
         self._marks[peer] = sequence
         self._reckon()
         freed: list[PendingReceipt] = []
@@ -225,7 +228,7 @@ class ReplicaAcks:
         return freed
 
     def terms_changed(self, now: float) -> list[PendingReceipt]:
-        """Who serves whom, or who has promised what, may be known better. Returns what may be told."""
+        """The terms may show more: which node serves which owner, or which promises exist. Returns what is freed."""
         freed: list[PendingReceipt] = []
         for owner, line in list(self._owners.items()):
             self._advance(line, self._settled_through(owner, self._marks), now, freed)
@@ -234,14 +237,14 @@ class ReplicaAcks:
         return freed
 
     def heard(self, version: int) -> list[PendingReceipt]:
-        """Every peer that can be reached has confirmed that version. Returns what may be told."""
+        """Every reachable peer has confirmed that version. Returns what is freed."""
         freed: list[PendingReceipt] = []
         while self._unheard and self._unheard[0].sequence <= version:
             self._let_go(self._unheard.popleft(), freed)
         return freed
 
     def expire(self, now: float) -> list[PendingReceipt]:
-        """Free what has waited long enough. Returns what may be told."""
+        """Free the responses that have waited long enough. Returns them."""
         freed: list[PendingReceipt] = []
         while self._unheard and self._unheard[0].deadline <= now:
             answer = self._unheard.popleft()
@@ -258,13 +261,13 @@ class ReplicaAcks:
 
     @property
     def next_deadline(self) -> float | None:
-        """When `expire` has something to do; None: nothing waits."""
+        """The time at which `expire` has something to do; None: nothing waits."""
         lines = [line.waiting for line in (*self._levels, *self._owners.values())]
         deadlines = [waiting[0].deadline for waiting in (*lines, self._unheard) if waiting]
         return min(deadlines) if deadlines else None
 
     def _wait_in(self, line: WaitingLine, answer: PendingReceipt, what: int, now: float) -> None:
-        """Let an answer wait, or mark it when nobody waits for this."""
+        """Let a response wait, or mark it when the condition is short."""
         self._last = max(self._last, answer.sequence)
         if line.probe is None:
             answer.waits += 1
@@ -276,11 +279,11 @@ class ReplicaAcks:
         self._mark(answer, what)
 
     def _advance(self, line: WaitingLine, through: int, now: float, freed: list[PendingReceipt]) -> None:
-        """What this line waits for has come up to the record `through`."""
+        """The condition of this line holds up to the record `through`."""
         waiting = line.waiting
         while waiting and waiting[0].sequence <= through:
             self._let_go(waiting.popleft(), freed)
-        # End a shortage whose probe was confirmed in time, and begin another try where it was not.
+        # End a shortage whose probe was confirmed in time, and begin another probe if it was not.
         if line.probe is not None:
             if now <= line.probe.until:
                 if through >= line.probe.sequence:
@@ -300,7 +303,7 @@ class ReplicaAcks:
         answer.misses |= what
 
     def _let_go(self, answer: PendingReceipt, freed: list[PendingReceipt]) -> None:
-        """One of the things that it waits for needs no more waiting."""
+        """One of the conditions that it waits for is met."""
         answer.waits -= 1
         if answer.waits:
             return

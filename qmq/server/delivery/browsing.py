@@ -1,11 +1,11 @@
-"""Browsing a queue: copies of what waits in it anywhere in the mesh, taken from nobody.
+"""Browsing a queue: copies of its waiting messages anywhere in the mesh; no consumer loses one.
 
-Every node's queue store has the unsettled messages of all nodes, as of its last checkpoint. So a browser asks for one,
-then reads the store page by page at the pace of its client, node by node within each priority; messages that live in
-memory only are those of this node. What is with a consumer is shown too, for it is not settled; what has expired or is
-not due is not shown.
+Every node's queue store has the unsettled messages of all nodes, as of its last checkpoint. So a browser requests a
+checkpoint, then reads the store page by page at the pace of its client, node by node within each priority. Of messages
+that are in memory only, it sees those of this node. Messages in flight are included, for they are not settled. Messages
+that have expired or are not due yet are not.
 
-A browser stands in no line and is told the end by a message with `browser:end`, as in ActiveMQ. Nothing follows it.
+A browser is no consumer. A message with `browser:end` marks the end, as in ActiveMQ; nothing follows it.
 """
 
 import logging
@@ -63,13 +63,13 @@ class Browsing:
         self._waiting: dict[int, list[Subscription]] = {}
 
     def begin(self, subscription: Subscription) -> None:
-        """Tell `subscription` all there is, when those of the same client before it have been told."""
+        """Send all messages to `subscription`, after the earlier browsers of the same client are served."""
         waiting = self._waiting.get(subscription.session)
         if waiting is None:
             self._waiting[subscription.session] = [subscription]
             self._context.spawn(partial(self._serve, subscription.session))
         else:
-            # Whoever unsubscribes at once, again and again, must not fill the list.
+            # A client that subscribes and unsubscribes again and again must not fill the list.
             waiting[:] = [other for other in waiting if not other.closed] + [subscription]
 
     async def _serve(self, session_id: int) -> None:
@@ -79,7 +79,7 @@ class Browsing:
         del self._waiting[session_id]
 
     async def _browse(self, subscription: Subscription) -> None:
-        """Raises LogBroken when the checkpoint fails; for everything else the client pays."""
+        """Raises LogBroken when the checkpoint fails; any other error ends only the client's session."""
         context = self._context
         try:
             if session_of(self._context.sessions, subscription) is None:
@@ -102,7 +102,7 @@ class Browsing:
         queue = subscription.destination
         now_us = context.environment.now_us()
         nodes = [context.broker.origin.node, *sorted(context.peer_names)]
-        # When a message is due and when it has expired is told by the clock of its node.
+        # The clock of a message's node decides whether the message is due or expired.
         times = {node: context.broker.clocks.time_at(node, now_us) for node in nodes}
         async with self._turns:
             levels = await context.environment.run_blocking(partial(_levels, context.store, nodes, queue, now_us))
@@ -111,7 +111,7 @@ class Browsing:
         for priority, node, limit in levels:
             after: Dot | None = None
             while True:
-                # A client that does not read must not keep a page in memory besides what waits for it.
+                # A client that does not read must not keep a page in memory besides its waiting frames.
                 if await drained(self._context.sessions, subscription) is None:
                     return
                 page = partial(context.store.queues.page, node, queue, priority, after, times[node], limit)
@@ -130,7 +130,7 @@ class Browsing:
             session.outbox.flush()
 
     def _in_memory(self, name: str) -> list[Message]:
-        """Messages of this node that no store has."""
+        """Messages of this node that are in no store."""
         queue = self._context.broker.queues.by_name.get(name)
         return [] if queue is None else [message for message in queue.ready if message.sequence < 0]
 
@@ -146,8 +146,9 @@ class Browsing:
         return waiting
 
     async def _tell(self, subscription: Subscription, messages: list[Message]) -> bool:
-        """Tell what the subscription wants of `messages`, each part once the client has read what came before; False
-        when it has left."""
+        """Send those of `messages` that match the subscription, each part after the client has read the part before;
+        False when the client has disconnected.
+        """
         selector = subscription.selector
         wanted: list[Message] = messages
         if selector is not None:
@@ -181,8 +182,7 @@ def _parts(messages: list[Message]) -> Iterator[list[Message]]:
 
 
 def _levels(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tuple[int, str, int]]:
-    """In a worker thread: (priority, node, how many to read at once) of everything that waits, in the order in which it
-    is told."""
+    """In a worker thread: (priority, node, rows per read) of everything that waits, in the order of delivery."""
     found = [
         (priority, place, node, _rows_of_page(head.messages, head.body_bytes))
         for place, node in enumerate(nodes)

@@ -1,7 +1,7 @@
-"""The clock of the queues: wakes the broker when a delay, an ack-timeout or an expiry has come.
+"""The timer of the queues: wakes the broker when a delay, an ack-timeout or an expiry is due.
 
 The broker keeps all its deadlines in one heap of wall-clock times; this task sleeps until the first. A node without
-deadlines is never woken.
+deadlines never wakes.
 """
 
 from typing import Protocol
@@ -37,7 +37,9 @@ class DeadlineTimer:
         self._sooner = trio.Event()
 
     def _let_go(self) -> None:
-        """A client that has not read in an ack-timeout what it should have acknowledged in it, would never end."""
+        """Disconnect clients that did not read, within an ack-timeout, what they had to acknowledge in it: else they
+        would never end.
+        """
         queues = self._context.broker.queues
         sessions, queues.not_reading = queues.not_reading, {}
         for session_id in sessions:
@@ -46,13 +48,13 @@ class DeadlineTimer:
                 session.evict(Refused("slow-consumer", "The client does not read what it should acknowledge in time."))
 
     def decided(self) -> None:
-        """Something was decided: perhaps there is an earlier deadline now."""
+        """A decision was made: there may be an earlier deadline now."""
         next_us = self._context.broker.queues.deadlines.next_us
         if next_us and (not self._sleeps_until_us or next_us < self._sleeps_until_us):
             self._sooner.set()
 
     async def run(self) -> None:
-        """Serve for ever."""
+        """Run until cancelled."""
         context = self._context
         while True:
             self._sooner = trio.Event()
@@ -61,7 +63,7 @@ class DeadlineTimer:
                 await self._sooner.wait()
                 continue
             if context.broker.queues.held:
-                # Peers may tell soon that what has expired here was settled there.
+                # Peers may soon report that messages which have expired here were settled there.
                 with trio.move_on_after(HELD_SECONDS):
                     await self._sooner.wait()
                 continue
@@ -73,7 +75,7 @@ class DeadlineTimer:
             before = trio.current_time()
             await context.slot()
             if trio.current_time() >= before + SECOND_POLL_SECONDS:
-                # Clients waited as long, and what they have sent in time is still to be read.
+                # Clients waited as long, and frames that they sent in time are still to be read.
                 await trio.sleep(SECOND_POLL_SECONDS)
             out = Outcome(now_us=context.environment.now_us())
             context.broker.tick(out)

@@ -1,8 +1,8 @@
-"""Effects to bytes: the last step of decide, record, tell.
+"""Effects to bytes: the last step of decide, record, deliver.
 
-A run of messages is encoded once per distinct prefix and put into the outbox of every subscriber; all outboxes touched
-in one pass are flushed together at its end, so each client gets one send per pass. Clients that are gone are skipped;
-what they had in flight has been taken back by the broker.
+A run of messages is encoded once per distinct prefix and put into the outbox of every subscriber. All outboxes touched
+in one pass are flushed together at its end, so each client gets one send per pass. Disconnected clients are skipped;
+the broker has requeued what they had in flight.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ SETTLE_ROUNDS_MAX = 8
 
 
 class MeshTell(Protocol):
-    """What goes to peers; never waits. See `qmq.replication.mesh.Mesh`."""
+    """Effects for peers; never waits. See `qmq.replication.mesh.Mesh`."""
 
     def send_topics(self, peer: str, messages: list[Message]) -> None: ...
     def send_replies(self, peer: Origin, messages: list[Message]) -> None: ...
@@ -50,8 +50,9 @@ class MeshTell(Protocol):
 
 
 class Dispatcher:
-    """Hands effects to sessions, followers and links. `settle_written` is called with deliveries that count as
-    settled because they are with the kernel (`auto` subscriptions)."""
+    """Passes effects to sessions, fanout subscribers and links. `settle_written` is called with deliveries that count
+    as settled because they are with the kernel (`auto` subscriptions).
+    """
 
     def __init__(
         self,
@@ -76,7 +77,8 @@ class Dispatcher:
         self._begin_time = begin_time
         self._spawn = spawn
         self._outbox_bytes_max = outbox_bytes_max
-        # Queue messages are held back long before: their consumer pays with its credit, not with its connection.
+        # Queue messages are held back long before that: they are limited by the consumer's credit, not by its
+        # connection.
         self._queue_bytes_max = self._outbox_bytes_max // 4
         self._run_max = max(1, min(RUN_MAX, self._outbox_bytes_max // 2 // body_bytes_max))
         self.selecting = SelectorEvaluation(sessions, self._send_topic, self.flush, spawn)
@@ -89,7 +91,7 @@ class Dispatcher:
         self.delivered = 0
 
     def before_commit(self, out: Outcome) -> None:
-        """The half that needs no durability. `flush` follows."""
+        """Deliver the effects that need no durability. `flush` follows."""
         if out.begins and (session := self._sessions.get(out.session)) is not None:
             session.outbox.await_answer()
         if out.levels and out.is_first:
@@ -115,14 +117,15 @@ class Dispatcher:
                 mesh.give_back(peer, returns)
 
     def after_commit(self, group: list[Outcome], begin: int) -> None:
-        """The half that is durable now; `begin` is where the group's batches start in the journal."""
+        """Deliver the effects that are durable now; `begin` is where the group's batches start in the journal."""
         mesh = self.mesh
         is_costly = (
             sum([out.selector_cost for out in group if out.fanout_runs]) > FOLLOW_COST_MAX
             and self._followers.cost_of(group) > FOLLOW_COST_MAX
         )
         for out in group:
-            # First, so that a client hears what it sent right after it subscribed; `since` keeps out what came before.
+            # First, so that a client receives its own SENDs right after its SUBSCRIBE; `since` excludes earlier
+            # messages.
             for joined in out.joined:
                 self._followers.join(joined)
             if self.browse is not None:
@@ -170,7 +173,7 @@ class Dispatcher:
         self._settle_all()
 
     def _settle_all(self) -> None:
-        # Settling makes room for more deliveries, whose flush comes back here: a loop, not a recursion.
+        # A settle makes room for more deliveries, whose flush comes back here: a loop, not a recursion.
         if self._settling:
             return
         self._settling = True
@@ -187,13 +190,13 @@ class Dispatcher:
             self._spawn(self._settle_later)
 
     async def _settle_later(self) -> None:
-        """Go on where `_settle_all` stopped, after everyone else had a turn."""
+        """Continue where `_settle_all` stopped, after every other task had a turn."""
         await trio.lowlevel.checkpoint()
         self._settles_later = False
         self._settle_all()
 
     def say(self, answer: PendingReceipt) -> None:
-        """Put an answer into the outbox of its session; `flush` follows."""
+        """Put a response into the outbox of its session; `flush` follows."""
         session = self._sessions.get(answer.session)
         if session is None or session.finishing:
             return
@@ -221,7 +224,7 @@ class Dispatcher:
     def _send_topic(
         self, subscriptions: tuple[Subscriber, ...], messages: list[Message], mark: bytes, asked: Selector | None = None
     ) -> None:
-        """`messages` are what the selector `asked` wants."""
+        """`messages` are those that match the selector `asked`."""
         if self._retained_delivery.walking:
             self._retained_delivery.deliver_first(subscriptions, messages)
         encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
@@ -238,7 +241,7 @@ class Dispatcher:
                 topic = messages[0].envelope.destination
                 prefix = subscription.prefixes.get(topic) or listener_prefix(version, subscription, topic)
                 if not prefix:
-                    continue  # It has left this topic.
+                    continue  # The session has unsubscribed from this topic.
             elif subscription.buffer is not None:
                 self._buffers.tell(session, subscription, [mark + tail for tail in tails_of(wanted, version)])
                 self._touched[session] = None
@@ -288,7 +291,7 @@ class Dispatcher:
             session.unsettled.extend(deliveries)
 
     def _send_deferred(self, session: ClientSession, deferred: deque[tuple[Subscription, list[Delivery]]]) -> None:
-        """Encode as much as the client's bound allows, and the rest when it has read that."""
+        """Encode as much as the client's bound allows, and the remainder when the client has read that."""
         outbox = session.outbox
         while deferred:
             subscription, deliveries = deferred[0]
@@ -313,7 +316,7 @@ class Dispatcher:
         self.flush()
 
     def _is_too_slow(self, session: ClientSession) -> bool:
-        """Whether the client really does not read; it has been told then, and leaves."""
+        """Whether the client really does not read; then it got its ERROR, and is disconnected."""
         session.outbox.flush()
         size = session.outbox.size
         if size > self._outbox_bytes_max:
@@ -327,7 +330,7 @@ def encode_messages(prefix: bytes, messages: list[Message], version: Version) ->
 
 
 def tails_of(messages: list[Message], version: Version) -> list[bytes]:
-    """Each message from behind the prefix of its subscription on."""
+    """Each message without the prefix of its subscription."""
     if version is Version.V12:
         return [message.tail or tail_of(message) for message in messages]
     return [tail_for(message, version) for message in messages]
@@ -339,5 +342,5 @@ def body_bytes(deliveries: list[Delivery]) -> int:
 
 
 def too_slow(size: int) -> Refused:
-    """Why a client that does not read is let go."""
+    """The error for a client that does not read."""
     return Refused("slow-consumer", f"The client does not read: {size} bytes wait for it.")

@@ -1,11 +1,10 @@
 """Feeding durable subscriptions of fanouts: from the log and live, as fast as their clients acknowledge.
 
-`Followers` decides who reads and who is live; this is what either means for a subscription with a cursor. Whatever is
-offered twice is handed out once, because the attachment knows what it has looked at: so a live subscription without
-enough credit for what comes simply goes back to reading from where the present group of commits begins.
+`FanoutSubscribers` decides which subscription reads and which is live; this implements both for a subscription with a
+cursor. A message offered twice is delivered once, because the attachment knows which messages it has examined. So a
+live subscription without enough credit simply goes back to reading, from where the present group of commits begins.
 
-A reader whose client has no credit left keeps little in memory: it drops what it has read beyond that, and reads it
-again.
+A reader whose client has no credit keeps little in memory: it drops further messages, and reads them again.
 """
 
 from collections.abc import Sequence
@@ -59,14 +58,14 @@ class DurableFeeds:
     # Live
 
     def starts_live(self, attachment: Attachment) -> bool:
-        """Whether it needs nothing of the past."""
+        """Whether it needs no stored messages."""
         if not (attachment.is_new and attachment.subscription.start == "next"):
             return False
         attachment.is_new = False
         return True
 
     def tell(self, session: ClientSession, attachment: Attachment, messages: Sequence[Message]) -> bool:
-        """Hand out `messages`; False, and nothing happened, when it has to read them instead."""
+        """Deliver `messages`; False, and nothing happened, when it has to read them instead."""
         if session.outbox.size > self._buffer_bytes or attachment.free < len(messages):
             return False
         run: list[FanoutDelivery] = []
@@ -76,14 +75,14 @@ class DurableFeeds:
         return True
 
     def send_lost(self, session: ClientSession, attachment: Attachment, gone: Sequence[Dot]) -> None:
-        """Tell that these are missing; without credit, the next message tells it."""
+        """Report these as lost; without credit, the next message reports them."""
         if attachment.free > 0:
             run: list[FanoutDelivery] = []
             self._offer_gaps(attachment, gone, run)
             self._put(session, attachment, run)
 
     def _offer(self, attachment: Attachment, message: Message, run: list[FanoutDelivery]) -> None:
-        """Hand out one message, if it is to be, and before it what is missing for good."""
+        """Deliver one message, if it is due, and before it a notice of what is lost for good."""
         durable_subscriptions = self._context.broker.durable_subscriptions
         if message.origin in durable_subscriptions.gone.ends:
             reached = attachment.reached(message.origin)
@@ -117,7 +116,7 @@ class DurableFeeds:
     # Credit
 
     def poll_again(self) -> None:
-        """Somebody has credit again, refused something, or was deleted: call after every decision."""
+        """Credit has returned, a message was refused, or a fanout was deleted: call after every decision."""
         durable_subscriptions = self._context.broker.durable_subscriptions
         while durable_subscriptions.ended:
             subscription, why = durable_subscriptions.ended.pop(0)
@@ -133,7 +132,7 @@ class DurableFeeds:
                     self._context.spawn(partial(self._hand_out_again, attachment))
 
     def forget(self, subscription: Subscription) -> None:
-        """Let a reader that waits for credit look again; when its subscription has ended, it ends too."""
+        """Wake a reader that waits for credit; if its subscription has ended, the reader ends too."""
         event = self._waiting.pop(subscription, None)
         if event is not None:
             event.set()
@@ -147,21 +146,21 @@ class DurableFeeds:
             self._context.flush()
 
     def _session(self, attachment: Attachment) -> ClientSession | None:
-        """Who gets it; None when nobody does any more."""
+        """The session to deliver to; None when there is none any more."""
         session = self._context.sessions.get(attachment.subscription.session)
         return session if session is not None and session.owns(attachment.subscription) else None
 
     # Reading
 
     async def read(self, attachment: Attachment, begin: Mark | None) -> bool:
-        """Read and hand out from the cursor on (or from `begin` in the journal), at the client's pace.
+        """Read and deliver from the cursor on (or from `begin` in the journal), at the client's pace.
 
-        True when everything was handed out that is told, in the breath in which that is so; False when nobody is
-        there any more.
+        Returns True as soon as every committed message is delivered, with no `await` in between. Returns False when the
+        subscription has ended.
         """
         context = self._context
         name = attachment.name.destination
-        # Looked at here: the thread must not read a cursor that moves.
+        # Read here: the thread must not read a cursor that moves.
         vector = attachment.cursor.vector()
         async with self._reads:
             start = partial(_start, context.store, name, attachment.begin, begin, vector)
@@ -189,11 +188,11 @@ class DurableFeeds:
                     return True
             await session.outbox.drained()
             if whole and page.at_end:
-                # What was read may be appended and not told yet, in the commit that is under way.
+                # Messages that were read may be appended and not committed yet, in the commit that is running.
                 await context.journal_grew(position.journal_position - 1)
 
     async def _send_page(self, attachment: Attachment, page: FanoutPage, have: Vector) -> bool:
-        """Hand out what was read; False when some of it has to be read again, or nobody is there any more."""
+        """Deliver a page; False when some of it has to be read again, or the subscription has ended."""
         run: list[FanoutDelivery] = []
         self._offer_gaps(attachment, page.dropped, run)
         rows = page.rows
@@ -224,7 +223,7 @@ class DurableFeeds:
             if message is not None:
                 self._offer(attachment, message, run)
         if whole and page.at_end:
-            # All that this node ever got of these origins is handed out: what is gone is missing now.
+            # All that this node ever got of these origins is delivered: lost ranges are reported now.
             self._offer_gaps(attachment, self._context.broker.durable_subscriptions.gone.within(have), run)
         self._send(attachment, run)
         return whole
@@ -236,7 +235,7 @@ class DurableFeeds:
             self._context.flush()
 
     async def _room(self, attachment: Attachment) -> bool:
-        """Wait for credit; False when nobody is there any more."""
+        """Wait for credit; False when the subscription has ended."""
         while attachment.free <= 0:
             if self._session(attachment) is None:
                 return False
@@ -248,7 +247,7 @@ class DurableFeeds:
 def _start(
     store: Store, name: str, wanted: StartAt | None, begin: Mark | None, vector: Vector
 ) -> tuple[FanoutPosition, Vector, int]:
-    """Where to read from; for a beginning that only the log can find, the vector there and how many rows to pass by."""
+    """Where to read from; for a start that only the log can find, its vector and how many rows to skip."""
     if wanted is not None:
         found = store.fanout_begin(name, wanted.word, wanted.number)
         return found.position, dict(found.before), found.skip

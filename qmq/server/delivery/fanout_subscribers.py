@@ -1,11 +1,11 @@
-"""Fanout subscriptions: reading the past, then following live, as one stream without a skip or a repeat.
+"""Fanout subscriptions: first stored messages, then live ones, as one stream without a skip or a duplicate.
 
 A subscription begins by reading its fanout's log in the background, at the pace of its client. When it has read up to
-the journal position that has been told, it joins the live followers in that same breath. A live follower whose client
-falls behind its buffer is sent back to reading, from where the present group of commits begins in the journal:
-so a slow fanout subscriber costs disk reads, not memory, and no one else notices. One that declared a buffer
-(`qmq.server.clients.subscriber_buffers`) reads the past in the same way, and once it is live pays what it asked for
-instead.
+the committed journal position, it joins the live subscriptions without an `await` in between. If the client of a live
+subscription falls behind its buffer, the subscription goes back to reading, from where the present group of commits
+begins in the journal. So a slow subscriber costs disk reads, not memory, and delays no other. A subscription with a
+declared buffer (`qmq.server.clients.subscriber_buffers`) reads stored messages in the same way. Once live, it uses its
+buffer as declared instead.
 """
 
 import logging
@@ -46,14 +46,14 @@ class FanoutContext(Engine, Committing, JournalTail, Alarming, Tasks, Protocol):
 
 
 class FanoutSubscribers:
-    """Who follows which fanout live, and who is still reading."""
+    """Which subscription follows which fanout live, and which still reads."""
 
     def __init__(self, context: FanoutContext, buffer_bytes: int) -> None:
         self._context = context
         self._buffer_bytes = buffer_bytes
         self._live: dict[str, dict[Subscription, None]] = {}
         self._told_group: dict[Subscription, int] = {}
-        # What a resuming client has seen elsewhere and this node may yet receive: it must not be told again.
+        # Messages that a resuming client got elsewhere and this node may yet receive: they must not be delivered again.
         self._ahead: dict[Subscription, Vector] = {}
         self._reads = trio.CapacityLimiter(READS_AT_ONCE)
         self.touched: dict[ClientSession, None] = {}
@@ -78,7 +78,7 @@ class FanoutSubscribers:
         if isinstance(subscription.start, dict):
             self._ahead[subscription] = dict(subscription.start)
         if subscription.start == "next":
-            # What was sent before it may still be on its way to the disk.
+            # Earlier messages may still be on their way to the disk.
             self._ahead[subscription] = {self._context.origin: subscription.since}
             self._context.spawn(partial(self._forget_since, subscription))
             self._go_live(subscription)
@@ -86,12 +86,12 @@ class FanoutSubscribers:
             self._read_from(subscription, None)
 
     async def _forget_since(self, subscription: Subscription) -> None:
-        """Everything decided before the subscription is told: from now on it shares its encoding with the others."""
+        """Everything decided before the subscription is delivered: now it shares its encoding with the others."""
         await self._context.flushed()
         self._ahead.pop(subscription, None)
 
     def forget(self, ended: list[Subscription]) -> None:
-        """These have ended: nobody may ever send to their fanouts, so nothing else would find out."""
+        """These have ended: if nothing is sent to their fanouts again, nothing else would find that out."""
         for subscription in ended:
             self._leave(subscription)
             self._ahead.pop(subscription, None)
@@ -101,7 +101,7 @@ class FanoutSubscribers:
         self._live.setdefault(subscription.destination, {})[subscription] = None
 
     def cost_of(self, group: list[Outcome]) -> int:
-        """What it costs to select from `group` for live followers: each selector is asked once about each envelope."""
+        """The cost to select from `group` for live subscriptions: each selector is evaluated once for each envelope."""
         envelopes: dict[str, dict[Envelope, None]] = {}
         for out in group:
             for run in out.fanout_runs:
@@ -113,17 +113,17 @@ class FanoutSubscribers:
         return selector_cost
 
     def tell(self, destination: str, messages: list[Message], begin: int, *, is_costly: bool = False) -> None:
-        """Tell live followers; `begin` is where the group of commits that these belong to starts in the journal.
+        """Deliver to live subscriptions; `begin` is where the group of commits of these messages starts in the journal.
 
-        Where selecting from the group `is_costly`, for all of it, those with a selector read it from the log, page by
-        page in turns of their own.
+        If selecting from the whole group `is_costly`, subscriptions with a selector read the group from the log, page
+        by page, each in turns of its own.
         """
         followers = self._live.get(destination)
         if not followers:
             return
         deletions = self._context.broker.deletions
         if deletions.before(destination):
-            # Of other origins, decided before the deletion and committed after it.
+            # Messages of other origins, decided before the deletion and committed after it.
             messages = [one for one in messages if not deletions.covers(destination, one.origin, one.sequence)]
         encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
         chosen: dict[Selector | None, list[Message]] = {None: messages}
@@ -154,7 +154,7 @@ class FanoutSubscribers:
                 continue
             outbox = session.outbox
             if outbox.size > self._buffer_bytes and self._told_group.get(subscription) != begin:
-                # Nothing of this group has been told to it, so `begin` is exactly where it stands.
+                # Nothing of this group has been delivered to it, so `begin` is exactly its position.
                 self._leave(subscription)
                 self._read_again(subscription, begin)
                 continue
@@ -177,9 +177,10 @@ class FanoutSubscribers:
             outbox.put(data)
 
     def send_lost(self, gone: list[Claim], told: list[FanoutRun]) -> None:
-        """Tell live followers that keep a vector or a place what they will never get; who reads a log finds it there.
+        """Report to live subscriptions with a vector or a cursor what they will never get; a reader of the log finds it
+        there.
 
-        `told` are messages of the same stretches.
+        `told` are messages of the same ranges.
         """
         for destination, followers in self._live.items():
             reached: Vector = {}
@@ -201,21 +202,25 @@ class FanoutSubscribers:
                     self.touched[session] = None
 
     def _notices(self, destination: str, missing: list[Claim], session: ClientSession) -> list[bytes]:
-        """That these are missing, as frames without their beginning."""
+        """Notices that these are missing, as frames without their beginning."""
         broker = self._context.broker
         notices = [notice for notice, _ in gap_notices(destination, missing)]
         messages = [Message(one, b"", self._context.origin, -broker.new_memory_sequence(), 0) for one in notices]
         return [tail_for(message, session.version) for message in messages]
 
     def _send_bounded(self, session: ClientSession, subscription: Subscription, messages: list[Message]) -> None:
-        """One that declared a buffer never goes back to reading: beyond its bound it misses records, or leaves."""
+        """Deliver to a subscription with a declared buffer. It never goes back to reading: beyond its bound it misses
+        messages, or its client is disconnected.
+        """
         if subscription in self._ahead:
             messages = [m for m in messages if self._is_news(subscription, m.origin, m.sequence)]
         self._context.buffers.tell(session, subscription, [tail_for(message, session.version) for message in messages])
         self.touched[session] = None
 
     def _is_news(self, subscription: Subscription, origin: Origin, sequence: int) -> bool:
-        """Whether a resuming client has not seen this. Forgets the origins that have got beyond what it had seen."""
+        """Whether a resuming client has not got this. Drops each origin whose records are beyond what the client had
+        got.
+        """
         ahead = self._ahead.get(subscription)
         if ahead is None:
             return True
@@ -227,7 +232,7 @@ class FanoutSubscribers:
         return True
 
     def _forget_reached(self, subscription: Subscription, have: Vector) -> None:
-        """All of `have` has been read past: only what lies beyond it may still come live."""
+        """All of `have` has been read: only later records may still come live."""
         left = {o: last for o, last in self._ahead.pop(subscription, {}).items() if last > have.get(o, 0)}
         if left:
             self._ahead[subscription] = left
@@ -240,8 +245,9 @@ class FanoutSubscribers:
             self._live.pop(subscription.destination, None)
 
     def _read_again(self, subscription: Subscription, begin: int) -> None:
-        """From the group on that is being told. The journal may drop it before the reader's turn comes, and nobody
-        could find out any more what this client was told before: so that is remembered now."""
+        """Read again from the group that is being delivered. The journal may drop the group before the reader's turn
+        comes. Then nothing else would show what this client has got, so that is stored now.
+        """
         mark = self._context.store.journal.last_append
         assert mark[0] == begin, "a group is told that was not appended last"
         self._read_from(subscription, mark)
@@ -250,7 +256,9 @@ class FanoutSubscribers:
         self._context.spawn(partial(self._read, subscription, begin))
 
     async def _read(self, subscription: Subscription, begin: Mark | None) -> None:
-        """Read until the subscription has caught up or ended. Never raises Exception: its client pays for it."""
+        """Read until the subscription has caught up or ended. Never raises Exception: an error ends only the client's
+        session.
+        """
         self.reading += 1
         try:
             await self._read_on(subscription, begin)
@@ -292,7 +300,7 @@ class FanoutSubscribers:
                 return
             await session.outbox.drained()
             if page.at_end:
-                # What was read may be appended and not told yet, in the commit that is under way.
+                # Messages that were read may be appended and not committed yet, in the commit that is running.
                 await context.journal_grew(position.journal_position - 1)
 
     async def _send_page(
@@ -304,9 +312,9 @@ class FanoutSubscribers:
         heard: ResumeVector | None,
         have: Vector,
     ) -> None:
-        """Tell what was read, without its first `skip` rows. With `heard`, also what is missing.
+        """Deliver the page, without its first `skip` rows. With `heard`, also report what is missing.
 
-        Waits for nothing but the turns of others, where selecting costs much.
+        Waits for nothing but the turns of others, if selecting is costly.
         """
         tails: list[bytes] = []
         selector = subscription.selector
@@ -332,7 +340,7 @@ class FanoutSubscribers:
             if message is not None and (selector is None or selects(selector, message.envelope)):
                 tails.append(tail_for(message, session.version))
         if heard is not None and page.at_end:
-            # All that this node ever got of these origins is told: what is gone is missing now.
+            # All that this node ever got of these origins is delivered: lost ranges are reported now.
             miss(heard.missing(gone.within(have)))
         if tails and session.owns(subscription):
             session.outbox.put(encode_run(subscription.prefix, tails))
@@ -340,7 +348,7 @@ class FanoutSubscribers:
 
 
 def _start(store: Store, subscription: Subscription, begin: Mark | None) -> tuple[FanoutPosition, int]:
-    """Where to read from, and how many rows to pass by there."""
+    """Where to read from, and how many rows to skip there."""
     name, start = subscription.destination, subscription.start
     if begin is not None:
         return store.fanout_at(name, begin), 0

@@ -1,13 +1,13 @@
-"""`/system/journal`: the commit log itself for whoever may look into the broker, such as the data pipeline.
+"""`/system/journal`: the commit log itself, for external programs such as the data pipeline.
 
-First comes a picture as JSON: what the node has, what its journal has dropped, what it gave up getting, where the last
-rest of an origin ends (`batch.REST`), and the vectors at which its segments begin, by which a reader can divide the
-work. Then whole batches, byte for byte as they lie in the journal, those that the subscription asked for; then, if it
-named an end, a message with `journal:end`. Only what is durable is told, at the pace of the client, a read of the disk
-at a time; nothing else of the node waits for it.
+First comes a snapshot as JSON: the node's vector, what its journal has dropped, which ranges it gave up, and where the
+last compacted range of an origin ends (`batch.REST`). It also has the vectors at which its segments begin, so a
+reader can divide the work. Then come whole batches that the subscription requested, byte for byte as in the journal. If
+the subscription named an end, a message with `journal:end` follows. Only durable batches are sent, at the pace of the
+client, one disk read at a time; nothing else of the node waits for it.
 
-A reader names itself with `qmq-reader` and how far it has come by `qmq-resume`; `qmq status` shows both for as long as
-its connection lives.
+A reader names itself with `qmq-reader` and reports its progress with `qmq-resume`. `qmq status` shows both while it is
+connected.
 """
 
 import json
@@ -57,7 +57,7 @@ class JournalReads:
         self._context.spawn(partial(self._serve, subscription))
 
     async def _serve(self, subscription: Subscription) -> None:
-        """Raises LogBroken when the disk fails; for everything else the client pays."""
+        """Raises LogBroken when the disk fails; any other error ends only the client's session."""
         try:
             await self._send_all(subscription)
         except LogBroken:
@@ -87,8 +87,8 @@ class JournalReads:
             found = [batch for batch in written if batch[0] + batch[1].size <= context.committed_end()]
             if not found:
                 if span.until is not None and not written:
-                    break  # What is still missing is not here.
-                # The picture may have named what is written and not told yet: whoever asks for that waits.
+                    break  # What is still missing is not on this node.
+                # The snapshot may name batches that are written and not committed yet: a request for them waits.
                 await context.journal_grew(position)
                 if session_of(self._context.sessions, subscription) is None:
                     return
@@ -117,7 +117,7 @@ class JournalReads:
 
     def _note_reader(self, session_id: int, span: JournalSpan) -> None:
         if len(self._readers) >= READERS_MAX:
-            self.readers()  # forgets those that have left
+            self.readers()  # Drops the readers that have disconnected.
         if session_id in self._readers or len(self._readers) < READERS_MAX:
             self._readers[session_id] = span
 
@@ -142,7 +142,7 @@ class JournalReads:
         return json.dumps(facts).encode()
 
     async def _tell(self, subscription: Subscription, headers: list[tuple[str, str]], body: bytes) -> bool:
-        """Tell one message once the client has read what came before; False when it has left."""
+        """Send one message after the client has read the frames before it; False when it has disconnected."""
         session = await drained(self._context.sessions, subscription)
         if session is None:
             return False
@@ -159,8 +159,8 @@ class JournalReads:
 
 
 def _before(span: JournalSpan, have: Vector) -> Vector:
-    """What the reader needs nothing of. With an end, that is all of every origin that the end does not name: without
-    that, one old life of a node among the records would send each reader through the whole journal.
+    """The records that the reader does not need. With an end, these are all records of every origin that the end does
+    not name. Otherwise one old incarnation among the records would send each reader through the whole journal.
     """
     if span.until is None:
         return span.after

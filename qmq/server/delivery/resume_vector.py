@@ -1,4 +1,4 @@
-"""What a subscriber that resumes with a vector has heard, so that it can be told exactly what it misses."""
+"""The records that a resuming subscriber has received, so that it is sent exactly those that it is missing."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,9 @@ class ResumeVector:
         self._last = dict(vector)
 
     def missing(self, gone: Iterable[Dot]) -> list[Claim]:
-        """What of `gone` (per origin, up to where it is gone) was not heard. It counts as heard from now on."""
+        """The part of `gone` (per origin, the last lost sequence) that was not received. It counts as received from now
+        on.
+        """
         missing: list[Claim] = []
         for origin, through in gone:
             last = self._last.get(origin, 0)
@@ -26,7 +28,7 @@ class ResumeVector:
         return missing
 
     def before(self, origin: Origin, sequence: int, gone: LostRanges) -> list[Claim]:
-        """What is gone before the record `sequence`, which is heard now."""
+        """The lost ranges before the record `sequence`, which counts as received now."""
         missing = self.missing(gone.before(origin, self._last.get(origin, 0), sequence))
         self._last[origin] = max(sequence, self._last.get(origin, 0))
         return missing

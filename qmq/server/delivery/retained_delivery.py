@@ -1,12 +1,12 @@
-"""The last values of topics for subscriptions that begin: first what was retained, then what is live.
+"""Retained values for subscriptions that begin: first the retained values, then live messages.
 
-A subscription to one name is told at once. One by a pattern may match very many values, so one task goes through
-them, a page at a time and everyone by turns, and a client that does not read waits for no one and keeps no one. Its
-outbox is never filled beyond what a bounded subscription may put there.
+A subscription to one name gets its value at once. A pattern may match very many values. So one task goes through them,
+a page at a time, subscriptions in turn. A client that does not read delays no other. Its outbox is never filled beyond
+what a bounded subscription may put there.
 
-Surprising: the subscription hears live messages while it is still being told values. A topic's value goes before its
-first live message all the same, because whoever tells live messages asks `deliver_first` first; and a value that was
-set after the subscription began has reached it live, so it is left out here.
+Surprising: the subscription gets live messages while it still gets retained values. Even so a topic's value precedes
+its first live message, because the sender of live messages first calls `deliver_first`. A value that was set after the
+subscription began has reached it live, so it is left out here.
 """
 
 import logging
@@ -38,7 +38,7 @@ log = logging.getLogger("qmq.recalls")
 
 
 class _Walk:
-    """One subscription that is being told: `since` is the last change before it, `position` how far it has come."""
+    """One subscription that gets retained values: `since` is the last change before it, `position` the progress."""
 
     __slots__ = ("pattern", "position", "since", "subscription", "told")
 
@@ -52,7 +52,7 @@ class _Walk:
 
 
 class RetainedDelivery:
-    """Tells retained values. `spawn` runs a task in the node; `outbox_bytes_max` is every client's."""
+    """Delivers retained values. `spawn` runs a task in the node; `outbox_bytes_max` is the same for every client."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RetainedDelivery:
         """Whose outbox is to be flushed; the teller does it, and forgets it."""
 
     def begin(self, subscription: Subscription, since: int) -> None:
-        """Tell `subscription` the values that stood when it began, at the change `since`. The caller flushes later."""
+        """Deliver to `subscription` the values as of its beginning, at the change `since`. The caller flushes later."""
         session = self._sessions.get(subscription.session)
         if session is None:
             return
@@ -88,7 +88,7 @@ class RetainedDelivery:
             self._go_on(walk)
 
     def deliver_first(self, subscriptions: tuple[Subscriber, ...], messages: list[Message]) -> None:
-        """`messages` are about to be told live: the values of their topics go first, where they are still due."""
+        """`messages` are about to be delivered live: the values of their topics go first, if they are still due."""
         for subscription in subscriptions:
             walk = self.walking.get(subscription)
             if walk is None:
@@ -128,9 +128,10 @@ class RetainedDelivery:
             self._spawn(self._run)
 
     async def _run(self) -> None:
-        """One page, then everyone else's turn. One task for all, so that many patterns at once delay nobody more.
+        """One page, then the turn of other tasks. One task for all, so that many patterns at once delay others no more
+        than one.
 
-        Never raises Exception: the subscriber in question pays for it.
+        Never raises Exception: an error ends only the subscriber's session.
         """
         while self._ready:
             await trio.lowlevel.checkpoint()
@@ -151,7 +152,7 @@ class RetainedDelivery:
         if session is None or not session.owns(subscription):
             del self.walking[subscription]
             return
-        # A buffer that holds something, too: values are not what a client is late with.
+        # A non-empty buffer, too: retained values do not count against a slow client.
         if session.outbox.size > self._late_bytes_max or (subscription.buffer is not None and len(subscription.buffer)):
             self._spawn(partial(self._wait, walk, session))
             return
@@ -173,13 +174,13 @@ class RetainedDelivery:
             self._ready.append(walk)
 
     async def _wait(self, walk: _Walk, session: ClientSession) -> None:
-        """Until the client has read what waits for it, or is gone."""
+        """Wait until the client has read its waiting frames, or has disconnected."""
         await session.outbox.drained()
         self._go_on(walk)
 
 
 def _is_selected(selector: Selector, value: Message) -> bool:
-    """Whether a subscriber wants a kept value. Leaves nothing with it either."""
+    """Whether a subscriber's selector matches a retained value. Caches nothing with the value."""
     envelope = value.envelope
     wanted = selects(selector, envelope)
     envelope.properties = envelope.answers = None
@@ -187,7 +188,7 @@ def _is_selected(selector: Selector, value: Message) -> bool:
 
 
 def rest_of(value: Message, version: Version) -> bytes:
-    """A retained value from behind the prefix of its subscription on. Leaves no encoding with what is kept."""
+    """A retained value without the prefix of its subscription. Caches no encoding with the stored value."""
     tail = tail_for(value, version)
     value.tail = b""
     return RETAINED_MARK + tail

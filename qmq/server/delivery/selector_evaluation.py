@@ -1,12 +1,12 @@
-"""Topic messages for subscriptions with a selector, a little in each turn of the event loop.
+"""Topic messages for subscriptions with a selector, a bounded part in each turn of the event loop.
 
-What asking a selector costs is counted (`Selector.cost`). What an Outcome sets off beyond TURN_TOIL waits in a line of
-its subscriber's session, and one task serves these lines by turns: so costly selectors delay their own client, and
-nobody else for longer than one turn. A session with a line hears all its topics through it, so the order of its
-messages stays; plain subscribers of other sessions never wait.
+Evaluation cost is counted (`Selector.cost`). What an Outcome causes beyond TURN_COST waits in a line of its
+subscriber's session, and one task serves these lines in turn. So costly selectors delay their own client, and other
+clients by at most one turn. A session with a line gets all its topics through it, so the order of its messages stays.
+Plain subscribers of other sessions never wait.
 
-The session that set it off decides nothing more before it is done (`told`), nor does a link; one that has left keeps
-its place among the connections so long. That bounds what can wait.
+The session that caused the cost decides nothing more before it is done (`told`), and neither does a link. A
+disconnected session keeps its place among the connections until then. That bounds what can wait.
 """
 
 import logging
@@ -34,10 +34,10 @@ Tell = Callable[[tuple[Subscriber, ...], list[Message], bytes, Selector | None],
 
 
 class _Share:
-    """What one run of messages is for subscriptions of one session; `at` is the first that was not looked at.
+    """The deliveries of one run of messages to subscriptions of one session; `at` is the first not evaluated.
 
-    `subscribers` are those that still wait, the last one first. `asker` is the session that sent them, 0 for links and
-    the node itself.
+    `subscribers` are those that still wait, the last one first. `asker` is the session that sent the messages, 0 for
+    links and the node itself.
     """
 
     __slots__ = ("asker", "at", "subscribers", "mark", "messages")
@@ -53,7 +53,7 @@ class _Share:
 
 
 class SelectorEvaluation:
-    """`tell` and `flush` are the teller's; `spawn` runs a task in the node."""
+    """`tell` and `flush` are for the dispatcher; `spawn` runs a task in the node."""
 
     def __init__(
         self,
@@ -70,24 +70,26 @@ class SelectorEvaluation:
         """Sessions that have a line; none of them is empty."""
         self._ready: deque[ClientSession] = deque()
         self._running = False
-        # Asker → its shares that wait, and what is to be done when there are none any more.
+        # Asker → its shares that wait, and the callbacks for when none is left.
         self._asked: dict[int, int] = {}
         self._hooks: dict[int, Callable[[], None]] = {}
         self._progress = trio.Event()
 
     def tell(self, out: Outcome) -> None:
-        """Tell the topics of `out` as far as TURN_TOIL goes; the rest follows by itself. The caller flushes."""
+        """Deliver the topic messages of `out` up to the cost TURN_COST; the task delivers the others later. The caller
+        flushes.
+        """
         left = TURN_COST
         for run in out.topic_runs:
             left = self._send_run(run, out.session, left)
 
     async def told(self, asker: int) -> None:
-        """Wait until everything is told that `asker` has set off. No checkpoint when it is."""
+        """Wait until everything caused by `asker` is delivered. No checkpoint when it is."""
         while asker in self._asked:
             await self._progress.wait()
 
     def after_delivery(self, asker: int, do: Callable[[], None]) -> None:
-        """Call `do` when that is so, now if it is."""
+        """Call `do` when everything caused by `asker` is delivered; now, if it is."""
         if asker in self._asked:
             self._hooks[asker] = do
         else:
@@ -96,7 +98,7 @@ class SelectorEvaluation:
     def _send_run(self, run: TopicRun, asker: int, left: int) -> int:
         messages = run.messages
         mark = RETAINED_MARK if run.retained else b""
-        # Each selector is asked once for all that have the same.
+        # Each selector is evaluated once for all subscriptions that have the same.
         groups: dict[Selector | None, list[Subscriber]] = {}
         late: dict[ClientSession, list[Subscriber]] = {}
         for subscriber in run.subscriptions:
@@ -140,7 +142,7 @@ class SelectorEvaluation:
             self._spawn(self._run)
 
     async def _run(self) -> None:
-        """Never raises Exception: the subscriber in question pays for it."""
+        """Never raises Exception: an error ends only the subscriber's session."""
         while self._ready:
             await trio.lowlevel.checkpoint()
             left = TURN_COST
@@ -159,7 +161,7 @@ class SelectorEvaluation:
         self._running = False
 
     def _serve(self, session: ClientSession, line: deque[_Share], cost_max: int) -> int:
-        """Tell `session` the next of its line, until that has cost `cost_max`; returns what it has."""
+        """Deliver to `session` the next of its line, up to the cost `cost_max`; returns the actual cost."""
         spent = 0
         while line and spent < cost_max:
             share = line[0]
@@ -180,7 +182,7 @@ class SelectorEvaluation:
                 if wanted:
                     self._tell((subscriber,), wanted, share.mark, selector)
                 if at < len(messages):
-                    # The others have not looked at these yet.
+                    # The others have not been evaluated for these yet.
                     share.subscribers.pop()
                     line.appendleft(_Share(share.asker, share.messages, share.at + at, share.mark, [subscriber]))
                     self._asked[share.asker] += 1

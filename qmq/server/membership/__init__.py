@@ -1,1 +1,1 @@
-"""Members of the mesh: joining, leaving, takeover of queues, and whether a clock is believed."""
+"""Members of the mesh: joining, leaving, takeover of queues, and the check of the clock."""

@@ -1,17 +1,16 @@
-"""The queue messages that a retired node left behind: its adopter makes them its own.
+"""Adoption: the queue messages that a retired node left become messages of its adopter.
 
-Each is accepted here anew, with the same envelope, body, time and count of failures, and the old one is settled in the
-same batch: after a crash both have happened, or neither. Serving them under their old names would tie the mesh to an
-origin that nobody writes to any more; so its incarnations can be sealed and forgotten as soon as the last message is
-settled.
+The adopter accepts each as a new message, with the same envelope, body, time and failure count, and settles the old one
+in the same batch. After a crash both have happened, or neither. Under their old names they would bind the mesh to an
+origin that writes no more. Now its incarnations can be collected as soon as the last message is settled.
 
-Nothing is taken before this node has all that a majority of the members had, learners aside, with what their consumers
-have settled, and no message that a consumer of a reachable member still holds: that one is settled soon, or let go.
-Whoever does not answer is waited for as long as a silent borrower is (`redeliver_after_seconds`). Records that turn up
-later are adopted when they come.
+Adoption waits until this node has all records, settles included, that a majority of the members had, learners excluded.
+It leaves out messages that are with a consumer of a reachable member: they are soon settled or released. A member that
+does not respond is waited for as long as a silent borrower (`redeliver_after_seconds`). Records that arrive later are
+adopted then.
 
-Whoever has taken the node's messages over before it was retired lets go of them first, and says so by answering who
-holds what; a node that cannot be asked has no lease any more once `takeover_after_seconds` are over.
+If another node took the messages over before the retirement, it hands them off first, and confirms that by its response
+about held messages. A node that cannot be reached has no lease any more after `takeover_after_seconds`.
 """
 
 import json
@@ -75,10 +74,10 @@ def is_about_holding(request: bytes) -> bool:
 
 
 def respond_holding(context: AdoptionContext, request: bytes) -> bytes:
-    """They, by incarnation and sequence; null when there are too many to tell, or this node still hands some out, or
-    would adopt them itself.
+    """Those messages, by incarnation and sequence. Null when there are too many to list, or this node still delivers
+    some, or would adopt them itself.
 
-    Raises Refused for nonsense.
+    Raises Refused for an invalid request.
     """
     try:
         owner = str(json.loads(request)["holds"])
@@ -93,12 +92,14 @@ def respond_holding(context: AdoptionContext, request: bytes) -> bytes:
 
 
 def _is_adopter(context: AdoptionContext, owner: str) -> bool:
-    """As far as this node knows: where two have retired the same one, another's lesser name may come any moment."""
+    """As far as this node knows: if two nodes have retired the same one, the lesser name may still arrive."""
     return owner in context.membership.adopted_by(context.origin.node)
 
 
 def _held_here(context: AdoptionContext, owner: str) -> set[Dot]:
-    """Durable messages of `owner` in anybody's hands, as this node sees it: whoever has served them until now."""
+    """Durable messages of `owner` that are with consumers, as far as this node knows: for the node that has served
+    them.
+    """
     queues, lending = context.broker.queues, context.broker.lending
     held = {dot for server in {owner, *context.membership.listing.names} for dot in lending.borrowed_from(server)}
     held.update(delivery.message.dot for delivery in queues.deliveries.values())
@@ -107,7 +108,7 @@ def _held_here(context: AdoptionContext, owner: str) -> set[Dot]:
 
 
 class QueueAdoption:
-    """One task for as long as the node runs; it sleeps for ever where nobody was retired."""
+    """One task for as long as the node runs; it sleeps for ever if no node was retired."""
 
     def __init__(self, context: AdoptionContext) -> None:
         self._context = context
@@ -134,7 +135,7 @@ class QueueAdoption:
             await trio.sleep(POLL_SECONDS)
 
     async def _adopt(self, retirement: Retirement) -> None:
-        """Whatever may be adopted of one node now."""
+        """Adopt the messages of one node that may be adopted now."""
         context, owner = self._context, retirement.node
         since = self._since.setdefault(owner, trio.current_time())
         patience = max(context.settings.mesh.redeliver_after_seconds, context.takeover.rules.longest_after())
@@ -147,15 +148,15 @@ class QueueAdoption:
         is_empty = partial(queues.is_empty, owner)
         left = {origin: last for origin, last in context.durable_vector().items() if origin.node == owner}
         if covers(context.store.stored_vector, left) and await context.environment.run_blocking(is_empty):
-            return  # As it is for good, as a rule: no checkpoint for that.
+            return  # Usually for good: this needs no checkpoint.
         await context.checkpoints.bring_up()
         if context.broker.admission.disk_full or await context.environment.run_blocking(is_empty):
             return
         held = await self._held(owner, is_patient)
         if held is None:
             return
-        # What is adopted already, and what the others hold no more, is settled by records that are here. The stores
-        # show it until they have these.
+        # Records on this node settle what is adopted already and what the others hold no more. The stores show these
+        # messages until they have those records.
         settled_by = context.committed_end()
         await context.checkpoints.bring_up()
         if context.broker.admission.disk_full or context.store.checkpoint_position < settled_by:
@@ -173,14 +174,15 @@ class QueueAdoption:
             await context.flushed()
 
     async def _held(self, owner: str, is_patient: bool) -> set[Dot] | None:
-        """What consumers in the mesh have of `owner`; None: too much, or somebody has not said, or this node lacks
-        records of those who have, which may settle what they hold no more."""
+        """The messages of `owner` that are with consumers in the mesh. None: there are too many, a member has not
+        responded, or this node is missing records of a member, which may settle what it holds no more.
+        """
         context = self._context
         answers = await context.peer_rpc.ask(json.dumps({"holds": owner}).encode())
         if is_patient and not answers.keys() >= set(context.peer_names):
             return None
         membership = context.membership
-        # A learner has forgotten what it knew to be settled.
+        # A learner has lost its record of what is settled.
         vouching = {peer for peer in answers if membership.counts(peer)}
         if membership.may_vote:
             vouching.add(context.origin.node)
@@ -222,7 +224,7 @@ class QueueAdoption:
                     break
 
     def _take(self, owner: str, queue: str, rows: list[QueueRow]) -> None:
-        """Accept these of `owner` as messages of this node, times by its clock, and settle what they were."""
+        """Accept these messages of `owner` as messages of this node, with times by its clock; settle the old ones."""
         context = self._context
         out = Outcome(now_us=context.environment.now_us())
         dots: list[Dot] = []
@@ -230,30 +232,30 @@ class QueueAdoption:
         for row in rows:
             message = context.replay.message_of_row(row)
             if message is None:
-                continue  # of a kind that this version does not know; it stays where it is
+                continue  # This version does not know the kind; the message stays where it is.
             dot = Dot(context.origin, context.broker.next_sequence)
             if not context.broker.queues.first_attempts.is_superseded(message):
                 context.broker.send(message.envelope, message.body, row.timestamp_us + ahead_us, out)
             if row.attempts and context.broker.next_sequence > dot.sequence:
-                # Before anybody is told: poison is not young again because it has changed hands.
+                # Before a delivery: a message that failed before keeps its failure count with its new owner.
                 out.attempts.setdefault(queue, {})[dot] = row.attempts
                 context.broker.queues.redelivery.failed_before({dot: row.attempts})
             out.settles.setdefault(queue, []).append(row.dot)
             dots.append(row.dot)
             self.adopted += 1
         context.submit(out)
-        # Should this node have taken the messages over before, they leave its queues as for any other record.
+        # If this node had taken the messages over before, they leave its queues as for any other record.
         record = Dot(context.origin, context.broker.next_sequence - 1)
         context.broker.accept_settles(queue, dots, context.received_vector(), record)
 
 
 def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vector] | None:
-    """What `peer` holds of `owner`, and what it has; None when it cannot say, or says nonsense."""
+    """The messages of `owner` that `peer` holds, and its vector; None when it cannot say, or it is invalid."""
     try:
         said = mapping(json.loads(answer))
         if said.get("holds") is None:
             return None
-        # Nodes of an earlier version also name what is in memory only, and do not say what they have.
+        # Nodes of an earlier version also name memory-only messages, and do not send their vector.
         holds = [array(pair, 2) for pair in array(said["holds"])]
         has = [array(entry, 3) for entry in array(said.get("has", []))]
         dots = [Dot(origin_of(owner, incarnation), number(last, -SEQUENCE_MAX)) for incarnation, last, *_ in holds]

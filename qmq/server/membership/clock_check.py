@@ -1,15 +1,15 @@
-"""Whether this node's clock can be believed, so that a wrong one at a start deletes nothing.
+"""Whether this node's clock is believed, so that a wrong clock at a start deletes nothing.
 
-The node notes on its disk how late it is, by its own clock, and compares at the next start. A wall clock that is then
-more than APART_SECONDS_MAX off, either way, is in doubt. While it is, what was there before the start ages only by time
-that has surely passed: what the disk noted, and what the node has run since. That holds for the retention of fanouts,
-the age of the journal, and `ttl` and `expires` of queue messages. What comes after the start goes by the clock as ever.
+The node notes its time on its disk, and compares at the next start. If the wall clock is then more than
+APART_SECONDS_MAX off, either way, it is in doubt. During a doubt, data from before the start ages only by time that has
+surely passed: up to the note, and since the start. That applies to the retention of fanouts, the age of the journal,
+and `ttl` and `expires` of queue messages. Data from after the start ages by the clock as usual.
 
-The doubt is over when a majority of the mesh, this node among it, has about the same time, when the operator says so
-(`--trust-clock`), or when the node has run for BELIEVED_AFTER_SECONDS and no majority of the mesh contradicts it. A
-node in doubt tells peers no time, so two doubts never confirm each other before that. A clock that is ahead by less
-than QUIET_SECONDS_MAX raises no alarm by itself: most such nodes were switched off over night. See
-docs/decisions/0026-clock-check-at-start.md.
+The doubt ends in one of three cases. A majority of the mesh, including this node, has about the same time. The operator
+confirms the clock (`--trust-clock`). Or the node has run for BELIEVED_AFTER_SECONDS and no majority of the mesh
+contradicts its clock. A node in doubt sends peers no time, so two doubts never confirm each other before that. A clock
+that is ahead by less than QUIET_SECONDS_MAX raises no alarm by itself: most such nodes were switched off over night.
+See docs/decisions/0026-clock-check-at-start.md.
 """
 
 import json
@@ -75,7 +75,7 @@ class ClockCheck:
         """What was noted when the doubt began, in this life or an earlier one."""
         self._ahead_us = now_us - self._noted_us
         """How far the clock was ahead of what was noted, at the start."""
-        # An empty disk has nothing to lose, but peers may give back what an earlier one had.
+        # An empty disk has nothing to lose, but peers may return data of an earlier disk.
         is_new = not self._noted_us and bool(context.peer_names)
         self.in_doubt = not is_trusted and (is_new or (self._noted_us > 0 and abs(self._ahead_us) > _APART_US))
         if not self.in_doubt:
@@ -85,14 +85,15 @@ class ClockCheck:
             log.info("= %s", self._words())
         if self._ahead_us > 0:
             context.broker.clocks.doubt(now_us, self._ahead_us, is_silent=not is_new)
-            # Of what comes to an empty disk nothing is old, whatever the clocks say.
+            # Data that comes to an empty disk is never too old, whatever the clocks say.
             context.store.shift = Shift(_NEVER_US, _NEVER_US) if is_new else Shift(now_us, self._ahead_us)
         else:
             context.broker.clocks.doubt(0, 0, is_silent=True)
 
     def storage_now_us(self) -> int:
-        """What the stores go by: never behind what this disk has noted, or what peers say to an empty one, for no
-        record counts as younger than this. What came by a clock that is behind would look old by the right one."""
+        """The time that the stores use. It is never behind the note of this disk, or behind the peers of an empty one,
+        for no record counts as younger than this. A record from a clock that is behind would look old by the right one.
+        """
         now_us = self._context.environment.now_us()
         if not self.in_doubt:
             return now_us
@@ -101,12 +102,12 @@ class ClockCheck:
         return max([now_us, *(now_us - apart_us for apart_us in self._apart().values())])
 
     def agreed_us(self) -> int:
-        """How late it is at least: what was noted, and the time that has passed since the start."""
+        """The earliest time that it can be now: the noted time plus the time since the start."""
         now_us = self._context.environment.now_us()
         return self._noted_us + now_us - self._began_us if self.in_doubt else now_us
 
     async def run(self) -> None:
-        """Note the time and look at the clocks of peers, for ever."""
+        """Note the time and check the clocks of peers, until cancelled."""
         context = self._context
         alarm_at = trio.current_time() + (ALARM_AFTER_SECONDS if context.peer_names else 0.0)
         note_at = trio.current_time() + NOTE_SECONDS
@@ -127,14 +128,14 @@ class ClockCheck:
         self._sooner.set()
 
     async def note(self) -> None:
-        """Note on the disk how late it is."""
+        """Note the time on the disk."""
         await self._context.environment.run_blocking(self._note_fact)
 
     def _note_fact(self) -> None:
         if self.in_doubt and not self._noted_us:
             return  # Nothing is known yet.
         since_us = self._doubted_us if self.in_doubt else 0
-        with suppress(DiskFull):  # An older note means a doubt too much at the next start.
+        with suppress(DiskFull):  # An older note can only cause a needless doubt at the next start.
             self._context.store.catalog.set_facts({CLOCK: json.dumps([self.agreed_us(), since_us])})
 
     def _look(self) -> None:
@@ -144,7 +145,7 @@ class ClockCheck:
         if self.in_doubt:
             near = {name for name in known if name not in far}
             is_shared = bool(near) and context.membership.is_majority({*near, context.membership.node})
-            # A linked peer that tells no time is in doubt itself.
+            # A linked peer that sends no time is in doubt itself.
             silent = set(context.linked_peers()) - known.keys()
             has_run = self.agreed_us() - self._doubted_us >= BELIEVED_AFTER_SECONDS * 1e6
             is_old = has_run and context.membership.is_majority({*near, *silent, context.membership.node})
@@ -158,7 +159,7 @@ class ClockCheck:
             self._over()
 
     def _apart(self) -> dict[str, int]:
-        """How far our clock is ahead of those of peers, as far as they have said."""
+        """How far our clock is ahead of the clocks that peers have sent."""
         apart = {name: self._context.broker.clocks.apart_us(name) for name in self._context.peer_names}
         return {name: apart_us for name, apart_us in apart.items() if apart_us is not None}
 

@@ -1,18 +1,18 @@
-"""`/control/retire/NODE`: members leave for good, by the word of an operator.
+"""`/control/retire/NODE`: an operator retires members for good.
 
-The node that is asked becomes the adopter: the retired node's unsettled queue messages are served here from now on.
-Everything that must hold is looked at before anything is written: a majority of those who stay can be reached and
-agrees, all of them go by one peers file, and none of them hears the node that is to leave. The others do not take this
-node's word for it: each looks for itself (`Members.agrees_in`), and obeys a majority.
+The node that gets the request becomes the adopter: it serves the retired node's unsettled queue messages from now on.
+All conditions are checked before anything is written. A majority of the remaining members can be reached and agrees,
+all of them use one peers file, and none of them has a link with the leaving node. The others do not rely on this node's
+statement: each checks for itself (`Members.agrees_in`), and obeys a majority.
 
-`force` retires a node that is still heard. Nobody can tell the operator's word from that of a node that was broken
-into, so it is said at as many nodes as make a majority of those who stay. The node stops by itself as soon as it learns
-of it; until then its consumers and the adopter's may be handed the same messages.
+`force` retires a node that still has links. A request of the operator cannot be told from one of a node under an
+intruder's control. So it must be made at as many nodes as make a majority of the remaining ones. The retired node stops
+as soon as it learns of it; until then its consumers and the adopter's may get the same messages.
 
-When so many are gone that no majority of the rest can be reached, nobody could ever decide anything again. Then the
-operator's word that all who cannot be reached are gone for good (`majority-lost`) takes the place of the votes: they
-are retired together, in one batch. No node can check that word. If it was wrong, the others are another mesh from then
-on, which is refused here and refuses nobody.
+If so many nodes are lost that no majority of the others can be reached, nothing could ever be decided again. Then the
+operator states that all unreachable nodes are lost for good (`majority-lost`), in place of the votes. They are retired
+together, in one batch. No node can check that statement. If it was wrong, the others are another mesh from then on.
+This node refuses their links, and they refuse none.
 """
 
 import json
@@ -43,14 +43,14 @@ class DecommissionContext(Engine, Committing, Peers, Protocol):
 
 
 def is_about_hearing(request: bytes) -> bool:
-    """Whether a peer's question is whether this node hears another one."""
+    """Whether a peer asks if this node has a link with another one."""
     return request.startswith(b'{"hears"')
 
 
 def respond_hearing(context: DecommissionContext, request: bytes) -> bytes:
-    """Whether a link with the node that is asked about is up, and when this node agrees that it has left.
+    """Whether a link with the named node is up, and when this node agrees that it has left.
 
-    Raises Refused for nonsense.
+    Raises Refused for an invalid request.
     """
     try:
         name = json.loads(request)["hears"]
@@ -76,14 +76,15 @@ class Decommission:
         self._one = trio.Lock()
 
     async def retire(self, name: str, *, force: bool) -> dict[str, Any]:
-        """Retire `name`; returns what to tell the operator. Raises Refused, and nothing has changed then."""
+        """Retire `name`; returns facts for the operator. Raises Refused, and nothing has changed then."""
         async with self._one:
             await self._check(name, force)
             return await self._write([name])
 
     async def retire_lost(self, names: Collection[str]) -> dict[str, Any]:
-        """Retire `names`, all who cannot be reached: a majority is among them, and they are gone for good. Returns what
-        to tell the operator. Raises Refused, and nothing has changed then."""
+        """Retire `names`, all unreachable members: a majority is among them, and they are lost for good. Returns facts
+        for the operator. Raises Refused, and nothing has changed then.
+        """
         async with self._one:
             await self._check_lost(names)
             return await self._write(sorted(names))
@@ -157,7 +158,9 @@ class Decommission:
             raise Refused("bad-node", f"{name} is no member; those are {', '.join(sorted(membership.members))}.")
 
     async def _opinions(self, name: str) -> tuple[list[str], dict[str, float]]:
-        """Of those who would stay: who hears `name`, and in how many seconds each of the others agrees that it left."""
+        """Of the remaining members: those with a link to `name`, and for each of the others the seconds until it agrees
+        that `name` has left.
+        """
         context = self._context
         request = json.dumps({"hears": name}).encode()
         answers = await context.peer_rpc.ask(request)

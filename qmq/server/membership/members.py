@@ -1,12 +1,12 @@
-"""Membership of one running node: what its peers file, its disk and its peers say, made durable and made true.
+"""Membership of one running node: its peers file, its disk and its peers decide; changes become durable, then active.
 
-`Membership` (qmq.members) decides who counts; here its changes reach receipts, checkpoints, links and the catalog. What
-comes in the midst of other decisions is taken at once where it can be, and the rest waits for the one task that writes
-to the catalog: a node counts only after it is durable that it is no learner any more.
+`Membership` (qmq.members) decides which nodes count; here its changes reach receipts, checkpoints, links and the
+catalog. A change that arrives in the middle of another decision is applied at once if it can be. Otherwise it waits for
+the one task that writes to the catalog: a node counts only after it is durable that it is no learner any more.
 
-Surprising: a data directory may be older than the node's own past. A peer that knows more of the node's earlier lives
-than the directory shows that this is a copy put back, or that the disk was replaced or did not keep what it had synced;
-whichever it is, promises may be forgotten, so the node learns anew.
+Surprising: a data directory may be older than the node's own past. A peer may know more of the node's earlier
+incarnations than the directory has. Then the directory is a restored copy, or the disk was replaced or lost what it had
+synced. In each case promises may be lost, so the node becomes a learner again.
 """
 
 import logging
@@ -76,10 +76,10 @@ class MembershipContext(Engine, Committing, Alarming, Tasks, Protocol):
     def peer_names(self) -> list[str]: ...
 
     def count_copies_of(self, peer: str) -> None:
-        """Let receipts go by what `peer` has durably, as far as it counts."""
+        """Let receipts use what is durable on `peer`, if it counts."""
 
     def rules_changed(self) -> None:
-        """Levels that no policy names may be others now."""
+        """Levels that no policy names may have changed."""
 
     def members_changed(self) -> None: ...
 
@@ -87,7 +87,7 @@ class MembershipContext(Engine, Committing, Alarming, Tasks, Protocol):
 
 
 class LiveMembership:
-    """`membership` is live: links and receipts read it. Made before everything that does."""
+    """`membership` is live: links and receipts read it. Made before all parts that do."""
 
     def __init__(self, context: MembershipContext, peers: PeersFile | None) -> None:
         catalog = context.store.catalog
@@ -123,14 +123,14 @@ class LiveMembership:
         """Node → the alarm that peers call it retired."""
         self._leaves = False
         self._refused_by: set[str] = set()
-        # Facts to write, in this order; and what is done when they are written.
+        # Facts to write, in this order, and the callbacks for when they are written.
         self._facts: dict[str, str | None] = {}
         self._are_written = True
         self._wrote = trio.Event()
         self._wake = trio.Event()
 
     async def run(self) -> None:
-        """Write facts and obey them until cancelled. Raises LogBroken when the disk refuses."""
+        """Write facts and apply them until cancelled. Raises LogBroken when the disk refuses."""
         self._began = trio.current_time()
         while True:
             with trio.move_on_after(POLL_AGAIN_SECONDS if self.membership.retirements_heard() else math.inf):
@@ -150,7 +150,7 @@ class LiveMembership:
         self._wake.set()
 
     async def written(self) -> None:
-        """Wait until the catalog has all that it was to remember."""
+        """Wait until the catalog has all facts passed to `remember`."""
         while not self._are_written:
             await self._wrote.wait()
 
@@ -162,7 +162,7 @@ class LiveMembership:
         self._wrote.set()
         self._wrote = trio.Event()
 
-    # What peers tell
+    # Reports of peers
 
     def membership_received(self, peer: str, standing: Standing) -> None:
         """See `Host.membership_received`."""
@@ -180,7 +180,7 @@ class LiveMembership:
             self._disks[peer] = standing.disk
             self.remember({DISK + peer: standing.disk})
         self._check_retirements()
-        self._wake.set()  # to look again later, where a retirement is in dispute
+        self._wake.set()  # Check again later, in case a retirement is in dispute.
         self._check_destinations()
         if counted != membership.counts(peer):
             log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
@@ -200,7 +200,7 @@ class LiveMembership:
         self._tell()
 
     def _check_destinations(self) -> None:
-        """Alarms while policies differ: what becomes of a message would depend on the node that it met."""
+        """Raise alarms while policies differ: otherwise the treatment of a message would depend on its node."""
         differing: dict[str, str] = {}
         for peer, names in self.membership.destinations_that_differ().items():
             more = f" and {len(names) - NAMES_SENT} more" if len(names) > NAMES_SENT else ""
@@ -214,7 +214,7 @@ class LiveMembership:
                 self._context.alarm(DIFFER, message)
 
     def knows(self, peer: str, vector: Vector) -> None:
-        """`peer` had this when the link to it began."""
+        """`peer` had this vector when the link to it began."""
         context = self._context
         self.membership.meets(peer)
         lost = [origin for origin, last in vector.items() if self._has_forgotten(origin, last)]
@@ -241,7 +241,7 @@ class LiveMembership:
         self._tell()
 
     def _has_forgotten(self, origin: Origin, last: int) -> bool:
-        """Whether this directory held more of an earlier life of this node once, as what others have shows."""
+        """Whether this directory once held more of an earlier incarnation of this node, as the data of others shows."""
         context = self._context
         if (
             origin.node != context.origin.node
@@ -249,7 +249,7 @@ class LiveMembership:
             or origin in context.incarnation_gc.seals.forgotten
         ):
             return False
-        # Of a life on another directory, before this one began empty, others may always have more.
+        # Of an incarnation on another directory, before this one began empty, others may always have more.
         return origin not in self._had or origin in self._lives and last > self._had[origin]
 
     def caught_up_with(self, peer: str) -> None:
@@ -261,12 +261,12 @@ class LiveMembership:
         self._check_meeting(peer)
 
     def _check_meeting(self, peer: str) -> None:
-        """What a learner has of another learner is not enough when that one has learnt."""
+        """Records from another learner are not enough while that one still learns."""
         if self._context.mesh is not None and self.membership.must_meet_anew(peer):
             self._context.mesh.link_anew(peer)
 
     def _check_learning(self) -> None:
-        """A peer was met, or who counts has changed."""
+        """A peer was met, or the counting members have changed."""
         if self.membership.has_learnt:
             self._wake.set()
 
@@ -284,7 +284,7 @@ class LiveMembership:
             self._context.mesh.send_membership()
 
     def no_takeover_support(self, aware: Mapping[str, bool]) -> set[str]:
-        """The peers that obey no terms: as those say that are linked now (`aware`), and as others did last."""
+        """The peers without takeover support: as the linked ones say now (`aware`), and as the others said last."""
         for peer, is_aware in aware.items():
             if is_aware == (peer in self._no_takeover_support):
                 self._no_takeover_support ^= {peer}
@@ -294,7 +294,7 @@ class LiveMembership:
     # Changes of the mesh
 
     def take_up(self, peers: PeersFile) -> None:
-        """A new peers file, already checked against the one before (`qmq.config.peers_change`)."""
+        """Apply a new peers file, already checked against the one before (`qmq.config.peers_change`)."""
         self._peers = peers
         self.membership.take_up(listing_of(peers))
         self._check_learning()
@@ -308,7 +308,7 @@ class LiveMembership:
         self._linked = linked
 
     def agrees_in(self, name: str) -> float | None:
-        """Seconds until this node agrees that `name` has left; None as long as it hears it, and nobody forces it."""
+        """Seconds until this node agrees that `name` has left; None while a link with it is up and it is not forced."""
         now = trio.current_time()
         if self._forced_until.get(name, 0.0) > now:
             return 0.0
@@ -317,11 +317,11 @@ class LiveMembership:
         return max(0.0, self._unlinked_at.get(name, self._began) + SILENT_SECONDS - now)
 
     def force(self, name: str) -> None:
-        """The operator of this node says that `name` is to leave, though it may be heard."""
+        """The operator of this node demands that `name` leaves, even with links up."""
         self._forced_until[name] = trio.current_time() + AGREED_SECONDS
 
     def _check_retirements(self) -> None:
-        """Who is retired as peers say, time has passed, or a link has begun or ended."""
+        """Retirements may be due: peers reported one, time has passed, or a link has begun or ended."""
         membership = self.membership
         if membership.agree({name for name in membership.retirements_heard() if self.agrees_in(name) == 0}):
             self._tell()
@@ -343,7 +343,7 @@ class LiveMembership:
                 self._context.alarm(UNCONFIRMED, message)
 
     def retired(self, retirement: Retirement) -> None:
-        """It is decided that a node has left. May come in the midst of a decision, and more than once."""
+        """It is decided that a node has left. May come in the middle of a decision, and more than once."""
         if self.membership.retire(retirement):
             kept = self.membership.retired[retirement.node]
             if kept.node == self.membership.node:
@@ -354,8 +354,9 @@ class LiveMembership:
             self._context.spawn(self._schedule_obey)
 
     def refused_as_retired(self, peer: str) -> None:
-        """`peer` lets this node in no more. Refusals come before the other side has proven itself, so one of them is
-        not enough; a majority's are."""
+        """`peer` refuses links of this node. A refusal comes before the other side has proven its identity. So one
+        refusal is not enough; refusals of a majority are.
+        """
         self._refused_by.add(peer)
         if majority(self._refused_by, [names - {self.membership.node} for names in self.membership.lists]):
             self._leave(f"{', '.join(sorted(self._refused_by))} say so")
@@ -369,7 +370,7 @@ class LiveMembership:
             self.remember({SELF_RETIRED: why})
 
     async def _schedule_obey(self) -> None:
-        """Who has left does not count from now on, and hears of it before the links with it end."""
+        """A retired node does not count from now on, and is notified before the links with it end."""
         self._context.members_changed()
         if self._context.mesh is not None:
             self._context.mesh.membership_changed()

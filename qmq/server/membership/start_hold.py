@@ -1,9 +1,10 @@
-"""How long a node that starts delivers nothing of its queues: until each peer has told what it settled and holds.
+"""The start hold: a starting node delivers nothing of its queues until each peer has reported its settles and held
+messages.
 
-The node does not remember to whom its earlier life had lent what. Each peer that follows it says so in the first frame
-of its link (`Held`), and its records say what was settled; what is delivered before that may be with another consumer.
-Peers that are down must not keep a queue shut: one without a link is waited for a little longer than a dial takes, and
-one with a link as long as a takeover waits for the same answer.
+The node does not store which peers borrowed messages from its earlier incarnation. Each peer that follows it reports
+them in the first frame of its link (`Held`), and its records show what was settled. A message delivered before that may
+be with another consumer. Peers that are down must not keep a queue paused. A peer without a link is waited for a little
+longer than a dial takes. A peer with a link is waited for as long as in a takeover.
 """
 
 from typing import Final, Protocol
@@ -23,7 +24,7 @@ SPARE_SECONDS: Final = 4.0
 
 
 class StartHoldContext(Peers, Protocol):
-    """What holding back needs of the node."""
+    """What the start hold needs of the node."""
 
     settings: NodeSettings
     broker: Broker
@@ -32,17 +33,17 @@ class StartHoldContext(Peers, Protocol):
     catch_up: CatchUp
 
     def has_caught_up_with(self, peer: str) -> bool:
-        """Whether what `peer` had when this node met it is here."""
+        """Whether this node has everything that `peer` had when its link began."""
 
 
 class StartHold:
-    """`is_over` once and for all, in this life."""
+    """`is_over` stays true once set, in this incarnation."""
 
     def __init__(self, context: StartHoldContext) -> None:
         self._context = context
         self.is_over = False
         self._said: set[str] = set()
-        # Peer → when its first link to this node was seen.
+        # Peer → the time of its first link to this node.
         self._linked_at: dict[str, float] = {}
         self._wake = trio.Event()
 
@@ -51,7 +52,7 @@ class StartHold:
         self._wake.set()
 
     def held_came(self, peer: str) -> None:
-        """`peer` has told what its consumers hold."""
+        """`peer` has reported what its consumers hold."""
         self._said.add(peer)
         self.wake()
 
@@ -66,14 +67,14 @@ class StartHold:
         self.release()
 
     def hold_back(self) -> None:
-        """Deliver nothing of the queues until `release`: what they hold may be done."""
+        """Deliver nothing of the queues until `release`: their messages may be settled."""
         takeover = self._context.takeover
         if not takeover.is_starting:
             takeover.is_starting = True
             takeover.look()
 
     def release(self) -> None:
-        """Deliver again, if nothing else holds back."""
+        """Deliver again, if nothing else pauses the queues."""
         context = self._context
         if context.broker.queues.held and self.is_over and not context.catch_up.is_stale:
             context.takeover.is_starting = False

@@ -1,15 +1,15 @@
-"""Takeover as it runs: beats and bids, and votes that are durable before they are told.
+"""Takeover at run time: heartbeats and bids, and votes that are durable before they are sent.
 
-`qmq.broker.takeover.ownership` decides who may serve whose queue messages, `TakeoverSync` brings them here, and
-`qmq.broker.queues.lending.handoff` moves them in memory; here are the clock, the records and the frames between. One
-look after the other, at least ten in `takeover_after_seconds`, and whenever something was heard that may matter: what
-this node claims, whom it asks for a vote, and whether it may hand out at all (`Queues.held`).
+`qmq.broker.takeover.ownership` decides which node may serve which owner's messages. `TakeoverSync` brings the messages
+here, and `qmq.broker.queues.lending.handoff` moves them in memory. This adds the clock, the records and the frames. It
+polls at least ten times in `takeover_after_seconds`, and after each event that may matter. Each poll decides what this
+node claims, which votes it requests, and whether it may deliver at all (`Queues.held`).
 
-Surprising: the clock that counts here goes on while the process is stopped. Before anything is decided it is looked at
-(`check`), so that a node which was away does not begin with what it was about to hand out.
+Surprising: the clock that counts here runs on while the process is stopped. It is read before any decision (`check`),
+so a node that was stopped does not first deliver what it was about to.
 
-Long for one module: every step reads and writes the same few tables (campaigns, releases, obeyed terms, stamps), and
-their order within one look is what keeps two nodes from serving together.
+Long for one module: every step reads and writes the same few tables (campaigns, releases, obeyed terms, stamps). Their
+order within one poll keeps two nodes from serving together.
 """
 
 import logging
@@ -49,7 +49,7 @@ log = logging.getLogger("qmq.takeover")
 
 
 class Released(NamedTuple):
-    """The claim that ended at our request, and what its node had then."""
+    """The claim that ended at our request, and the vector of its node at that time."""
 
     term: Term
     has: Vector
@@ -57,7 +57,7 @@ class Released(NamedTuple):
 
 
 class Campaign:
-    """A bid, who has voted for it, and what they have; given up at `until`."""
+    """A bid, the nodes that voted for it, and their vectors; given up at `until`."""
 
     def __init__(self, bid: Bid, until: float, *, confirms: bool, released: Released | None) -> None:
         self.bid = bid
@@ -80,7 +80,7 @@ class TakeoverContext(TakeoverSyncContext, Protocol):
     dedup_query: DedupQuery
 
     def has_synced_with_majority(self) -> bool:
-        """Whether what a majority had when this node met them is here."""
+        """Whether this node has everything that a majority had when the links began."""
 
 
 class Takeover:
@@ -109,7 +109,7 @@ class Takeover:
         self._has_foreign_server = False
         """Whether some node still serves another, where none would begin to any more: it has to be given back."""
         self._forgot = False
-        # Peer → the newest stamp of its beats.
+        # Peer → the newest stamp of its heartbeats.
         self._stamps: dict[Origin, int] = {}
         # Owner → the term that this node has obeyed.
         self._obeyed: dict[str, Term] = {}
@@ -118,9 +118,9 @@ class Takeover:
         self._released: dict[str, Released] = {}
         self._asked_at = 0.0
         self._bid_again_at = 0.0
-        # Owner → until when this node does not ask for it again, having failed to bring it in.
+        # Owner → the time until which this node does not bid again, after a failed sync.
         self._rests: dict[str, float] = {}
-        # What stands among the alarms by its subject, an owner or the time of a peer: code and message.
+        # The standing alarms by their subject, an owner or the time of a peer: code and message.
         self._alarms: dict[str, tuple[str, str]] = {}
         self._looked = self._boot()
         self._told_at = float("-inf")
@@ -129,8 +129,9 @@ class Takeover:
         self._wake = trio.Event()
 
     def _told_before(self) -> int:
-        """The longest `takeover_after_seconds` that an earlier life may have told, in ms. What this one is going to
-        tell is on the disk before anybody hears it: whoever is told may lean on it also after the next restart."""
+        """The longest `takeover_after_seconds` that an earlier incarnation may have sent, in ms. This one's value is on
+        the disk before any peer gets it: a peer may rely on it also after the next restart.
+        """
         after_ms = round(self._after * 1000)
         catalog = self._context.store.catalog
         told_ms = int(catalog.facts().get(WARNED_AFTER, 0))
@@ -144,17 +145,17 @@ class Takeover:
 
     @property
     def is_active(self) -> bool:
-        """Whether others may take over what this node does not serve for a while."""
+        """Whether others may take over the messages that this node does not serve for a while."""
         return self._has_foreign_server or (self.is_wanted and self._context.membership.members_fewest >= NODES_MIN)
 
     def begin(self) -> None:
-        """Obey what was written down; nothing is handed out before the first lease."""
+        """Obey the recorded terms; nothing is delivered before the first lease."""
         out = Outcome(now_us=self._context.environment.now_us())
         self._obey_terms()
         self._set_held(out)
 
     async def run(self) -> None:
-        """Look around for ever."""
+        """Poll until cancelled."""
         while True:
             self.look()
             self._wake = trio.Event()
@@ -162,42 +163,42 @@ class Takeover:
                 await self._wake.wait()
 
     def _pause(self) -> float:
-        """Until the next look that is due by itself; a lease must not outlast it unseen."""
+        """Seconds until the next poll that is due by itself; a lease must not expire unnoticed."""
         if not self.is_active:
             return float("inf")
         return max(0.001, min(self.rules.least_after() / LOOKS, self._lease_until - self._boot()))
 
     def wake(self) -> None:
-        """Look around soon."""
+        """Poll soon."""
         self._wake.set()
 
     def has_let_go(self, owner: str) -> bool:
-        """Whether this node hands out nothing of a retired context, nor will."""
+        """Whether this node delivers nothing of a retired owner, now or later."""
         self.look()
         return owner not in self._context.broker.queues.owned.serves
 
     def links_changed(self) -> None:
-        """A link began or ended, in the midst of another decision."""
+        """A link began or ended, in the middle of another decision."""
         if self._context.mesh is not None and self._context.mesh.aware():
             self._context.broker.queues.isolated_mode.stop()
         self.wake()
 
-    # Looking around
+    # Polling
 
     def check(self) -> None:
-        """Before anything is decided: has this node been away, or has its lease ended?"""
+        """Called before each decision: was this node stopped, or has its lease ended?"""
         now = self._boot()
         if self.is_active and (now - self._looked > self._after / 2 or now >= self._lease_until):
             self.look()
 
     def look(self) -> None:
-        """Everything that this node has to do by itself now."""
+        """Do everything that is due now without a frame or a record."""
         now = self._boot()
         context, rules = self._context, self.rules
         out = Outcome(now_us=context.environment.now_us())
         away = now - self._looked
         if away > self._after / 2:
-            if self.is_active:  # else nobody looks unless something happens
+            if self.is_active:  # else only events cause a poll
                 log.warning("! this node was away for %.1f s: it hands out nothing before it has asked around", away)
             rules.was_away(now)
             context.dedup_query.was_away()
@@ -210,7 +211,7 @@ class Takeover:
             self._claim_own(now)
             self._send_if_due(now)
             self._check_bids(now, out)
-            # A promise is told before anything that becomes durable after it (`qmq.broker.takeover.quorum`).
+            # A promise is sent before anything that becomes durable after it (`qmq.broker.takeover.quorum`).
             self._send_if_due(now)
         self._obey_terms()
         self._check_isolation(now, out)
@@ -223,7 +224,7 @@ class Takeover:
         self.rules.claim_own(now)
 
     def _check_isolation(self, now: float, out: Outcome) -> None:
-        """What never left this node may flow while nothing can leave it."""
+        """While no link is up, messages that never left this node may be delivered."""
         context, queues = self._context, self._context.broker.queues
         isolated_mode = queues.isolated_mode
         is_linked = context.mesh is None or bool(context.mesh.aware())
@@ -233,7 +234,7 @@ class Takeover:
             queues.end_isolation(out)
 
     def _check_learning(self, now: float) -> None:
-        """A learner that had promised things on an earlier disk waits until nobody leans on them any more."""
+        """A learner that had made promises on an earlier disk waits until no peer can rely on them any more."""
         membership = self._context.membership
         if membership.is_learner:
             self.rules.learner = True
@@ -245,14 +246,14 @@ class Takeover:
         self.rules.learner = self._forgot and now - self.rules.awake_since < self.rules.longest_after()
 
     def _check_told(self, now: float) -> None:
-        """Nobody leans any more on what an earlier life has told: the next one need not wait for it."""
+        """No peer relies any more on the value of an earlier incarnation: the next one need not wait for it."""
         after_ms = round(self._after * 1000)
         if self._told_after_ms > after_ms and now >= self.rules.bound_until:
             self._told_after_ms = after_ms
             self._context.members.remember({WARNED_AFTER: str(after_ms)})
 
     def _check_unaware(self) -> None:
-        """Peers that obey no terms bear every lease, and are never taken over."""
+        """Peers without takeover support confirm every lease, and are never taken over."""
         mesh = self._context.mesh
         aware = {} if mesh is None else mesh.aware()
         self.rules.unaware = {peer for peer, is_aware in aware.items() if not is_aware}
@@ -262,14 +263,14 @@ class Takeover:
     def _send_if_due(self, now: float) -> None:
         rules = self.rules
         least = rules.least_after()
-        # The last of them before anything more is lent that leans on it (`may_borrow`).
+        # The last of them before more is lent that relies on it (`may_borrow`).
         news = (rules.in_contact(now), dict(rules.claims), dict(rules.promised), least)
         if now - self._told_at >= least / LOOKS or news != self._told:
             self._told_at, self._told = now, news
             self.send_all_terms(now)
 
     def send_all_terms(self, now: float) -> None:
-        """Beats to every peer that understands them."""
+        """Send heartbeats to every peer that understands them."""
         mesh = self._context.mesh
         stamps = {origin.node: stamp for origin, stamp in self._stamps.items()}
         for peer in self.rules.peers:
@@ -279,7 +280,7 @@ class Takeover:
     def _beats(self, now: float, echo_us: int = 0, *, wants_echo: bool = True) -> HeartbeatFrame:
         return HeartbeatFrame(self.rules.beat(now, echo_us=echo_us, wants_echo=wants_echo))
 
-    # What is heard
+    # Frames and records of peers
 
     def greet(self, way: LinkOutbox) -> None:
         """See `Host.greet`."""
@@ -312,7 +313,7 @@ class Takeover:
                     released = self._released[owner] = Released(Term(number, peer.node), has, lent)
                     campaign = self._campaigns.get(owner)
                     if campaign is not None:
-                        # It began before, and may be won now that the claim has ended.
+                        # The bid began before, and may be won now that the claim has ended.
                         campaign.released = released
                         merge(campaign.has, has)
             case Holds(owner, number, dots):
@@ -328,7 +329,7 @@ class Takeover:
             self.wake()
 
     def noted(self, note: TermNote) -> None:
-        """A record says who serves, or what an earlier life of this node has promised. In the midst of a decision."""
+        """A record says which node serves, or what an earlier incarnation promised. In the middle of a decision."""
         term = Term(note.number, note.server)
         if note.is_vote:
             if note.number > self.rules.promised.get(note.owner, Term(0, "")).number:
@@ -344,7 +345,7 @@ class Takeover:
             return dict.fromkeys(owners, True)
         may: dict[str, bool | None] = {}
         now = self._boot()
-        # Every voter that the lease of the lender leaned on when it lent keeps still for so long at least.
+        # Every voter that the lender's lease relied on when it lent votes for no other for at least that long.
         is_fresh = now - echo_us / 1e6 <= min(self._after, least_ms / 1000) * (1 - LEASE)
         for owner in owners:
             known, told = self.rules.term_of(owner), Term(terms.get(owner, 0), peer)
@@ -353,7 +354,7 @@ class Takeover:
             if not is_stale and self.rules.learn(owner, told):
                 self.wake()
         if not all(map(self._is_obeyed, owners)):
-            # What is lent in a new term comes after the word about what is held from before.
+            # Messages lent in a new term come after the report of those held from before.
             self._obey_terms()
         if not is_fresh and self._context.mesh is not None:
             self._context.mesh.send_terms(peer, self._beats(now))
@@ -369,7 +370,7 @@ class Takeover:
             self._context.spawn(partial(self._send_vote, candidate, bid))
 
     async def _send_vote(self, candidate: str, bid: Bid) -> None:
-        """Once it is durable."""
+        """Send a vote once it is durable."""
         context = self._context
         await context.flushed()
         if context.mesh is not None:
@@ -380,7 +381,9 @@ class Takeover:
         context.broker.note_fact(kind, pack_term(owner, term.number, term.server), context.environment.now_us(), out)
 
     def _check_bids(self, now: float, out: Outcome) -> None:
-        """Ask for votes where that is this node's turn; ask who serves our own messages to release them."""
+        """Request votes if that is this node's turn; request the release of our own messages from the node that serves
+        them.
+        """
         context, rules = self._context, self.rules
         for owner, campaign in list(self._campaigns.items()):
             if now >= campaign.until:
@@ -402,8 +405,9 @@ class Takeover:
                 self._campaign(bid, now, released, out)
 
     def _may_serve_more(self) -> bool:
-        """Whether this node has what a majority had, and knows what of it is settled: one that lacks records would win,
-        and then hand out nothing until it has asked around, while another could have."""
+        """Whether this node has what a majority had, and knows which of it is settled. A node that is missing records
+        would win, and then deliver nothing until its sync is done, while another node could have delivered.
+        """
         return self._context.has_synced_with_majority() and not self._context.catch_up.is_stale
 
     def _campaign(self, bid: Bid, now: float, released: Released | None, out: Outcome) -> None:
@@ -419,8 +423,9 @@ class Takeover:
             self._context.spawn(partial(self._vote_for_itself, campaign))
 
     def _ask_for_votes(self, campaign: Campaign, now: float) -> None:
-        """Ask whoever has not voted yet, with each look: who has heard the owner a moment later than this node agrees a
-        moment later. Whoever has promised its vote already takes no notice."""
+        """With each poll, request the votes not given yet: a node that got a later heartbeat of the owner agrees later.
+        A node that has promised its vote ignores the request.
+        """
         campaign.asked_at = now
         for peer in self.rules.peers:
             if self._context.mesh is not None and peer not in campaign.votes:
@@ -469,7 +474,7 @@ class Takeover:
         self._set_held(out)
 
     def _alarm(self, subject: str, code: str, message: str) -> None:
-        """Raise an alarm about `subject`; the one before about the same is over, unless it says the same."""
+        """Raise an alarm about `subject`; the one before about the same subject ends, unless it is equal."""
         before = self._alarms.get(subject)
         if before is not None and before != (code, message):
             self._context.alarm_over(*before)
@@ -493,7 +498,7 @@ class Takeover:
         )
 
     def could_not_begin(self, owner: str, number: int) -> None:
-        """They have not, in time."""
+        """The messages of `owner` have not arrived in time."""
         if self.rules.release(owner, number):
             log.warning("! the messages of %s could not be taken over in time", owner)
             self._rests[owner] = self._boot() + SNAPSHOT_FACTOR * self._after
@@ -502,7 +507,7 @@ class Takeover:
         return self.rules.term_of(owner) == self._obeyed.get(owner, Term(0, owner))
 
     def _obey_terms(self) -> None:
-        """Let go of what others serve now, and of what this node may not claim any more."""
+        """Hand off what other nodes serve now, and what this node may not claim any more."""
         rules = self.rules
         self._has_foreign_server = any(rules.term_of(owner).server != owner for owner in rules.members)
         for owner in rules.members:
@@ -517,7 +522,7 @@ class Takeover:
                         served = f"{term.server} serves the messages of this context, in term {term.number}"
                         self._alarm(owner, "taken-over", served)
                 elif owner == self.name:
-                    # An earlier life of this node won it; peers take nothing that is lent in a lesser term.
+                    # An earlier incarnation of this node won it; peers accept nothing that is lent in a lesser term.
                     self.served[owner] = term.number
         for owner in list(self.served):
             if owner != self.name and (owner not in rules.claims or owner not in rules.members):
@@ -535,7 +540,7 @@ class Takeover:
             context.mesh.send_terms(server, Holds(owner, term.number, held))
 
     def _release(self, asker: str, owner: str, number: int, out: Outcome) -> None:
-        """The owner is back: let it have its messages."""
+        """The owner is back: return its messages to it."""
         if asker != owner:
             return
         claim = self.rules.claims.get(owner)
@@ -550,7 +555,7 @@ class Takeover:
         self._context.spawn(partial(self._send_released, owner, number, {**lent, self.name: held}))
 
     async def _send_released(self, owner: str, number: int, lent: Mapping[str, list[Dot]]) -> None:
-        """Once all that was settled here is durable."""
+        """Send the release once all that was settled here is durable."""
         context = self._context
         await context.flushed()
         if context.mesh is not None:
@@ -572,7 +577,7 @@ class Takeover:
         if self._context.mesh is not None:
             self._context.mesh.send_terms(heard.server, Release(own, heard.number))
 
-    # Whether anything is handed out
+    # Whether anything may be delivered
 
     def _set_held(self, out: Outcome) -> None:
         now = self._boot()
@@ -594,7 +599,7 @@ class Takeover:
             marks = {**marks, self.name: self._context.broker.next_sequence}
         return settled_through(self.rules, owner, marks)
 
-    # Shown
+    # Status
 
     def _place(self, owner: str, now: float) -> OwnerState:
         if owner in self._takeover_sync:
@@ -610,7 +615,7 @@ class Takeover:
         return None if claim is None else round(now - claim.since, 1)
 
     def picture(self) -> dict[str, Any]:
-        """For the status: who serves whom, as this node knows it."""
+        """For the status: which node serves which owner, as far as this node knows."""
         now = self._boot()
         return {
             "active": self.is_active,

@@ -1,12 +1,12 @@
-"""Messages of an owner on their way into this node's queues, once a majority lets this node serve them.
+"""Takeover sync: brings an owner's messages into this node's queues, after a majority voted for this node.
 
-What the voters had durably is fetched, a checkpoint brings the rows of the owner into the queue store, the other nodes
-say what their consumers hold, and then the rows are read like those of an earlier life of this node. An owner that is
-back takes the same road, after the one that served it has stopped at its request.
+First the records that the voters had on disk are fetched. A checkpoint brings the rows of the owner into the queue
+store, and the other nodes report what their consumers hold. Then the rows are read like those of an earlier incarnation
+of this node. An owner that is back does the same, after the node that served it has stopped at its request.
 
-Who hears of the new term lets go of what waits for its consumers and says what these have (`Holds`). Of what was lent
-before, by this node or by the one that served until then, everything else was seen by nobody. It is taken back at that
-word, not before: until then it counts as being with that peer.
+A node that learns of the new term drops what waits for its consumers and reports what these hold (`Holds`). No consumer
+saw any other message that was lent before, by this node or by the one that served until then. This node requeues those
+at that report, not before: until then they count as being with that peer.
 """
 
 import logging
@@ -37,7 +37,7 @@ log = logging.getLogger("qmq.takeover")
 
 
 class SyncedPeer:
-    """Those of one owner, in term `number`; `needs` is what must be here first."""
+    """The sync of one owner, in term `number`; `needs` is what must be here first."""
 
     def __init__(self, number: int, needs: Vector) -> None:
         self.number = number
@@ -58,7 +58,7 @@ class TakeoverSyncContext(Engine, Committing, JournalTail, Alarming, Tasks, Peer
 
 
 class TermHolder(Protocol):
-    """Who began it (`Takeover`)."""
+    """The part that began it (`Takeover`)."""
 
     def claims(self, owner: str, number: int) -> bool: ...
 
@@ -70,7 +70,7 @@ class TermHolder(Protocol):
 
 
 class TakeoverSync:
-    """By owner. Each ends with `Takeover.has_begun`, or with `Takeover.could_not_begin`."""
+    """The syncs by owner. Each ends with `Takeover.has_begun`, or with `Takeover.could_not_begin`."""
 
     def __init__(self, context: TakeoverSyncContext, takeover: TermHolder, takeover_after_seconds: float) -> None:
         self._context = context
@@ -82,10 +82,11 @@ class TakeoverSync:
         return owner in self._takeover_sync
 
     def begin(self, owner: str, number: int, needs: Vector, lent: Mapping[str, list[Dot]]) -> None:
-        """Bring the messages of `owner` in, in term `number`. `lent` is who has what, as the node says that has served
-        them until now; nothing when that one is silent."""
+        """Sync the messages of `owner`, in term `number`. `lent` says which node holds which messages, as reported by
+        the node that served them until now; it is empty when that one is silent.
+        """
         handoff = self._context.broker.queues.handoff
-        # What this node may have of these messages is from before, and others have settled some since.
+        # This node's copy of these messages is from before, and others have settled some since.
         handoff.cede(owner, self._context.origin.node)
         handoff.forget_before(owner)
         arrival = self._takeover_sync[owner] = SyncedPeer(number, needs)
@@ -100,12 +101,12 @@ class TakeoverSync:
         self._context.broker.queues.handoff.begin_anew(owner)
 
     def end(self, owner: str) -> None:
-        """Somebody else may serve `owner`."""
+        """Another node may serve `owner`."""
         self._takeover_sync.pop(owner, None)
         self._context.broker.queues.handoff.forget_before(owner)
 
     def peer_holds(self, peer: str, owner: str, number: int, dots: list[Dot], out: Outcome) -> None:
-        """`peer` has heard of the term, which is the one that this node obeys, and consumers there have these."""
+        """`peer` knows the term, which is the one that this node obeys, and consumers there hold these."""
         handoff = self._context.broker.queues.handoff
         arrival = self._takeover_sync.get(owner)
         if arrival is not None and arrival.number == number:
@@ -123,7 +124,7 @@ class TakeoverSync:
         broker.lending.returned(peer, [(dot, Back.UNSEEN, None) for dot in before if dot not in kept], out)
 
     async def _bring_in(self, owner: str, arrival: SyncedPeer) -> None:
-        """Begin to hand out the messages of `owner`, unless somebody else may by then."""
+        """Begin to deliver the messages of `owner`, unless another node may by then."""
         context = self._context
         handoff = context.broker.queues.handoff
         try:
@@ -143,12 +144,12 @@ class TakeoverSync:
         self._takeover.wake()
 
     async def _fetch(self, owner: str, arrival: SyncedPeer) -> bool:
-        """Have everything that the voters had, in the store, and hear what consumers of others hold.
+        """Wait until the voters' records are in the store and the reports about held messages are here.
 
-        False when it was given up half-way, because this node stood still and its lease was over: it may have a new one
-        the next moment, and would hand out what is not here.
+        False when it was given up half-way, because this node was stopped and its lease was over. It may have a new
+        lease the next moment, and would deliver messages that are not here.
 
-        A voter may still name dead incarnations that this node has forgotten: nothing of them comes ever again.
+        A voter may still name dead incarnations that this node has collected: their records never come again.
         """
         context = self._context
         while not covers(context.durable_vector(), context.incarnation_gc.seals.without(arrival.needs)):
@@ -168,7 +169,7 @@ class TakeoverSync:
         return self._takeover_sync.get(owner) is arrival and is_member and self._takeover.claims(owner, arrival.number)
 
     def _expected(self) -> set[str]:
-        """Peers that will say what their consumers hold. Others do so when they begin to follow this node."""
+        """Peers that will report what their consumers hold. Others report it when they begin to follow this node."""
         mesh = self._context.mesh
         return set() if mesh is None else mesh.aware_followers()
 
@@ -180,7 +181,7 @@ class TakeoverSync:
         for peer in elsewhere:
             if context.mesh is not None:
                 context.mesh.check_absent(peer)
-        # Who says it later than this was waited for.
+        # Later reports are not waited for.
         handoff.was_lent_before(owner, {peer: dots for peer, dots in elsewhere.items() if peer not in arrival.said})
         context.broker.queues.held = True
         handoff.adopt(owner, context.store.tombstones, out)

@@ -1,11 +1,11 @@
-"""What a node says to a question: the one thing that sessions need to know of control destinations."""
+"""The response to a control request: all that sessions need to know of control destinations."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ControlResponse:
-    """`headers` for the RECEIPT; `body` for whoever asked with `reply-to`, JSON."""
+    """`headers` for the RECEIPT; `body`, JSON, for a client that used `reply-to`."""
 
     headers: dict[str, str]
     body: bytes

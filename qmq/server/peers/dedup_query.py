@@ -1,21 +1,21 @@
-"""SENDs that are tried again: whether a peer has them, asked before they are appended here.
+"""Dedup queries: before a retried SEND is appended here, peers are asked whether they have its message.
 
-What this node knows by itself (`qmq.broker.messages.dedup`) needs no question. Only a SEND that says it is tried again,
-or whose key a peer has asked about, is worth one: its first try may be at a node whose records are not here yet. A peer
-that holds the message names its dot, and the record gets a moment to come over its link, so that the receipt rests on
-this disk.
+What this node knows by itself (`qmq.broker.messages.dedup`) needs no query. A query is made only for a SEND that is
+marked as a retry, or whose key a peer has asked about: its first attempt may be at a node whose records are not here
+yet. A peer that holds the message names its dot. Then the record gets a moment to arrive over its link, so that the
+receipt relies on this disk.
 
-A node that was away, or without links, may find in its sockets what clients have sent elsewhere since. Until its links
-have caught up, each SEND with an id counts as tried again; and when it has just woken, peers whose links are not back
+A node that was stopped, or without links, may find in its sockets SENDs that clients have since sent elsewhere. Until
+its links have caught up, each SEND with an id counts as a retry. Just after a wake-up, peers whose links are not back
 are waited for.
 
-Two nodes may be asked for one message at the same moment, and each would find that the other has it not. So questions
-have an order (a number greater than all that the node has seen, then its name), and who asked first answers the other
-only when it has decided (Ricart and Agrawala's mutual exclusion, with waits that end).
+Two nodes may be asked for one message at the same moment, and each would find that the other does not have it. So
+queries have an order: a number greater than all that the node has seen, then its name. The node with the earlier query
+responds to the other only when it has decided (Ricart and Agrawala's mutual exclusion, with waits that end).
 
-Bounds: one question per read of a session, a wait of ANSWER_SECONDS for its answers and ARRIVAL_SECONDS for records,
-and for links until WAKING_SECONDS after the node has woken.
-Whoever cannot be reached may hold the message all the same; then there are two.
+Bounds: one query per read of a session, a wait of ANSWER_SECONDS for its responses and ARRIVAL_SECONDS for records, and
+for links until WAKING_SECONDS after the wake-up. An unreachable peer may have the message all the same; then there are
+two.
 """
 
 import json
@@ -63,7 +63,7 @@ class DedupContext(Engine, Committing, JournalTail, Peers, Protocol):
 
 
 class DedupQuery:
-    """Asks and answers for one node."""
+    """Sends and answers the queries of one node."""
 
     def __init__(self, context: DedupContext) -> None:
         self._context = context
@@ -76,7 +76,7 @@ class DedupQuery:
         """Keys that peers were asked about, since the start."""
 
     def was_away(self) -> None:
-        """The node has stood still, and what its clients sent before it woke may be elsewhere by now."""
+        """The node was stopped, and SENDs that its clients made before it woke may be elsewhere by now."""
         if self._context.peer_names:
             self._waking_until = trio.current_time() + WAKING_SECONDS
             self._context.broker.dedup.is_behind = True
@@ -88,7 +88,7 @@ class DedupQuery:
 
     @asynccontextmanager
     async def of(self, keys: Sequence[bytes]) -> AsyncIterator[set[bytes]]:
-        """Gives those of `keys` whose messages only peers have. Decide about all of them within the block."""
+        """Yields those of `keys` whose messages only peers have. Decide about all of them within the block."""
         self._clock += 1
         at = self._clock
         for key in keys:
@@ -130,7 +130,7 @@ class DedupQuery:
         return answers
 
     async def answer(self, request: bytes) -> bytes:
-        """The answer to a peer's question: `[[index of the key, node, incarnation, sequence], …]` of what is here."""
+        """The response to a peer's query: `[[index of the key, node, incarnation, sequence], …]` of messages here."""
         at, asker, keys = _read_request(request)
         context = self._context
         self._clock = max(self._clock, at)
@@ -145,7 +145,7 @@ class DedupQuery:
                 dedup.note_asked(key)
             else:
                 found.append((index, *dot.origin, dot.sequence))
-        # Only what is durable is told.
+        # Only durable messages are reported.
         await context.flushed()
         return json.dumps(found).encode()
 
@@ -156,14 +156,14 @@ class DedupQuery:
 
 
 def is_about_retries(request: bytes) -> bool:
-    """Whether a peer's question is one that `DedupQuery.answer` knows."""
+    """Whether a peer's request is one that `DedupQuery.answer` knows."""
     return request.startswith(b'{"dedup"')
 
 
 def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:
     """At a start: learn the ids in the last REPLAY_BYTES of the journal. Blocks while it reads.
 
-    All count as learned now: the clocks in records are those of many nodes.
+    All count as learned now: the times in records come from the clocks of many nodes.
     """
     position = max(journal.start, journal.end - REPLAY_BYTES)
     begins = [end for end, _, _ in journal.segment_bounds() if end <= position]
@@ -190,7 +190,7 @@ def _read_request(request: bytes) -> tuple[int, str, list[bytes]]:
 
 
 def _read_answer(keys: Sequence[bytes], answer: bytes) -> list[tuple[bytes, Dot]]:
-    """What a peer said; nothing when that makes no sense here, which is as good as no answer."""
+    """The messages in a peer's response; none when it is not valid, which counts as no response."""
     try:
         return [
             (keys[int(index)], Dot(Origin(str(node), int(incarnation)), int(sequence)))

@@ -1,11 +1,11 @@
-"""Questions from node to node: asked of every peer that can be reached, answered by each about itself.
+"""Requests from node to node: sent to every reachable peer; each responds about itself.
 
-Nothing here is promised: a peer that does not answer within `ANSWER_SECONDS` is left out, and whoever asked is told how
-many answered. Question or answer may be lost with a link: a peer that another link leads to is asked again, and one
-that none leads to is not waited for.
+Delivery is not guaranteed: a peer that does not respond within `ANSWER_SECONDS` is left out, and the caller sees how
+many responded. A request or response may be lost with a link. If another link leads to the peer, it is asked again; if
+none does, it is not waited for.
 
-Bounds: so many questions of this node are under way at once, the next ones wait in line; so many of one peer are being
-answered, others are ignored, and that peer's asker runs into its time limit.
+Bounds: a limited number of requests of this node are sent at once, and the next ones wait in line. A limited number of
+requests of one peer are handled at once. Others are ignored, and the peer's request reaches its time limit.
 """
 
 import logging
@@ -41,7 +41,7 @@ class RequestLinks(Protocol):
 
 
 class PeerRpc:
-    """Both sides. `answer` is what this node says to a question of a peer; it raises Refused for nonsense."""
+    """Both sides. `answer` makes this node's response to a request of a peer; it raises Refused for an invalid one."""
 
     def __init__(
         self, spawn: Callable[[Callable[[], object]], None], answer: Callable[[bytes], Awaitable[bytes]]
@@ -55,7 +55,8 @@ class PeerRpc:
         self._numbers = 0
 
     async def ask(self, request: bytes, feature: str = ASKING) -> dict[str, bytes]:
-        """The answers of the peers that gave one in time, by node. Waits at most ANSWER_SECONDS once it is its turn.
+        """The responses of the peers that gave one in time, by node. Waits at most ANSWER_SECONDS after its turn has
+        come.
 
         Only peers that name `feature` are asked.
         """
@@ -65,7 +66,7 @@ class PeerRpc:
         return await self._ask(links, request, lambda number: links.ask(number, request, feature), ANSWER_SECONDS)
 
     async def ask_one(self, peer: str, request: bytes, seconds: float) -> bytes | None:
-        """The answer of one peer; None when it cannot be reached, or has not answered after so many seconds."""
+        """The response of one peer; None when it cannot be reached, or has not responded after `seconds`."""
         links = self.links
         if links is None:
             return None
@@ -90,7 +91,7 @@ class PeerRpc:
         return asked.answers
 
     def links_changed(self) -> None:
-        """RequestLinks began or ended: what was on its way over one that ended is asked again, or not waited for."""
+        """Links began or ended: a request on a link that ended is sent again, or not waited for."""
         links = self.links
         if links is None:
             return
@@ -105,7 +106,7 @@ class PeerRpc:
                     links.ask_one(peer.node, number, asked.request)
 
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
-        """`peer` has answered; too late is too late."""
+        """`peer` has responded; a late response is ignored."""
         asked = self._asked.get(number)
         if asked is not None and peer in asked.missing:
             del asked.missing[peer]
@@ -113,7 +114,7 @@ class PeerRpc:
             asked.changed.set()
 
     def request_received(self, peer: Origin, number: int, request: bytes) -> None:
-        """`peer` asks; the answer is made in a task of its own."""
+        """`peer` sent a request; the response is made in a task of its own."""
         if self._answering[peer] < REQUESTS_AT_ONCE:
             self._answering[peer] += 1
             self._spawn(partial(self._tell, peer, number, request))
@@ -126,7 +127,7 @@ class PeerRpc:
         except Refused as refused:
             log.info("! %s asks what this node does not understand: %s", peer.node, refused)
         except LogBroken:
-            raise  # the disk has failed, whoever was the first to find out: the process must stop
+            raise  # The disk has failed, whichever part found out first: the process must stop.
         except Exception:
             log.exception("! a question of %s failed; it gets no answer, and the node goes on", peer.node)
         finally:
@@ -136,7 +137,7 @@ class PeerRpc:
 
 
 class _Asked:
-    """One question under way."""
+    """One request under way."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request

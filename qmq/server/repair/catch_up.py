@@ -1,13 +1,14 @@
-"""A node that missed what has left the journals of its peers: it asks for what is left, and checks what it held itself.
+"""Catch-up: a node that missed records no longer in its peers' journals asks for snapshots, and checks its own
+messages.
 
-Two things are wrong with a node that was away for too long. It lacks records; what is left of them is asked for part by
-part, at its own pace, of the peer that told the gap (`replication.journal.gaps` says whom, and when a gap is final).
-And it missed settles, so what it holds may be done long ago: until a peer was asked about every message in its queue
-store, nothing of its queues is handed out, and what the peer knows to be done is settled here by a record of its own.
-The places of durable subscriptions come along.
+A node that was away for too long has two problems. It is missing records. It requests snapshots of them range by range,
+at its own pace, from the peer that reported the gap (`replication.journal.gaps` says which peer, and when a gap is
+final). It also missed settles, so its messages may be settled long ago. Until a peer was asked about every message in
+its queue store, it delivers nothing of its queues. Messages that the peer knows as settled are settled here by a record
+of its own. The cursors of durable subscriptions are fetched, too.
 
-The same node answers these questions of its peers, from its stores, one at a time. A question and its answer are
-bounded and carry all they need, so a link that ends costs one question.
+The same node answers these requests of its peers, from its stores, one at a time. Requests and responses are bounded
+and self-contained, so a link that ends costs one request.
 """
 
 import logging
@@ -65,7 +66,7 @@ log = logging.getLogger("qmq.repairs")
 
 
 def is_about_repairs(request: bytes) -> bool:
-    """Whether a question of a peer is for `CatchUp.answer`."""
+    """Whether a request of a peer is for `CatchUp.answer`."""
     return request.startswith(MARK)
 
 
@@ -85,7 +86,7 @@ class CatchUpContext(Engine, Committing, Alarming, Peers, Repairing, Protocol):
 
     @property
     def is_missing_rows(self) -> bool:
-        """Whether the queue store is still to be filled by peers (`queue_store_repair`)."""
+        """Whether the queue store still waits for messages of peers (`queue_store_repair`)."""
 
     def rows_searched_for(self) -> Collection[MissingRange]: ...
 
@@ -103,31 +104,31 @@ class CatchUp:
         """Messages of this node's stores that turned out to be done, since the start."""
         self._context = context
         self._wake = trio.Event()
-        # Peers to ask about what this node holds, since one of them had dropped what it lacked.
+        # Peers to ask about the messages of this node, since one of them had dropped what it was missing.
         self._unchecked: dict[str, None] = {}
-        # Whether one of them has answered: who is gone is not waited for then.
+        # Whether one of them has responded: then a peer that is down is not waited for.
         self._has_answer = False
         self._is_marked = UNCHECKED in context.store.catalog.facts()
         self._answering = trio.Lock()
 
     @property
     def is_stale(self) -> bool:
-        """What the queue store holds may be done: nothing of it is to be handed out."""
+        """Messages in the queue store may be settled: none of them may be delivered."""
         return self._is_marked
 
     def soon(self) -> None:
-        """A peer has told a gap, or links have changed."""
+        """A peer has reported a gap, or links have changed."""
         self._wake.set()
 
-    # Asking
+    # Requests
 
     async def run(self) -> None:
-        """Repair whatever turns up; for ever."""
+        """Repair each gap; until cancelled."""
         while True:
             self._wake = trio.Event()
             links = self.links
             if self._is_marked and not self._context.member_names and not self._context.is_missing_rows:
-                # No member can say more than this node knows.
+                # No member can know more than this node.
                 await self._end()
             if links is not None and await self._step(links):
                 continue
@@ -136,7 +137,7 @@ class CatchUp:
                 await self._wake.wait()
 
     async def _step(self, links: Links) -> bool:
-        """Do the next thing; False when there is nothing to do now."""
+        """Do the next step; False when there is nothing to do now."""
         context = self._context
         await context.commit_slot()
         todo = links.next_repair()
@@ -147,7 +148,7 @@ class CatchUp:
             return await self._fetch(links, todo)
         if self._is_marked and not links.has_gaps and not context.is_missing_rows:
             if not self._unchecked:
-                # An earlier life was cut off in the midst of it, or nobody answered: whoever can be reached is asked.
+                # An earlier incarnation was interrupted, or no peer responded: each reachable peer is asked.
                 self._unchecked.update(dict.fromkeys(links.reachable()))
                 if not self._unchecked:
                     return False
@@ -155,10 +156,10 @@ class CatchUp:
             if await self._check(peer):
                 self._has_answer = True
             elif peer in links.reachable() and not self._has_answer:
-                # The others may be quicker.
+                # The others may be faster.
                 self._unchecked[peer] = self._unchecked.pop(peer)
                 return False
-            # Who has gone, or does not answer, may never: it need not be asked, as long as another one was.
+            # A peer that left or does not respond need not be asked, as long as another one was.
             del self._unchecked[peer]
             if self._unchecked:
                 return True
@@ -168,7 +169,7 @@ class CatchUp:
         return False
 
     async def _end(self) -> None:
-        """Who could be reached was asked: from here on this node knows what its queues hold, also after a crash."""
+        """All reachable peers were asked: from here on this node knows what its queues hold, also after a crash."""
         context = self._context
         log.info("= checked what this node held: %d messages were done already", self.settled)
         self._has_answer = False
@@ -182,14 +183,15 @@ class CatchUp:
         context = self._context
         if want.peer not in self._unchecked:
             log.info("= %s has dropped what is missing of %s after %d", want.peer, want.origin, want.after)
-            # All of them: the one that is asked for the rest may itself hold what another knows to be done.
+            # All of them: the peer with the snapshot may itself hold messages that another peer knows as settled.
             self._unchecked.update(dict.fromkeys([want.peer, *links.reachable()]))
             self._has_answer = False
         context.hold_back()
         if not self._is_marked:
-            # At once: whoever wonders meanwhile whether to hand out finds it stale.
+            # At once: parts that decide meanwhile whether to deliver find it stale.
             self._is_marked = True
-            # Before the first record: once the vector has passed over settles, nothing else would tell a next life.
+            # Before the first record: after the vector has passed over settles, nothing else would inform the next
+            # incarnation.
             await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: ""}))
         rest = await ask_snapshot(context, want)
         if rest is None:
@@ -204,7 +206,7 @@ class CatchUp:
         try:
             links.take_snapshot(want, rest, out)
             if want.after < rest.dropped <= rest.through == context.received_vector().get(want.origin, 0):
-                # Retention of the fanouts was quicker than this node, or it is nowhere: subscribers have to be told.
+                # Retention of the fanouts was faster than this node, or no node has it: subscribers are notified.
                 context.note_lost(LostRange(want.origin, want.after + 1, rest.dropped), out)
         except MeshError as error:
             log.error("! what %s has left of %s cannot be taken: %s", want.peer, want.origin, error.message)
@@ -217,8 +219,9 @@ class CatchUp:
         return True
 
     async def _take_attempts(self, origin: Origin, rest: RangeSnapshot) -> None:
-        """How often these have failed: here too, by a record. It means nothing before them in the journal, so they
-        are waited for: own records come first in a group."""
+        """Record the failure counts of these messages here, too. The record has no meaning if it precedes the messages
+        in the journal, so they are waited for: own records come first in a group.
+        """
         await self._context.flushed()
         await self._context.commit_slot()
         self._note_attempts([(queue, Dot(origin, sequence), count) for queue, sequence, count in rest.attempts])
@@ -251,7 +254,7 @@ class CatchUp:
         return await self._fetch_pictures(peer)
 
     def _settle(self, done: list[tuple[str, Dot]]) -> None:
-        """These were settled while this node was away: here too, by a record that outlives a crash."""
+        """These were settled while this node was away: settle them here, too, by a record that survives a crash."""
         context = self._context
         have = context.received_vector()
         out = Outcome(now_us=context.environment.now_us())
@@ -288,10 +291,10 @@ class CatchUp:
                 out.moves.append(move)
             context.submit(out)
 
-    # Answering
+    # Responses
 
     async def answer(self, request: bytes) -> bytes:
-        """What this node says to a question of a peer. Raises Refused for what it cannot answer."""
+        """The response of this node to a request of a peer. Raises Refused for an invalid request."""
         context = self._context
         try:
             fields = array(unpack(request[len(MARK) :], ELEMENTS_MAX), 1)
@@ -328,11 +331,12 @@ class CatchUp:
             return msgpack.packb(list(nothing_left(through)))  # type: ignore[no-any-return]
         durable_subscriptions = context.broker.durable_subscriptions
         given_up = durable_subscriptions.given_up.get(origin, 0)
-        # Who mends a log wants what is in it, and has told its readers itself.
+        # The repair of a log needs only its messages, and has notified its readers itself.
         gone = [] if fanout else durable_subscriptions.gone.up_to(origin, through)
         searched_for = None if row is None else context.rows_searched_for()
         if row == 0 and not await context.bring_up_stores():
-            # A whole file is lacking there, with the memory of what is settled: of that nothing may come back.
+            # A whole file is missing there, with the record of what is settled: nothing settled may come back from
+            # here.
             return msgpack.packb([after, 0, 0, []])  # type: ignore[no-any-return]
         read: Callable[[], RangeSnapshot] = partial(
             context.store.read_snapshot, origin, after, through, given_up, fanout, gone, searched_for
@@ -348,7 +352,7 @@ class CatchUp:
 
     async def _answer_settled(self, dots: list[Dot]) -> bytes:
         context = self._context
-        # Also while this node has to ask others itself: what it knows to be done is done.
+        # Also while this node has to ask others itself: what it knows as settled is settled.
         await context.bring_up_stores()
         given_up = dict(context.broker.durable_subscriptions.given_up)
         forgotten = frozenset(context.broker.forgotten)
@@ -359,10 +363,10 @@ class CatchUp:
 async def ask_snapshot(
     context: Peers, want: WantedRange, fanout: str = "", row: int | None = None
 ) -> RangeSnapshot | None:
-    """What a peer's stores have left of a stretch; with `fanout` of that fanout at least. None: it gives no answer.
+    """A snapshot of a missing range from a peer's stores; with `fanout` of that fanout at least. None: no response.
 
-    `row`: the queue store lacks it, so a peer whose own lacks the same has nothing either. It is the only message of
-    the stretch, or 0: a file was lost.
+    `row`: the queue store is missing it, so a peer that is missing the same has nothing either. It is the only message
+    of the range, or 0: a file was lost.
     """
     request = ["rest", *want.origin, want.after, want.through, fanout, *(() if row is None else (row,))]
     fields = _fields(await context.ask_one(want.peer, MARK + msgpack.packb(request)), 4)
@@ -370,7 +374,7 @@ async def ask_snapshot(
         return None
     try:
         records = [octets(packed) for packed in array(fields[3])]
-        # Nodes of an earlier version say nothing of failures.
+        # Nodes of an earlier version report no failures.
         attempts = [_attempt(values, want) for values in array(fields[4])] if len(fields) > 4 else []
         return RangeSnapshot(
             number(fields[0], 0, want.through), number(fields[1]), number(fields[2]), records, attempts
@@ -381,13 +385,14 @@ async def ask_snapshot(
 
 
 async def ask_settled(context: Peers, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
-    """Which of these, at most DOTS_AT_ONCE, a peer knows to be done, and how often others have failed. None: it gives
-    no answer."""
+    """Which of these, at most DOTS_AT_ONCE, a peer knows as settled, and how often others have failed. None: no
+    response.
+    """
     fields = _fields(await context.ask_one(peer, MARK + msgpack.packb(["settled", pack_dot_groups(dots)])), 1)
     if fields is None:
         return None
     try:
-        # Nodes of an earlier version say nothing of failures.
+        # Nodes of an earlier version report no failures.
         return set(check_dots(fields[0])), unpack_attempts(octets(fields[1])) if len(fields) > 1 else {}
     except (MeshError, CorruptLog):
         return None

@@ -1,4 +1,4 @@
-"""Damage that readers of the stores have met: an alarm for each, and its repair scheduled."""
+"""Damage that readers of the stores have found: raises an alarm for each, and schedules its repair."""
 
 from typing import Protocol
 

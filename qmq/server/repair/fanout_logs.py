@@ -1,13 +1,13 @@
-"""A damaged fanout log is mended: by the own journal, and for what that has not, by asking peers.
+"""Repairs a damaged fanout log: from the own journal, and for what that does not have, from peers.
 
-`storage.repair.fanout_logs` knows what the log lacks and writes it anew; here is who is asked, and when nothing more
-can be hoped for. Peers are asked one after the other, for each stretch until one accounts for all of it. What the
-retention of every other node has dropped, or nobody knows, is let go only when every member was heard; then subscribers
-are told exactly what is missing, as for any retention. A node without peers goes by its journal alone and gives up
-nothing.
+`storage.repair.fanout_logs` knows what the log is missing and rewrites it. This decides which peers are asked, and when
+a range is lost. Peers are asked one after the other, for each range until one accounts for all of it. A range that
+every other node has dropped by retention, or that no node knows, is given up only after every member has responded.
+Then subscribers are notified exactly what is missing, as for any retention. A node without peers uses its journal alone
+and gives up nothing.
 
-Until a log is mended, its readers are refused where it is damaged, as ever. A node looks when a reader has found
-damage or a peer has come back, and again after `RETRY_SECONDS` while something is left to do.
+Until a log is repaired, its readers are refused where it is damaged. A node checks when a reader has found damage or a
+peer has come back. It checks again after `RETRY_SECONDS` while something is left to do.
 """
 
 import logging
@@ -50,7 +50,7 @@ class FanoutRepair:
         self._wake.set()
 
     async def run(self) -> None:
-        """Mend whatever turns up; for ever."""
+        """Repair what is damaged, until cancelled."""
         while True:
             damaged = self._context.store.damaged_fanouts()
             for destination in damaged:
@@ -90,7 +90,7 @@ class FanoutRepair:
                 if not await self._ask_peer(peer, destination, found, index, is_last=False):
                     silent.add(peer)
             if silent:
-                continue  # Who could not be asked may have it.
+                continue  # A member that could not be asked may have it.
             for peer in peers:
                 await self._ask_peer(peer, destination, found, index, is_last=True)
             gap = found.left[index]
@@ -98,8 +98,9 @@ class FanoutRepair:
                 found.let_go(index)
 
     async def _ask_peer(self, peer: str, destination: str, found: FoundRange, index: int, *, is_last: bool) -> bool:
-        """Take what `peer` has of one stretch, as far as that is all that there was of it; with `is_last` also where
-        its retention had dropped some. False: it gave no answer."""
+        """Take what `peer` has of one range, if that is all that there was of it; with `is_last` also where its
+        retention had dropped some. False: no response.
+        """
         while (gap := found.left[index]).after < gap.through:
             rest = await ask_snapshot(self._context, WantedRange(peer, gap.origin, gap.after, gap.through), destination)
             if rest is None:

@@ -1,13 +1,13 @@
-"""When the mesh may forget a dead incarnation: the decisions of `storage.catalog.incarnations`, made by each node about
-itself.
+"""When the mesh may collect a dead incarnation: applies `storage.catalog.incarnations` to this node's own incarnations.
 
-The node of an origin fixes its end, once it lives in another incarnation and every member tells it, over a link of
-now, to have exactly as much of it, received and durable, and on being asked that it has put nothing of it aside
-(`quarantine_restore`). That cannot change any more: whoever had more would have said so, and what the dead process had
-sent went over links that have ended since. For a node that has left the mesh, the first of the members by name does so.
+The node of an origin fixes its end when three conditions hold. The node lives in another incarnation. Every member
+reports, over a present link, exactly as much of it, received and durable. And every member responds that it has
+quarantined nothing of it (`quarantine_restore`). That cannot change any more: a member with more would have reported
+it, and what the dead process had sent went over links that have ended since. For a retired node, the first of the
+members by name does so.
 
-Every member says when it has nothing of a sealed origin left; the checkpoint finds that out, and forgets what all have
-released. What is decided here is recorded, so a node that stops in the midst goes on where it was.
+Every member reports when it has nothing of a sealed origin left. The checkpoint finds that out, and collects what all
+have released. Decisions are recorded, so a node that stops in the middle continues where it was.
 """
 
 import logging
@@ -41,7 +41,7 @@ class IncarnationGcContext(Engine, Committing, Peers, Repairing, Protocol):
 
 
 class IncarnationGc:
-    """`links` is None on a node without peers. `seals.forgotten` is live: links and the broker look at it."""
+    """`links` is None on a node without peers. `seals.forgotten` is live: links and the broker read it."""
 
     def __init__(self, context: IncarnationGcContext) -> None:
         self.links: Links | None = None
@@ -50,11 +50,11 @@ class IncarnationGc:
         self._wake = trio.Event()
 
     def came(self, writer: str, seals: list[Seal]) -> None:
-        """A SEAL record of another node, or of an earlier life of this one."""
+        """A SEAL record of another node, or of an earlier incarnation of this one."""
         self.seals.take(writer, seals)
 
     def checkpoint_done(self, report: CheckpointReport) -> None:
-        """Forget what the checkpoint has forgotten, and say what is due."""
+        """Collect what the checkpoint has collected, and report what is due."""
         context = self._context
         if report.forgotten:
             received = context.received_vector()
@@ -68,7 +68,7 @@ class IncarnationGc:
         self.look()
 
     async def run(self) -> None:
-        """Fix ends, and ask what others know of dead incarnations; for ever."""
+        """Fix ends, and ask peers about dead incarnations, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._fix_ends)
             nursery.start_soon(self._ask_others)
@@ -87,14 +87,14 @@ class IncarnationGc:
                 self._wake.set()
                 continue
             await self._context.commit_slot()
-            # Others had their turn meanwhile.
+            # Other tasks ran meanwhile.
             still = [seal for seal in self._ends() if ends.get(seal.origin) == seal.last]
             self._say([seal for seal in still if seal.origin not in aside])
 
     async def _ask_others(self) -> None:
-        """Ask one peer after the other about the dead incarnations that are known here; for ever.
+        """Ask one peer after the other about the dead incarnations that are known here, until cancelled.
 
-        What they have recorded may have left their journals while this node was away.
+        Their records about these may have left their journals while this node was away.
         """
         turn = 0
         while self.links is not None:
@@ -120,11 +120,11 @@ class IncarnationGc:
             self._say([line for line in known if self.seals.is_news(own, line)])
 
     def answer(self, origins: list[Origin]) -> bytes:
-        """What this node knows of incarnations that a peer asks about."""
+        """This node's knowledge of the incarnations in a peer's request."""
         return pack_seals(self.seals.about(origins))
 
     def _dead(self) -> list[Origin]:
-        """Incarnations of which a later one is known, or may be: those that are not talked to now."""
+        """Incarnations of which a later one is known, or may exist: those without a link now."""
         present = set(self.links.present()) if self.links is not None else set()
         present.add(self._context.origin)
         return [origin for origin in self._context.received_vector() if origin not in present][:SEALS_AT_ONCE]
@@ -134,7 +134,7 @@ class IncarnationGc:
         self._wake.set()
 
     def _ends(self) -> list[Seal]:
-        """Dead incarnations in this node's care whose end is the same everywhere."""
+        """Dead incarnations for which this node is responsible and whose end is equal on all members."""
         context, links = self._context, self.links
         own = context.origin
         others = context.member_names
@@ -152,7 +152,7 @@ class IncarnationGc:
     def _say(self, seals: list[Seal]) -> None:
         context = self._context
         if context.is_stopping:
-            return  # The last records are being written; the next life says it.
+            return  # The last records are being written; the next incarnation reports it.
         for start in range(0, len(seals), SEALS_AT_ONCE):
             part = seals[start : start + SEALS_AT_ONCE]
             now_us = context.environment.now_us()
@@ -160,4 +160,4 @@ class IncarnationGc:
             context.broker.note_fact(RecordKind.SEAL, pack_seals(part), now_us, out)
             self.seals.take(context.origin.node, part)
             context.submit(out)
-            context.schedule_checkpoint()  # the next step comes with it
+            context.schedule_checkpoint()  # The next step comes with it.

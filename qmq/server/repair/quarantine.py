@@ -1,18 +1,18 @@
-"""What was put aside behind damage comes back by itself, as soon as it is known what becomes of the stretch before it.
+"""Restores batches quarantined behind damage, as soon as the fate of the damaged range is known.
 
-A stretch of the journal that cannot be read parts what follows it of the same incarnation from its beginning, so all
-of that is put aside, valid as it is (`storage.log.recovery`). As a rule peers have the stretch and bring it. What
-continues the records that are here is then appended anew.
+A damaged range of the journal separates later batches of the same incarnation from its beginning. So all of these are
+quarantined, valid as they are (`storage.log.recovery`). Usually peers have the range and send it. Batches that continue
+the records of this node are then appended again.
 
-What no peer ever had would wait for ever. Therefore every member is asked what it has put aside itself, once each has
-told over a link of now that it has exactly as much of the incarnation as this node. If nobody has anything before what
-is aside here, the stretch before it is nowhere: something else stands for it in the journal from now on (`batch.REST`),
-readers of fanouts are told (GONE), and what stands behind it counts again and goes to the peers. Where two nodes have
-put the same aside, the first by name does it. A node without peers waits for its operator (`qmq log release`), who may
-have a copy.
+A range that no peer ever had would be waited for for ever. Therefore every member is asked what it has quarantined,
+after each has reported, over a present link, exactly as much of the incarnation as this node. If no member has anything
+before the batches quarantined here, the range before them is lost. Then another record replaces it in the journal
+(`batch.REST`), and readers of fanouts are notified (GONE). The batches behind it count again and go to the peers. If
+two nodes have quarantined the same, the first by name restores it. A node without peers waits for its operator (`qmq
+log release`), who may have a copy.
 
-Whoever fixes the end of a dead incarnation (`incarnation_gc`) asks the same question before. An answer is about what
-the quarantine held when this node started, and does not change as it comes back: so it cannot be out of date.
+The node that fixes the end of a dead incarnation (`incarnation_gc`) makes the same request before. A response describes
+the quarantine as of the start of the node. It does not change as batches are restored, so it cannot be out of date.
 """
 
 import json
@@ -51,14 +51,14 @@ class QuarantineContext(Engine, Committing, Peers, Repairing, Protocol):
 
 
 def is_about_quarantine(request: bytes) -> bool:
-    """Whether a peer asks what is put aside here."""
+    """Whether a peer asks what is quarantined here."""
     return request.startswith(b'{"aside"')
 
 
 async def ask_quarantined(context: Peers, after: Vector) -> dict[str, Vector] | None:
-    """Per member, what it has put aside behind `after`: origin → its first such sequence, where there is one.
+    """Per member, what it has quarantined behind `after`: origin → its first such sequence, where there is one.
 
-    None when not all of them have answered.
+    None when not all of them have responded.
     """
     request = json.dumps({"aside": [[*origin, last] for origin, last in after.items()]}).encode()
     answers: dict[str, Vector] = {}
@@ -85,23 +85,24 @@ class QuarantineRestore:
 
     def __init__(self, context: QuarantineContext) -> None:
         self.links: Links | None = None
-        # Valid batches that were put aside and were not here at the start: first sequences and last ones, ascending.
+        # Valid batches that were quarantined and not in the journal at the start: first sequences and last ones,
+        # ascending.
         self._aside: dict[Origin, list[tuple[int, int]]] = {}
-        # What could not be taken back of these, nobody else may take for nothing.
+        # Those of them that could not be restored; other nodes must not count them as nothing.
         self._refused: set[Origin] = set()
         self._is_known = trio.Event()
         self._context = context
         self._wake = trio.Event()
 
     def look(self) -> None:
-        """Records came, a peer has told what it has, or the members are others."""
+        """Records arrived, a peer has reported its vector, or the members have changed."""
         if self._aside:
             self._wake.set()
 
     async def answer(self, request: bytes) -> bytes:
-        """What this node has put aside behind what a peer asks about: a first sequence for each origin, or 0.
+        """What this node has quarantined behind the ranges of a request: a first sequence for each origin, or 0.
 
-        Raises Refused for nonsense.
+        Raises Refused for an invalid request.
         """
         try:
             asked = [array(values, 3) for values in array(json.loads(request)["aside"])]
@@ -109,14 +110,15 @@ class QuarantineRestore:
         except (ValueError, TypeError, KeyError, MeshError) as error:
             raise Refused("bad-destination", "a question about what is put aside that means nothing") from error
         await self._is_known.wait()
-        # What a link still brings may be more, too.
+        # What a link still delivers may be more, too.
         present = set(self.links.present()) if self.links is not None else set()
         firsts = [last + 1 if origin in present else self._next(origin, last) for origin, last in after]
         return json.dumps({"aside": firsts}).encode()
 
     async def anywhere(self, after: Vector) -> Vector | None:
-        """What this node or a member has put aside behind `after`: incarnation → the first such sequence, where there
-        is one. None: some member has not answered."""
+        """What this node or a member has quarantined behind `after`: incarnation → the first such sequence, where there
+        is one. None: some member has not responded.
+        """
         answers = await ask_quarantined(self._context, after)
         await self._is_known.wait()
         if answers is None:
@@ -126,7 +128,7 @@ class QuarantineRestore:
         return {o: min(firsts[o] for firsts in known if o in firsts) for o in after if any(o in f for f in known)}
 
     async def run(self) -> None:
-        """Bring back what can be, until nothing is aside."""
+        """Restore what can be, until nothing is quarantined."""
         context, links = self._context, self.links
         recovered = context.store.recovered
         if any(entry.origin is not None for entry in (*recovered.quarantined_before, *recovered.quarantined)):
@@ -141,14 +143,15 @@ class QuarantineRestore:
                     await self._wake.wait()
 
     def _next(self, origin: Origin, after: int) -> int:
-        """The first sequence of what is aside behind `after`; 0: nothing is."""
+        """The first quarantined sequence behind `after`; 0: there is none."""
         return next((max(first, after + 1) for first, last in self._aside.get(origin, ()) if last > after), 0)
 
     def _due(self, links: Links) -> tuple[Vector, Vector] | None:
-        """How much is here of incarnations of which the next batch is aside; and of those where a stretch is missing
-        before it, and every member has as much. None when nothing is aside at all.
+        """The vector here of incarnations whose next batch is quarantined; and of those with a missing range before it,
+        if every member has as much. None when nothing is quarantined at all.
 
-        The node of a living incarnation sends what follows by itself, and what the mesh has sealed ends where it ends.
+        The node of a living incarnation sends later records itself, and an incarnation that the mesh has sealed ends at
+        its end.
         """
         context = self._context
         have, durable, present = context.received_vector(), context.durable_vector(), links.present()
@@ -165,7 +168,7 @@ class QuarantineRestore:
             if origin in present:
                 continue
             if first == known + 1:
-                # In the midst of a batch, where only a rest of it was here, it cannot go on.
+                # It cannot continue in the middle of a batch, of which only a part was here.
                 if any(first == begin for begin, _ in self._aside[origin]):
                     following[origin] = known
             elif durable.get(origin, 0) == known and links.all_have(context.member_names, origin, known):
@@ -173,7 +176,7 @@ class QuarantineRestore:
         return (following, parted) if is_any else None
 
     async def _step(self, links: Links) -> bool:
-        """Bring back what can be; False when that was nothing."""
+        """Restore what can be; False when that was nothing."""
         context = self._context
         due = self._due(links)
         if due is None or context.broker.admission.disk_full:
@@ -187,7 +190,7 @@ class QuarantineRestore:
         return await self._bring_back(links, following, ())
 
     def _ours(self, parted: Vector, answers: Mapping[str, Vector]) -> Vector:
-        """What of `parted` this node brings back: nobody has put aside anything before it."""
+        """The part of `parted` that this node restores: no member has quarantined anything before it."""
         own = self._context.origin.node
         ours: Vector = {}
         for origin, known in parted.items():
@@ -197,7 +200,9 @@ class QuarantineRestore:
         return ours
 
     async def _bring_back(self, links: Links, have: Vector, asked: Collection[str]) -> bool:
-        """`have`: how much of them is here; `asked`: who has nothing before what is aside. False: nothing came back."""
+        """`have`: the vector here of those origins; `asked`: members with nothing before the quarantined batches.
+        False: nothing was restored.
+        """
         context = self._context
         if not have:
             return False
@@ -211,7 +216,7 @@ class QuarantineRestore:
             if step is not None and step.first == due:
                 is_done = await self._take(links, step, known, asked) or is_done
             else:
-                # The quarantine has rotted since it was looked at.
+                # The quarantine has been damaged since it was read.
                 self._aside[origin] = [batch for batch in self._aside[origin] if batch[0] != due]
                 is_done = True
         return is_done
@@ -222,7 +227,7 @@ class QuarantineRestore:
         for part in _parts(step.batches):
             await context.commit_slot()
             due = self._due(links)
-            # Others had their turn: somebody was quicker, has sealed it, or has more by now.
+            # Other tasks ran: another node was faster, has sealed it, or has more by now.
             if due is None or context.broker.admission.disk_full or context.received_vector().get(origin, 0) != known:
                 return False
             if gone is not None and not (due[1].get(origin) == known and set(asked).issuperset(context.member_names)):
@@ -232,7 +237,7 @@ class QuarantineRestore:
                 if gone is not None:
                     links.take_snapshot(WantedRange("", origin, known, gone[1]), nothing_left(gone[1]), out)
                     context.note_lost(LostRange(origin, *gone), out)
-                    # Apart from what follows, so that readers hear of it in this order.
+                    # Apart from later records, so that readers are notified in this order.
                     context.submit(out)
                     out = Outcome(now_us=out.now_us)
                 if part.rest is not None:
@@ -252,7 +257,7 @@ class QuarantineRestore:
 
 
 class _Part(NamedTuple):
-    """Batches, or in their place the rest of a stretch; sequences `first` to `last`."""
+    """Batches, or a snapshot in place of a range; sequences `first` to `last`."""
 
     batches: bytes
     rest: RangeSnapshot | None

@@ -1,13 +1,13 @@
-"""What a damaged queue store lacks comes back: from the own journal, and what that has dropped from peers.
+"""Repairs a damaged queue store: from the own journal, and for what that has dropped, from peers.
 
-A damaged row is met when it is read, and never answered; its queue goes on without it. The message that it says it was
-is looked for: in the journal, in the quarantine, then at one peer after the other, in the same questions as for a gap
-(`catch_up`), who look in theirs, too. What a peer accounts for without a record is done. When every member was heard
-and none has it, it is lost, and told so with its dot; while one is away it may be the one that has it. A node without
-peers goes by what it has itself.
+A damaged row is found when it is read, and never returned; its queue continues without it. The message that it names is
+searched for in the journal, in the quarantine, then on one peer after the other. The requests are those for a gap
+(`catch_up`), and peers search in the same places, too. A message that a peer accounts for without a record is settled.
+If every member has responded and none has it, it is lost, and reported with its dot. While a member is away, it may
+have the message. A node without peers uses only what it has itself.
 
-A whole file that was put aside is the same at a larger scale: all that the journal has dropped may be lacking. Until
-the peers that can be reached were asked for it, nothing of the queues is handed out (`is_behind`).
+A whole file that was quarantined is the same on a larger scale: all that the journal has dropped may be missing. Until
+the reachable peers were asked for it, nothing of the queues is delivered (`is_behind`).
 """
 
 import logging
@@ -61,28 +61,28 @@ class QueueStoreRepair:
         self._wake = trio.Event()
         self._rounds = 0
         self._is_open = any(not missing.sequence for missing in context.store.missing_ranges())
-        # What is left of lacks that the journal was searched for.
+        # The missing ranges that remain after the journal was searched for them.
         self._searched: set[MissingRange] = set()
         self._has_changed = False
-        # Whether somebody who can be reached may know more soon.
+        # Whether a reachable peer may know more soon.
         self._is_impatient = False
 
     @property
     def is_behind(self) -> bool:
-        """Whether peers are still to be asked for what went with a file."""
+        """Whether peers are still to be asked for the messages of a lost file."""
         return self._is_open and self._rounds < ROUNDS_MAX
 
     def soon(self) -> None:
-        """A damaged row was met, or there is another peer to ask."""
+        """A damaged row was found, or there is another peer to ask."""
         self._wake.set()
 
     @property
     def searched_for(self) -> Collection[MissingRange]:
-        """What is lacking although the journal was searched for it."""
+        """What is missing although the journal was searched for it."""
         return frozenset(self._searched)
 
     async def run(self) -> None:
-        """Mend whatever turns up; for ever."""
+        """Repair what is damaged, until cancelled."""
         context = self._context
         while True:
             self._wake = trio.Event()
@@ -90,7 +90,7 @@ class QueueStoreRepair:
             missing_ranges = await context.environment.run_blocking(context.store.missing_ranges)
             open_ = missing_ranges
             try:
-                # All of them before the first is asked for: peers may lack the same, and ask here.
+                # All of them before the first request: peers may be missing the same, and ask here.
                 left = [one for missing in missing_ranges if (one := await self._search(missing)) is not None]
                 open_ = [one for missing in left if (one := await self._repair(missing)) is not None]
             except DiskFull as error:
@@ -109,7 +109,7 @@ class QueueStoreRepair:
                 await self._wake.wait()
 
     async def _search(self, missing: MissingRange) -> MissingRange | None:
-        """What the own journal, and what is aside here, do not bring back of `missing`."""
+        """The part of `missing` that neither the own journal nor the quarantine of this node restores."""
         if missing in self._searched:
             return missing
         context = self._context
@@ -131,7 +131,7 @@ class QueueStoreRepair:
         return left
 
     def _in_memory(self, missing: MissingRange) -> RangeSnapshot | None:
-        """The message that is lacking, where this node serves it and has not let go of it."""
+        """The missing message, if this node serves it and still has it in memory."""
         sequence = missing.sequence
         message = self._context.broker.queues.owned.by_origin.get(missing.origin, {}).get(sequence)
         if message is None or message.envelope.destination != missing.queue:
@@ -140,7 +140,7 @@ class QueueStoreRepair:
         return RangeSnapshot(sequence, 0, 0, [record_of(message)], failed)
 
     async def _repair(self, missing: MissingRange) -> MissingRange | None:
-        """What is still lacking when everybody who can be reached was asked."""
+        """The part that is still missing after every reachable peer was asked."""
         context = self._context
         left = missing
         knows_all = True
@@ -165,7 +165,7 @@ class QueueStoreRepair:
         return left
 
     async def _ask(self, links: Links, peer: str, missing: MissingRange) -> tuple[MissingRange | None, bool]:
-        """What is still lacking when `peer` was asked, and whether that is all it will ever know by itself."""
+        """The part that is still missing after `peer` was asked, and whether `peer` can by itself never know more."""
         left: MissingRange | None = missing
         after = missing.after
         while left is not None and after < left.through:
@@ -173,10 +173,10 @@ class QueueStoreRepair:
                 self._context, WantedRange(peer, missing.origin, after, left.through), row=missing.sequence
             )
             if rest is None or max(rest.lost, rest.through) <= after:
-                # Less of this origin than that is an answer; what its stores have not taken yet is none.
+                # Less of this origin than that is a response; what its stores have not taken yet is none.
                 return left, rest is not None and links.has_none_beyond(peer, missing.origin, after)
             if rest.lost > after:
-                # It knows nothing up to there but these records; it may know what comes behind.
+                # It knows nothing up to there but these records; it may know later ones.
                 rest = rest._replace(through=rest.lost)
             if rest.records or not rest.lost:
                 try:
@@ -190,8 +190,9 @@ class QueueStoreRepair:
         return left, True
 
     async def _without_done(self, links: Links, peer: str, origin: Origin, rest: RangeSnapshot) -> RangeSnapshot:
-        """Of what went with a file this node has forgotten what is settled, and it is about to hand it out: so it asks
-        the others. Before, all of it is asked about at once (`Repairs`)."""
+        """With a file this node lost the record of what is settled in it, and it is about to deliver these messages: so
+        it asks the others. Before that, all of it is asked about at once (`CatchUp`).
+        """
         dots = [Dot(origin, unpack_record(packed).sequence) for packed in rest.records]
         done: set[Dot] = set()
         for other in links.reachable():
@@ -208,9 +209,10 @@ class QueueStoreRepair:
         )
 
     async def _nowhere_up_to(self, left: MissingRange) -> int:
-        """Every member was heard: up to where nobody has put aside either what is lacking, which may come back.
+        """Every member has responded: the end of the range that no member has quarantined; a quarantined message may
+        come back.
 
-        A single message was asked for there, too.
+        The quarantine was searched for a single message, too.
         """
         if self.links is None or left.sequence or left.origin == self._context.origin:
             return left.through
@@ -221,7 +223,7 @@ class QueueStoreRepair:
         return min(firsts.get(left.origin, left.through + 1) - 1, left.through)
 
     async def _give_up(self, missing: MissingRange, through: int) -> None:
-        """Nobody has it up to there."""
+        """No node has it up to there."""
         context = self._context
         self._has_changed = True
         if not await context.environment.run_blocking(partial(context.store.give_up_rows, missing, through)):
@@ -235,7 +237,7 @@ class QueueStoreRepair:
         context.alarm("lost", f"{what} cannot be brought back: it was damaged here, and no member of the mesh has it")
 
     async def _read_anew(self) -> None:
-        """Rows have come back that the queues had passed over, or gone that they had counted."""
+        """Rows have returned that the queues had skipped, or rows were lost that they had counted."""
         context = self._context
         await context.commit_slot()
         async with context.queue_pager.load_lock:

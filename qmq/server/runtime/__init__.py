@@ -1,1 +1,1 @@
-"""What a node needs of its machine (clock, threads, sockets, memory, disk space), and what its parts may ask of it."""
+"""Resources of the machine (clock, threads, sockets, memory, disk space), and the contexts of the node's parts."""

@@ -1,7 +1,7 @@
-"""TLS of one node: contexts made of files, and made anew where the files have changed (at SIGHUP).
+"""TLS of one node: contexts made from files, and replaced if the files have changed (at SIGHUP).
 
-Whoever shakes hands next asks for the context (`qmq.environment.Tls`), so all of it is what the files say: OpenSSL
-takes nothing back from a context that it has. Connections that are there keep theirs.
+Each new handshake asks for the context (`qmq.environment.Tls`), so all of it is what the files say. OpenSSL removes
+nothing from a context once it is loaded. Existing connections keep their context.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from qmq.errors import ConfigError
 
 @dataclass(slots=True)
 class Made:
-    """A context, and the digest of the files that it was made of."""
+    """A context, and the digest of the files from which it was made."""
 
     context: ssl.SSLContext
     purpose: ssl.Purpose
@@ -36,7 +36,7 @@ class Certificates:
         self._all: list[Made] = []
 
     def for_clients(self, tls: TlsSettings) -> Tls:
-        """To let clients in; with `ca`, only those that show a certificate it has signed.
+        """For client listeners; with `ca`, only clients with a certificate that it has signed are admitted.
 
         Raises OSError that names the file which cannot be used.
         """
@@ -56,9 +56,9 @@ class Certificates:
         return made.current
 
     def changed(self) -> list[tuple[Made, Made]]:
-        """What was made of files that say something else now, and what they say: tried but not taken up. Blocks.
+        """The contexts whose files have changed, and their replacements: tried but not yet used. Blocks.
 
-        Raises ConfigError with what cannot be used.
+        Raises ConfigError that names what cannot be used.
         """
         found: list[tuple[Made, Made]] = []
         mistakes: dict[str, None] = {}
@@ -73,20 +73,20 @@ class Certificates:
         return found
 
     def take_up(self, changed: list[tuple[Made, Made]]) -> list[Path]:
-        """Let these count from now on; returns their files."""
+        """Use these from now on; returns their files."""
         for known, renewed in changed:
             known.context, known.digest = renewed.context, renewed.digest
         return list(dict.fromkeys(known.tls.certificate for known, _ in changed))
 
 
 def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
-    # The digest first: what is written in between is found to be new the next time.
+    # The digest first: a change in between is then found the next time.
     digest = _digest(tls)
     return Made(_context(purpose, tls), purpose, tls, digest)
 
 
 def _digest(tls: TlsSettings) -> bytes:
-    """Raises OSError with the name of a file that cannot be read; what OpenSSL says lacks it."""
+    """Raises OSError with the name of a file that cannot be read; OpenSSL's own error does not name it."""
     found = hashlib.sha256()
     for path in (tls.certificate, tls.key, tls.ca):
         if path is not None:
@@ -110,5 +110,5 @@ def _context(purpose: ssl.Purpose, tls: TlsSettings) -> ssl.SSLContext:
 
 
 def _no_password(key: Path) -> str:
-    """Asked for by OpenSSL, which else would ask at the terminal and keep the whole node waiting."""
+    """Called by OpenSSL, which else would prompt at the terminal and block the whole node."""
     raise OSError(f"{key}: is encrypted; a node has nobody who could type a password")

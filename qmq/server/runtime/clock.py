@@ -1,13 +1,13 @@
 """The clock of a node: the wall clock, without its jumps.
 
-Everything that a node decides by time goes by this one: when a message is due, expires or is late, what is too old to
-be kept, and the time stamps of its records. It begins as the wall clock stands and goes on by a clock that nobody can
-set. Where the wall clock has been set meanwhile it is followed, but never by more than an eighth of the time that
-passes: so however the wall clock jumps, a minute takes between 52 and 68 seconds here, nothing expires all at once, and
-time never goes back. An hour is caught up with in eight.
+Everything that a node decides by time uses this clock: when a message is due, expires or is late, what is too old to be
+kept, and the time stamps of its records. It starts at the wall clock and advances by a clock that cannot be set. If the
+wall clock is set meanwhile, it follows, but never by more than an eighth of the time that passes. So however the wall
+clock jumps, a minute takes between 52 and 68 seconds here, nothing expires all at once, and time never goes back. An
+hour of difference is made up in eight hours.
 
-Surprising: a machine that sleeps is no jump where the system counts that time (Linux does). A guest whose host held it
-still cannot know how long, and takes it for a jump.
+Surprising: the sleep of a machine is no jump if the system counts that time (Linux does). A guest that was paused by
+its host cannot know for how long, and treats it as a jump.
 """
 
 import time
@@ -31,7 +31,7 @@ class SteadyClock:
     def __init__(self, wall_us: Callable[[], int], passed_us: Callable[[], int]) -> None:
         self._wall = wall_us
         self._passed = passed_us
-        # At the last look: this clock, what had passed, and how far the wall clock was ahead. 0: never looked.
+        # At the last reading: this clock, the time passed, and how far the wall clock was ahead. 0: never read.
         self._base_us = 0
         self._seen_us = 0
         self._wrong_us = 0
@@ -51,7 +51,7 @@ class SteadyClock:
 
 
 def system_clock() -> SteadyClock:
-    """The one of this machine."""
+    """The clock of this machine."""
     return SteadyClock(_wall_us, _passed_us)
 
 

@@ -1,4 +1,4 @@
-"""What the parts of a node may ask of it: capabilities, which each part combines into a context of its own.
+"""What the parts of a node may use of it: capabilities, which each part combines into a context of its own.
 
 A part never sees the node itself: its context names what it uses, and tests pass an object with no more than that.
 `Node` satisfies all of them.
@@ -21,7 +21,7 @@ from qmq.storage.store import Store
 
 
 class Engine(Protocol):
-    """The rules, the disk, and what comes from outside."""
+    """The rules, the disk, and the environment."""
 
     origin: Origin
     broker: Broker
@@ -71,7 +71,7 @@ class JournalTail(Protocol):
 
 
 class Alarming(Protocol):
-    """What an operator must see."""
+    """Alarms for the operator."""
 
     def alarm(self, code: str, message: str) -> None: ...
 
@@ -126,7 +126,7 @@ class Repairing(Protocol):
 
 
 class Links(Protocol):
-    """What the links of the mesh know, and what repairs hand to them (`qmq.replication.mesh.Mesh`)."""
+    """Links of the mesh: what they know, and what repairs pass to them (`qmq.replication.mesh.Mesh`)."""
 
     @property
     def has_gaps(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""What is done when a disk has no room: it is tried again until there is some."""
+"""Retries a call while the disk has no room, until there is some."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def when_space_is_free(environment: Environment, call: Callable[[], T]) -> T:
-    """What the blocking `call` returns, which changes nothing when it raises DiskFull."""
+    """Return the result of the blocking `call`, which changes nothing when it raises DiskFull."""
     while True:
         try:
             return await environment.run_blocking(call)

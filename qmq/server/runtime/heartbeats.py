@@ -1,7 +1,7 @@
-"""Deadlines of connections: login time, heart-beats to send, silence to notice. One task for all of them.
+"""Deadlines of connections: login time, heartbeats to send, silence to notice. One task for all of them.
 
-A connection is looked at only when its next deadline may have come; traffic in between only moves a time stamp, so a
-busy connection costs nothing here and an idle node without heart-beats sleeps for ever.
+A connection is checked only when its next deadline may have come. Traffic in between only updates a time stamp, so a
+busy connection costs nothing here and an idle node without heartbeats sleeps for ever.
 """
 
 import heapq
@@ -18,7 +18,7 @@ Check = Callable[[float], float | None]
 
 
 class Heartbeats:
-    """Calls each registered check when it wants to be asked."""
+    """Calls each registered check at the time that it returned last."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
@@ -31,11 +31,11 @@ class Heartbeats:
 
     @property
     def remembered(self) -> int:
-        """Entries held, those that are forgotten included."""
+        """Entries held, including those that are forgotten."""
         return len(self._heap)
 
     def watch(self, due: float, check: Check) -> int:
-        """Ask `check` at trio time `due`, and then whenever it says. Returns a number for `forget`."""
+        """Call `check` at trio time `due`, and then at each time that it returns. Returns a number for `forget`."""
         if not self._heap or due < self._heap[0][0]:
             self._sooner.set()
         number = next(self._numbers)
@@ -44,14 +44,16 @@ class Heartbeats:
         return number
 
     def forget(self, number: int) -> None:
-        """Ask no more; a client may have named a beat of many days, and its connection must not be held so long."""
+        """Call it no more; a client may have named an interval of many days, and its connection must not be held so
+        long.
+        """
         self._checks.pop(number, None)
         if len(self._heap) > 2 * len(self._checks) + SLACK:
             self._heap = [entry for entry in self._heap if entry[1] in self._checks]
             heapq.heapify(self._heap)
 
     async def run(self) -> None:
-        """Serve for ever."""
+        """Run until cancelled."""
         while True:
             due = self._heap[0][0] if self._heap else float("inf")
             with trio.move_on_at(due):

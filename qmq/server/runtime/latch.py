@@ -1,10 +1,10 @@
-"""An event for many who exist and few who wait."""
+"""An event for many instances with few waiting tasks."""
 
 import trio
 
 
 class Latch:
-    """Set once, for good. Like `trio.Event`, whose 330 bytes it takes only when somebody waits before it is set."""
+    """Set once, for good. Like `trio.Event`, but takes its 330 bytes only if a task waits before it is set."""
 
     __slots__ = ("_event", "is_set")
 
@@ -13,7 +13,7 @@ class Latch:
         self._event: trio.Event | None = None
 
     def set(self) -> None:
-        """Let everybody go on who waits or will wait. Idempotent."""
+        """Wake all waiting tasks; later waits return at once. Idempotent."""
         self.is_set = True
         if self._event is not None:
             self._event.set()

@@ -1,6 +1,6 @@
-"""Giving freed memory back to the system, where the C library would keep it.
+"""Returns freed memory to the system, where the C library would keep it.
 
-A checkpoint moves tens of megabytes through the heap of a worker thread, in pieces of all sizes. glibc gives back only
+A checkpoint moves tens of megabytes through the heap of a worker thread, in pieces of all sizes. glibc returns only
 what is free at the end of such a heap, so a node would stay as large as its largest checkpoint for ever.
 """
 
@@ -13,7 +13,7 @@ def _find_trim() -> Callable[[int], int] | None:
     try:
         return cast(Callable[[int], int], ctypes.CDLL(None).malloc_trim)
     except (OSError, AttributeError):
-        return None  # another C library, with habits of its own
+        return None  # another C library, with other behaviour
 
 
 _trim = _find_trim()

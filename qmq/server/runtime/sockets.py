@@ -1,8 +1,8 @@
 """The real network: connections as `qmq.environment.Pipe`.
 
 A plain connection is a non-blocking socket that waits for readiness through trio and otherwise calls the system
-directly: sending needs no task switch while the kernel has room, which is what lets one task per connection carry a
-busy broker. TLS goes through trio's own stream, whose sends can only wait.
+directly. Sending needs no task switch while the kernel has room, so one task per connection can carry a busy broker.
+TLS goes through trio's own stream, whose sends can only wait.
 """
 
 import errno
@@ -18,7 +18,7 @@ from qmq.errors import MeshError
 
 LISTEN_BACKLOG = 1024
 
-# Linux answers accept with the error of a connection that died in the queue; only shortages are worth a pause.
+# Linux returns the error of a connection that died in the queue from accept; only shortages need a pause.
 SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -123,7 +123,7 @@ class TlsPipe:
         await self._stream.send_all(data)
 
     def end_sending(self) -> None:
-        # TLS's own farewell may have to wait; the end of the stream below it is what both sides already accept.
+        # The close message of TLS may have to wait; both sides already accept the end of the stream below it.
         with suppress(OSError):
             self._stream.transport_stream.socket.shutdown(socket.SHUT_WR)
 
@@ -153,7 +153,7 @@ class TcpListener:
                     raise
                 continue
             host = remote[0]
-            # For clients without heart-beats: a host that is gone must not hold its messages for ever.
+            # For clients without heartbeats: a host that is down must not hold its messages for ever.
             with suppress(OSError):
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             # A flood of connections must not keep the others from their turn.

@@ -1,8 +1,8 @@
-"""A thread of one's own for the commits: one blocking call after another.
+"""A thread for the commits only: one blocking call after another.
 
-`trio.to_thread` asks a limiter, looks for an idle thread, copies the context, and comes back through trio's queue of
-foreign calls. For seldom calls that does not matter; a lone publisher waits for all of it with each receipt. This
-thread is always the same one, and rings a pipe that the caller waits for.
+`trio.to_thread` asks a limiter, looks for an idle thread, copies the context, and returns through trio's queue of
+foreign calls. For rare calls that does not matter; a single publisher waits for all of it with each receipt. This
+thread is always the same one, and writes to a pipe on which the caller waits.
 """
 
 import os
@@ -25,7 +25,7 @@ class Worker:
         self._result: tuple[Any, BaseException | None] = (None, None)
         self._hears, self._rings = os.pipe()
         os.set_blocking(self._hears, False)
-        # Should the process end in an unusual way, it does not wait for a disk that hangs.
+        # If the process ends abnormally, it does not wait for a disk that hangs.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def __enter__(self) -> Self:
@@ -40,8 +40,8 @@ class Worker:
         os.close(self._rings)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns or raises. It is never abandoned: whoever is cancelled meanwhile hears of it at its
-        next checkpoint.
+        """The result of `call`. The call is never abandoned: a task that is cancelled meanwhile sees the cancellation
+        at its next checkpoint.
 
         Raises trio.BusyResourceError when another task waits for its own call; then neither may trust its answer.
         """
