@@ -24,7 +24,7 @@ from qmq.storage.catalog.replay import replay_cursors
 from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.disk.disk import new_uuid
-from qmq.storage.fanouts.log import FanoutLogs
+from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import BATCH_VERSION
 from qmq.storage.format.delete_record import deletions_of
 from qmq.storage.format.interfaces import (
@@ -48,40 +48,40 @@ _READ_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What opening found. All of it is durable."""
+    """What recovery found. All of it is durable."""
 
     identity: DirectoryIdentity
     fresh: bool
-    """The directory was empty: this node remembers nothing it may have promised."""
+    """The directory was empty: this node does not know what it may have promised before."""
     vector: Vector
     messages: list[tuple[Dot, Record]]
-    """Live queue messages that this node accepted and that are not in the queue store, in order of acceptance.
+    """Unsettled queue messages that this node accepted and that are not in the queue store, in order of acceptance.
 
-    Empty, unless the disk had no room to carry the journal into the stores. Then `settled` may say something too.
+    Empty, unless the disk had no room to carry the journal into the stores. Then `settled` may have entries too.
     """
     settled: Mapping[str, Sequence[Dot]]
     """Queue → messages that are in the queue store although they are settled; the next checkpoint deletes them."""
     attempts: Mapping[Dot, int]
-    """How often messages of these have failed, where the queue store does not say so yet."""
+    """How often messages have failed, where the queue store does not have the count yet."""
     tombstones: set[Dot]
-    """Settled messages that have not come yet."""
+    """Settled messages that this node has not received yet."""
     torn_bytes: int
-    """Cut from the tail: bytes of appends that never returned."""
+    """Bytes cut from the tail: appends that never returned."""
     quarantined: list[Quarantined]
-    """Found by this opening: damage, and what of the same origins came after it."""
+    """Quarantined by this recovery: damage, and later batches of the same origins."""
     quarantined_before: list[Quarantined]
     lost_positions: int
-    """More than 0: the log ended before the checkpoint, so the disk lost what it had synced."""
+    """More than 0: the log ended before the checkpoint, so the disk lost bytes that it had synced."""
     cursors: dict[Name, Cursor]
-    """Durable subscriptions of fanouts, and deletions of them that are still remembered."""
+    """Durable subscriptions of fanouts, and deleted ones that are still remembered."""
     terms: list[TermNote]
-    """Who serves whose queue messages, and this node's votes, as far as they were written down."""
+    """Which node serves which owner's queue messages, and this node's votes, as far as they are durable."""
     given_up: Vector
     """Per origin, up to where this node gave up on records that no peer kept."""
     gone: LostRanges
-    """What is nowhere any more, besides."""
+    """Further ranges that no member has."""
     deletions: Deletions
-    """Of fanouts. The owner adds to it what is decided from now on, and readers of fanouts go by it."""
+    """Deletions of fanouts. The owner of the store adds later decisions; readers of fanouts skip what is deleted."""
 
 
 class Opened(NamedTuple):
@@ -100,7 +100,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
     fresh = identity is None
     if identity is None:
         identity = DirectoryIdentity(node, uuid or new_uuid(), FORMAT_VERSION)
-        # First: a directory that has an identity and lacks this is one that forgot nothing.
+        # Before the identity: a directory with an identity and without this fact has not lost what it promised.
         catalog.set_facts({LEARNER: "began empty"})
         catalog.set_identity(identity)
     elif identity.node != node:
@@ -108,7 +108,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
     with suppress(FileNotFoundError):
         disk.remove(SPOOL)
     quarantined_before = load_quarantined(disk)
-    # What was forgotten stays so, whatever a crash left undone of it.
+    # A collected incarnation stays collected, even if a crash interrupted its removal.
     without = Seals.of(catalog.facts()).without
     state = _stripped(catalog.checkpoint(), without)
     base = _stripped(catalog.base(), without)
@@ -118,7 +118,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
     if catalog.facts().get(QUEUES_IN) != queues.kind:
         catalog.set_facts({QUEUES_IN: queues.kind})
     if journal.start > state.position:
-        # The catalog is older than the log, or new: the stores take what is still there.
+        # The catalog is new, or older than the log: the stores take what the journal still has.
         state = CheckpointState(journal.start, journal.base())
     lock = threading.RLock()
     logs = FanoutLogs(disk, node, settings, state, catalog.fanouts())
@@ -158,11 +158,12 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
 
 
 def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: CheckpointState) -> None:
-    """The queue store was damaged and begins with what was sound of it, or has lost its last commits: the journal says
-    the rest, as far as it goes back, and of what was before it everything may be lacking. What is there may be done,
-    too.
+    """Let an older or damaged queue store begin again at the start of the journal.
 
-    Raises StorageError where it has lost nothing: the node used another kind of store last.
+    A damaged store begins with its intact rows; another has lost its last commits. The journal supplies what it still
+    has. Of what came before it, any message may be missing, and rows that are present may be settled.
+
+    Raises StorageError when the store has lost nothing, because the node last used another kind of store.
     """
     ends = queues.position()
     last = catalog.facts().get(QUEUES_IN, queues.kind)
@@ -179,13 +180,13 @@ def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: C
         )
     begin, vector = journal.start, journal.base()
     if _is_damaged(journal, begin, state.position):
-        # It cannot be carried over once more. What can be read of it is looked up instead.
+        # A damaged journal cannot be carried over again. The repair of rows reads its intact parts instead.
         begin, vector = state.position, state.vector
     queues.missing([MissingRange(origin, 0, last) for origin, last in vector.items() if last], begin)
 
 
 def _is_damaged(journal: Journal, place: int, end: int) -> bool:
-    """Whether damage stands in the journal from `place` to `end`. A start scans only what is behind the checkpoint."""
+    """Whether the journal is damaged from `place` to `end`. Recovery itself scans only what follows the checkpoint."""
     begin = place
     while place < end and (batches := journal.read(place, _READ_BYTES)):
         place = batches[-1][0] + batches[-1][1].size
@@ -210,7 +211,7 @@ def _recovered(
     gone: LostRanges,
     deletions: Deletions,
 ) -> Recovered:
-    """`left` is what could not be carried into the stores."""
+    """`left`: what could not be carried into the stores."""
     messages: list[tuple[Dot, Record]] = []
     attempts: dict[Dot, int] = {}
     for counts in left.attempts.values() if left is not None else ():

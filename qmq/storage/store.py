@@ -1,11 +1,12 @@
 """The storage of one node behind one class: open and recover, append through `journal`, checkpoint, read fanouts.
 
-Synchronous. One worker thread appends, another may run `checkpoint`, and reads may come from any thread; each method
-says so where it matters. Knows nothing of brokers or STOMP: destinations are told apart by the two prefixes in the
-settings, and everything else about a message is opaque.
+All calls block. One worker thread appends, another may run `checkpoint`, and any thread may read; each method says so
+where it matters. The module does not depend on the broker or on STOMP. It distinguishes destinations by the two
+prefixes in the settings; everything else about a message is opaque. `opening` recovers a data directory, and
+`repair.source` answers peers that repair themselves.
 
-Surprising: the own incarnation begins with `begin_incarnation`, not with opening. A node can thus recover, read and
-serve its log before it writes a record of its own.
+Surprising: the node's own incarnation begins with `begin_incarnation`, not when the store opens. So a node can recover,
+read and serve its log before it writes a record of its own.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Final
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.catalog.facts import QUEUES_IN
+from qmq.storage.catalog.memory import MemoryCatalog
 from qmq.storage.checkpoints.checkpoint import CheckpointReport
 from qmq.storage.disk.disk import RealDisk
 from qmq.storage.disk.memory import MemoryDisk
@@ -34,14 +36,14 @@ from qmq.storage.format.record import Record, RecordKind, pack_envelope, pack_re
 from qmq.storage.log.journal import Mark
 from qmq.storage.opening import FORMAT_VERSION, Opened, recover
 from qmq.storage.queues.choice import SQLITE, open_queue_store
-from qmq.storage.queues.memory_stores import MemoryCatalog, MemoryQueueStore
+from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.repair.fanout_logs import FanoutRepairer, FoundRange
 from qmq.storage.repair.queue_rows import RowRepairer, record_quarantined
 from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotReader
 from qmq.storage.repair.source import RepairSource
 
 _START_BYTES: Final = 4 * 1024 * 1024
-"""What the databases' own logs and the mark of a new life need, about; a start takes it of the reserve."""
+"""About what the databases' own logs and the START record need; a starting node takes it from the reserve."""
 NO_RETENTION: Final[Mapping[str, Retention]] = {}
 
 
@@ -58,7 +60,7 @@ class StorageStatistics:
     fanout_bytes: int
     tombstones: int
     damaged_ranges: int
-    """Found by reads since the start, and passed over."""
+    """Found and skipped by reads since the start."""
     quarantined_ranges: int
     free_bytes: int
 
@@ -106,20 +108,20 @@ class Store:
         settings: StoreSettings,
         uuid: str = "",
     ) -> "Store":
-        """Recover everything on `disk` and return it ready for use. The caller has locked the disk.
+        """Recover everything on `disk` and return a store that is ready for use. The caller has locked the disk.
 
-        `uuid` names the directory when it is fresh. Damage is quarantined and reported, never a reason to fail.
+        If the directory is empty, it gets the name `uuid`. Damage is quarantined and reported; it is never an error.
 
         Raises:
             StorageError: the directory belongs to another node, or its queues are in another kind of store.
-            FutureVersion: it was written by later software; nothing was changed.
-            LogBroken: the disk refused.
+            FutureVersion: later software wrote the directory; nothing was changed.
+            LogBroken: the disk failed.
         """
         opened = recover(disk, catalog, queues, node, settings, uuid)
         return cls(disk=disk, catalog=catalog, queues=queues, node=node, settings=settings, opened=opened)
 
     def begin_incarnation(self, incarnation: int, timestamp_us: int) -> Origin:
-        """Write the START record of this run, durable on return; records of the returned origin go on at sequence 2.
+        """Write the START record of this run, durable on return; the next record of the returned origin is number 2.
 
         Raises LogBroken.
         """
@@ -139,46 +141,46 @@ class Store:
         members: Mapping[str, Vector],
         retention: Mapping[str, Retention] = NO_RETENTION,
     ) -> CheckpointReport:
-        """Carry the journal before position `end` into the stores, then drop what is due. May run beside appends.
+        """Carry the journal before position `end` into the stores, then drop what is due. Appends may run meanwhile.
 
-        `members`: what each other member of the mesh has durably; an absent or far behind one keeps segments until
-        the hard bounds. `retention` per fanout destination overrides the settings.
+        `members`: what each other member of the mesh has durably. If a member is absent or far behind, its segments are
+        kept until the hard bounds. `retention` per fanout destination overrides the settings.
 
         Raises:
-            DiskFull: no room; nothing has changed, and it can be tried again.
-            LogBroken: a store failed; like CorruptLog, the process must stop and recover.
-            CorruptLog: the journal was damaged since it was written.
+            DiskFull: no room; nothing has changed, and the caller can try again.
+            LogBroken: a store failed. The process must stop and recover, as after CorruptLog.
+            CorruptLog: the journal was damaged after it was written.
         """
         return self._checkpointer.run(end, now_us, members, retention)
 
     def give_back(self) -> bool:
-        """Let the file system have some of what settled queue messages have left; whether there is more.
+        """Return some of the space of settled queue messages to the file system; True when more can be returned.
 
-        One short step, but it waits for a checkpoint under way. Raises DiskFull and LogBroken.
+        One short step, but it waits for a running checkpoint. Raises DiskFull and LogBroken.
         """
         return self._checkpointer.give_back()
 
     def retention_due_us(self, retention: Mapping[str, Retention]) -> int:
-        """When a checkpoint may find something in a fanout log too old, at the earliest (µs); 0: they are empty."""
-        return self._checkpointer.retention_due_us(retention)
+        """The earliest time (µs) at which a fanout log may hold something too old; 0: all fanout logs are empty."""
+        return self._checkpointer.retention.due_us(retention)
 
     @property
     def shift(self) -> Shift:
-        """How times from before the start count where age decides; what is set counts from the next checkpoint on."""
-        return self._checkpointer.shift
+        """How retention corrects times from before the start; a new value takes effect at the next checkpoint."""
+        return self._checkpointer.retention.shift
 
     @shift.setter
     def shift(self, shift: Shift) -> None:
-        self._checkpointer.shift = shift
+        self._checkpointer.retention.shift = shift
 
     @property
     def disk(self) -> Disk:
-        """Where it lies."""
+        """The data directory."""
         return self._disk
 
     @property
     def tombstones(self) -> set[Dot]:
-        """Settles in the stores whose message has not come."""
+        """Settled messages that the stores have not received yet."""
         return self._checkpointer.tombstones
 
     @property
@@ -188,36 +190,36 @@ class Store:
 
     @property
     def stored_vector(self) -> Vector:
-        """What the queue store has: every queue message up to this that was not settled when it came there."""
+        """The vector of the queue store: it has every queue message up to this that no checkpoint saw settled."""
         return self._checkpointer.stored.vector
 
     def fanout_start(self, destination: str) -> FanoutPosition:
-        """Before the first record of `destination` that is kept."""
+        """The position before the first kept record of `destination`."""
         return self._reader.start()
 
     def fanout_after(self, destination: str, vector: Vector) -> FanoutPosition:
-        """Before the first record of `destination` that `vector` does not cover."""
+        """The position before the first record of `destination` that `vector` does not cover."""
         with self._lock:
             return self._reader.after(destination, vector)
 
     def fanout_at(self, destination: str, mark: Mark) -> FanoutPosition:
-        """Before everything of `destination` whose batch begins at `mark` or later. Waits for no lock.
+        """The position before all records of `destination` whose batch begins at `mark` or later. Takes no lock.
 
-        The journal may have dropped that position meanwhile: the vector of the mark tells what came before it.
+        If the journal has dropped that position meanwhile, the vector of the mark says which records came before it.
         """
         return self._reader.at(destination, mark)
 
     def fanout_begin(self, destination: str, word: str, number: int) -> FanoutBegin:
-        """Where a reader begins who asks for the `last` record, an `offset`, or a `timestamp` (µs)."""
+        """Where a reader begins that asks for the `last` record, an `offset`, or a `timestamp` (µs)."""
         with self._lock:
             if word == "timestamp":
                 return self._reader.since(destination, number)
             return self._reader.at_offset(destination, -1 if word == "last" else number)
 
     def fanout_page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
-        """As `read_fanout`; it says when records that retention dropped are left out, and up to which.
+        """As `read_fanout`. If retention has dropped records before they were read, the page says up to which.
 
-        Raises CorruptLog where the log is damaged: what stood there is unknown, and nothing behind it is returned.
+        Raises CorruptLog where the log is damaged: the records there are unknown, and later ones are not returned.
         """
         with self._lock:
             return self._reader.page(destination, position, bytes_max)
@@ -227,8 +229,8 @@ class Store:
     ) -> tuple[list[tuple[Origin, Record]], FanoutPosition, bool]:
         """Records from `position` on, the position after them, and whether that is the end.
 
-        At the end, everything up to the `journal.end` of the time of the call was returned; the new position's
-        `journal_position` says which. Records that retention dropped before they were read are left out.
+        At the end, all records up to the `journal.end` at the time of the call have been returned; that is the
+        `journal_position` of the new position. Records that retention dropped before they were read are skipped.
         """
         with self._lock:
             return self._reader.read(destination, position, bytes_max)
@@ -239,7 +241,7 @@ class Store:
             return self._reader.info(destination)
 
     def damage(self) -> list[str]:
-        """What reads found damaged since the start, in words; grows only. Waits for no lock."""
+        """The damage that reads have found since the start, as text. The list only grows. Takes no lock."""
         rows = list(self.queues.damage.told)
         if not self.journal.damage and not self._logs.damaged:
             return rows
@@ -247,19 +249,19 @@ class Store:
         return journal + [f"{name}: {what}" for name, what in list(self._logs.damaged.items())] + rows
 
     def missing_ranges(self) -> list[MissingRange]:
-        """What the queue store should have and has not, because it was damaged."""
+        """The ranges that the queue store is missing because it was damaged."""
         return self._row_repairer.missing_ranges()
 
     def repair_from_journal(self, missing: MissingRange) -> MissingRange | None:
-        """Put back what the own journal knows of `missing`; returns what only others may know. See `row_mending`."""
+        """Restore from the journal what it has of `missing`; return what only peers may have. See `RowRepairer`."""
         return self._row_repairer.search_journal(missing)
 
     def repair_from_snapshot(self, missing: MissingRange, after: int, rest: RangeSnapshot) -> MissingRange | None:
-        """Put back what a peer has left of what `repair_from_journal` returned; returns what is still lacking."""
+        """Restore what a peer still has of what `repair_from_journal` returned; return what is still missing."""
         return self._row_repairer.take(missing, after, rest)
 
     def give_up_rows(self, missing: MissingRange, through: int) -> bool:
-        """Nobody has what is lacking there up to `through`. False: nothing was lacking any more."""
+        """No member has the missing rows up to `through`: give them up. False: nothing was missing any more."""
         return self._row_repairer.give_up(missing, through)
 
     def read_snapshot(
@@ -272,34 +274,36 @@ class Store:
         gone: Sequence[int] = (),
         searched_for: Collection[MissingRange] | None = None,
     ) -> RangeSnapshot:
-        """What the stores still hold of a stretch, for a peer that lacks it. See `SnapshotReader.read`.
+        """What the stores still hold of a range, for a peer that is missing it. See `SnapshotReader.read`.
 
-        A part ends where the queue store lacks something; CorruptLog when that is at once. For a peer that looks for
-        damaged rows, `searched_for` says what this node itself has looked for in its journal, in vain: there, and where
-        it gave up, it knows nothing but the records that are returned (`rest.lost`). A part ends where such a stretch
-        begins or ends; no fanout log is read for it. What may still be in the journal says nothing new.
+        A part ends where the queue store of this node is missing rows; if that is at its beginning, CorruptLog.
+
+        If a peer repairs damaged rows, `searched_for` names the ranges that this node has not found in its own journal.
+        There, and in ranges that it gave up, this node knows only the records that it returns (`RangeSnapshot.lost`).
+        A part ends where such a range begins or ends, and no fanout log is read. If a missing range may still be in the
+        journal, the answer says nothing new.
         """
         return self._repair_source.read(origin, after, through, given_up, fanout, gone, searched_for)
 
     def read_quarantined(self, dot: Dot) -> bytes | None:
-        """The record of this message, packed, if it was put aside with damage in a journal. Reads all of that."""
+        """The packed record of this message, if it is in quarantine. Reads all of the quarantine."""
         return record_quarantined(self._disk, dot)
 
     def damaged_fanouts(self) -> list[str]:
-        """Fanouts whose log was found damaged and is not mended. Waits for no lock."""
+        """Fanouts whose log was found damaged and is not repaired yet. Takes no lock."""
         return list(self._logs.damaged)
 
     def begin_repair(self, destination: str, given_up: Vector) -> FoundRange | None:
-        """What the damaged log of `destination` lacks that the journal has not; to be closed. Reads all of the log.
+        """Find what the damaged log of `destination` is missing; the journal's part is filled in already.
 
-        None: the fanout was deleted.
+        Reads all of the log. The caller closes the result. None: the fanout was deleted.
         """
         known = dict(given_up)
         merge(known, self._deletions.before(destination))
         return self._repairer.begin(destination, known)
 
     def finish_repair(self, destination: str, found: FoundRange) -> bool:
-        """Write the log anew with what was found. False: it must be begun again, or there is no room."""
+        """Rewrite the log with what was found. False: the repair must begin again, or there is no room."""
         if not self._repairer.finish(destination, found, self._settings.reserve_bytes):
             return False
         self._repair_source.forget_index()
@@ -307,7 +311,7 @@ class Store:
         return True
 
     def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
-        """Which of these messages are known here to be done, or to fail; of what this node gave up it knows nothing."""
+        """Which of these messages this node knows to be settled, or to have failed; nothing about those it gave up."""
         return self._repair_source.known_of(dots, given_up, forgotten)
 
     def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
@@ -316,7 +320,7 @@ class Store:
         return self._repair_source.standing(after, limit)
 
     def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
-        """As `standing`, with the messages of damaged rows: they may come back from peers that know no better."""
+        """As `standing`, with the messages of damaged rows: a peer that does not know of a settle may restore them."""
         return self._repair_source.in_doubt(after, limit)
 
     def fanouts(self) -> list[str]:
@@ -343,7 +347,7 @@ class Store:
             )
 
     def close(self) -> None:
-        """Final sync, then everything is closed and the directory free. Raises LogBroken when the sync fails."""
+        """Sync, close everything and unlock the directory. Raises LogBroken when the sync fails."""
         try:
             self.journal.close()
         finally:
@@ -354,7 +358,7 @@ class Store:
 
 
 def open_memory_store(disk: MemoryDisk, *, node: str, settings: StoreSettings | None = None) -> Store:
-    """The store of a simulated or memory-only node. All that is durable lives on `disk`, whatever it goes through."""
+    """The store of a simulated or memory-only node. All durable state is on `disk`, also over its crashes."""
     disk.lock()
     try:
         return Store.open(
@@ -378,10 +382,10 @@ def open_store(
     queue_store: str = "sqlite",
     queue_store_seconds_max: float = 30.0,
 ) -> Store:
-    """The store of a real node in the directory `path`, made when it is missing.
+    """The store of a real node in the directory `path`, which is created when it is missing.
 
     `queue_store`: `sqlite` for a file in the same directory, or the URL of a PostgreSQL database (`postgresql://…`),
-    which may hang or be away for `queue_store_seconds_max`.
+    which may hang or be unreachable for `queue_store_seconds_max`.
 
     Raises DirectoryInUse, and what `Store.open` raises; StorageError also when PostgreSQL cannot be used.
     """
@@ -396,7 +400,7 @@ def open_store(
         last = catalog.facts().get(QUEUES_IN, SQLITE)
         queues = open_queue_store(path, queue_store, node, last=last, seconds_max=queue_store_seconds_max)
         opened.append(queues)
-        # SQLite syncs its files; that their names survive is this directory's matter.
+        # SQLite syncs its files; their names survive a power cut when the directory is synced.
         disk.sync_directory(".")
         return Store.open(disk, catalog, queues, node=node, settings=settings or StoreSettings())
     except BaseException:

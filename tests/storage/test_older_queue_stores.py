@@ -11,7 +11,7 @@ from qmq.errors import StorageError
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.row_checksum import number_checksum
-from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.store import Store, open_store
 from tests.support.postgres import Server
 

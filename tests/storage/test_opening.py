@@ -12,7 +12,7 @@ from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format import segment
 from qmq.storage.format.interfaces import File, MissingRange, QueueHead, QueueStore, StoreSettings
 from qmq.storage.format.record import TIMED, with_priority
-from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.store import Store, open_store
 

@@ -14,7 +14,7 @@ from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.interfaces import QueueHead, QueueRow, QueueStore
 from qmq.storage.format.row_checksum import checksum_of
 from qmq.storage.queues.choice import FOREVER_US
-from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.plan import row_values
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 

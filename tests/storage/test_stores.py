@@ -11,10 +11,10 @@ from sqlite_utils.migrations import Migrations
 from qmq.dots import Origin
 from qmq.errors import FutureVersion, LogBroken
 from qmq.storage.catalog.catalog import TABLES, SqliteCatalog
+from qmq.storage.catalog.memory import MemoryCatalog
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.disk.sqlite import open_database, open_migrated
 from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, FanoutExtent
-from qmq.storage.queues.memory_stores import MemoryCatalog
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 
 HUGE = Origin("a", 2**64 - 1)

@@ -1,16 +1,18 @@
-"""The checkpoint: carries the journal into the stores, then drops what nobody needs any more.
+"""The checkpoint: carries the journal into the stores, then drops what no member needs any more.
 
-It reads the journal itself, from the last checkpoint to a given end, and reduces it; a message that was settled in
-between never touches a store. Order, each step durable before the next:
+It reads the journal from the last checkpoint to a given end and compacts it; a message that was settled in between
+never reaches a store. Each step is durable before the next one begins:
 
 1. queue store (one transaction), 2. fanout logs, 3. catalog: position, vector, extents. **3 is the commit point.**
 
-A crash before 3 repeats the whole stretch: fanout logs are cut to their committed extents, and the queue store knows
-its own position, so it skips what it already took. After 3 come sealing and dropping, which may be left undone. The
-queue store comes first because it alone can find out half-way that the disk is full: then nothing has changed yet.
+After a crash before 3, the whole range is repeated: fanout logs are cut to their committed extents, and the queue store
+knows its own position, so it skips what it already has. Sealing and dropping come after 3; a crash may leave them
+undone. The queue store comes first, because only its commit can find half-way that the disk is full. Then nothing has
+changed yet.
 
-Runs in a thread of its own while another appends and others read. Surprising: long stretches are carried over in
-slices with a commit each, so memory stays bounded.
+A checkpoint runs in its own thread while another thread appends and others read. `retention` drops old segments,
+`cleanup` removes what the catalog no longer needs. Surprising: a long range is carried over in slices with a commit
+each, so memory stays bounded.
 """
 
 import threading
@@ -18,27 +20,27 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from qmq.cursors import Cursor, Move, Name, surplus_deletions
 from qmq.deletions import Deletion
-from qmq.dots import Dot, Origin, Vector, covers
+from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, DiskFull, LogBroken
-from qmq.storage.catalog.incarnations import Seal, Seals
+from qmq.storage.catalog.incarnations import Seal
+from qmq.storage.checkpoints.cleanup import Cleanup
 from qmq.storage.checkpoints.compaction import NEVER, Compaction
-from qmq.storage.fanouts.log import FanoutLog, FanoutLogs, RangeArrival, sync_all
-from qmq.storage.format.delete_record import deletion_facts, deletions_of
+from qmq.storage.checkpoints.facts import CheckpointFacts
+from qmq.storage.checkpoints.retention import LogRetention
+from qmq.storage.fanouts.log import FanoutLog, RangeArrival, sync_all
+from qmq.storage.fanouts.open_logs import FanoutLogs
+from qmq.storage.format.delete_record import deletion_facts
 from qmq.storage.format.interfaces import (
-    SEQUENCE_MAX,
     Catalog,
     CheckpointState,
     Disk,
     FanoutExtent,
     QueueStore,
     Retention,
-    Shift,
     StoreSettings,
 )
-from qmq.storage.format.lost_record import gone_of, lost_facts
-from qmq.storage.format.term_record import StoredTerms
+from qmq.storage.format.lost_record import lost_facts
 from qmq.storage.log.journal import Journal
 from qmq.storage.queues.plan import missing_among
 
@@ -46,16 +48,13 @@ SLICE_BYTES: Final = 4 * 1024 * 1024
 SLICE_BYTES_MIN: Final = 1024 * 1024
 """Twice the largest batch: what a checkpoint on an almost full disk can still carry over safely."""
 SLICE_CHANGES: Final = 50_000
-"""Rows that a slice puts or deletes, about; settles take few bytes in the journal, but a page each in a database."""
+"""About how many rows a slice adds or deletes. A settle takes few bytes in the journal, but a page in a database."""
 SLICE_CHANGES_MIN: Final = 500
-"""How far the slices shrink when the queue store finds no room for them."""
+"""The smallest slice that is tried when the queue store has no room for a larger one."""
 COMMIT_BYTES: Final = 256 * 1024
-"""What the databases' own logs may take for the smallest slice. The catalog's commit comes last, and cannot be undone
-half-way like that of the queue store; so it is not begun where it might not find room."""
-POLL_AGAIN_SECONDS: Final = 60
-"""Between two looks at what is left of dead incarnations, when something was."""
+"""What the databases' own logs may take for the smallest slice. The catalog's commit comes last and, unlike that of the
+queue store, cannot be undone half-way. So a slice does not begin where that commit might have no room."""
 _READ_BYTES: Final = 1024 * 1024
-_SECOND_US: Final = 1_000_000
 
 
 _UNTOLD: Final = frozenset({"vector", "position", "forgotten", "released", "obsolete"})
@@ -74,31 +73,31 @@ class CheckpointReport(NamedTuple):
     sealed: int
     """Journal segments that got their index."""
     vector: Vector
-    """What is in the stores now: messages up to it that are not settled are in the queue store."""
+    """What is in the stores now: unsettled messages up to it are in the queue store."""
     retention_due_us: int = 0
-    """When the next of what fanout logs hold now is too old to be kept; 0: they are empty."""
+    """When the next part of the fanout logs becomes too old to be kept; 0: they are empty."""
     forgotten: tuple[Origin, ...] = ()
     """Dead incarnations that have left the vectors."""
     released: tuple[Seal, ...] = ()
-    """Sealed incarnations of which nothing is left here, which the mesh does not know yet."""
+    """Dead incarnations of which this node stores nothing any more and has not yet said so to the mesh."""
     obsolete: Mapping[str, Collection[Deletion]] = {}
-    """Deletions of fanouts that are remembered no more."""
+    """Deletions of fanouts that are no longer remembered."""
 
     def __str__(self) -> str:
-        """For the log: what was done, without the vector."""
+        """For the log: what the checkpoint did, without the vector."""
         facts = {name: value for name, value in self._asdict().items() if value and name not in _UNTOLD}
         return ", ".join(f"{name} {value}" for name, value in facts.items()) or "nothing to do"
 
 
 class Stored(NamedTuple):
-    """What the queue store knows, in one step: it is ahead of the last committed checkpoint while one is under way."""
+    """The state of the queue store, read in one step. During a checkpoint it is ahead of the last committed one."""
 
     vector: Vector
     tombstones: set[Dot]
 
 
 class Checkpointer:
-    """One at a time. `lock` is held while a fanout log is opened or closed, as readers do it too."""
+    """Runs one checkpoint at a time. `lock` is held while a fanout log is opened or closed, also by readers."""
 
     def __init__(
         self,
@@ -123,24 +122,14 @@ class Checkpointer:
         self._lock = lock
         self._one_at_a_time = threading.Lock()
         self._broken = False
-        self._remember()
-        self._next_look_us = 0
-        self.shift = Shift()
-        self._retention: Mapping[str, Retention] = {}
-        # Until the first checkpoint of this life: what the last ones of the life before noted.
+        self._facts = CheckpointFacts(catalog, logs)
+        self.retention = LogRetention(disk, catalog, journal, logs, settings, lock)
+        self._cleanup = Cleanup(catalog, queues, journal, logs, self._facts, self.retention, settings, lock)
+        # Until the first checkpoint of this run: the time that the last checkpoints of the previous run noted.
         self._arrival = RangeArrival(max((extent.last_us for extent in logs.extents.values()), default=0), NEVER - 1)
         self.stored = Stored(self._vector_of_queues(), tombstones)
-        # What is left of earlier lives may be carried anew, into a queue store that has sound rows of a damaged one.
+        # Journal of earlier runs may be carried over again, into a queue store with the intact rows of a damaged one.
         self._again_before = 0 if self.stored.vector == journal.vector() else journal.end
-
-    def _remember(self) -> None:
-        """Go by what the catalog holds."""
-        self._cursors = self._catalog.cursors()
-        self._terms = StoredTerms.of(self._catalog.terms())
-        facts = self._catalog.facts()
-        self._seals = Seals.of(facts)
-        self._gone = gone_of(facts)
-        self._deletions = self._logs.deletions = deletions_of(facts)
 
     @property
     def state(self) -> CheckpointState:
@@ -149,7 +138,7 @@ class Checkpointer:
 
     @property
     def tombstones(self) -> set[Dot]:
-        """Of the queue store, at its position."""
+        """The tombstones of the queue store, at its position."""
         return self.stored.tombstones
 
     def run(
@@ -157,26 +146,26 @@ class Checkpointer:
     ) -> CheckpointReport:
         """Carry everything before journal position `end` into the stores, then drop. See `Store.checkpoint`."""
         with self.working():
-            self._retention = retention
-            dropped = self._drop(now_us, members)
+            self.retention.retention = retention
+            dropped = self.retention.drop_journal(now_us, members)
             self._arrival = RangeArrival(min(self._arrival.earliest_us, now_us), now_us)
             carried = self._carry(end)
             self._arrival = RangeArrival(now_us, now_us)
-            # What was begun meanwhile is read by the next checkpoint, and its index is made then.
+            # A segment that was begun meanwhile gets its index when the next checkpoint has read it.
             sealed = self._journal.seal_full(self.state.position)
-            dropped += self._drop(now_us, members)
-            due_us = self._drop_fanouts(now_us)
-            self._forget_deletions(now_us)
-            obsolete = self._forget_deleted_fanouts(now_us, members)
-            forgotten = self._forget_dead({self._node, *members})
-            released = self._without_rest(self._seals.unreleased(self._node), now_us)
+            dropped += self.retention.drop_journal(now_us, members)
+            due_us = self.retention.drop_fanouts(now_us)
+            self._cleanup.forget_subscriptions(now_us)
+            obsolete = self._cleanup.forget_fanouts(now_us, members)
+            forgotten = self._cleanup.forget_dead({self._node, *members})
+            released = self._cleanup.collectable(self._facts.seals.unreleased(self._node), now_us)
             vector = dict(self.state.vector)
             return CheckpointReport(end, *carried, dropped, sealed, vector, due_us, forgotten, released, obsolete)
 
     def carry(self) -> None:
-        """Bring the stores up to the journal when a node opens; drops nothing, for what peers have is not known yet.
+        """Carry the whole journal into the stores when a node opens; drop nothing, because peers' vectors are unknown.
 
-        Raises DiskFull: what was carried so far is safe, the journal holds the rest; and what `run` raises.
+        Raises DiskFull: what was carried so far is safe and the journal holds the remainder. Raises what `run` raises.
         """
         with self.working():
             self._carry(self._journal.end)
@@ -188,26 +177,26 @@ class Checkpointer:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """One at a time, and none after one that failed."""
+        """Hold the checkpointer: one caller at a time, and none after a failure. Raises LogBroken then."""
         with self._one_at_a_time:
             if self._broken:
                 raise LogBroken("a checkpoint failed before; restart to recover")
             try:
                 yield
             except DiskFull:
-                # What was taken into account and not committed is taken again.
-                self._remember()
+                # Facts that were changed in memory and not committed are read again.
+                self._facts.reload()
                 raise
             except OSError as error:
                 self._broken = True
                 raise LogBroken(f"checkpoint failed: {error}") from error
             except BaseException:
-                # How far the stores got is only known again after recovery.
+                # Only recovery can find out how far the stores got.
                 self._broken = True
                 raise
 
     def _carry(self, end: int) -> tuple[int, int, int, int]:
-        """Journal bytes read, queue rows added and deleted, fanout records."""
+        """Return journal bytes read, queue rows added and deleted, fanout records copied."""
         journal = self._journal
         if journal.synced_end < end:
             journal.sync()
@@ -215,23 +204,23 @@ class Checkpointer:
         begin = place = self.state.position
         vector = self.state.vector
         if self._queues.position() < place and journal.start < place:
-            # An older copy of the queue store, or a new one: it takes what the others have already, and they do not.
+            # An older copy of the queue store, or a new one: it takes again what the other stores already have.
             place = max(self._queues.position(), journal.start)
             vector = journal.vector_at(place)
         added = deleted = copied = 0
         changes_max = SLICE_CHANGES
         while place < end:
-            # A slice writes at most about what it reads; half of what is free leaves room for the stores' own needs.
+            # A slice writes about as much as it reads; half of the free space is left for the stores' own needs.
             room = self._disk.free_bytes() // 2
             if room < SLICE_BYTES_MIN and room < end - place + COMMIT_BYTES:
                 raise DiskFull("no room for a checkpoint")
             reduction, after = self._reduce(place, end, vector, room, changes_max)
             if reduction.vector == vector:
-                break  # No batch was left.
+                break  # There was no batch left.
             try:
                 self._apply(reduction, after)
             except DiskFull:
-                # A change needs more than it leaves behind, and a smaller one less.
+                # A transaction needs more room than its result; a smaller one needs less.
                 changes_max //= 10
                 if changes_max < SLICE_CHANGES_MIN:
                     raise
@@ -243,7 +232,7 @@ class Checkpointer:
         return max(end - begin, 0), added, deleted, copied
 
     def what_is_left(self) -> Compaction:
-        """What the journal holds beyond the stores, when there is no room to carry it: as large as that part is."""
+        """Compact what the journal holds beyond the stores, when there is no room to carry it; all in memory."""
         place = self._queues.position()
         reduction = Compaction(
             self._settings,
@@ -252,7 +241,7 @@ class Checkpointer:
             self.tombstones,
             queue_position=place,
             fanout_position=NEVER,
-            forgotten=self._seals.forgotten,
+            forgotten=self._facts.seals.forgotten,
             is_again=True,
         )
         while batches := self._journal.read(place, _READ_BYTES):
@@ -262,14 +251,14 @@ class Checkpointer:
         return reduction
 
     def _vector_of_queues(self) -> Vector:
-        """That of the queue store, which an older copy, a new one or a crash has set apart from the last checkpoint."""
+        """The vector of the queue store; an old copy, a new one or a crash makes it differ from the checkpoint's."""
         place = self._queues.position()
         return dict(self.state.vector) if place == self.state.position else self._journal.vector_at(place)
 
     def _reduce(self, begin: int, end: int, vector: Vector, room: int, changes_max: int) -> tuple[Compaction, int]:
-        """One slice of the journal, and the position after it: at least one batch, about SLICE_BYTES.
+        """Compact one slice of the journal: at least one batch, about SLICE_BYTES. Also return the position after it.
 
-        `vector` is that at `begin`. Raises DiskFull when the first batch takes more than `room`.
+        `vector` is the vector at `begin`. Raises DiskFull when the first batch takes more than `room`.
         """
         reduction = Compaction(
             self._settings,
@@ -278,9 +267,9 @@ class Checkpointer:
             self.tombstones,
             queue_position=self._queues.position(),
             fanout_position=self.state.position,
-            forgotten=self._seals.forgotten,
+            forgotten=self._facts.seals.forgotten,
             is_again=begin < self._again_before,
-            deleted=self._deletions,
+            deleted=self._facts.deletions,
         )
         journal = self._journal
         position = begin
@@ -308,7 +297,7 @@ class Checkpointer:
         return reduction, position
 
     def _apply(self, reduction: Compaction, position: int) -> None:
-        """Raises DiskFull; nothing has changed then."""
+        """Write the slice to the queue store. Raises DiskFull; nothing has changed then."""
         tombstones = self.tombstones
         if position > self._queues.position():
             self._note_settled(reduction)
@@ -324,8 +313,11 @@ class Checkpointer:
         self.stored = Stored(reduction.vector, tombstones)
 
     def _note_settled(self, reduction: Compaction) -> None:
-        """A message that is settled while it may be missing must not come back with what a peer has left, who may not
-        know of it: until it is missing no more (`RowMender`) a tombstone stands for it. A single row is known to be."""
+        """Add a tombstone for each message that is settled while its row may be missing.
+
+        Otherwise a peer that does not know of the settle could restore it. `RowRepairer` removes the tombstone when the
+        message is no longer missing. A missing range of one row needs none: its settle ends that range.
+        """
         missing_ranges = [missing for missing in self._queues.missing_ranges() if not missing.is_of_one]
         if missing_ranges:
             reduction.tombstones_add |= missing_among(
@@ -333,7 +325,7 @@ class Checkpointer:
             )
 
     def _commit(self, reduction: Compaction, position: int) -> int:
-        """Raises DiskFull; nothing of the slice counts then, but what the queue store has taken."""
+        """Commit the slice. Raises DiskFull; then only the queue store has taken the slice."""
         try:
             return self._commit_logs(reduction, position)
         except DiskFull:
@@ -344,16 +336,16 @@ class Checkpointer:
             raise
 
     def _delete(self, reduction: Compaction) -> None:
-        """Delete what the slice deletes of fanout logs, each with a commit of its own.
+        """Delete from fanout logs what the slice deletes, with one commit for each log.
 
-        The deletions are remembered first. So a crash leaves nothing that is not deleted again: the slice is repeated.
+        The deletions are stored first. After a crash the slice is repeated, so nothing stays that should be deleted.
         """
         if not reduction.deletions:
             return
         names = reduction.deleted.by_name
-        news = {one.destination for one in reduction.deletions if self._deletions.add(one)}
+        news = {one.destination for one in reduction.deletions if self._facts.deletions.add(one)}
         if news:
-            self._catalog.set_facts(deletion_facts(self._deletions, news))
+            self._catalog.set_facts(deletion_facts(self._facts.deletions, news))
         for destination in names:
             extent = self._logs.extents.get(destination)
             if extent is None:
@@ -368,7 +360,9 @@ class Checkpointer:
                     self._logs.remove(destination)
                     self._logs.release()
                 continue
-            self.commit_extent(destination, log.without_deleted(before, reduction.vector, self.bounds(destination)))
+            self.retention.commit_extent(
+                destination, log.without_deleted(before, reduction.vector, self.retention.bounds(destination))
+            )
             self._logs.replaced(destination)
             self._logs.damaged.pop(destination, None)
             log.drop()
@@ -378,14 +372,14 @@ class Checkpointer:
     def _commit_logs(self, reduction: Compaction, position: int) -> int:
         self._delete(reduction)
         extents: dict[str, FanoutExtent] = {}
-        # Logs of one segment have none that is full: they need not be opened once more, of a hundred thousand none.
+        # A log of one segment has no full segment, so it need not be opened again; that matters with 100,000 logs.
         of_several: list[str] = []
         copied = 0
         held: dict[str, FanoutLog] = {}
         for destination, entries in reduction.fanouts.items():
             with self._lock:
                 log = held[destination] = self._logs.hold(destination)
-            extents[destination] = log.append(entries, self.bounds(destination), self._arrival)
+            extents[destination] = log.append(entries, self.retention.bounds(destination), self._arrival)
             if len(log.chain.segments) > 1:
                 of_several.append(destination)
             copied += len(entries)
@@ -393,17 +387,17 @@ class Checkpointer:
                 self._sync_logs(held, extents)
         self._sync_logs(held, extents)
         if position <= self.state.position:
-            return copied  # Only the queue store had lacked this.
+            return copied  # Only the queue store was missing this.
         state = CheckpointState(position, reduction.vector)
-        # Before the commit point as well: facts only grow.
-        news = [origin for writer, seals in reduction.seals for origin in self._seals.take(writer, seals)]
+        # Facts may be stored before the commit point, because they only grow.
+        news = [origin for writer, seals in reduction.seals for origin in self._facts.seals.take(writer, seals)]
         if news:
-            self._catalog.set_facts(self._seals.facts(news))
-        gone = {span.origin for span in reduction.gone if self._gone.add(span.origin, span.last)}
+            self._catalog.set_facts(self._facts.seals.facts(news))
+        gone = {span.origin for span in reduction.gone if self._facts.lost.add(span.origin, span.last)}
         if gone:
-            self._catalog.set_facts(lost_facts(self._gone, gone))
-        cursors = self._moved(reduction.moves)
-        terms = [note for note in reduction.terms.values() if self._terms.take(note)]
+            self._catalog.set_facts(lost_facts(self._facts.lost, gone))
+        cursors = self._facts.move_cursors(reduction.moves)
+        terms = [note for note in reduction.terms.values() if self._facts.terms.take(note)]
         self._catalog.commit_checkpoint(state, extents, cursors, reduction.given_up, terms)
         self._logs.commit(state, extents)
         for destination in of_several:
@@ -416,166 +410,9 @@ class Checkpointer:
         return copied
 
     def _sync_logs(self, held: dict[str, FanoutLog], extents: Mapping[str, FanoutExtent]) -> None:
-        """Make what was appended to the held logs durable, and let go of them."""
+        """Make what was appended to the held logs durable, and release them."""
         if held:
             sync_all(self._disk, list(held.values()))
             with self._lock:
                 self._logs.release({destination: extents[destination] for destination in held})
             held.clear()
-
-    def _drop(self, now_us: int, members: Mapping[str, Vector]) -> int:
-        """Drop old segments below the checkpoint: all members have them, or a hard bound was passed.
-
-        When the disk is nearly full, nothing is kept that all members have.
-        """
-        settings = self._settings
-        scarce = self._disk.free_bytes() < 2 * settings.reserve_bytes
-        journal = self._journal
-        base: CheckpointState | None = None
-        for end, ended_us, vector in journal.segment_bounds():
-            if end > self.state.position:
-                break
-            kept = journal.end - (base.position if base else journal.start)
-            spread = (scarce or kept > settings.journal_keep_bytes) and all(
-                covers(has, vector) for has in members.values()
-            )
-            old = now_us - self.shift.of(ended_us) > settings.journal_age_seconds_max * _SECOND_US
-            if not (spread or old or kept > settings.journal_bytes_max):
-                break
-            base = CheckpointState(end, vector)
-        if base is None:
-            return 0
-        self._catalog.set_base(base)
-        return journal.drop_before(base.position)
-
-    def _forget_dead(self, members: set[str]) -> tuple[Origin, ...]:
-        """Let go of the dead incarnations of which no member has anything left.
-
-        The name is remembered first: whatever of the rest a crash leaves undone, the next opening does.
-        """
-        gone = self._dropped(self._seals.forgettable(members))
-        if gone:
-            self._gone.forget(gone)
-            deleted = deletion_facts(self._deletions, self._deletions.forget_origins(gone))
-            self._catalog.set_facts(self._seals.forget(gone) | lost_facts(self._gone, gone) | deleted)
-            state = CheckpointState(self.state.position, self._seals.without(self.state.vector))
-            changed = [cursor for cursor in self._cursors.values() if cursor.forget_origins(self._seals.forgotten)]
-            self._catalog.commit_checkpoint(state, {}, changed)
-            self._logs.commit(state, {})
-            base = self._catalog.base()
-            self._catalog.set_base(CheckpointState(base.position, self._seals.without(base.vector)))
-            self._journal.forget(self._seals.without)
-        return tuple(gone)
-
-    def _dropped(self, sealed: Vector) -> list[Origin]:
-        """Those of which nothing is in the journal any more."""
-        base = self._journal.base() if sealed else {}
-        return [origin for origin, last in sealed.items() if base.get(origin, 0) >= last]
-
-    def _without_rest(self, sealed: Vector, now_us: int) -> tuple[Seal, ...]:
-        """Those of which nothing is left here at all. Looks at fanout logs, and so not more often than it must."""
-        found = self._dropped(sealed)
-        if not found or now_us < self._next_look_us:
-            return ()
-        found = [origin for origin in found if not self._queues.standing(origin, 0, SEQUENCE_MAX, 1)]
-        lacking = {missing.origin for missing in self._queues.missing_ranges()} if found else set()
-        found = [origin for origin in found if origin not in lacking]
-        waiting = len(found)
-        for destination, extent in list(self._logs.extents.items()):
-            if not found:
-                break
-            if extent.records:
-                with self._lock:
-                    chain = self._logs.get(destination).chain
-                    for segment in chain.segments:
-                        kept = chain.contents(segment)[0]
-                        found = [origin for origin in found if origin not in kept]
-        if len(found) < waiting:
-            # What keeps the rest is in no hurry to go.
-            self._next_look_us = now_us + POLL_AGAIN_SECONDS * _SECOND_US
-        return tuple(Seal(origin, sealed[origin], True) for origin in found)
-
-    def _moved(self, moves: list[Move]) -> list[Cursor]:
-        """The cursors that `moves` change, with them."""
-        changed: dict[Name, Cursor] = {}
-        for move in moves:
-            cursor = self._cursors.get(move.name)
-            if cursor is None:
-                cursor = self._cursors[move.name] = Cursor(move.name)
-            cursor.apply(move)
-            changed[move.name] = cursor
-        return list(changed.values())
-
-    def _forget_deletions(self, now_us: int) -> None:
-        """Deleted durable subscriptions are remembered while a record from before may still come, up to a number."""
-        oldest_us = now_us - self._settings.journal_age_seconds_max * _SECOND_US
-        old = [c for c in self._cursors.values() if not c.created_us and self.shift.of(c.deleted_us) < oldest_us]
-        for cursor in old:
-            del self._cursors[cursor.name]
-        surplus = surplus_deletions(self._cursors.values())
-        for cursor in surplus:
-            del self._cursors[cursor.name]
-        old += surplus
-        for cursor in old:
-            cursor.deleted_us = 0
-        if old:
-            self._catalog.commit_checkpoint(self.state, {}, old)
-
-    def _forget_deleted_fanouts(self, now_us: int, members: Mapping[str, Vector]) -> Mapping[str, Collection[Deletion]]:
-        """A deletion is remembered while a message that it deletes may still come."""
-        if not self._deletions.by_name:
-            return {}
-        oldest_us = now_us - self._settings.journal_age_seconds_max * _SECOND_US
-        obsolete = self._deletions.obsolete(members.values(), oldest_us, self._seals.forgotten)
-        if obsolete:
-            self._deletions.forget(obsolete)
-            self._catalog.set_facts(deletion_facts(self._deletions, obsolete))
-        return obsolete
-
-    def bounds(self, destination: str) -> Retention:
-        """What retention keeps of `destination`, as the last checkpoint was told."""
-        try:
-            return self._retention[destination]
-        except KeyError:
-            return self._settings.fanout_retention
-
-    def retention_due_us(self, retention: Mapping[str, Retention]) -> int:
-        """When something in a fanout log may be too old for `retention`, at the earliest; 0 for never."""
-        self._retention = retention
-        extents = self._logs.extents.items()
-        return min((self._due_us(name, extent) for name, extent in extents if extent.records), default=0)
-
-    def _due_us(self, destination: str, extent: FanoutExtent) -> int:
-        return self.shift.of(extent.first_us) + self.bounds(destination).age_seconds_max * _SECOND_US + 1
-
-    def _drop_fanouts(self, now_us: int) -> int:
-        """Drop what retention gives up. Returns when the next part of what is left will be too old, 0 for never."""
-        due_us = 0
-        for destination in list(self._logs.extents):
-            bounds = self.bounds(destination)
-            extent = self._logs.extents[destination]
-            if not extent.records:
-                continue
-            next_us = self._due_us(destination, extent)
-            # Nothing can be due before, so an idle log need not even be opened.
-            if now_us >= next_us or now_us < extent.last_us or extent.end - extent.start > bounds.bytes_max:
-                next_us = self._drop_expired(destination, extent, now_us, bounds)
-            due_us = min(due_us or next_us, next_us or due_us)
-        return due_us
-
-    def commit_extent(self, destination: str, extent: FanoutExtent) -> None:
-        """This counts from now on of the log of `destination`. For who is `working`."""
-        self._catalog.commit_checkpoint(self.state, {destination: extent})
-        self._logs.commit(self.state, {destination: extent})
-
-    def _drop_expired(self, destination: str, extent: FanoutExtent, now_us: int, bounds: Retention) -> int:
-        with self._lock:
-            log = self._logs.hold(destination)
-        kept, due_us = log.without_expired(now_us, bounds, self.shift)
-        if kept != extent:
-            self.commit_extent(destination, kept)
-        if kept.start != extent.start:
-            log.drop()
-        with self._lock:
-            self._logs.release()
-        return due_us

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from errno import EIO, ENOSPC
 from typing import Protocol
 
-from qmq.errors import DirectoryInUse
+from qmq.errors import DirectoryInUse, DiskFull, LogBroken
 from qmq.storage.format.interfaces import File
 
 
@@ -22,7 +22,7 @@ class Random(Protocol):
     def randint(self, low: int, high: int, /) -> int: ...
 
 
-class _Node:
+class _Inode:
     """The bytes of one file, whatever its name is now."""
 
     __slots__ = ("data", "synced")
@@ -32,7 +32,7 @@ class _Node:
         self.synced = 0
 
 
-_Change = list[tuple[str, "_Node | None"]]
+_Change = list[tuple[str, "_Inode | None"]]
 """One unsynced change of a directory: what stood under each name it touched. Happens whole or not at all."""
 
 
@@ -41,7 +41,7 @@ class MemoryFile:
 
     __slots__ = ("_disk", "_node", "_life")
 
-    def __init__(self, disk: "MemoryDisk", node: _Node) -> None:
+    def __init__(self, disk: "MemoryDisk", node: _Inode) -> None:
         self._disk = disk
         self._node = node
         self._life = disk.crashes
@@ -99,7 +99,7 @@ class MemoryDisk:
         self.wipes = 0
         self.error: OSError = OSError(EIO, "told to fail")
         self.reserved_bytes = 0
-        self._files: dict[str, _Node] = {}
+        self._files: dict[str, _Inode] = {}
         self._unsynced: dict[str, list[_Change]] = {}
         self._call_number = 0
         self._fail_at = -1
@@ -178,7 +178,7 @@ class MemoryDisk:
 
     def put(self, path: str, data: bytes) -> None:
         """Place a file with durable contents, for tests that damage what is there."""
-        node = _Node()
+        node = _Inode()
         node.data += data
         node.synced = len(data)
         self._files[path] = node
@@ -196,7 +196,7 @@ class MemoryDisk:
 
     def create(self, path: str) -> MemoryFile:
         self._change("create", path)
-        node = _Node()
+        node = _Inode()
         self._files[path] = node
         return MemoryFile(self, node)
 
@@ -243,7 +243,7 @@ class MemoryDisk:
         had, self.reserved_bytes = self.reserved_bytes, max(0, self.reserved_bytes - size)
         return had > 0
 
-    def _node(self, path: str) -> _Node:
+    def _node(self, path: str) -> _Inode:
         node = self._files.get(path)
         if node is None:
             raise FileNotFoundError(path)
@@ -266,3 +266,11 @@ class MemoryDisk:
         self.crashes += 1
         self._locked = False
         self._fail_at = -1
+
+
+def commit_tables(disk: MemoryDisk) -> None:
+    """Count a commit of a database on `disk`; raise LogBroken or DiskFull when it fails."""
+    if disk.call("commit", 0):
+        raise LogBroken(f"commit failed: {disk.error}") from disk.error
+    if not disk.free_bytes():
+        raise DiskFull("no room for the databases")

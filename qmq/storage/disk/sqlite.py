@@ -102,6 +102,35 @@ def medium() -> Iterator[None]:
         raise LogBroken(f"SQLite failed: {error}") from error
 
 
+_NOT_THE_FILE: Final = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_ABORT,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""What SQLite says of the world around it. Whatever else it cannot do with statements that it has always understood
+must be the file's fault."""
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether `error` speaks of a file that is not what was written."""
+    if isinstance(error, UnicodeError):
+        return True
+    if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, sqlite3.ProgrammingError):
+        return False
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code is None or code & 0xFF not in _NOT_THE_FILE
+
+
 def vector_to_json(vector: Vector) -> dict[str, int]:
     """For a column that an operator can read."""
     return {str(origin): last for origin, last in vector.items()}

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from qmq.deletions import Deletions
 from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.errors import CorruptLog, LogBroken
-from qmq.storage.fanouts.log import FanoutLogs
+from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import BatchHead, batch_records, published_destinations
 from qmq.storage.format.interfaces import FanoutExtent
 from qmq.storage.format.record import Record, RecordKind

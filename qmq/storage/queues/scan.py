@@ -103,3 +103,23 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], boo
         if messages != counts[partition_id] or (size != sizes[partition_id] and partition_id not in hurt):
             return f"lane {partition_id} has {counts[partition_id]} messages, and says {messages}"
     return None
+
+
+def partitions_of(
+    reader: sqlite3.Connection, node: str, queue: str, where: str
+) -> dict[int, tuple[Origin, int | None, int | None]]:
+    """Number of an origin → the origin, its lane of what is ready, and its lane of what is delayed; by number."""
+    found: dict[int, tuple[Origin, int | None, int | None]] = {}
+    for number, incarnation, delayed, partition in reader.execute(
+        "SELECT origin, incarnation, delayed, lanes.id FROM lanes JOIN origins ON origins.id = lanes.origin"
+        f" WHERE queue = ? AND node = ? {where} ORDER BY origin",
+        (queue, node),
+    ).fetchall():
+        origin, ready, late = found.get(number, (Origin(node, unsigned(incarnation)), None, None))
+        found[number] = (origin, ready, partition) if delayed else (origin, partition, late)
+    return found
+
+
+def origin_of(reader: sqlite3.Connection, number: int) -> Origin:
+    node, incarnation = reader.execute("SELECT node, incarnation FROM origins WHERE id = ?", (number,)).fetchone()
+    return Origin(node, unsigned(incarnation))

@@ -21,7 +21,7 @@ from typing import Final
 
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken, Malformed
-from qmq.storage.disk.sqlite import medium, open_migrated, open_reader
+from qmq.storage.disk.sqlite import is_damage, medium, open_migrated, open_reader
 from qmq.storage.format.interfaces import MissingRange, QueueHead, QueueRow
 from qmq.storage.format.row_checksum import number_checksum, partition_checksum
 from qmq.storage.queues import sqlite_sql as sql
@@ -43,7 +43,7 @@ from qmq.storage.queues.plan import (
     unsigned,
     within,
 )
-from qmq.storage.queues.scan import partition_of, read_position, read_tombstones, walk
+from qmq.storage.queues.scan import origin_of, partition_of, partitions_of, read_position, read_tombstones, walk
 
 _CHUNKS: Final = (256, 32, 4, 1)
 """How many rows the statements carry. Few sizes, so that each is compiled once."""
@@ -255,7 +255,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
                 if known is None:
                     return []
                 first = known[0]
-            partitions = _partitions_of(reader, node, queue, f"AND rank = {-priority:d} AND origin >= {first:d}")
+            partitions = partitions_of(reader, node, queue, f"AND rank = {-priority:d} AND origin >= {first:d}")
             for number, (origin, ready, delayed) in partitions.items():
                 beyond = signed(after.sequence) if after is not None and number == first else -1 << 63
                 left = limit - len(rows)
@@ -280,7 +280,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
                 " WHERE queue = ? AND delayed = 1 AND node = ?",
                 (queue, node),
             ).fetchall():
-                partition = PartitionRow(number, queue, rank, True, origin, _origin(reader, origin))
+                partition = PartitionRow(number, queue, rank, True, origin, origin_of(reader, origin))
                 rows += self._sound(reader, partition, sql.DUE, (number, after_us, until_us), limit)
         rows.sort(key=by_due_time)
         return rows[:limit]
@@ -406,55 +406,6 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         with self._reading, medium():
             self._reader.close()
             self._database.close()
-
-
-_NOT_THE_FILE: Final = frozenset(
-    {
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_ABORT,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PROTOCOL,
-    }
-)
-"""What SQLite says of the world around it. Whatever else it cannot do with statements that it has always understood
-must be the file's fault."""
-
-
-def is_damage(error: BaseException | None) -> bool:
-    """Whether `error` speaks of a file that is not what was written."""
-    if isinstance(error, UnicodeError):
-        return True
-    if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, sqlite3.ProgrammingError):
-        return False
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code is None or code & 0xFF not in _NOT_THE_FILE
-
-
-def _partitions_of(
-    reader: sqlite3.Connection, node: str, queue: str, where: str
-) -> dict[int, tuple[Origin, int | None, int | None]]:
-    """Number of an origin → the origin, its lane of what is ready, and its lane of what is delayed; by number."""
-    found: dict[int, tuple[Origin, int | None, int | None]] = {}
-    for number, incarnation, delayed, partition in reader.execute(
-        "SELECT origin, incarnation, delayed, lanes.id FROM lanes JOIN origins ON origins.id = lanes.origin"
-        f" WHERE queue = ? AND node = ? {where} ORDER BY origin",
-        (queue, node),
-    ).fetchall():
-        origin, ready, late = found.get(number, (Origin(node, unsigned(incarnation)), None, None))
-        found[number] = (origin, ready, partition) if delayed else (origin, partition, late)
-    return found
-
-
-def _origin(reader: sqlite3.Connection, number: int) -> Origin:
-    node, incarnation = reader.execute("SELECT node, incarnation FROM origins WHERE id = ?", (number,)).fetchone()
-    return Origin(node, unsigned(incarnation))
 
 
 def _add(totals: dict[int, tuple[int, int]], partition: int, messages: int, size: int) -> None:

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.storage.checkpoints.checkpoint import Checkpointer
-from qmq.storage.fanouts.log import DROPPED_ORIGINS_MAX, FanoutLogs
+from qmq.storage.fanouts.log import DROPPED_ORIGINS_MAX
+from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import SPARSE, BatchHead, batch_records, encode_batch, record_slices
 from qmq.storage.format.interfaces import NO_SPACE, Disk, FanoutExtent
 from qmq.storage.format.record import KIND_OFFSET, RecordKind, unpack_record
@@ -184,7 +185,7 @@ def records_of(destination: str, data: bytes, after: int, through: int) -> list[
     ]
 
 
-def mended(chain: Chain, found: FoundRange, end: int) -> Iterator[bytes]:
+def repaired(chain: Chain, found: FoundRange, end: int) -> Iterator[bytes]:
     """The batches of the whole log up to `end`: those that can be read, and in the places of the holes what was found.
 
     Raises CorruptLog when more is damaged than the survey saw.
@@ -250,12 +251,14 @@ class FanoutRepairer:
             with self._lock:
                 log = self._logs.hold(destination)
             try:
-                whole = log.rewrite(mended(log.chain, found, extent.end), self._checkpointer.bounds(destination))
+                whole = log.rewrite(
+                    repaired(log.chain, found, extent.end), self._checkpointer.retention.bounds(destination)
+                )
                 if found.gone:
                     dropped = dict(extent.dropped)
                     merge(dropped, found.gone)
                     whole = whole._replace(dropped=tuple(Dot(*one) for one in dropped.items())[-DROPPED_ORIGINS_MAX:])
-                self._checkpointer.commit_extent(destination, whole)
+                self._checkpointer.retention.commit_extent(destination, whole)
             except (CorruptLog, DiskFull):
                 with self._lock:
                     self._logs.release()

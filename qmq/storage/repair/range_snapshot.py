@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from qmq.deletions import Deletions
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, LogBroken
-from qmq.storage.fanouts.log import FanoutLogs
+from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import HEAD_BYTES, REST, SPARSE, batch_records, encode_batch, record_slices, verify_batch
 from qmq.storage.format.delete_record import packed_deletion
 from qmq.storage.format.interfaces import FanoutExtent, QueueRow, QueueStore

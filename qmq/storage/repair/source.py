@@ -41,7 +41,7 @@ class RepairSource:
         with self._snapshot_lock, self._row_repairer.still:
             known = given_up if searched_for is None else 0
             if not fanout and known <= after:
-                # A queue store that began anew may be behind the logs.
+                # A rebuilt queue store may be behind the logs.
                 through = max(after, min(through, self._checkpointer.stored.vector.get(origin, 0)))
             rows_only = searched_for is not None
             rest = self.snapshots.read(origin, after, through, known, fanout, gone, rows_only)

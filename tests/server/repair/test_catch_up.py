@@ -10,8 +10,8 @@ from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings
 from qmq.replication.mesh import Mesh
 from qmq.server.node import REPAIR_SECONDS
 from qmq.storage.catalog.facts import UNCHECKED
+from qmq.storage.catalog.memory import MemoryCatalog
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.queues.memory_stores import MemoryCatalog
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, send, subscribe
 from tests.support.depths import depths

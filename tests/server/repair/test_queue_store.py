@@ -8,7 +8,7 @@ from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.config import StorageSettings
 from qmq.dots import Vector
 from qmq.server.node import Node
-from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig

@@ -13,7 +13,7 @@ from qmq.dots import Dot, Origin
 from qmq.server.admin.status import status_of
 from qmq.server.node import Node
 from qmq.storage.format.interfaces import QueueRow
-from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.memory_store import MemoryQueueStore
 from tests.server.mesh_rig import MeshRig
 from tests.server.repair.test_catch_up import JOBS, SHORT, forget_the_past, publish
 from tests.server.rig import eventually, subscribe

@@ -12,7 +12,8 @@ from qmq.dots import Dot
 from qmq.errors import CorruptLog
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts import log as fanout
-from qmq.storage.fanouts.log import OPEN_FILES_MAX, directory_name
+from qmq.storage.fanouts.log import directory_name
+from qmq.storage.fanouts.open_logs import OPEN_FILES_MAX
 from qmq.storage.fanouts.reader import FanoutInfo
 from qmq.storage.format.interfaces import Retention, StoreSettings
 from qmq.storage.format.record import Record
@@ -206,7 +207,7 @@ def test_more_fanouts_than_may_be_open_at_once_all_keep_their_records() -> None:
 
 
 def test_many_fanouts_in_one_batch_need_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "OPEN_FILES_MAX", 8)
+    monkeypatch.setattr("qmq.storage.fanouts.open_logs.OPEN_FILES_MAX", 8)
     store = open_store(tmp_path, node="a", settings=StoreSettings(reserve_bytes=0))
     a = Writer(A)
     for n in range(60):
@@ -240,7 +241,7 @@ def test_segments_of_one_log_count_as_open_files_too() -> None:
 
 
 def test_a_log_that_a_reader_opens_during_a_checkpoint_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "OPEN_FILES_MAX", 1)
+    monkeypatch.setattr("qmq.storage.fanouts.open_logs.OPEN_FILES_MAX", 1)
     store = open_small(MemoryDisk())
     a = Writer(A)
     for round_ in range(2):

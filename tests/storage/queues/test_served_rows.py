@@ -3,7 +3,7 @@
 from qmq.dots import Dot, Origin
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.interfaces import QueueRow
-from qmq.storage.queues.memory_stores import MemoryQueueStore
+from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.served_rows import ServedRows
 
 A, B, C = Origin("a", 1), Origin("b", 2), Origin("c", 3)

@@ -1,28 +1,22 @@
-"""Catalog and queue store in memory, committed on a `MemoryDisk`: the twins of `catalog` and `queue_store`.
+"""The queue store in memory, committed on a `MemoryDisk`: for tests, simulations and nodes that keep nothing.
 
-What they committed survives a crash of their disk and goes with its wipe. A commit happens whole or, when the disk was
-told to fail, not at all, and costs what it changes. For tests, simulations and nodes that keep nothing.
+What it committed survives a crash of its disk and is removed when the disk is wiped. A commit happens whole, or not at
+all when the disk is set to fail; it costs what it changes.
 """
 
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
-from qmq.cursors import Cursor, Name
-from qmq.dots import Dot, Origin, Vector
-from qmq.errors import DiskFull, LogBroken
-from qmq.storage.disk.memory import MemoryDisk
+from qmq.dots import Dot, Origin
+from qmq.storage.disk.memory import MemoryDisk, commit_tables
 from qmq.storage.format.interfaces import (
     NO_ATTEMPTS,
-    CheckpointState,
-    DirectoryIdentity,
-    FanoutExtent,
     MissingRange,
     QueueHead,
     QueueRow,
     RowDamage,
 )
-from qmq.storage.format.term_record import StoredTerms, TermNote
 from qmq.storage.queues.plan import (
     PartitionKey,
     by_partition,
@@ -33,33 +27,6 @@ from qmq.storage.queues.plan import (
     settled_met,
     settled_missing,
 )
-
-
-class _CatalogState:
-    __slots__ = (
-        "identity",
-        "checkpoint",
-        "fanouts",
-        "base",
-        "peers",
-        "incarnations",
-        "cursors",
-        "given_up",
-        "facts",
-        "terms",
-    )
-
-    def __init__(self) -> None:
-        self.identity: DirectoryIdentity | None = None
-        self.checkpoint = CheckpointState(0, {})
-        self.fanouts: dict[str, FanoutExtent] = {}
-        self.base = CheckpointState(0, {})
-        self.peers: dict[str, Vector] = {}
-        self.incarnations: dict[Origin, int] = {}
-        self.cursors: dict[Name, Cursor] = {}
-        self.given_up: Vector = {}
-        self.facts: dict[str, str] = {}
-        self.terms = StoredTerms()
 
 
 class _Partition:
@@ -116,96 +83,6 @@ class _QueueState:
         self.missing_ranges: dict[tuple[str, int, int, int, str], MissingRange] = {}
 
 
-class MemoryCatalog:
-    """See `ports.Catalog`."""
-
-    def __init__(self, disk: MemoryDisk) -> None:
-        self._disk = disk
-        state = disk.tables.setdefault("catalog", _CatalogState())
-        assert isinstance(state, _CatalogState)
-        self._state = state
-
-    def identity(self) -> DirectoryIdentity | None:
-        return self._state.identity
-
-    def set_identity(self, identity: DirectoryIdentity) -> None:
-        _commit(self._disk)
-        self._state.identity = identity
-
-    def checkpoint(self) -> CheckpointState:
-        return CheckpointState(self._state.checkpoint.position, dict(self._state.checkpoint.vector))
-
-    def fanouts(self) -> dict[str, FanoutExtent]:
-        return dict(self._state.fanouts)
-
-    def cursors(self) -> dict[Name, Cursor]:
-        return {name: cursor.copy() for name, cursor in self._state.cursors.items()}
-
-    def given_up(self) -> Vector:
-        return dict(self._state.given_up)
-
-    def terms(self) -> list[TermNote]:
-        return list(self._state.terms.values())
-
-    def commit_checkpoint(
-        self,
-        state: CheckpointState,
-        fanouts: Mapping[str, FanoutExtent],
-        cursors: Sequence[Cursor] = (),
-        given_up: Vector | None = None,
-        terms: Sequence[TermNote] = (),
-        deleted: Collection[str] = (),
-    ) -> None:
-        _commit(self._disk)
-        self._state.checkpoint = CheckpointState(state.position, dict(state.vector))
-        self._state.fanouts.update(fanouts)
-        for destination in deleted:
-            self._state.fanouts.pop(destination, None)
-        self._state.given_up.update(given_up or {})
-        for note in terms:
-            self._state.terms.take(note)
-        for cursor in cursors:
-            if cursor.created_us or cursor.deleted_us:
-                self._state.cursors[cursor.name] = cursor.copy()
-            else:
-                self._state.cursors.pop(cursor.name, None)
-
-    def base(self) -> CheckpointState:
-        return CheckpointState(self._state.base.position, dict(self._state.base.vector))
-
-    def set_base(self, state: CheckpointState) -> None:
-        _commit(self._disk)
-        self._state.base = CheckpointState(state.position, dict(state.vector))
-
-    def peers(self) -> dict[str, Vector]:
-        return {node: dict(vector) for node, vector in self._state.peers.items()}
-
-    def set_peer(self, node: str, vector: Vector) -> None:
-        _commit(self._disk)
-        self._state.peers[node] = dict(vector)
-
-    def incarnations(self) -> dict[Origin, int]:
-        return dict(self._state.incarnations)
-
-    def add_incarnation(self, origin: Origin, started_us: int) -> None:
-        _commit(self._disk)
-        self._state.incarnations[origin] = started_us
-
-    def facts(self) -> dict[str, str]:
-        return dict(self._state.facts)
-
-    def set_facts(self, facts: Mapping[str, str | None]) -> None:
-        _commit(self._disk)
-        for name, value in facts.items():
-            if value is None:
-                self._state.facts.pop(name, None)
-            else:
-                self._state.facts[name] = value
-
-    def close(self) -> None:
-        """Nothing to give back: the state belongs to the disk."""
-
-
 class MemoryQueueStore:
     """See `ports.QueueStore`."""
 
@@ -228,7 +105,7 @@ class MemoryQueueStore:
         position: int,
         attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
     ) -> None:
-        _commit(self._disk)
+        commit_tables(self._disk)
         state = self._state
         with state.reading:
             self._insert(upserts)
@@ -277,7 +154,7 @@ class MemoryQueueStore:
             self._state.queues.pop(queue, None)
 
     def missing(self, missing_ranges: Sequence[MissingRange], position: int) -> None:
-        _commit(self._disk)
+        commit_tables(self._disk)
         for missing in missing_ranges:
             self._remember(missing)
         self._state.position = position
@@ -286,7 +163,7 @@ class MemoryQueueStore:
         state = self._state
         met = [dot for dot, one in list(self._met.items()) if missing_key(one) == missing_key(missing)]
         before = {dot: self._met[dot].queue for dot in met}
-        _commit(self._disk)
+        commit_tables(self._disk)
         with state.reading:
             stood = state.missing_ranges.pop(missing_key(missing), None) is not None
             for dot, queue in before.items():
@@ -449,10 +326,3 @@ def _dot(row: QueueRow) -> Dot:
 
 def _due(row: QueueRow) -> int:
     return row.due_us
-
-
-def _commit(disk: MemoryDisk) -> None:
-    if disk.call("commit", 0):
-        raise LogBroken(f"commit failed: {disk.error}") from disk.error
-    if not disk.free_bytes():
-        raise DiskFull("no room for the databases")
