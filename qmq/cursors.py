@@ -1,20 +1,21 @@
-"""Cursors: what of a fanout a durable subscription is done with, and how what several nodes know of it comes together.
+"""Cursors: which messages of a fanout a durable subscription is done with, and how nodes merge what they know.
 
-Like `dots`, open to every layer. A **name** says whose: destination, client, and the client's own name for it. A
-**cursor** is the vector it began with and, per origin, the ranges of sequences that are done since. A range says
-"everything of this fanout after this sequence, up to that one": what was delivered before a message is known when it is
-handed out, so a fanout's sparse sequences make few ranges, however long one message stays unacknowledged.
+Like `dots`, every layer may import it. A **name** identifies a durable subscription: destination, client, and the
+client's own name for it. A **cursor** is the vector at which it began and, per origin, the ranges of sequences that are
+done since. A range means "all messages of this fanout after this sequence, up to that one". When a message is
+delivered, the node knows which message preceded it. So the sparse sequences of a fanout make few ranges, even if one
+message stays unacknowledged for long.
 
-A **move** is what one journal record adds to a cursor. Moves may come in any order and more than once: done ranges are
-united; of two creations that did not know of each other the earlier beginning counts, so that neither loses a message.
-A deletion removes everything that was created up to its stamp, and nothing later. Stamps are µs of wall clock, but
-each is made greater than all that its node knows, so a clock decides only between things that did not know of each
-other.
+A **move** is what one journal record adds to a cursor. Moves may come in any order and more than once. Done ranges are
+united. If two nodes create the same name without knowing of each other, the earlier beginning counts, so that neither
+loses a message. A deletion removes everything that was created up to its stamp, and nothing later. Stamps are µs of
+wall clock time, and each is greater than all stamps that its node knows. So a clock decides only between concurrent
+moves.
 
-Who uses a name is its **holder**: a node, with a stamp of the same sort. The greatest one has the name, so it is never
-shared silently, and two nodes that did not know of each other agree afterwards.
+The **holder** of a name is the node that uses it, with a stamp of the same kind. The greatest holder has the name. So a
+name is never shared silently, and two nodes that did not know of each other agree afterwards.
 
-Surprising: `told` and `credit` are only hints, for `redelivered:true`. Whoever wrote last is believed.
+Surprising: `told` and `credit` are only hints, for `redelivered:true`. The last writer wins.
 """
 
 import heapq
@@ -25,14 +26,14 @@ from typing import Final, NamedTuple
 from qmq.dots import Origin, Vector
 
 DELETIONS_MAX: Final = 10_000
-"""Deletions that are remembered, so that a late record brings nothing back; the oldest is forgotten beyond it."""
+"""Deletions that are remembered, so that a late record restores nothing. Beyond it, the oldest is forgotten."""
 
 Range = tuple[int, int]
 """(after, through): the sequences above `after`, up to and including `through`."""
 
 
 Holder = tuple[int, Origin]
-"""(stamp, node): who uses a name."""
+"""(stamp, node): the node that uses a name."""
 
 
 class Name(NamedTuple):
@@ -44,7 +45,7 @@ class Name(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The name as shown to operators."""
         return f"{self.client}/{self.name}" if self.client else self.name
 
 
@@ -69,9 +70,11 @@ def _through(one: Range) -> int:
 
 
 class Move:
-    """What one record says. `start` only in a whole picture (see `Cursor.picture`); `deleted_us` is the last deletion
-    that the writer knows. `credit`: attached from here on with that much in flight; `told`: no longer attached, and
-    this much was handed out. Neither, in the records between. `holder`: attached from here on, and where.
+    """What one record adds. `start` is set only in a snapshot (see `Cursor.picture`).
+
+    `deleted_us`: the last deletion that the writer knows. `credit`: attached from here on, with that much in flight.
+    `told`: detached, and this much was delivered. Records between those two have neither. `holder`: attached from here
+    on, and by which node.
     """
 
     __slots__ = ("created_us", "credit", "deleted_us", "done", "holder", "name", "start", "told")
@@ -99,7 +102,7 @@ class Move:
 
 
 class Cursor:
-    """All that is known of one name. `created_us` is 0 while there is no subscription, only its deletion."""
+    """What is known of one name. `created_us` is 0 while there is no subscription, only its deletion."""
 
     __slots__ = ("created_us", "credit", "deleted_us", "done", "holder", "name", "start", "told")
 
@@ -108,17 +111,17 @@ class Cursor:
         self.created_us = 0
         self.deleted_us = 0
         self.start: Vector | None = None
-        """What it does not want; None while only moves were seen and not the beginning: nothing is left out."""
+        """Messages up to here are not wanted. None: the beginning is unknown so far, and nothing is left out."""
         self.done: dict[Origin, list[Range]] = {}
         self.credit = 0
-        """Above 0: attached, or its node died: so many messages of each origin may have been handed out."""
+        """Above 0: attached, or its node died; so many messages of each origin may have been delivered."""
         self.told: Vector = {}
-        """With `credit` 0: per origin the last sequence that was ever handed out, where that is beyond `done`."""
+        """With `credit` 0: per origin the last sequence that was ever delivered, where that is beyond `done`."""
         self.holder: Holder | None = None
-        """The greatest one; None before the first. It may have left."""
+        """The greatest holder; None before the first. It may be detached."""
 
     def apply(self, move: Move) -> bool:
-        """Take one move into account; True when it ended the subscription that was there."""
+        """Apply one move; True when it ended the subscription."""
         ended = False
         if move.deleted_us > self.deleted_us:
             self.deleted_us = move.deleted_us
@@ -151,7 +154,7 @@ class Cursor:
         self.told = {}
 
     def forget_origins(self, forgotten: Collection[Origin]) -> bool:
-        """Of these no message is left anywhere. Whether anything was known of them."""
+        """Remove these origins, of which no member has a message. True when any of them was known."""
         found = False
         for known in (self.done, self.told, self.start or {}):
             for origin in [origin for origin in known if origin in forgotten]:
@@ -160,7 +163,7 @@ class Cursor:
         return found
 
     def copy(self) -> "Cursor":
-        """An independent one."""
+        """An independent copy."""
         copied = Cursor(self.name)
         copied.created_us = self.created_us
         copied.deleted_us = self.deleted_us
@@ -172,7 +175,7 @@ class Cursor:
         return copied
 
     def is_done(self, origin: Origin, sequence: int) -> bool:
-        """Whether this message is not to be delivered (any more)."""
+        """Whether this message must not be delivered, or not again."""
         if self.start is not None and sequence <= self.start.get(origin, 0):
             return True
         ranges = self.done.get(origin)
@@ -202,17 +205,17 @@ class Cursor:
         return (first, last) if first <= last else None
 
     def vector(self) -> Vector:
-        """Up to where everything is done, per origin."""
+        """Per origin, the sequence up to which everything is done."""
         return {origin: self.done_up_to(origin) for origin in {**(self.start or {}), **self.done}}
 
     def new_holder(self, node: Origin, now_us: int) -> Holder:
-        """One for `node` that is greater than all that are known."""
+        """A holder for `node` that is greater than all known ones."""
         return (now_us if self.holder is None else max(now_us, self.holder[0] + 1), node)
 
     def picture(self, *, credit: int = 0, holder: Holder | None = None) -> Move:
-        """All of it as one move, so that the records of one origin tell of it by themselves."""
+        """A snapshot of the cursor as one move, so that the records of one origin are complete by themselves."""
         done = {origin: list(ranges) for origin, ranges in self.done.items()}
-        # An unknown beginning must stay unknown: told as an empty one, it would move everybody's to the first message.
+        # An unknown beginning must stay unknown: an empty vector would move it to the first message on every node.
         start = None if self.start is None else dict(self.start)
         return Move(self.name, self.created_us, self.deleted_us, start=start, done=done, credit=credit, holder=holder)
 
@@ -223,7 +226,7 @@ def _earlier(one: Vector, other: Vector) -> Vector:
 
 
 def surplus_deletions(cursors: Iterable[Cursor]) -> list[Cursor]:
-    """The oldest deletions of those beyond DELETIONS_MAX."""
+    """The oldest deletions, as many as there are beyond DELETIONS_MAX."""
     deleted = [cursor for cursor in cursors if not cursor.created_us]
     return heapq.nsmallest(max(0, len(deleted) - DELETIONS_MAX), deleted, key=_deletion)
 

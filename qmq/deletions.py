@@ -1,12 +1,12 @@
-"""Deletions of fanouts: which of the messages of a fanout are deleted, by vector.
+"""Deletions of fanouts: which messages of a fanout are deleted, by vector.
 
-Like `dots`, open to every layer. A **deletion** names a fanout and a vector, which is what the deleting node had then.
+Like `dots`, every layer may import it. A **deletion** names a fanout and the vector of the deleting node at that time.
 A message of that fanout is deleted if the vector covers its dot, on every node and whenever it arrives. A message with
-a later dot lives: it was sent after the deletion, or concurrently with it. No clock decides anything.
+a later dot stays: it was sent after the deletion, or concurrently with it. No clock takes part in that decision.
 
 A deletion is remembered until no member can send a deleted message any more (`Deletions.obsolete`). Pure.
 
-Surprising: the vector of a fanout is replaced, never changed, because threads that read logs look at it, too.
+Surprising: the vector of a fanout is replaced, never changed, because other threads read it too.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 from qmq.dots import Dot, Origin, Vector, covers, merge
 
 DELETIONS_MAX: Final = 10_000
-"""Deletions that a node remembers before it refuses another request to delete. Those of peers are always taken."""
+"""Deletions that a node remembers before it refuses a further request to delete. It always accepts those of peers."""
 
 NOTHING: Final[Vector] = {}
 
 
 class Deletion(NamedTuple):
-    """One record. `dot` and `timestamp_us` are those of the record itself."""
+    """One DELETE record. `dot` and `timestamp_us` are those of the record itself."""
 
     destination: str
     dot: Dot
@@ -30,13 +30,13 @@ class Deletion(NamedTuple):
     """What is deleted: per origin, all messages of the fanout up to that sequence."""
 
     def includes(self, other: "Deletion") -> bool:
-        """Whether this one was made by a node that knew `other`, so that it says everything `other` says."""
+        """Whether the writer of this deletion knew `other`, so that this one deletes all that `other` deletes."""
         known = self.dot == other.dot or self.before.get(other.dot.origin, 0) >= other.dot.sequence
         return known and covers(self.before, other.before)
 
 
 class Deletions:
-    """All that are remembered, by fanout. One thread changes it; any may ask `before`."""
+    """The remembered deletions, by fanout. One thread changes them; any thread may call `before`."""
 
     def __init__(self, deletions: Iterable[Deletion] = ()) -> None:
         self.by_name: dict[str, list[Deletion]] = {}
@@ -50,7 +50,7 @@ class Deletions:
         return sum(map(len, self.by_name.values()))
 
     def add(self, deletion: Deletion) -> bool:
-        """Remember it, instead of those that it includes. False when it says nothing new."""
+        """Remember `deletion` in place of those that it includes. False when a known one includes it."""
         known = self.by_name.get(deletion.destination, [])
         if any(one.includes(deletion) for one in known):
             return False
@@ -58,7 +58,7 @@ class Deletions:
         return True
 
     def before(self, destination: str) -> Vector:
-        """Per origin, up to which sequence messages of this fanout are deleted. Do not change it."""
+        """Per origin, the sequence up to which messages of this fanout are deleted. Do not change the result."""
         return self._before.get(destination, NOTHING)
 
     def covers(self, destination: str, origin: Origin, sequence: int) -> bool:
@@ -67,13 +67,13 @@ class Deletions:
         return before is not None and sequence <= before.get(origin, 0)
 
     def of_origin(self, origin: Origin) -> list[Deletion]:
-        """Those that this origin wrote. May be called from any thread."""
+        """The deletions that this origin wrote. Any thread may call it."""
         return [one for known in list(self.by_name.values()) for one in known if one.dot.origin == origin]
 
     def obsolete(
         self, members: Iterable[Vector], older_than_us: int, forgotten: Collection[Origin]
     ) -> dict[str, list[Deletion]]:
-        """Those that every member has durably, together with all that they delete, and that are old: by fanout."""
+        """By fanout, the old deletions that every member has durably, together with all that they delete."""
         vectors = list(members)
         found: dict[str, list[Deletion]] = {}
         for destination, known in self.by_name.items():
@@ -86,13 +86,13 @@ class Deletions:
         return found
 
     def forget(self, obsolete: Mapping[str, Collection[Deletion]]) -> None:
-        """What `Deletions.obsolete` of another copy returned. Later deletions stay."""
+        """Forget what `Deletions.obsolete` of another copy returned. Later deletions stay."""
         for destination, old in obsolete.items():
             dots = {one.dot for one in old}
             self._set(destination, [one for one in self.by_name.get(destination, ()) if one.dot not in dots])
 
     def forget_origins(self, forgotten: Collection[Origin]) -> list[str]:
-        """Of these no message is left in the mesh. Returns the fanouts whose deletions have changed."""
+        """Remove these origins, of which the mesh has no message. Return the fanouts whose deletions changed."""
         changed = [
             destination for destination, before in self._before.items() if any(origin in forgotten for origin in before)
         ]

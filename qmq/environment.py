@@ -1,8 +1,8 @@
-"""Seams to the outside: clock, chance, network and blocking work, so that a whole node can run in a simulation.
+"""The environment of a node: clock, random numbers, network and blocking calls, as interfaces.
 
-`qmq.server` has the real ones; tests/simulation has twins on a virtual clock with one seed for everything. Nothing in
-`server` or `replication` may read a clock, draw a number, open a socket or start a thread except through these.
-(Waiting uses trio's own clock, which a test replaces as a whole.)
+`qmq.server` implements them for real; tests/simulation implements them on a virtual clock with one seed for everything.
+So a whole node can run in a simulation. `server` and `replication` read clocks, draw numbers, open sockets and start
+threads only through them. (Waiting uses trio's own clock, which a test replaces as a whole.)
 """
 
 import random
@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 Tls = Callable[[], ssl.SSLContext]
-"""Gives the context for the next handshake: certificates are renewed while a node runs."""
+"""Returns the context for the next handshake, because certificates are renewed while a node runs."""
 
 
 class Pipe(Protocol):
@@ -25,34 +25,34 @@ class Pipe(Protocol):
 
     @property
     def peer_certificate_names(self) -> frozenset[str]:
-        """The DNS names in the certificate that the other side has shown; none without one, and until bytes came.
+        """The DNS names in the certificate of the other side; empty without one, and before the first bytes arrive.
 
-        Checked by the TLS layer against its CA; whether one of them is the right one is the caller's question.
+        The TLS layer has checked the certificate against its CA. The caller decides whether one of the names is right.
         """
 
     async def receive_some(self, bytes_max: int) -> bytes:
-        """Wait for bytes; b"" when the other side has ended its half. A checkpoint.
+        """Wait for bytes; b"" when the other side has ended its half. A trio checkpoint.
 
         Raises trio.BrokenResourceError when the connection broke, trio.ClosedResourceError after `close`.
         """
 
     def send_now(self, data: bytes) -> int:
-        """Hand over what fits without waiting; returns how many bytes were taken (0 is always allowed).
+        """Send what fits without waiting; return how many bytes were taken (0 is always allowed).
 
-        Never called while a `send_all` is under way. A broken connection returns 0; `send_all` then raises.
+        Never called during a `send_all`. A broken connection returns 0; `send_all` then raises.
         """
 
     async def send_all(self, data: bytes) -> None:
-        """Hand over everything. After a cancel an unknown part is sent, so the connection must be closed.
+        """Send everything. After a cancel an unknown part is sent, so the connection must be closed.
 
         Raises as `receive_some`.
         """
 
     def end_sending(self) -> None:
-        """Tell the other side that no more will come, where the connection can say so; reading goes on."""
+        """Signal the end of sending to the other side, if the connection can; reading continues."""
 
     def close(self) -> None:
-        """Let go at once, without a farewell; waiting calls raise trio.ClosedResourceError. Idempotent."""
+        """Close at once, without a handshake; waiting calls raise trio.ClosedResourceError. Idempotent."""
 
 
 class PipeListener(Protocol):
@@ -60,10 +60,10 @@ class PipeListener(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it really listens (port 0 was replaced)."""
+        """The bound address (port 0 is replaced by the real port)."""
 
     async def accept(self) -> Pipe:
-        """Wait for a connection. Raises OSError when the system is short of something; try again later."""
+        """Wait for a connection. Raises OSError when a resource of the system is exhausted; try again later."""
 
     def close(self) -> None:
         """Stop listening."""
@@ -75,18 +75,18 @@ class Network(Protocol):
     async def connect(self, host: str, port: int, tls: Tls | None, server_name: str) -> Pipe:
         """Open a connection; with `tls`, the certificate must carry `server_name`.
 
-        Raises OSError, and MeshError when the other side shows a certificate that is not to be trusted.
+        Raises OSError, and MeshError when the certificate of the other side is not trusted.
         """
 
     async def listen(self, host: str, port: int, tls: Tls | None) -> PipeListener:
-        """Raises OSError when the address cannot be had. A TLS handshake happens inside `Pipe.receive_some`."""
+        """Listen there. Raises OSError when it cannot. A TLS handshake happens inside `Pipe.receive_some`."""
 
 
 class RunBlocking(Protocol):
     """How blocking calls are made."""
 
     async def __call__(self, call: Callable[[], T]) -> T:
-        """Run `call` without blocking the loop; when the caller is cancelled it is finished first, not abandoned."""
+        """Run `call` without blocking the event loop. If the caller is cancelled, `call` still finishes first."""
 
 
 class Environment:
@@ -109,10 +109,9 @@ class Environment:
         waiting."""
         self.run_blocking = run_blocking
         self.boot_seconds = boot_seconds
-        """A clock that nobody sets and that goes on while the machine sleeps or the process is stopped."""
+        """A clock that cannot be set and that runs on while the machine sleeps or the process is stopped."""
         self._run_commit = run_commit
 
     async def run_commit(self, call: Callable[[], T]) -> T:
-        """As `run_blocking`, for the one task that commits: in a thread that nobody else keeps waiting, if there is
-        one."""
+        """As `run_blocking`, for the commit task: in a thread that no other task uses, if there is one."""
         return await (self._run_commit or self.run_blocking)(call)

@@ -1,7 +1,7 @@
-"""What of each origin is nowhere any more, as readers of fanouts have to be told: the ends of such stretches.
+"""Lost ranges: records that no member has, by origin. Readers of fanouts get a gap notice for each. Pure.
 
-A reader hears the records of one origin in their order, so where a stretch began is where it had got to; only the ends
-must be remembered. Pure.
+A reader receives the records of one origin in order, so a lost range begins at the reader's own position. Therefore
+only the ends of ranges are kept.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,11 +11,11 @@ from typing import Final
 from qmq.dots import Dot, Origin, Vector
 
 ENDS_MAX: Final = 1000
-"""Of one origin; the lowest are forgotten first, for their readers have long been told."""
+"""Ends kept per origin. The lowest are forgotten first, because their readers have had the gap notice long ago."""
 
 
 class LostRanges:
-    """Ends of stretches by origin, ascending."""
+    """Ends of lost ranges by origin, ascending."""
 
     __slots__ = ("ends",)
 
@@ -23,7 +23,7 @@ class LostRanges:
         self.ends: dict[Origin, list[int]] = {origin: sorted(known) for origin, known in (ends or {}).items()}
 
     def add(self, origin: Origin, end: int) -> bool:
-        """A stretch that ends at this sequence is gone. False when that was known."""
+        """Note that a range that ends at this sequence is lost. False when that was known."""
         ends = self.ends.setdefault(origin, [])
         place = bisect_left(ends, end)
         if ends[place : place + 1] == [end]:
@@ -40,7 +40,7 @@ class LostRanges:
         return [Dot(origin, end) for end in ends[bisect_right(ends, after) : bisect_left(ends, sequence)]]
 
     def within(self, have: Vector) -> list[Dot]:
-        """Ends that `have` has got to, ascending for each origin."""
+        """Ends that `have` covers, ascending for each origin."""
         return [Dot(origin, end) for origin in self.ends for end in self.up_to(origin, have.get(origin, 0))]
 
     def up_to(self, origin: Origin, last: int) -> list[int]:
@@ -49,6 +49,6 @@ class LostRanges:
         return ends[: bisect_right(ends, last)]
 
     def forget(self, origins: Collection[Origin]) -> None:
-        """Nothing of these is left in the mesh."""
+        """Remove these origins, of which the mesh has nothing."""
         for origin in [origin for origin in self.ends if origin in origins]:
             del self.ends[origin]
