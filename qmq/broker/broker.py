@@ -11,7 +11,6 @@ journal and the broker agree. The rules of each kind of destination are in modul
 
 from collections.abc import Callable, Collection, Mapping
 
-from qmq.broker.abilities import BURIALS, Abilities
 from qmq.broker.admission import RECORD_OVERHEAD_BYTES
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
@@ -78,7 +77,6 @@ class Broker:
         self.durable_subscriptions = DurableSubscriptions(origin, self.queues.deliveries)
         self.clocks = self.queues.shared.clocks
         self.lending = Lending(self.queues)
-        self.abilities = Abilities()
         self.replies = Replies(origin, limits.subscriptions_max)
         self.subscriptions = Subscriptions(
             self.sessions,
@@ -194,7 +192,7 @@ class Broker:
 
         Returns the sequence of the record that settles the message `dot` of `queue`, too; 0 when there is no such one.
         """
-        if dot is None or not envelope.durable or not self.abilities.have_all(BURIALS):
+        if dot is None or not envelope.durable:
             self.send(envelope, body, out.now_us, out)
             return 0
         if self.queues.any_overflows and not self.queues.overflow.has_room(envelope, body, out):

@@ -253,7 +253,6 @@ class MeshHost:
         kept = context.checkpoints.members
         context.checkpoints.members = {name: kept.get(name, {}) for name in context.peer_names}
         context.receipts.enrol(context.peer_names)
-        context.broker.abilities.of_members(context.peer_names)
         self.rules_changed()
         context.queue_adoption.look()
         context.quarantine_restore.look()

@@ -119,7 +119,6 @@ class Node:
             defaults_of=self.policies.queue_defaults,
             limits=broker_limits(limits),
         )
-        self.broker.abilities.of_members(self.peer_names)
         self.replay = Replay(self.broker)
         pipeline = self.pipeline = Pipeline(self)
         self.slot = pipeline.slot

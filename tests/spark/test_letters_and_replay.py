@@ -27,7 +27,7 @@ from .stub import Stub
 
 @pytest.fixture
 def log(tmp_path: Path) -> dict[str, str]:
-    """Four orders, two of them dead, one by a letter of an older node (a PUBLISH)."""
+    """Four orders, two of them dead, one by a letter that is a PUBLISH of its own."""
     kept = b"shop:x\nttl:5000\n"
     orders = [record(n, b'{"order": %d, "shop": "x"}' % n, "/queue/orders", headers=kept) for n in range(1, 5)]
     reason = b"dead-letter-reason:%s\ndead-letter-from:/queue/orders\ndead-letter-deliveries:%d\nshop:x\n"

@@ -1,9 +1,9 @@
 """Messages that nobody will take: settled where they were, accepted anew in a dead letter queue, in one breath.
 
 One record says both, so however the log is cut a message is in its queue or among the dead letters, never in both and
-never in neither. (While a member of the mesh may be too old to know that record, there are two in one batch.) The
-letter carries the sender's headers, and in front of them why it is there. What limited the message's life (`expires`,
-`ttl`, `delay`) is left out: it has had its effect. What its new queue gives to messages that do not say comes last.
+never in neither. The letter carries the sender's headers, and in front of them why it is there. What limited the
+message's life (`expires`, `ttl`, `delay`) is left out: it has had its effect. What its new queue gives to messages that
+do not say comes last.
 """
 
 import re

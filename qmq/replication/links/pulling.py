@@ -76,7 +76,6 @@ class Pulling:
         """Open the link: tell all that the peer must know, in the order it expects. Credit follows by the node."""
         host = self._host
         self.open = True
-        host.broker.abilities.heard(self.peer, self.partner.features)
         host.broker.lending.owner_connected(self.peer)
         self._received_reported = dict(host.received_vector())
         self._durable_reported = dict(host.durable_vector())

@@ -64,7 +64,6 @@ class Serving:
     def begin(self) -> None:
         """Open the link: the follower may borrow, and is told what it will get."""
         lending = self._host.broker.lending
-        self._host.broker.abilities.heard(self.peer, self.partner.features)
         self.outbox.now_us = self._clock_us
         self.outbox.node = self._host.origin.node
         self._suspects = lending.with_peer(self.peer)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from qmq.broker.abilities import BURIALS
 from qmq.dots import Origin
 from qmq.errors import MeshError
 from qmq.replication.protocol.frames import ASKING, DEDUP, INTEREST, JOURNAL, RELAY, RETAINED, SNAPSHOT
@@ -33,7 +32,7 @@ FORMAT: Final = 1
 TURNS: Final = "turn"
 """The feature: a connection that was dialled by the serving node is taken."""
 
-FEATURES: Final = f"{ASKING},{RETAINED},{DEDUP},{MEMBERS},{INTEREST},{RELAY},{SNAPSHOT},{BURIALS},{TURNS}"
+FEATURES: Final = f"{ASKING},{RETAINED},{DEDUP},{MEMBERS},{INTEREST},{RELAY},{SNAPSHOT},{TURNS}"
 """Comma-joined abilities that a node may use with peers that name them too; unknown ones are ignored."""
 
 NONCE_CHARACTERS: Final = 32

@@ -2,7 +2,6 @@
 
 import pytest
 
-from qmq.broker.abilities import BURIALS
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Asks
@@ -69,23 +68,6 @@ def test_letter_and_settle_are_one_record() -> None:
     assert (burial.queue, burial.dot) == (JOBS, Dot(A, 1))
     assert (burial.sequence, burial.letter.sequence) == (2, 2)
     assert out.needs_commit
-
-
-def test_letter_and_settle_are_two_records_of_one_decision_while_a_member_may_not_know_the_one() -> None:
-    node, client = with_consumer(THREE)
-    node.broker.abilities.of_members(["b", "c"])
-    node.broker.abilities.heard("b", frozenset({BURIALS}))
-
-    out = client.nack(client.inbox[0], Back.REJECTED)
-
-    letter, settle = out.records
-    assert isinstance(letter, Message) and isinstance(settle, Settle)
-    assert (settle.queue, settle.dots) == (JOBS, [Dot(A, 1)])
-    assert [record.sequence for record in out.records] == [2, 3]
-    node.broker.abilities.heard("c", frozenset({BURIALS, "more"}))
-    node.send(b"y")
-    (burial,) = client.nack(client.inbox[1], Back.REJECTED).records
-    assert isinstance(burial, DeadLetter)
 
 
 def test_letter_that_is_dropped_where_it_should_go_leaves_a_settle() -> None:
