@@ -54,11 +54,6 @@ MESH = MeshSettings(
     takeover_after_seconds=2.0,
 )
 
-CHANGING_SHARE = 0.25
-"""How often each life of a node has its own `takeover_after_seconds`: its operator is about to change it."""
-
-AFTER_LONGER_SECONDS = 4.0
-
 
 def host_of(name: str, nodes: tuple[str, ...]) -> str:
     """The address of a node; loopback, because only there a mesh may use a secret."""
@@ -179,7 +174,7 @@ class Member:
             ),
         )
         self._told = self._peers
-        self.node = Node(self._settings_of_life(), self._peers, self.store, self._environment.environment)
+        self.node = Node(self._settings, self._peers, self.store, self._environment.environment)
         self.up = True
         self.is_stopping = False
         self._scope = trio.CancelScope()
@@ -187,14 +182,6 @@ class Member:
         self.born_at = trio.current_time()
         self._trace.note(f"{self.name} starts as {self.node.origin}")
         nursery.start_soon(self._live, self.node, self._environment)
-
-    def _settings_of_life(self) -> NodeSettings:
-        plan = self._plan
-        if plan.quiet or random.Random(f"changing/{plan.seed}").random() >= CHANGING_SHARE:
-            return self._settings
-        rng = random.Random(f"after/{plan.seed}/{self.name}/{self.lives}")
-        after = rng.choice((MESH.takeover_after_seconds, AFTER_LONGER_SECONDS))
-        return self._settings.model_copy(update={"mesh": MESH.model_copy(update={"takeover_after_seconds": after})})
 
     async def _live(self, node: Node, environment: SimulatedWorld) -> None:
         HOST.set(self.host)
