@@ -150,7 +150,7 @@ class Membership:
         return not self.is_learner and self.node in self.members
 
     def counts(self, peer: str) -> bool:
-        """Whether what `peer` has durably is a copy. A peer of an earlier version tells nothing and counts."""
+        """Whether what `peer` has durably is a copy. A peer that has not sent its standing yet counts."""
         standing = self._told.get(peer)
         return peer in self.members and (standing is None or not standing.is_learner)
 

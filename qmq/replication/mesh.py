@@ -31,9 +31,6 @@ from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.reverse_dial import ReverseDial
 from qmq.replication.links.serving import Serving
 from qmq.replication.protocol.frames import (
-    ASKING,
-    ROUTES,
-    SNAPSHOT,
     Answer,
     Credit,
     Forgotten,
@@ -43,7 +40,7 @@ from qmq.replication.protocol.frames import (
     Waiting,
 )
 from qmq.replication.protocol.handshake import PeerIdentity
-from qmq.replication.protocol.takeover_frames import TERMS, HeartbeatFrame, Holds, Terms
+from qmq.replication.protocol.takeover_frames import HeartbeatFrame, Holds, Terms
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 OFFERS_PER_FRAME = 4096
@@ -116,7 +113,7 @@ class Mesh:
             retired=frozenset(host.membership.retired),
             secret=peers.secret,
             beat_ms=max(1, round(settings.beat_seconds * 1000)),
-            takes_over=host.takes_over,
+            takeover_ms=host.takeover_ms,
         )
         self._registry = LinkRegistry(host, identity)
         self._address = next(peer.mesh for peer in peers.nodes if peer.name == node)
@@ -214,14 +211,11 @@ class Mesh:
             way.put_replies(messages)
             self.replies_dropped += way.replies_dropped - dropped
 
-    def ask(self, number: int, request: bytes, feature: str = ASKING) -> list[Origin]:
-        """Ask every peer that can be reached now and names `feature`; returns whom. Answers come to
-        `Host.response_received`."""
-        registry = self._registry
-        peers = [peer for peer in registry.ways if feature in registry.features[peer]]
-        for peer in peers:
-            registry.ways[peer].put(Question(number, request))
-        return peers
+    def ask(self, number: int, request: bytes) -> list[Origin]:
+        """Ask every peer that can be reached now; returns whom. Answers come to `Host.response_received`."""
+        for way in self._registry.ways.values():
+            way.put(Question(number, request))
+        return list(self._registry.ways)
 
     def ask_one(self, peer: str, number: int, request: bytes) -> list[Origin]:
         """Ask one peer, if it can be reached now; returns its incarnation, or nothing."""
@@ -234,7 +228,7 @@ class Mesh:
         """The links that a question to this incarnation, or its answer, may go over now; each is itself only."""
         registry = self._registry
         links: list[Pulling | Serving] = [*registry.followings.values(), *registry.servings.values()]
-        return [link for link in links if link.partner.origin == peer and ASKING in link.partner.features]
+        return [link for link in links if link.partner.origin == peer]
 
     def never_again(self, forgotten: Collection[Origin]) -> None:
         """Nothing of these is taken any more; `forgotten` stays live."""
@@ -300,11 +294,7 @@ class Mesh:
 
     def reachable(self) -> list[str]:
         """Peers that can be asked about repairs now."""
-        return [
-            peer
-            for peer, link in self._registry.followings.items()
-            if link.welcomed and SNAPSHOT in link.partner.features
-        ]
+        return [peer for peer, link in self._registry.followings.items() if link.welcomed]
 
     @property
     def is_catching_up(self) -> bool:
@@ -317,15 +307,14 @@ class Mesh:
         self._registry.gaps.lost(want.peer, want.origin, through)
 
     def send_terms(self, peer: str, frame: Terms) -> bool:
-        """Tell `peer` something about terms: a beat over every link, anything else over one. False when there is none,
-        or `peer` does not understand it.
+        """Tell `peer` something about terms: a beat over every link, anything else over one. False when there is none.
 
         What consumers here hold goes the way of what they give back, which must not overtake it: without that link it
         goes unsaid, and is what the next one begins with (`Held`).
         """
         following, serving = self._registry.followings.get(peer), self._registry.servings.get(peer)
         ways = (following,) if isinstance(frame, Holds) else (following, serving)
-        links = [link for link in ways if link is not None and TERMS in link.partner.features]
+        links = [link for link in ways if link is not None]
         for link in links if isinstance(frame, HeartbeatFrame) else links[:1]:
             link.outbox.put(frame)
         return bool(links)
@@ -334,18 +323,13 @@ class Mesh:
         """`peer` has something of what this node serves from now on; it may not be linked."""
         self._listener.check_absent(peer, anew=True)
 
-    def aware(self) -> dict[str, bool]:
-        """The peers that are linked now, and whether they obey terms."""
-        links: list[Pulling | Serving] = [*self._registry.followings.values(), *self._registry.servings.values()]
-        return {link.peer: TERMS in link.partner.features for link in links}
+    def linked(self) -> set[str]:
+        """The peers that are linked now, whoever dialled."""
+        return {*self._registry.followings, *self._registry.servings}
 
     def followers(self) -> set[str]:
         """The peers that follow this node now."""
         return set(self._registry.servings)
-
-    def aware_followers(self) -> set[str]:
-        """The peers that follow this node now, and obey terms."""
-        return {peer for peer, serving in self._registry.servings.items() if TERMS in serving.partner.features}
 
     def answer(self, peer: Origin, number: int, answer: bytes) -> None:
         """Answer a question of `peer`."""
@@ -406,9 +390,6 @@ class Mesh:
     def interest_changed(self, changes: dict[str, bool]) -> None:
         """Topic patterns that local subscribers want from now on (True), or no more."""
         self._registry.routes.own_changed(changes)
-        for following in self._registry.followings.values():
-            if not following.partner.features >= ROUTES:
-                following.send_interest(changes)
 
     # Asked by the node
 

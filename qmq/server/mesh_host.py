@@ -86,6 +86,7 @@ class MeshHost:
         self.journal_durable_end = pipeline.committed_end
         self.journal_grew = pipeline.journal_grew
         self.alarm = context.alarm
+        self.alarm_over = context.alarm_over
 
     @property
     def membership(self) -> Membership:
@@ -199,8 +200,8 @@ class MeshHost:
     # Takeover
 
     @property
-    def takes_over(self) -> bool:
-        return self._context.takeover.is_wanted
+    def takeover_ms(self) -> int:
+        return self._context.takeover.announced_ms
 
     @property
     def terms_served(self) -> Mapping[str, int]:
@@ -213,9 +214,9 @@ class MeshHost:
         self._context.takeover.greet(way)
 
     def may_borrow(
-        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
+        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
-        return self._context.takeover.may_borrow(peer, terms, echo_us, least_ms, owners)
+        return self._context.takeover.may_borrow(peer, terms, echo_us, owners)
 
     # Members
 

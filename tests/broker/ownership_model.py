@@ -93,8 +93,8 @@ class Member:
 
     def __init__(self, rules: Ownership) -> None:
         self.rules = rules
-        self.told_after = rules.after
-        """On its disk: the longest `after_seconds` that somebody may lean on."""
+        self.earlier_after = rules.after
+        """On its disk: the longest `after_seconds` that a lease may lean on."""
         self.settled: frozenset[str] = frozenset()
         self.out: frozenset[str] = frozenset()
         """Handed out by this node as the server, not known to be settled."""
@@ -126,9 +126,9 @@ class Member:
     def key(self, now: float, longest: float) -> tuple[object, ...]:
         if self.is_down:
             promised, term = self.rules.promised.get(OWNER), self.rules.terms.get(OWNER)
-            return self.settled, self.told_after, self.rules.after, promised, term
+            return self.settled, self.earlier_after, self.rules.after, promised, term
         state = (self.settled, self.out, self.held, self.needs, self.bid, self.votes, self.learned, self.released)
-        return state, self.acked, self.confirmed, self.told_after, key_of(self.rules, now, longest)
+        return state, self.acked, self.confirmed, self.earlier_after, key_of(self.rules, now, longest)
 
 
 class World:
@@ -190,16 +190,18 @@ class World:
                 self.look(name)
 
     def reach(self, *names: str) -> bool:
-        """Whether these are up, and nothing is cut off between them."""
+        """Whether these are up and have the same `after_seconds`, and nothing is cut off between them."""
         both = frozenset(permutations(names, 2))
-        return not both & self.cut and not any(self.members[name].is_down for name in names)
+        members = [self.members[name] for name in names]
+        is_same = len({member.rules.after for member in members}) == 1
+        return is_same and not both & self.cut and not any(member.is_down for member in members)
 
     def look(self, name: str) -> None:
         """What a node does by itself."""
         member = self.members[name]
         member.rules.claim_own(self.now)
         if self.now >= member.rules.bound_until:
-            member.told_after = member.rules.after
+            member.earlier_after = member.rules.after
         if member.rules.term_of(OWNER).server != name:
             member.needs = None
         elif name == OWNER and member.needs is None and OWNER in member.rules.claims:
@@ -210,6 +212,8 @@ class World:
         if here == there or (here, there) in self.cut or self.members[here].is_down or self.members[there].is_down:
             return
         one, other = self.members[here].rules, self.members[there].rules
+        if one.after != other.after:
+            return  # Their link is refused.
         beat = one.beat(self.now)
         other.hear(here, beat, self.now)
         if (there, here) not in self.cut:
@@ -234,9 +238,9 @@ class World:
         member.is_down = False
         old = member.rules
         after = after or old.after
-        known = {"promised": old.promised, "terms": old.terms, "told_after": member.told_after}
+        known = {"promised": old.promised, "terms": old.terms, "earlier_after": member.earlier_after}
         member.rules = make(name, NODES, after, self.now, **known)
-        member.told_after = max(after, member.told_after)
+        member.earlier_after = max(after, member.earlier_after)
         member.rules._stamp_us = old._stamp_us  # its clock went on
         is_own = name == OWNER and member.rules.term_of(OWNER).server == OWNER
         # An owner that comes back first learns what a majority knows; see `steps`.
@@ -416,6 +420,10 @@ def calm_down(environment: World, make: Make = Ownership) -> None:
     for name in NODES:
         if environment.members[name].is_down:
             environment.begin(name, make)
+    after = environment.members[OWNER].rules.after
+    for name, member in environment.members.items():
+        if member.rules.after != after:
+            environment.crash(name, make, after)  # The operator brings the change to its end.
     for _ in range(CALM_TICKS * round(environment.longest / AFTER)):
         environment.tick()
         known = frozenset[str]().union(*[member.settled for member in environment.members.values()])
@@ -502,8 +510,7 @@ def copy_rules(rules: Ownership) -> Ownership:
 
 def _copy_heard(heard: PeerReport) -> PeerReport:
     new = PeerReport()
-    new.at, new.well_at, new.after = heard.at, heard.well_at, heard.after
-    new.echo_us, new.echo_after = heard.echo_us, heard.echo_after
+    new.at, new.well_at, new.echo_us = heard.at, heard.well_at, heard.echo_us
     new.claims, new.promises = dict(heard.claims), dict(heard.promises)
     return new
 
@@ -523,8 +530,6 @@ def key_of(rules: Ownership, now: float, longest: float) -> tuple[object, ...]:
                 _age(heard.claims[OWNER][1]) if OWNER in heard.claims else None,
                 heard.claims[OWNER][0] if OWNER in heard.claims else None,
                 min(round(now - heard.echo_us / 1e6), longest),
-                heard.echo_after,
-                heard.after,
                 claim is not None and heard.echo_us > claim.stamp_us,
                 heard.promises.get(OWNER, 0),
             )

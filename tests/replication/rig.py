@@ -459,19 +459,19 @@ class Node:
     def interest_heard(self) -> None:
         """Nobody waits for it here."""
 
-    takes_over = False
+    takeover_ms = 0
     terms_served: Mapping[str, int] = {}
 
     def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
-        raise AssertionError("nobody was told that this node understands terms")
+        raise AssertionError("these nodes send nothing about terms")
 
     def greet(self, way: LinkOutbox) -> None:
-        raise AssertionError("nobody was told that this node understands terms")
+        """These nodes send no beats."""
 
     def may_borrow(
-        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
+        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
-        raise AssertionError("nobody was told that this node understands terms")
+        return dict.fromkeys(owners, True)
 
     def held_came(self, peer: str) -> None:
         """These nodes hold nothing back."""
@@ -487,6 +487,9 @@ class Node:
 
     def alarm(self, code: str, message: str) -> None:
         self.alarms.append((code, message))
+
+    def alarm_over(self, code: str, message: str) -> None:
+        self.alarms.remove((code, message))
 
     # What a server does
 

@@ -8,7 +8,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import SEEN
 from qmq.dots import Origin
 from qmq.members import Listing
-from qmq.replication.protocol import handshake
+from qmq.replication.links.reverse_dial import ReverseDial
 
 from .rig import JOBS, Network, Node, Settings, peers_of, running, until
 
@@ -547,7 +547,7 @@ async def test_a_late_word_of_a_borrower_does_not_keep_a_lost_message_for_ever(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """b's own records cannot reach a (a cannot dial b, and b offers nothing), so a cannot know what b has settled."""
-    monkeypatch.setattr(handshake, "FEATURES", handshake.FEATURES.replace(f",{handshake.TURNS}", ""))
+    monkeypatch.setattr(ReverseDial, "_unserved", lambda turning: set())
     network, peers = Network(), peers_of("ab")
     a, b = Node(network, "a", peers), Node(network, "b", peers)
 

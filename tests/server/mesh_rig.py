@@ -167,7 +167,7 @@ class MeshRig:
         node.stop()
         await node.ended.wait()
         meshes = [other.mesh for other in self.nodes.values() if other.mesh is not None]
-        await eventually(lambda: not any(name in mesh.aware() for mesh in meshes))
+        await eventually(lambda: not any(name in mesh.linked() for mesh in meshes))
         if wipe:
             self.disks[name].wipe()
 

@@ -13,11 +13,9 @@ can tell a dead node from a silent one; so the right to serve is worked out betw
   handed out. Echoes count, not what is heard: a node that hears others and is not heard has no lease.
 - A voter says yes only when it has heard no claim of anybody else for the whole of `after_seconds`. So each voter that
   a lease leans on stops to bear it before it can bear another, and two majorities share a voter.
-- `after_seconds` is each node's own, and told in its beats; while an operator changes it, nodes differ. An echo is its
-  sender's word that it **keeps still** for the time it tells there, so a lease leans on that echo for two thirds of
-  that time, or of the node's own if it is shorter. The word binds later lives too: a node that starts with a shorter
-  time than it may have told before votes only once the longer one is over. And a voter keeps still for as long as the
-  other tells, if that is longer, for nodes of versions that lean on every echo by their own time.
+- `after_seconds` is the same on all linked nodes: a link between nodes that differ is refused. But a lease may still
+  lean on an echo of an earlier run of a peer, so a node that starts with a shorter time than before votes only after
+  the longer time.
 
 That is all that safety needs. A node that could not hand out anything (no echo from a majority) claims nothing, so a
 link that works in one direction does not keep an owner's messages shut. What a **learner** has promised may be
@@ -53,10 +51,6 @@ class Beat(NamedTuple):
     """Owner → term in which the sender serves it."""
     promises: Mapping[str, int]
     """Owner → highest term that the sender has voted in."""
-    after_ms: int
-    """For so long after a claim that it has heard the sender votes for nobody else."""
-    least_ms: int
-    """The shortest such time of those that a lease of the sender may lean on."""
 
 
 class Term(NamedTuple):
@@ -90,7 +84,7 @@ INFINITE: Final = float("inf")
 class PeerReport:
     """What one peer has told: its claims (owner → term, when heard), and its last echo."""
 
-    __slots__ = ("after", "at", "claims", "echo_after", "echo_us", "promises", "well_at")
+    __slots__ = ("at", "claims", "echo_us", "promises", "well_at")
 
     def __init__(self) -> None:
         self.at = NEVER
@@ -99,10 +93,6 @@ class PeerReport:
         self.claims: dict[str, tuple[int, float]] = {}
         self.echo_us = 0
         """The newest stamp of ours that it has echoed."""
-        self.echo_after = 0.0
-        """For how long it keeps still after the beat with that stamp, in seconds."""
-        self.after = 0.0
-        """Its `after_seconds`, as it has told last."""
         self.promises: dict[str, int] = {}
 
 
@@ -119,16 +109,16 @@ class Ownership:
         promised: Mapping[str, Term] | None = None,
         terms: Mapping[str, Term] | None = None,
         learner: bool = False,
-        told_after: float = 0.0,
+        earlier_after: float = 0.0,
         is_majority: Callable[[Collection[str]], bool] | None = None,
     ) -> None:
-        """`told_after`: the longest `after_seconds` that an earlier life may have told. `is_majority` says whether
-        these nodes may decide for the mesh; by default more than half of `members`."""
+        """`earlier_after`: the longest `after_seconds` of earlier runs, as far as leases may lean on it. `is_majority`
+        says whether these nodes may decide for the mesh; by default more than half of `members`."""
         self.node = node
         self.members = sorted(members)
         self.after = after_seconds
-        self.bound_until = now + told_after
-        """Until when somebody may lean on what an earlier life has told."""
+        self.bound_until = now + earlier_after
+        """Until when the lease of a peer may lean on an echo of an earlier run."""
         self.awake_since = now
         """Since when nothing that was told to this node can have been missed."""
         self.learner = learner
@@ -139,10 +129,6 @@ class Ownership:
         self.has_own = True
         """Whether the own messages are here, or on their way since a vote. If not, only another vote brings them."""
         self.peers: dict[str, PeerReport] = {name: PeerReport() for name in self.members if name != node}
-        self.obeys: set[str] = set(self.members)
-        """Owners that hand out messages only with a lease; another is never taken over."""
-        self.unaware: set[str] = set()
-        """Peers that are linked and know nothing of terms: they never vote, so each bears every lease."""
         self.is_majority = is_majority or self._is_more_than_half
         self.contact_since = INFINITE
         """Since when a majority has echoed this node; who is not heard tells nothing about others."""
@@ -155,14 +141,6 @@ class Ownership:
 
     def _is_more_than_half(self, nodes: Collection[str]) -> bool:
         return 2 * len(nodes) > len(self.members)
-
-    def least_after(self) -> float:
-        """The shortest time that a voter keeps still, of those that a lease of this node may lean on."""
-        return min([self.after, *[heard.echo_after for heard in self.peers.values() if heard.echo_us]])
-
-    def longest_after(self) -> float:
-        """The longest that this node knows of: who asks for votes earlier gets none."""
-        return max([self.after, *[heard.after for heard in self.peers.values()]])
 
     def term_of(self, owner: str) -> Term:
         """The highest term of `owner` that is known to have a server."""
@@ -180,8 +158,6 @@ class Ownership:
             self.in_contact(now),
             {owner: claim.term for owner, claim in self.claims.items()},
             {owner: promise.number for owner, promise in self.promised.items()},
-            round(self.after * 1000),
-            round(self.least_after() * 1000),
         )
 
     def hear(self, peer: str, beat: Beat, now: float) -> None:
@@ -195,9 +171,7 @@ class Ownership:
         for owner, term in beat.claims.items():
             heard.claims[owner] = (term, now)
             self.learn(owner, Term(term, peer))
-        heard.after = beat.after_ms / 1000
-        if beat.echo_us > heard.echo_us:
-            heard.echo_us, heard.echo_after = beat.echo_us, heard.after
+        heard.echo_us = max(heard.echo_us, beat.echo_us)
         for owner, term in beat.promises.items():
             # They only grow, and beats may overtake each other where two links join the nodes.
             heard.promises[owner] = max(term, heard.promises.get(owner, 0))
@@ -244,11 +218,9 @@ class Ownership:
 
     def _echo_until(self, name: str, heard: PeerReport, after_us: int, now: float) -> float:
         """Until when the last echo of a peer counts, if it is of a beat after `after_us`."""
-        if name in self.unaware:
-            return now + self.after * LEASE
         if heard.echo_us <= after_us:
             return NEVER
-        return heard.echo_us / 1e6 + min(self.after, heard.echo_after) * LEASE
+        return heard.echo_us / 1e6 + self.after * LEASE
 
     def _borne(self, bears: dict[str, float]) -> float:
         """Until when a majority bears what each node bears so long."""
@@ -302,18 +274,12 @@ class Ownership:
         """Whether this node knows what it has promised, and whose claims it has heard."""
         return not self.learner and now >= self.bound_until and now - self.awake_since >= self.after
 
-    def _keeps_still(self, name: str) -> float:
-        """For how long a claim of this peer, and that it is well, counts."""
-        return max(self.after, self.peers[name].after)
-
     def vote(self, bid: Bid, now: float) -> bool:
         """Whether to vote for `bid`; then it is promised, and must be written down before anybody hears of it."""
         owner, term, candidate, released = bid
         if owner not in self.members or candidate not in self.members:
             return False
         if term <= max(self._promise(owner), self.term_of(owner).number):
-            return False
-        if owner != candidate and owner not in self.obeys:
             return False
         if not self.may_vote(now) or not self._is_silent(owner, candidate, released, now):
             return False
@@ -324,7 +290,7 @@ class Ownership:
         """Whether nobody but `candidate` has claimed `owner` for so long, nor the owner been well."""
         if self.node != candidate and owner in self.claims:
             return False
-        if owner not in (candidate, self.node) and now - self.peers[owner].well_at < self._keeps_still(owner):
+        if owner not in (candidate, self.node) and now - self.peers[owner].well_at < self.after:
             return False
         if owner == self.node != candidate and self.in_contact(now):
             return False
@@ -332,7 +298,7 @@ class Ownership:
             term, at = heard.claims.get(owner, (0, NEVER))
             if released is not None and name == released.server and term <= released.number:
                 continue
-            if name != candidate and now - at < self._keeps_still(name):
+            if name != candidate and now - at < self.after:
                 return False
         return True
 
@@ -341,7 +307,7 @@ class Ownership:
         found: Term | None = None
         for name, heard in self.peers.items():
             term, at = heard.claims.get(owner, (0, NEVER))
-            if now - at < self._keeps_still(name) and (found is None or term > found.number):
+            if now - at < self.after and (found is None or term > found.number):
                 found = Term(term, name)
         return found
 
@@ -363,15 +329,15 @@ class Ownership:
         if not self._is_silent(owner, self.node, released, now):
             return None
         if owner != self.node:
-            patience = self.longest_after() * (1 + PATIENCE * self._turn(owner, now))
-            if owner not in self.obeys or self._silence(owner, now) < patience:
+            patience = self.after * (1 + PATIENCE * self._turn(owner, now))
+            if self._silence(owner, now) < patience:
                 return None
         return Bid(owner, beyond + 1, self.node, released)
 
     def _silence(self, owner: str, now: float) -> float:
         """For how long this node has had no reason to think that `owner` is served."""
         heard = [at for peer in self.peers.values() for _, at in [peer.claims.get(owner, (0, NEVER))]]
-        bound = self.bound_until - self.longest_after()  # Also those take turns that may vote again at the same time.
+        bound = self.bound_until - self.after  # Also those take turns that may vote again at the same time.
         return now - max([*heard, self.peers[owner].well_at, self.awake_since, self.contact_since, bound])
 
     def _turn(self, owner: str, now: float) -> int:

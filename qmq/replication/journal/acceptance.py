@@ -233,8 +233,7 @@ def _check_fact(kind: int, body: bytes) -> None:
         term = unpack_term(kind, body)
         node_name(term.owner)
         number(term.number)
-        if term.server:  # Nobody serves for a node that obeys no terms.
-            node_name(term.server)
+        node_name(term.server)
 
 
 def _gap_of(record: Record, head: BatchHead) -> tuple[Origin, int]:

@@ -7,8 +7,7 @@ node says "unknown", never "no"; what comes after it is sent when the peer has g
 origin has no batch behind it that would show it: the end of the walk does (`ended`). What stands in the journal
 for a stretch of which only a rest was left (`batch.REST`) is no record of the origin: it counts as dropped.
 
-A peer with the feature `SNAPSHOT` may still get what the stores have of a gap (`gaps`): nothing of that origin is sent
-until it has got past it. For any other peer the gap is final, and the walk goes on behind it.
+A peer may still get what the stores have of a gap (`gaps`): nothing of that origin is sent until it has got past it.
 
 Surprising: origins that the peer follows at their own node (`direct`) are passed over without counting as known, so
 that in a healthy mesh a record crosses each link once, not once per relay. When such a direct link ends, the peer
@@ -33,10 +32,9 @@ Read = list[tuple[int, BatchHead, bytes]]
 
 
 class Feed:
-    """One peer's feed. It sends nothing before the peer's first Ack. `fills`: no gap is final for this peer."""
+    """One peer's feed. It sends nothing before the peer's first Ack."""
 
-    def __init__(self, *, fills: bool = False) -> None:
-        self._fills = fills
+    def __init__(self) -> None:
         # Origins of which nothing is sent until the peer has this much: it was told a gap, or a hole.
         self._awaited: Vector = {}
         self.peer: Vector = {}
@@ -101,7 +99,7 @@ class Feed:
 
     def _pass(self, gaps: list[tuple[Origin, int]]) -> None:
         """The peer has been told these gaps."""
-        merge(self._awaited if self._fills else self.peer, dict(gaps))
+        merge(self._awaited, dict(gaps))
 
     def select(self, read: Read, durable_end: int, base: Vector) -> tuple[list[Gap | Hole | Batches], int | None]:
         """What of `read` is sent, in order, and the position to go on from (None: none of it was durable)."""
@@ -129,8 +127,7 @@ class Feed:
                 gone = [(head.origin, head.last if is_rest else head.first - 1)]
                 self._pass(gone)
                 frames.append(Gap(gone))
-                if is_rest or self._fills:
-                    continue
+                continue
             if chosen and chosen_bytes + len(data) > self.pace.quantum_bytes:
                 self._close(frames, chosen)
                 chosen = []

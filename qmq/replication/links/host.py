@@ -79,12 +79,6 @@ class Host(Protocol):
     def journal_base(self) -> Vector:
         """What retention has dropped from the journal, per origin."""
 
-    def accept_gap(self, origin: Origin, through: int) -> None:
-        """Records of `origin` up to `through` will never come: alarm, note it, raise `received_vector()` at once.
-
-        Everything submitted before is appended before the note.
-        """
-
     def schedule_repair(self) -> None:
         """A peer cannot send something from its journal (`Mesh.next_repair`), or links have changed."""
 
@@ -111,8 +105,8 @@ class Host(Protocol):
         decision."""
 
     @property
-    def takes_over(self) -> bool:
-        """Whether this node obeys terms (`qmq.broker.takeover.ownership`)."""
+    def takeover_ms(self) -> int:
+        """Silence after which another node may take over, the same on all nodes; 0: takeover is off."""
 
     @property
     def terms_served(self) -> Mapping[str, int]:
@@ -125,13 +119,12 @@ class Host(Protocol):
         """A link begins: the first beat, before anything that is borrowed over it."""
 
     def may_borrow(
-        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
+        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
         """Of which `owners` what `peer` lends in these terms may be handed to consumers.
 
-        `echo_us` is the newest stamp of this node that came back on the same link before, and `least_ms` what the last
-        beat there told (`Beat.least_ms`). False: not now, the peer may have it back. None: never, for another serves
-        that owner in a later term; the peer is about to learn it.
+        `echo_us` is the newest stamp of this node that came back on the same link before. False: not now, the peer may
+        have it back. None: never, for another serves that owner in a later term; the peer is about to learn it.
         """
 
     def links_changed(self) -> None:
@@ -145,6 +138,9 @@ class Host(Protocol):
 
     def alarm(self, code: str, message: str) -> None:
         """Something that an operator must see. `code` as in `errors`."""
+
+    def alarm_over(self, code: str, message: str) -> None:
+        """What this alarm said is true no more."""
 
 
 class PeerAddress(Protocol):

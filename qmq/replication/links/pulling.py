@@ -6,7 +6,6 @@ decisions go into the Outcome that the caller submits.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
@@ -17,8 +16,6 @@ from qmq.replication.links.common_frames import take_common
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
-    ROUTES,
-    SNAPSHOT,
     Ack,
     Answer,
     Batches,
@@ -26,7 +23,6 @@ from qmq.replication.protocol.frames import (
     Gap,
     Held,
     Hole,
-    Interest,
     Lend,
     Question,
     Replies,
@@ -37,10 +33,8 @@ from qmq.replication.protocol.frames import (
     Welcome,
 )
 from qmq.replication.protocol.handshake import Partner
-from qmq.replication.protocol.membership_frame import MEMBERS, MembershipFrame
-from qmq.replication.protocol.takeover_frames import TERMS, Ask, HeartbeatFrame, Holds, Release, Vote
-
-PATTERNS_PER_FRAME: Final = 4096
+from qmq.replication.protocol.membership_frame import MembershipFrame
+from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Vote
 
 
 class Pulling:
@@ -70,7 +64,6 @@ class Pulling:
         self._durable_reported: Vector = {}
         self._told_direct: tuple[Origin, ...] = ()
         self._echo_us = 0
-        self._least_ms = 0
 
     def begin(self, direct: tuple[Origin, ...]) -> None:
         """Open the link: tell all that the peer must know, in the order it expects. Credit follows by the node."""
@@ -80,33 +73,21 @@ class Pulling:
         self._received_reported = dict(host.received_vector())
         self._durable_reported = dict(host.durable_vector())
         self._told_direct = direct
-        if MEMBERS in self.partner.features:
-            self.outbox.put(MembershipFrame(host.membership.standing))
-        if TERMS in self.partner.features:
-            host.greet(self.outbox)
+        self.outbox.put(MembershipFrame(host.membership.standing))
+        host.greet(self.outbox)
         sent_us = host.broker.clocks.told(host.environment.now_us())
         self.outbox.put(Ack(0, self._received_reported, self._durable_reported, direct, sent_us))
         own = host.origin
         through = {origin: last for origin, last in self._received_reported.items() if origin.node == own.node}
         through[own] = host.broker.next_sequence - 1
-        lending = host.broker.lending
-        # The peer may serve more by now than this node knows.
-        held = lending.borrowed() if TERMS in self.partner.features else lending.borrowed_from(self.peer)
-        self.outbox.put(Held(held, through))
-        if not self.partner.features >= ROUTES:
-            self.send_interest(dict.fromkeys(host.broker.topics, True))
+        # All that is borrowed: the peer may serve more by now than this node knows.
+        self.outbox.put(Held(host.broker.lending.borrowed(), through))
 
     def end(self) -> None:
         """Close the link; what is borrowed stays with its consumers. Idempotent."""
         if self.open:
             self.open = False
             self._host.broker.lending.owner_lost(self.peer)
-
-    def send_interest(self, changes: dict[str, bool]) -> None:
-        """Topic patterns that local subscribers want from now on, or no more; for a peer without `ROUTES`."""
-        names = list(changes)
-        for start in range(0, len(names), PATTERNS_PER_FRAME):
-            self.outbox.put(Interest({name: changes[name] for name in names[start : start + PATTERNS_PER_FRAME]}))
 
     def apply(self, frame: Serves, out: Outcome) -> bool:
         """Obey one frame; True when the received vector grew. Raises MeshError; what was taken before stays taken."""
@@ -139,7 +120,6 @@ class Pulling:
             ):
                 if isinstance(frame, HeartbeatFrame):
                     self._echo_us = max(self._echo_us, frame.beat.echo_us)
-                    self._least_ms = frame.beat.least_ms
                 take_common(self._host, self.partner.origin, frame, self.outbox, out)
             case Retained(values):
                 left_out = broker.retained.left_out
@@ -147,15 +127,14 @@ class Pulling:
                     broker.topic_router.accept_value(message, self.peer, out)
                 self._check_space(left_out)
             case Gap(gaps):
-                return self._accept_gaps(gaps)
+                self._hear_of_gaps(gaps)
             case Hole(origins):
                 if self.partner.origin in origins:
                     self.holed = True
-                if SNAPSHOT in self.partner.features:
-                    for origin in origins:
-                        if origin != self._host.origin:
-                            self._gaps.tell(self.peer, origin, self.had.get(origin, 0), is_hole=True)
-                    self._host.schedule_repair()
+                for origin in origins:
+                    if origin != self._host.origin:
+                        self._gaps.tell(self.peer, origin, self.had.get(origin, 0), is_hole=True)
+                self._host.schedule_repair()
             case Welcome(vector, sent_us):
                 broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
                 self.welcomed = True
@@ -168,10 +147,8 @@ class Pulling:
 
     def _borrow(self, messages: list[Message], terms: Mapping[str, int], out: Outcome) -> None:
         lending = self._host.broker.lending
-        may: Mapping[str, bool | None] = {}
-        if TERMS in self.partner.features:
-            owners = {message.origin.node for message in messages if message.sequence > 0}
-            may = self._host.may_borrow(self.peer, terms, self._echo_us, self._least_ms, owners)
+        owners = {message.origin.node for message in messages if message.sequence > 0}
+        may = self._host.may_borrow(self.peer, terms, self._echo_us, owners)
         for message in messages:
             verdict = message.sequence < 0 or may.get(message.origin.node, True)
             if verdict:
@@ -239,20 +216,12 @@ class Pulling:
         self._undurable.update(grown)
         return bool(grown)
 
-    def _accept_gaps(self, gaps: list[tuple[Origin, int]]) -> bool:
-        """The caller has submitted what was decided before, so that the note about the gap comes after it."""
-        host = self._host
-        grown = False
+    def _hear_of_gaps(self, gaps: list[tuple[Origin, int]]) -> None:
+        """The journal of the peer has dropped records: the stores of some peer may have them."""
         for origin, through in gaps:
-            if self._acceptance.check_gap(origin, through, host.received_vector()):
-                if SNAPSHOT in self.partner.features:
-                    self._gaps.tell(self.peer, origin, through)
-                    host.schedule_repair()
-                    continue
-                host.accept_gap(origin, through)
-                assert host.received_vector().get(origin, 0) >= through, "accept_gap raises the received vector"
-                grown = True
-        return grown
+            if self._acceptance.check_gap(origin, through, self._host.received_vector()):
+                self._gaps.tell(self.peer, origin, through)
+                self._host.schedule_repair()
 
 
 def _changes(now: Vector, told: Vector) -> Vector:

@@ -21,9 +21,8 @@ from qmq.replication.links.pulling import Pulling
 from qmq.replication.links.routes import Routes
 from qmq.replication.links.serving import Serving
 from qmq.replication.protocol.conversation import REFUSED
-from qmq.replication.protocol.frames import ASKING, ROUTES
-from qmq.replication.protocol.handshake import RETIRED_NODE, PeerIdentity
-from qmq.replication.protocol.membership_frame import MEMBERS, MembershipFrame
+from qmq.replication.protocol.handshake import RETIRED_NODE, TAKEOVER_DIFFERS, PeerIdentity
+from qmq.replication.protocol.membership_frame import MembershipFrame
 
 ALARM_SECONDS: Final = 60.0
 """The same alarm about the same peer is not raised again within this."""
@@ -48,12 +47,12 @@ class LinkRegistry:
         """Lent in a decision, but never sent: they go back to their queues."""
         self.ways: dict[Origin, LinkOutbox] = {}
         """Where something for that incarnation of a peer can be put now, whoever dialled."""
-        self.features: dict[Origin, frozenset[str]] = {}
-        """What each of these peers names."""
         self.gaps = Gaps()
         self.peer_came: Callable[[str], None] = _nobody_dials
         """Told who has opened a link to this node."""
         self._alarms: dict[tuple[str, str], float] = {}
+        # Peer → code and message of the alarms that are over when a link with it opens.
+        self._differing: dict[str, dict[str, str]] = {}
 
     def direct_for(self, peer: str) -> tuple[Origin, ...]:
         """Origins that `peer` need not send us: our own, and those that we follow at their own node.
@@ -75,12 +74,13 @@ class LinkRegistry:
     def ways_changed(self) -> None:
         """A link began or ended: replies and questions go over any that is left, to the incarnation that is there."""
         links: list[Pulling | Serving] = [*self.followings.values(), *self.servings.values()]
-        self.ways = {link.partner.origin: link.outbox for link in links if ASKING in link.partner.features}
-        self.features = {link.partner.origin: link.partner.features for link in links}
+        self.ways = {link.partner.origin: link.outbox for link in links}
         self.host.broker.replies.peers = frozenset(self.ways)
-        self.routes.links_changed(
-            [(link.partner.origin, link.outbox) for link in links if link.partner.features >= ROUTES]
-        )
+        self.routes.links_changed([(link.partner.origin, link.outbox) for link in links])
+        for link in links:
+            for code, message in self._differing.pop(link.peer, {}).items():
+                self._alarms.pop((link.peer, code), None)
+                self.host.alarm_over(code, message)
         self.host.links_changed()
         self.host.schedule_repair()
 
@@ -109,11 +109,10 @@ class LinkRegistry:
         self.routes.members = membership.members
 
     def send_membership(self) -> None:
-        """Tell it to every peer that understands it, over every link."""
+        """Send it to every peer, over every link."""
         links: list[Pulling | Serving] = [*self.followings.values(), *self.servings.values()]
         for link in links:
-            if MEMBERS in link.partner.features:
-                link.outbox.put(MembershipFrame(self.host.membership.standing))
+            link.outbox.put(MembershipFrame(self.host.membership.standing))
 
     def return_unlent(self, out: Outcome) -> None:
         """Put lent messages that never left back into their queues."""
@@ -135,7 +134,10 @@ class LinkRegistry:
         if len(self._alarms) >= ALARMS_REMEMBERED_MAX:
             self._alarms.clear()
         self._alarms[key] = now
-        self.host.alarm(error.code, f"link with {who or 'a stranger'}: {error.message}")
+        message = f"link with {who or 'a stranger'}: {error.message}"
+        if error.code.removeprefix(REFUSED) == TAKEOVER_DIFFERS:
+            self._differing.setdefault(who, {})[error.code] = message
+        self.host.alarm(error.code, message)
 
 
 def _nobody_dials(peer: str) -> None:

@@ -21,7 +21,7 @@ from qmq.errors import MeshError
 from qmq.replication.links.host import Settings
 from qmq.replication.links.link import LOGIN_SECONDS, LOST, Link, fresh_nonce
 from qmq.replication.links.registry import LinkRegistry
-from qmq.replication.protocol.handshake import TURNS, turn
+from qmq.replication.protocol.handshake import turn
 
 TURN_AGAIN_SECONDS: Final = 10.0
 
@@ -65,7 +65,7 @@ class ReverseDial:
         return {
             name
             for name, following in registry.followings.items()
-            if following.welcomed and TURNS in following.partner.features and name not in registry.servings
+            if following.welcomed and name not in registry.servings
         }
 
     async def _turn(self, link: Link) -> None:

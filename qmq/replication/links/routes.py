@@ -211,7 +211,7 @@ class Routes:
             return
         neighbour = self.neighbours.get(peer)
         if neighbour is None:
-            return  # it named no feature, or its connection has just lost its place
+            return  # its connection has just lost its place
         match frame:
             case Reach(number, origins):
                 if len(origins) > REACH_MAX:

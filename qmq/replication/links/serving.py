@@ -8,8 +8,6 @@ out again what its clients have had receipted.
 Pure: decisions go into the Outcome that the caller submits.
 """
 
-from typing import Final
-
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.topics.retained_sync import RetainedSync
@@ -20,14 +18,11 @@ from qmq.replication.links.common_frames import take_common
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
-    RETAINED,
-    SNAPSHOT,
     Ack,
     Answer,
     Credit,
     Follows,
     Held,
-    Interest,
     Question,
     Replies,
     Returned,
@@ -35,11 +30,8 @@ from qmq.replication.protocol.frames import (
     Welcome,
 )
 from qmq.replication.protocol.handshake import Partner
-from qmq.replication.protocol.membership_frame import MEMBERS, MembershipFrame
-from qmq.replication.protocol.takeover_frames import TERMS, Ask, HeartbeatFrame, Holds, Release, Vote
-
-PATTERNS_MAX: Final = 100_000
-"""Topic patterns of one follower. Beyond it new ones are left out, with an alarm: topics promise no delivery."""
+from qmq.replication.protocol.membership_frame import MembershipFrame
+from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Vote
 
 
 class Serving:
@@ -49,11 +41,9 @@ class Serving:
         self.peer = partner.origin.node
         self.partner = partner
         self.outbox = outbox
-        self.feed = Feed(fills=SNAPSHOT in partner.features)
+        self.feed = Feed()
         self.open = False
         self._host = host
-        self._patterns: dict[str, None] = {}
-        self._too_many = False
         # With its consumers before this link, not yet known to be held, settled or lost; None once that is decided.
         self._suspects: set[Dot] | None = None
         # How far the follower's own records went when it said what its consumers have; None until it has.
@@ -69,15 +59,12 @@ class Serving:
         self._suspects = lending.with_peer(self.peer)
         lending.borrower_connected(self.peer)
         self.open = True
-        if RETAINED in self.partner.features:
-            retained = self._host.broker.retained
-            self.outbox.spread = retained.spreads[self.peer] = RetainedSync(retained, self.outbox.wake)
-        if TERMS in self.partner.features:
-            self.outbox.terms = self._host.terms_served
-            self.outbox.is_lent = self._is_lent
+        retained = self._host.broker.retained
+        self.outbox.spread = retained.spreads[self.peer] = RetainedSync(retained, self.outbox.wake)
+        self.outbox.terms = self._host.terms_served
+        self.outbox.is_lent = self._is_lent
         self.outbox.put(Welcome(dict(self._host.durable_vector()), self._clock_us()))
-        if MEMBERS in self.partner.features:
-            self.outbox.put(MembershipFrame(self._host.membership.standing))
+        self.outbox.put(MembershipFrame(self._host.membership.standing))
 
     def _clock_us(self) -> int:
         return self._host.broker.clocks.told(self._host.environment.now_us())
@@ -93,9 +80,6 @@ class Serving:
         broker = self._host.broker
         broker.lending.borrower_lost(self.peer)
         broker.retained.spreads.pop(self.peer, None)
-        for pattern in self._patterns:
-            broker.interest.remove(pattern, self.peer)
-        self._patterns = {}
         return self.outbox.unsent_lends()
 
     def apply(self, frame: Follows, out: Outcome) -> None:
@@ -104,13 +88,9 @@ class Serving:
         match frame:
             case Ack():
                 self._acknowledged(frame)
-            case Interest(patterns):
-                self._change_interest(patterns)
             case Credit(offers):
                 if self._through is None:
                     raise MeshError("bad-frame", "credit came before the list of held messages")
-                if self._host.terms_served and TERMS not in self.partner.features:
-                    return  # It would take messages of another node for ours.
                 if self._suspects is not None:
                     self._early_offers.update(offers)
                     return
@@ -180,17 +160,3 @@ class Serving:
             host.peer_durable(self.peer, dict(self.feed.durable))  # a checkpoint may read it in a thread
             # Durable, not received: a peer that crashes must not lend again what we have settled.
             host.broker.lending.owner_has(self.peer, self.feed.durable.get(host.origin, 0))
-
-    def _change_interest(self, patterns: dict[str, bool]) -> None:
-        interest = self._host.broker.interest
-        for pattern, wanted in patterns.items():
-            if not wanted:
-                if pattern in self._patterns:
-                    del self._patterns[pattern]
-                    interest.remove(pattern, self.peer)
-            elif len(self._patterns) < PATTERNS_MAX:
-                self._patterns[pattern] = None
-                interest.add(pattern, self.peer)
-            elif not self._too_many:
-                self._too_many = True
-                self._host.alarm("interest-full", f"{self.peer} wants more than {PATTERNS_MAX} topics")

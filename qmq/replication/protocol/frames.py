@@ -64,12 +64,7 @@ from qmq.wire.stomp.limits import BODY_BYTES_CEILING
 BATCH_TYPE: Final = "application/x-qmq-batch"
 MSGPACK_TYPE: Final = "application/msgpack"
 
-# Both ways. Only to a peer that names the feature `ASKING`.
-
-ASKING: Final = "asking"
-
-DEDUP: Final = "dedup"
-"""Feature: the node understands questions about dedup ids."""
+# Both ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +88,6 @@ class Answer:
 
     number: int
     body: bytes
-
-
-INTEREST: Final = "interest"
-"""Feature of those that understand Reach, WantsPart and Heard."""
-
-RELAY: Final = "relay"
-"""Feature of those that understand Passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +147,7 @@ class Ack:
     durable: Vector
     direct: tuple[Origin, ...] | None
     sent_us: int = field(default=0, compare=False)
-    """The follower's clock; 0 when it does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interest:
-    """Topic patterns the follower wants from now on (True) or no more (False). A link begins with none."""
-
-    patterns: dict[str, bool]
+    """The follower's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +202,7 @@ class Welcome:
 
     vector: Vector
     sent_us: int = field(default=0, compare=False)
-    """The serving node's clock; 0 when it does not say."""
+    """The serving node's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,24 +244,15 @@ class Lend:
 
     messages: list[Message]
     sent_us: int = field(default=0, compare=False)
-    """The serving node's clock; 0 when it does not say."""
+    """The serving node's clock."""
     terms: Mapping[str, int] = field(default_factory=dict)
     sender: str = field(default="", compare=False)
     """The serving node; messages of others name their node."""
 
 
-RETAINED: Final = "retained"
-
-SNAPSHOT: Final = "snapshot"
-"""Feature: a gap is not final; the node answers what its stores have left of it (`qmq.server.repair.catch_up`)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """Last values of topics, and marks of removed ones, whoever set them.
-
-    Only to a follower that names the feature `RETAINED`.
-    """
+    """Last values of topics, and marks of removed ones, whoever set them."""
 
     values: list[Message]
 
@@ -292,14 +264,11 @@ class Forgotten:
     names: list[str]
 
 
-ROUTES: Final = frozenset({INTEREST, RELAY})
-"""Both, as every node that understands one of them has them."""
-
 Both = Replies | Question | Answer | MembershipFrame | Terms
 Paths = Reach | WantsPart | Heard | Passed
 """What links tell each other of who wants what, and how it gets there (`routes`)."""
 
-Follows = Ack | Interest | Credit | Settled | Returned | Held | Both
+Follows = Ack | Credit | Settled | Returned | Held | Both
 Serves = Welcome | Gap | Hole | Batches | Topics | Lend | Forgotten | Waiting | Retained | Both
 MeshFrame = Follows | Serves | Paths
 
@@ -343,22 +312,13 @@ def _heard(fields: list[object], sender: Sender) -> MeshFrame:
 
 
 def _passed(fields: list[object], sender: Sender) -> MeshFrame:
-    kind = DestinationKind.REPLY if len(fields) > 3 and truth(fields[3]) else DestinationKind.TOPIC
+    kind = DestinationKind.REPLY if truth(fields[3]) else DestinationKind.TOPIC
     return Passed(node_name(fields[0]), messages_of(fields[2], sender.on_behalf_of(node_name(fields[1])), kind))
 
 
 def _ack(fields: list[object], sender: Sender) -> MeshFrame:
     direct = None if fields[3] is None else origins_of(fields[3])
-    return Ack(number(fields[0]), vector_of(fields[1]), vector_of(fields[2]), direct, _sent_us(fields, 4))
-
-
-def _sent_us(fields: list[object], place: int) -> int:
-    """The sender's clock, which older nodes do not tell."""
-    return number(fields[place]) if len(fields) > place else 0
-
-
-def _interest(fields: list[object], sender: Sender) -> MeshFrame:
-    return Interest(_patterns(fields[0]))
+    return Ack(number(fields[0]), vector_of(fields[1]), vector_of(fields[2]), direct, number(fields[4]))
 
 
 def _patterns(value: object) -> dict[str, bool]:
@@ -410,7 +370,7 @@ def _held(fields: list[object], sender: Sender) -> MeshFrame:
 
 
 def _welcome(fields: list[object], sender: Sender) -> MeshFrame:
-    return Welcome(vector_of(fields[0]), _sent_us(fields, 1))
+    return Welcome(vector_of(fields[0]), number(fields[1]))
 
 
 def _gap(fields: list[object], sender: Sender) -> MeshFrame:
@@ -427,7 +387,7 @@ def _topics(fields: list[object], sender: Sender) -> MeshFrame:
 
 def _lend(fields: list[object], sender: Sender) -> MeshFrame:
     terms = numbers_of(fields[2]) if len(fields) > 2 else {}
-    return Lend(messages_of(fields[0], sender, DestinationKind.QUEUE), _sent_us(fields, 1), terms)
+    return Lend(messages_of(fields[0], sender, DestinationKind.QUEUE), number(fields[1]), terms)
 
 
 def _retained(fields: list[object], sender: Sender) -> MeshFrame:
@@ -455,12 +415,12 @@ COMMON_FRAMES: Final[Mapping[str, tuple[int, Check]]] = {
     "/mesh/replies": (1, _replies),
     "/mesh/question": (2, _question),
     "/mesh/answer": (2, _answer),
-    "/mesh/members": (5, _members),
+    "/mesh/members": (7, _members),
     "/mesh/reach": (2, _reach),
     "/mesh/wants": (8, _wants),
     "/mesh/heard": (1, _heard),
-    "/mesh/passed": (3, _passed),
-    "/mesh/beat": (7, lambda fields, sender: heartbeats_of(fields)),
+    "/mesh/passed": (4, _passed),
+    "/mesh/beat": (6, lambda fields, sender: heartbeats_of(fields)),
     "/mesh/bid": (4, lambda fields, sender: ask_of(fields)),
     "/mesh/vote": (3, lambda fields, sender: vote_of(fields)),
     "/mesh/release": (4, lambda fields, sender: release_of(fields)),
@@ -468,8 +428,7 @@ COMMON_FRAMES: Final[Mapping[str, tuple[int, Check]]] = {
 }
 # What a follower may send, and what it may be sent: destination → (fields at least, check).
 FROM_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
-    "/mesh/ack": (4, _ack),
-    "/mesh/interest": (1, _interest),
+    "/mesh/ack": (5, _ack),
     "/mesh/credit": (1, _credit),
     "/mesh/settled": (1, _settled),
     "/mesh/returned": (1, _returned),
@@ -477,11 +436,11 @@ FROM_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
     **COMMON_FRAMES,
 }
 TO_FOLLOWER: Final[Mapping[str, tuple[int, Check]]] = {
-    "/mesh/welcome": (1, _welcome),
+    "/mesh/welcome": (2, _welcome),
     "/mesh/gap": (1, _gap),
     "/mesh/hole": (1, _hole),
     "/mesh/topics": (1, _topics),
-    "/mesh/lend": (1, _lend),
+    "/mesh/lend": (2, _lend),
     "/mesh/retained": (1, _retained),
     "/mesh/forgotten": (1, _forgotten),
     "/mesh/waiting": (1, _waiting),
@@ -508,7 +467,7 @@ FEW: Final = Bound(4 << 20, 100_000)
 
 BOUNDS: Final[Mapping[str, Bound]] = {
     **dict.fromkeys(("/mesh/replies", "/mesh/passed", "/mesh/topics", "/mesh/lend", "/mesh/retained"), MESSAGES),
-    **dict.fromkeys(("/mesh/interest", "/mesh/wants", "/mesh/credit", "/mesh/waiting", "/mesh/forgotten"), LISTS),
+    **dict.fromkeys(("/mesh/wants", "/mesh/credit", "/mesh/waiting", "/mesh/forgotten"), LISTS),
     **dict.fromkeys(("/mesh/settled", "/mesh/returned", "/mesh/held", "/mesh/holds"), LISTS),
     **dict.fromkeys(("/mesh/question", "/mesh/answer"), OPAQUE),
 }
@@ -531,8 +490,6 @@ def _fields(
         case Ack(frames, received, durable, direct, sent_us):
             named = None if direct is None else [value for origin in direct for value in origin]
             return "/mesh/ack", [frames, pack_vector(received), pack_vector(durable), named, sent_us]
-        case Interest(patterns):
-            return "/mesh/interest", [patterns]
         case Credit(offers):
             return "/mesh/credit", [[value for offer in offers for value in offer]]
         case Settled(dots):

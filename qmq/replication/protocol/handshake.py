@@ -19,27 +19,27 @@ from typing import Final
 
 from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.replication.protocol.frames import ASKING, DEDUP, INTEREST, JOURNAL, RELAY, RETAINED, SNAPSHOT
-from qmq.replication.protocol.membership_frame import MEMBERS
+from qmq.replication.protocol.frames import JOURNAL
 from qmq.replication.protocol.proof import ANSWER, DIAL, SUBSCRIBE, TURN, is_proof, make_proof
-from qmq.replication.protocol.takeover_frames import TERMS
 from qmq.wire.stomp.frames import Frame
 from qmq.wire.stomp.writer import encode_frame
 
 FORMAT: Final = 1
-"""Version of everything in `frames`. Raised when an older node could misread it; a higher one is refused."""
+"""Version of everything in `frames`. Raised when a node of the present one could misread it; a higher one is
+refused."""
 
-TURNS: Final = "turn"
-"""The feature: a connection that was dialled by the serving node is taken."""
-
-FEATURES: Final = f"{ASKING},{RETAINED},{DEDUP},{MEMBERS},{INTEREST},{RELAY},{SNAPSHOT},{TURNS}"
-"""Comma-joined abilities that a node may use with peers that name them too; unknown ones are ignored."""
+FEATURES: Final[tuple[str, ...]] = ()
+"""What a node may use only with peers that name it too; unknown names are ignored. Everything in `FORMAT` needs
+none."""
 
 NONCE_CHARACTERS: Final = 32
 """128 bits in hex."""
 
 RETIRED_NODE: Final = "retired-node"
 """Code of the refusal of a node that was retired."""
+
+TAKEOVER_DIFFERS: Final = "takeover-differs"
+"""Code of the refusal of a node with another `takeover_after_seconds`, or with takeover off where it is on here."""
 
 _HEX: Final = frozenset("0123456789abcdef")
 
@@ -55,8 +55,8 @@ class PeerIdentity:
     retired: frozenset[str] = frozenset()
     secret: str | None
     beat_ms: int
-    takes_over: bool = False
-    """Whether this node obeys terms, and so names that feature too."""
+    takeover_ms: int = 0
+    """Silence after which another node may take over; 0: takeover is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,7 @@ class Dialling:
         parts = (mine.mesh, str(mine.origin), str(partner.origin), self._nonce, theirs)
         if not is_proof(headers.get("proof", ""), mine.secret, ANSWER, parts):
             raise MeshError("bad-proof", f"{self._to} does not hold this mesh's secret")
+        _check_takeover(headers, self._to, mine)
         proof = make_proof(mine.secret, SUBSCRIBE, parts)
         return partner, encode_frame(
             "SUBSCRIBE", [("id", "0"), ("destination", JOURNAL), ("ack", "client"), ("proof", proof)]
@@ -166,6 +167,7 @@ class Answering:
             raise MeshError("bad-proof", f"a nonce has {NONCE_CHARACTERS} characters")
         if not is_proof(headers.get("proof", ""), mine.secret, purpose, (mine.mesh, str(partner.origin), to, theirs)):
             raise MeshError("bad-proof", f"the node that calls itself {node} does not hold this mesh's secret")
+        _check_takeover(headers, node, mine)
         return partner
 
     def subscribe(self, frame: Frame) -> None:
@@ -205,7 +207,8 @@ def _self_description(mine: PeerIdentity) -> list[tuple[str, str]]:
         ("node", mine.origin.node),
         ("incarnation", f"{mine.origin.incarnation:016x}"),
         ("format", str(FORMAT)),
-        ("features", f"{FEATURES},{TERMS}" if mine.takes_over else FEATURES),
+        ("takeover", str(mine.takeover_ms)),
+        ("features", ",".join(FEATURES)),
     ]
 
 
@@ -237,6 +240,19 @@ def _check_partner(headers: dict[str, str], mine: PeerIdentity) -> Partner:
         features=features,
         beat_ms=int(beat),
     )
+
+
+def _check_takeover(headers: dict[str, str], node: str, mine: PeerIdentity) -> None:
+    theirs = _number(headers, "takeover")
+    if theirs != mine.takeover_ms:
+        raise MeshError(
+            TAKEOVER_DIFFERS,
+            f"{node} has {_takeover(theirs)} and {mine.origin.node} {_takeover(mine.takeover_ms)}, must be the same",
+        )
+
+
+def _takeover(after_ms: int) -> str:
+    return f"takeover_after_seconds = {after_ms / 1000:g}" if after_ms else "takeover = false"
 
 
 def _number(headers: dict[str, str], name: str) -> int:

@@ -1,6 +1,6 @@
 """The one frame about membership: what a node says of itself and of who has left, when a link begins and on change.
 
-Both ends of a link send it, to peers that name the feature `MEMBERS`. It goes out before anything that counts: a
+Both ends of a link send it. It goes out before anything that counts: a
 follower tells it before its first Ack, so nothing that a learner has is ever taken for a copy.
 """
 
@@ -11,8 +11,6 @@ from qmq.dots import Vector
 from qmq.errors import MeshError
 from qmq.members import Listing, Retirement, Standing
 from qmq.replication.protocol.values import array, mapping, node_name, number, pack_vector, text, truth, vector_of
-
-MEMBERS: Final = "members"
 
 NAMES_MAX: Final = 1000
 """Of one list, and of retired nodes: far beyond what a mesh has in its life, and a bound all the same."""
@@ -49,7 +47,7 @@ def check_standing(fields: list[object]) -> MembershipFrame:
     names = [node_name(name) for name in array(fields[1])]
     disk = text(fields[2])
     retired = array(fields[4])
-    told = mapping(fields[6]) if len(fields) > 6 else {}
+    told = mapping(fields[6])
     heard_of = {node_name(name): number(hops, 1) for name, hops in told.items()}
     if len(names) > NAMES_MAX or len(heard_of) > NAMES_MAX:
         raise MeshError("bad-frame", "more names than a mesh has")
@@ -61,7 +59,7 @@ def check_standing(fields: list[object]) -> MembershipFrame:
             disk=disk,
             is_learner=truth(fields[3]),
             retired=tuple(_retirement(*retired[index : index + 3]) for index in range(0, len(retired), 3)),
-            destinations=_prints(fields[5]) if len(fields) > 5 and fields[5] is not None else None,
+            destinations=None if fields[5] is None else _prints(fields[5]),
             heard_of=heard_of,
         )
     )

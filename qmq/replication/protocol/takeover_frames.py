@@ -1,13 +1,12 @@
 """What nodes tell each other about who serves whose queue messages (`qmq.broker.takeover.ownership`), both ways over a
 link.
 
-Only to peers that name the feature `TERMS`. Beats go over every link between two nodes, so that what follows a beat on
+Beats go over every link between two nodes, so that what follows a beat on
 a link can be trusted to be as fresh as the echo in it; everything else goes over one.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from qmq.broker.takeover.ownership import Beat, Bid, Term
 from qmq.dots import Dot, Vector
@@ -22,8 +21,6 @@ from qmq.replication.protocol.values import (
     truth,
     vector_of,
 )
-
-TERMS: Final = "terms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +80,6 @@ def pack_terms(frame: Terms) -> tuple[str, list[object]]:
                 beat.in_contact,
                 dict(beat.claims),
                 dict(beat.promises),
-                beat.after_ms,
-                beat.least_ms,
             ]
         case Ask(bid):
             released = None if bid.released is None else [bid.released.number, bid.released.server]
@@ -104,7 +99,6 @@ def numbers_of(value: object) -> Mapping[str, int]:
 
 
 def heartbeats_of(fields: list[object]) -> HeartbeatFrame:
-    after_ms = number(fields[6])
     return HeartbeatFrame(
         Beat(
             number(fields[0]),
@@ -113,9 +107,6 @@ def heartbeats_of(fields: list[object]) -> HeartbeatFrame:
             truth(fields[3]),
             numbers_of(fields[4]),
             numbers_of(fields[5]),
-            after_ms,
-            # Older nodes lean on every echo by their own time.
-            number(fields[7]) if len(fields) > 7 else after_ms,
         )
     )
 

@@ -248,7 +248,7 @@ def messages_of(value: object, sender: Sender, kind: DestinationKind) -> list[Me
     messages: list[Message] = []
     server = sender.node if kind is DestinationKind.QUEUE else None
     for item in array(value):
-        run = array(item, 4)
+        run = array(item, 5)
         envelope = envelope_of(run, sender, kind)
         lent_as = class_of(run[5]) if len(run) > 5 and kind is DestinationKind.QUEUE else ""
         node = node_name(run[6]) if len(run) > 6 and kind is DestinationKind.QUEUE else sender.node
@@ -270,7 +270,7 @@ def messages_of(value: object, sender: Sender, kind: DestinationKind) -> list[Me
 
 
 def envelope_of(run: list[object], sender: Sender, kind: DestinationKind) -> Envelope:
-    retain = number(run[4], 0, RETAIN_MAX) if len(run) > 4 and kind is DestinationKind.TOPIC else 0
+    retain = number(run[4], 0, RETAIN_MAX) if kind is DestinationKind.TOPIC else 0
     key = (text(run[0]), octets(run[1]), truth(run[2]), retain)
     envelope = sender.envelopes.get(key)
     if envelope is None or envelope.kind is not kind:

@@ -138,7 +138,7 @@ class QueueAdoption:
         """Adopt the messages of one node that may be adopted now."""
         context, owner = self._context, retirement.node
         since = self._since.setdefault(owner, trio.current_time())
-        patience = max(context.settings.mesh.redeliver_after_seconds, context.takeover.rules.longest_after())
+        patience = max(context.settings.mesh.redeliver_after_seconds, context.settings.mesh.takeover_after_seconds)
         is_patient = trio.current_time() < since + patience
         if not context.takeover.has_let_go(owner):
             return

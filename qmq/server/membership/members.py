@@ -11,7 +11,6 @@ synced. In each case promises may be lost, so the node becomes a learner again.
 
 import logging
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -28,10 +27,8 @@ from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import (
     DISK,
     LEARNER,
-    NO_TAKEOVER_SUPPORT,
     SELF_RETIRED,
     disks_of,
-    no_takeover_support_of,
     retirement_fact,
     retirements_of,
 )
@@ -111,7 +108,6 @@ class LiveMembership:
         self._differing: dict[str, str] = {}
         """Peer → the alarm that its destinations are configured otherwise."""
         self._disks = disks_of(facts)
-        self._no_takeover_support = no_takeover_support_of(facts)
         self._lives = frozenset(catalog.incarnations())
         """Lives of this node on this directory. What it had of them when it opened no other can have had more of."""
         self._had = {**dict.fromkeys(self._lives, 0), **context.store.journal.vector()}
@@ -282,14 +278,6 @@ class LiveMembership:
     def _tell(self) -> None:
         if self._context.mesh is not None:
             self._context.mesh.send_membership()
-
-    def no_takeover_support(self, aware: Mapping[str, bool]) -> set[str]:
-        """The peers without takeover support: as the linked ones say now (`aware`), and as the others said last."""
-        for peer, is_aware in aware.items():
-            if is_aware == (peer in self._no_takeover_support):
-                self._no_takeover_support ^= {peer}
-                self.remember({NO_TAKEOVER_SUPPORT + peer: None if is_aware else "yes"})
-        return self._no_takeover_support
 
     # Changes of the mesh
 

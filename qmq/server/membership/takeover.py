@@ -31,12 +31,12 @@ from qmq.server.membership.members import LiveMembership
 from qmq.server.membership.takeover_sync import TakeoverSync, TakeoverSyncContext
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.repair.catch_up import CatchUp
-from qmq.storage.catalog.facts import WARNED_AFTER
+from qmq.storage.catalog.facts import TAKEOVER_AFTER
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import TermNote, pack_term
 
 LOOKS: Final = 10
-"""In `takeover_after_seconds`, the shortest that is known: beats and looks at what is due."""
+"""In `takeover_after_seconds`: beats and looks at what is due."""
 
 NODES_MIN: Final = 3
 """Of a mesh in which a majority can do without one node."""
@@ -92,7 +92,7 @@ class Takeover:
         self.is_wanted = settings.takeover
         self._boot = context.environment.boot_seconds
         notes = context.store.recovered.terms
-        self._told_after_ms = self._told_before()
+        self._earlier_ms = self._earlier_after()
         self.rules = Ownership(
             context.settings.name,
             context.membership.members,
@@ -100,7 +100,7 @@ class Takeover:
             self._boot(),
             promised={note.owner: Term(note.number, note.server) for note in notes if note.is_vote},
             terms={note.owner: Term(note.number, note.server) for note in notes if not note.is_vote},
-            told_after=self._told_after_ms / 1000,
+            earlier_after=self._earlier_ms / 1000,
             is_majority=context.membership.is_majority,
         )
         self.served: dict[str, int] = {}
@@ -120,7 +120,7 @@ class Takeover:
         self._bid_again_at = 0.0
         # Owner → the time until which this node does not bid again, after a failed sync.
         self._rests: dict[str, float] = {}
-        # The standing alarms by their subject, an owner or the time of a peer: code and message.
+        # The standing alarms by their subject, an owner: code and message.
         self._alarms: dict[str, tuple[str, str]] = {}
         self._looked = self._boot()
         self._told_at = float("-inf")
@@ -128,16 +128,22 @@ class Takeover:
         self._lease_until = float("inf")
         self._wake = trio.Event()
 
-    def _told_before(self) -> int:
-        """The longest `takeover_after_seconds` that an earlier incarnation may have sent, in ms. This one's value is on
-        the disk before any peer gets it: a peer may rely on it also after the next restart.
+    def _earlier_after(self) -> int:
+        """The longest `takeover_after_seconds` of earlier runs, in ms, on which the lease of a peer may still rely.
+
+        The time of this run is on the disk before any peer hears this node.
         """
         after_ms = round(self._after * 1000)
         catalog = self._context.store.catalog
-        told_ms = int(catalog.facts().get(WARNED_AFTER, 0))
-        if told_ms < after_ms:
-            catalog.set_facts({WARNED_AFTER: str(after_ms)})
-        return told_ms
+        earlier_ms = int(catalog.facts().get(TAKEOVER_AFTER, 0))
+        if earlier_ms < after_ms:
+            catalog.set_facts({TAKEOVER_AFTER: str(after_ms)})
+        return earlier_ms
+
+    @property
+    def announced_ms(self) -> int:
+        """See `Host.takeover_ms`."""
+        return round(self._after * 1000) if self.is_wanted else 0
 
     @property
     def name(self) -> str:
@@ -166,7 +172,7 @@ class Takeover:
         """Seconds until the next poll that is due by itself; a lease must not expire unnoticed."""
         if not self.is_active:
             return float("inf")
-        return max(0.001, min(self.rules.least_after() / LOOKS, self._lease_until - self._boot()))
+        return max(0.001, min(self._after / LOOKS, self._lease_until - self._boot()))
 
     def wake(self) -> None:
         """Poll soon."""
@@ -179,7 +185,7 @@ class Takeover:
 
     def links_changed(self) -> None:
         """A link began or ended, in the middle of another decision."""
-        if self._context.mesh is not None and self._context.mesh.aware():
+        if self._context.mesh is not None and self._context.mesh.linked():
             self._context.broker.queues.isolated_mode.stop()
         self.wake()
 
@@ -205,9 +211,8 @@ class Takeover:
         self._looked = now
         rules.enrol(context.membership.members)
         self._check_learning(now)
-        self._check_told(now)
+        self._check_earlier(now)
         if self.is_active:
-            self._check_unaware()
             self._claim_own(now)
             self._send_if_due(now)
             self._check_bids(now, out)
@@ -227,7 +232,7 @@ class Takeover:
         """While no link is up, messages that never left this node may be delivered."""
         context, queues = self._context, self._context.broker.queues
         isolated_mode = queues.isolated_mode
-        is_linked = context.mesh is None or bool(context.mesh.aware())
+        is_linked = context.mesh is None or bool(context.mesh.linked())
         if self.is_active and not is_linked and not self.is_starting and not self.rules.leads(self.name, now):
             isolated_mode.begin(context.broker.next_sequence - 1)
         elif isolated_mode.after is not None or isolated_mode.waiting:
@@ -243,29 +248,20 @@ class Takeover:
             own = self._context.store.catalog.incarnations()
             known = self._context.received_vector()
             self._forgot = any(o.node == self.name and o not in own for o in known)
-        self.rules.learner = self._forgot and now - self.rules.awake_since < self.rules.longest_after()
+        self.rules.learner = self._forgot and now - self.rules.awake_since < self._after
 
-    def _check_told(self, now: float) -> None:
-        """No peer relies any more on the value of an earlier incarnation: the next one need not wait for it."""
+    def _check_earlier(self, now: float) -> None:
+        """When no lease relies on an earlier run any more, the next run need not wait for it."""
         after_ms = round(self._after * 1000)
-        if self._told_after_ms > after_ms and now >= self.rules.bound_until:
-            self._told_after_ms = after_ms
-            self._context.members.remember({WARNED_AFTER: str(after_ms)})
-
-    def _check_unaware(self) -> None:
-        """Peers without takeover support confirm every lease, and are never taken over."""
-        mesh = self._context.mesh
-        aware = {} if mesh is None else mesh.aware()
-        self.rules.unaware = {peer for peer, is_aware in aware.items() if not is_aware}
-        self.rules.obeys.update(self.rules.members)
-        self.rules.obeys -= self._context.members.no_takeover_support(aware)
+        if self._earlier_ms > after_ms and now >= self.rules.bound_until:
+            self._earlier_ms = after_ms
+            self._context.members.remember({TAKEOVER_AFTER: str(after_ms)})
 
     def _send_if_due(self, now: float) -> None:
         rules = self.rules
-        least = rules.least_after()
-        # The last of them before more is lent that relies on it (`may_borrow`).
-        news = (rules.in_contact(now), dict(rules.claims), dict(rules.promised), least)
-        if now - self._told_at >= least / LOOKS or news != self._told:
+        # The last of them before anything more is lent that relies on it (`may_borrow`).
+        news = (rules.in_contact(now), dict(rules.claims), dict(rules.promised))
+        if now - self._told_at >= self._after / LOOKS or news != self._told:
             self._told_at, self._told = now, news
             self.send_all_terms(now)
 
@@ -291,7 +287,6 @@ class Takeover:
         now = self._boot()
         match frame:
             case HeartbeatFrame(beat):
-                self._look_whether_times_differ(peer.node, beat.after_ms)
                 self._stamps = {o: s for o, s in self._stamps.items() if o.node != peer.node or o == peer}
                 self._stamps[peer] = max(beat.stamp_us, self._stamps.get(peer, 0))
                 self.rules.hear(peer.node, beat, now)
@@ -338,7 +333,7 @@ class Takeover:
             self.wake()
 
     def may_borrow(
-        self, peer: str, terms: Mapping[str, int], echo_us: int, least_ms: int, owners: set[str]
+        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
         """See `Host.may_borrow`."""
         if not self.is_active:
@@ -346,7 +341,7 @@ class Takeover:
         may: dict[str, bool | None] = {}
         now = self._boot()
         # Every voter that the lender's lease relied on when it lent votes for no other for at least that long.
-        is_fresh = now - echo_us / 1e6 <= min(self._after, least_ms / 1000) * (1 - LEASE)
+        is_fresh = now - echo_us / 1e6 <= self._after * (1 - LEASE)
         for owner in owners:
             known, told = self.rules.term_of(owner), Term(terms.get(owner, 0), peer)
             is_stale = told.number < known.number or (told.number == known.number and known.server != peer)
@@ -389,7 +384,7 @@ class Takeover:
             if now >= campaign.until:
                 del self._campaigns[owner]
                 self._bid_again_at = now + context.environment.rng.uniform(0, PATIENCE * self._after)
-            elif now - campaign.asked_at >= rules.least_after() / LOOKS:
+            elif now - campaign.asked_at >= self._after / LOOKS:
                 self._ask_for_votes(campaign, now)
         if not self._may_serve_more():
             return
@@ -398,6 +393,8 @@ class Takeover:
             return
         for owner in rules.members:
             released = self._released.get(owner)
+            if owner != self.name and not self.is_wanted:
+                continue  # What others serve goes back to its owner, and no more.
             if owner in self._campaigns or owner in self._takeover_sync or now < self._rests.get(owner, 0.0):
                 continue
             bid = rules.bid_for(owner, now, None if released is None else released.term)
@@ -413,7 +410,7 @@ class Takeover:
     def _campaign(self, bid: Bid, now: float, released: Released | None, out: Outcome) -> None:
         log.info("= asks for votes to serve %s in term %d", bid.owner, bid.term)
         is_served = bid.owner in self._context.broker.queues.owned.serves and self.rules.leads(bid.owner, now)
-        until = now + PATIENCE * self.rules.least_after()
+        until = now + PATIENCE * self._after
         campaign = self._campaigns[bid.owner] = Campaign(bid, until, confirms=is_served, released=released)
         if released is not None:
             merge(campaign.has, released.has)
@@ -484,18 +481,6 @@ class Takeover:
     def _alarm_over(self, subject: str) -> None:
         if (alarm := self._alarms.pop(subject, None)) is not None:
             self._context.alarm_over(*alarm)
-
-    def _look_whether_times_differ(self, peer: str, after_ms: int) -> None:
-        subject = f"the time of {peer}"
-        if after_ms == round(self._after * 1000):
-            self._alarm_over(subject)
-            return
-        self._alarm(
-            subject,
-            "takeover-differs",
-            f"takeover_after_seconds is {after_ms / 1000:g} on {peer} and {self._after:g} here: "
-            "until they are the same, others take over after the longer one",
-        )
 
     def could_not_begin(self, owner: str, number: int) -> None:
         """The messages of `owner` have not arrived in time."""
@@ -570,7 +555,7 @@ class Takeover:
         if (
             heard is None
             or (released is not None and released.term == heard)
-            or now - self._asked_at < rules.least_after() / LOOKS
+            or now - self._asked_at < self._after / LOOKS
         ):
             return
         self._asked_at = now

@@ -171,7 +171,7 @@ class TakeoverSync:
     def _expected(self) -> set[str]:
         """Peers that will report what their consumers hold. Others report it when they begin to follow this node."""
         mesh = self._context.mesh
-        return set() if mesh is None else mesh.aware_followers()
+        return set() if mesh is None else mesh.followers()
 
     def _adopt(self, owner: str, arrival: SyncedPeer) -> None:
         context = self._context

@@ -29,7 +29,6 @@ from qmq.broker.messages.dedup import KEY_BYTES, Dedup, is_dead_letter, is_retry
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from qmq.record_codec import messages_with_keys
-from qmq.replication.protocol.frames import DEDUP
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, Peers
 from qmq.storage.log.journal import Journal
@@ -122,10 +121,10 @@ class DedupQuery:
 
     async def _ask(self, request: bytes) -> dict[str, bytes]:
         context = self._context
-        answers = await context.peer_rpc.ask(request, DEDUP)
+        answers = await context.peer_rpc.ask(request)
         while trio.current_time() < self._waking_until and not answers.keys() >= set(context.peer_names):
             await trio.sleep(AGAIN_SECONDS)
-            answers |= await context.peer_rpc.ask(request, DEDUP)
+            answers |= await context.peer_rpc.ask(request)
         self.links_changed()
         return answers
 

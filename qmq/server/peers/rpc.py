@@ -18,7 +18,6 @@ import trio
 
 from qmq.dots import Origin
 from qmq.errors import LogBroken, Refused
-from qmq.replication.protocol.frames import ASKING
 
 ANSWER_SECONDS = 2.0
 
@@ -31,7 +30,7 @@ log = logging.getLogger("qmq.asking")
 class RequestLinks(Protocol):
     """What carries requests; see `qmq.replication.mesh.Mesh`."""
 
-    def ask(self, number: int, request: bytes, feature: str) -> list[Origin]: ...
+    def ask(self, number: int, request: bytes) -> list[Origin]: ...
 
     def ask_one(self, peer: str, number: int, request: bytes) -> list[Origin]: ...
 
@@ -54,16 +53,12 @@ class PeerRpc:
         self._answering: Counter[Origin] = Counter()
         self._numbers = 0
 
-    async def ask(self, request: bytes, feature: str = ASKING) -> dict[str, bytes]:
-        """The responses of the peers that gave one in time, by node. Waits at most ANSWER_SECONDS after its turn has
-        come.
-
-        Only peers that name `feature` are asked.
-        """
+    async def ask(self, request: bytes) -> dict[str, bytes]:
+        """The responses of the peers that gave one in time, by node. Waits at most ANSWER_SECONDS once it is its turn."""
         links = self.links
         if links is None:
             return {}
-        return await self._ask(links, request, lambda number: links.ask(number, request, feature), ANSWER_SECONDS)
+        return await self._ask(links, request, lambda number: links.ask(number, request), ANSWER_SECONDS)
 
     async def ask_one(self, peer: str, request: bytes, seconds: float) -> bytes | None:
         """The response of one peer; None when it cannot be reached, or has not responded after `seconds`."""

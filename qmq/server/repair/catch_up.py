@@ -337,7 +337,7 @@ class CatchUp:
         if row == 0 and not await context.bring_up_stores():
             # A whole file is missing there, with the record of what is settled: nothing settled may come back from
             # here.
-            return msgpack.packb([after, 0, 0, []])  # type: ignore[no-any-return]
+            return msgpack.packb([after, 0, 0, [], []])  # type: ignore[no-any-return]
         read: Callable[[], RangeSnapshot] = partial(
             context.store.read_snapshot, origin, after, through, given_up, fanout, gone, searched_for
         )
@@ -369,13 +369,12 @@ async def ask_snapshot(
     of the range, or 0: a file was lost.
     """
     request = ["rest", *want.origin, want.after, want.through, fanout, *(() if row is None else (row,))]
-    fields = _fields(await context.ask_one(want.peer, MARK + msgpack.packb(request)), 4)
+    fields = _fields(await context.ask_one(want.peer, MARK + msgpack.packb(request)), 5)
     if fields is None:
         return None
     try:
         records = [octets(packed) for packed in array(fields[3])]
-        # Nodes of an earlier version report no failures.
-        attempts = [_attempt(values, want) for values in array(fields[4])] if len(fields) > 4 else []
+        attempts = [_attempt(values, want) for values in array(fields[4])]
         return RangeSnapshot(
             number(fields[0], 0, want.through), number(fields[1]), number(fields[2]), records, attempts
         )
@@ -386,14 +385,12 @@ async def ask_snapshot(
 
 async def ask_settled(context: Peers, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
     """Which of these, at most DOTS_AT_ONCE, a peer knows as settled, and how often others have failed. None: no
-    response.
-    """
-    fields = _fields(await context.ask_one(peer, MARK + msgpack.packb(["settled", pack_dot_groups(dots)])), 1)
+    response."""
+    fields = _fields(await context.ask_one(peer, MARK + msgpack.packb(["settled", pack_dot_groups(dots)])), 2)
     if fields is None:
         return None
     try:
-        # Nodes of an earlier version report no failures.
-        return set(check_dots(fields[0])), unpack_attempts(octets(fields[1])) if len(fields) > 1 else {}
+        return set(check_dots(fields[0])), unpack_attempts(octets(fields[1]))
     except (MeshError, CorruptLog):
         return None
 

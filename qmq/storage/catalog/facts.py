@@ -8,9 +8,8 @@ sealed/ORIGIN, forgotten/ORIGIN   a dead incarnation: `seals`
 deleted/FANOUT  JSON: its deletions that can still matter: `qmq.storage.format.delete_record`
 gone/ORIGIN    where stretches of it end that are nowhere any more: `gone_record`
 self-retired   this node has learnt that it is retired itself: the directory is not used again
-told-after     the longest `takeover_after_seconds`, in ms, that peers may lean on (`qmq.broker.takeover.ownership`)
+takeover-after the longest `takeover_after_seconds`, in ms, that a lease may lean on (`qmq.broker.takeover.ownership`)
 queues-in      the kind of queue store that this node used last (`QueueStore.kind`)
-heedless/NODE  when we met it last, it obeyed no terms: it must not be taken over
 unseen         there is such a fact: the node ended in order, and no consumer had seen what it left in its queues
 clock          JSON, `[µs, µs]`: the time when this node last noted it, and when a doubt about its clock began or 0
 """
@@ -26,10 +25,9 @@ LEARNER: Final = "learner"
 DISK: Final = "disk/"
 SELF_RETIRED: Final = "self-retired"
 RETIRED: Final = "retired/"
-NO_TAKEOVER_SUPPORT: Final = "heedless/"
 UNCHECKED: Final = "unchecked"
 QUEUES_IN: Final = "queues-in"
-WARNED_AFTER: Final = "told-after"
+TAKEOVER_AFTER: Final = "takeover-after"
 CLOCK: Final = "clock"
 UNSEEN: Final = "unseen"
 
@@ -37,11 +35,6 @@ UNSEEN: Final = "unseen"
 def disks_of(facts: Mapping[str, str]) -> dict[str, str]:
     """Peer → the uuid of its directory."""
     return {name.removeprefix(DISK): uuid for name, uuid in facts.items() if name.startswith(DISK)}
-
-
-def no_takeover_support_of(facts: Mapping[str, str]) -> set[str]:
-    """The peers that obey no terms."""
-    return {name.removeprefix(NO_TAKEOVER_SUPPORT) for name in facts if name.startswith(NO_TAKEOVER_SUPPORT)}
 
 
 def retirements_of(facts: Mapping[str, str]) -> list[Retirement]:

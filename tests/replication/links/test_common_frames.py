@@ -1,6 +1,5 @@
 """What crosses links beside records, topics and loans: replies to sessions, and questions."""
 
-import pytest
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
@@ -8,7 +7,6 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
 from qmq.replication.links.outbox import REPLY_BYTES_MAX
-from qmq.replication.protocol import handshake
 from tests.replication.rig import Network, Node, peers_of, running, until
 
 
@@ -104,16 +102,3 @@ async def test_a_question_is_asked_of_every_reachable_peer_and_answered(autojump
     assert sorted(origin.node for origin in asked) == ["b", "c"]
     assert [origin.node for origin in asked_then] == ["b"]
     assert sorted(a.answers) == [("b", 5, b"cba"), ("b", 6, b"zyx"), ("c", 5, b"cba")]
-
-
-async def test_a_peer_without_the_feature_is_left_alone(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handshake, "FEATURES", "")
-    _, a, b = pair()
-    async with running(a, b):
-        reply(a, address_at(b), b"x")
-
-        assert a.mesh.ask(1, b"?") == []
-        assert a.broker.replies.peers == frozenset()
-        assert a.broker.replies.dropped == 1

@@ -10,7 +10,7 @@ from qmq.dots import Dot, Origin
 from qmq.replication.links.listener import PENDING_MAX
 from qmq.replication.links.outbox import encode_message, encode_send
 from qmq.replication.protocol.conversation import Conversation
-from qmq.replication.protocol.frames import Ack, Batches, Credit, Held, Interest, MeshFrame, Settled, Welcome
+from qmq.replication.protocol.frames import Ack, Batches, Credit, Held, MeshFrame, Settled, Welcome
 from qmq.replication.protocol.handshake import Answering, Dialling, PeerIdentity
 
 from ..rig import SECRET, Network, Node, Pipe, batch_of, peers_of, running, until
@@ -203,13 +203,13 @@ async def test_a_bad_second_proof_opens_nothing(autojump_clock: Clock) -> None:
             b"SUBSCRIBE\nid:0\ndestination:/mesh/journal\nproof:"
             + b"0" * 64
             + b"\n\n\0"
-            + encode_send(Interest({"/topic/#": True}))
+            + encode_send(Credit([("/queue/x", 1)]))
         )
         code = await visitor.read_to_end()
 
     assert code == "refused-bad-proof"
     assert visitor.frames == []
-    assert a.broker.interest.match("/topic/x") == ()
+    assert "/queue/x" not in a.broker.queues.by_name
 
 
 async def test_a_follower_may_settle_what_was_never_lent_to_it_without_effect(autojump_clock: Clock) -> None:

@@ -11,10 +11,10 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.replication.journal.acceptance import Acceptance
 from qmq.replication.journal.gaps import Gaps
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.links.pulling import PATTERNS_PER_FRAME, Pulling
-from qmq.replication.protocol.frames import ROUTES, Ack, Batches, Gap, Held, Hole, Interest, Lend, MeshFrame, Welcome
+from qmq.replication.links.pulling import Pulling
+from qmq.replication.protocol.frames import Ack, Batches, Gap, Held, Hole, Lend, MeshFrame, Welcome
 from qmq.replication.protocol.handshake import Partner
-from qmq.replication.protocol.takeover_frames import TERMS
+from qmq.replication.protocol.membership_frame import MembershipFrame
 
 from ..rig import JOBS, Network, Node, batch_of, peers_of
 
@@ -26,13 +26,14 @@ A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
 class Link:
     """Node b following node a; `told` is what b has said since it was last looked at."""
 
-    def __init__(self, features: frozenset[str] = frozenset()) -> None:
+    def __init__(self) -> None:
         self.node = Node(Network(), "b", peers_of("abc"))
         self._told: list[MeshFrame] = []
-        partner = Partner(origin=A, peers_version=1, features=features, beat_ms=1000)
+        partner = Partner(origin=A, peers_version=1, features=frozenset(), beat_ms=1000)
         outbox = LinkOutbox(self._encode, lambda: None)
         acceptance = Acceptance(B, frozenset("abc"), self.node.replay)
-        self.following = Pulling(self.node, partner, outbox, acceptance, Gaps())
+        self.gaps = Gaps()
+        self.following = Pulling(self.node, partner, outbox, acceptance, self.gaps)
 
     def _encode(self, frame: MeshFrame) -> bytes:
         self._told.append(frame)
@@ -52,19 +53,10 @@ async def test_a_link_begins_with_all_that_the_peer_must_know_in_its_order() -> 
 
     through: Vector = {B: 0, Origin("b", 7): 5}
     assert link.told() == [
+        MembershipFrame(link.node.membership.standing),
         Ack(0, {A: 3, B: 0, Origin("b", 7): 5}, {}, (B, C)),
         Held([], through),
-        Interest({"/topic/t": True}),
     ]
-
-
-async def test_a_peer_that_understands_versions_is_not_told_interest_by_the_link() -> None:
-    link = Link(features=ROUTES)
-    link.node.subscribe("/topic/t")
-
-    link.following.begin((B, C))
-
-    assert not [frame for frame in link.told() if isinstance(frame, Interest)]
 
 
 async def test_later_acks_tell_only_what_changed() -> None:
@@ -116,16 +108,6 @@ async def test_a_full_disk_leaves_the_window_shut_until_somebody_made_room() -> 
     assert link.told() == [Ack(1, {}, {}, None)]
 
 
-async def test_many_patterns_are_told_in_several_frames() -> None:
-    link = Link()
-    wanted = {f"/topic/{number}": True for number in range(PATTERNS_PER_FRAME + 1)}
-
-    link.following.send_interest(wanted)
-
-    told = link.told()
-    assert [len(frame.patterns) for frame in told if isinstance(frame, Interest)] == [PATTERNS_PER_FRAME, 1]
-
-
 async def test_credit_is_offered_while_the_link_lasts_and_not_after() -> None:
     link = Link()
     lending = link.node.broker.lending
@@ -145,14 +127,14 @@ async def test_credit_is_offered_while_the_link_lasts_and_not_after() -> None:
 async def test_a_stale_loan_of_one_owner_takes_nothing_away_from_those_of_others_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    link = Link(features=frozenset({TERMS}))
+    link = Link()
     queues = link.node.broker.queues
     monkeypatch.setattr(link.node, "greet", lambda way: None)
     worker = Subscription(1, "worker", JOBS, Mode.CLIENT, 10, b"")
     link.node.broker.subscriptions.subscribe(worker, Outcome())
     link.following.begin(())
     monkeypatch.setattr(
-        link.node, "may_borrow", lambda peer, terms, echo_us, least_ms, owners: {"a": True, "b": None, "c": False}
+        link.node, "may_borrow", lambda peer, terms, echo_us, owners: {"a": True, "b": None, "c": False}
     )
     lent = [Message(Envelope(JOBS, DestinationKind.QUEUE, b"", True), b"", origin, 7, 0) for origin in (A, B, C)]
     for message in lent:
@@ -185,12 +167,13 @@ async def test_caught_up_is_told_once_and_our_own_records_do_not_count() -> None
     assert not link.following.has_caught_up()
 
 
-async def test_a_gap_is_noted_once_and_only_beyond_what_is_here() -> None:
+async def test_a_gap_beyond_what_is_here_is_left_to_the_stores_of_peers() -> None:
     link = Link()
     link.node.received_vector()[A] = 4
 
-    assert not link.following.apply(Gap([(A, 4)]), Outcome())
-    assert link.following.apply(Gap([(A, 6)]), Outcome())
+    link.following.apply(Gap([(A, 4)]), Outcome())
+    assert link.gaps.origins == []
+    link.following.apply(Gap([(A, 6)]), Outcome())
 
-    assert link.node.received_vector()[A] == 6
-    assert link.node.alarms == [("gap", f"{A} 6")]
+    assert link.gaps.origins == [A]
+    assert link.node.received_vector()[A] == 4

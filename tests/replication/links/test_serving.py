@@ -8,11 +8,11 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
-from qmq.replication.links import serving as serving_module
 from qmq.replication.links.outbox import LinkOutbox, encode_message
 from qmq.replication.links.serving import Serving
-from qmq.replication.protocol.frames import Credit, Held, Interest, Returned, Welcome
+from qmq.replication.protocol.frames import Credit, Held, Returned, Welcome
 from qmq.replication.protocol.handshake import Partner
+from qmq.replication.protocol.membership_frame import MembershipFrame
 
 from ..rig import JOBS, Network, Node, peers_of, running, until
 
@@ -130,7 +130,8 @@ async def test_an_ended_link_takes_nothing_back() -> None:
 async def test_the_follower_is_welcomed_with_what_is_durable() -> None:
     node, serving = node_and_follower()
 
-    assert serving.outbox.take() == encode_message(Welcome({}, node.environment.now_us()))
+    welcome = encode_message(Welcome({}, node.environment.now_us()))
+    assert serving.outbox.take() == welcome + encode_message(MembershipFrame(node.membership.standing))
 
 
 async def test_a_frame_that_comes_too_early_changes_nothing() -> None:
@@ -140,16 +141,6 @@ async def test_a_frame_that_comes_too_early_changes_nothing() -> None:
         serving.apply(Credit([("/queue/other", 1)]), Outcome())
 
     assert "/queue/other" not in node.broker.queues.by_name
-
-
-async def test_patterns_beyond_the_bound_are_left_out_with_one_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_module, "PATTERNS_MAX", 2)
-    node, serving = node_and_follower()
-
-    serving.apply(Interest({f"/topic/{number}": True for number in range(4)}), Outcome())
-
-    assert [bool(node.broker.interest.match(f"/topic/{number}")) for number in range(4)] == [True, True, False, False]
-    assert [code for code, _ in node.alarms] == ["interest-full"]
 
 
 async def test_a_hole_makes_other_peers_relay(autojump_clock: trio.testing.MockClock) -> None:
@@ -177,13 +168,12 @@ async def test_a_hole_makes_other_peers_relay(autojump_clock: trio.testing.MockC
     assert b.fanouts == [(origin, b"1"), (origin, b"2"), (origin, b"3")]
 
 
-@pytest.mark.parametrize(("features", "told"), [(frozenset(), False), (frozenset({"retained", "other"}), True)])
-async def test_last_values_go_only_to_those_who_understand_them(features: frozenset[str], told: bool) -> None:
+async def test_last_values_are_sent_while_the_link_lasts() -> None:
     node = Node(Network(), "a", peers_of("ab"))
-    partner = Partner(origin=B, peers_version=1, features=features, beat_ms=1000)
+    partner = Partner(origin=B, peers_version=1, features=frozenset(), beat_ms=1000)
     serving = Serving(node, partner, LinkOutbox(encode_message, lambda: None))
     serving.begin()
 
-    assert list(node.broker.retained.spreads) == (["b"] if told else [])
+    assert list(node.broker.retained.spreads) == ["b"]
     serving.end()
     assert not node.broker.retained.spreads

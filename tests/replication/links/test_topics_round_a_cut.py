@@ -6,7 +6,6 @@ import trio.testing
 
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
-from qmq.replication.protocol import handshake
 
 from ..rig import Network, Node, peers_of, running, until
 
@@ -127,20 +126,3 @@ async def test_topics_take_both_ways_over_the_only_connection_that_can_be_dialle
         await until(lambda: b.seen == [b"one", b"two"] and a.seen == [b"three", b"four"])
 
     assert states == ("up", ("caught-up", "down"))
-
-
-async def test_nodes_of_an_earlier_version_are_told_interest_as_before(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handshake, "FEATURES", "asking,retained")
-    network, peers = Network(), peers_of("ab")
-    a, b = Node(network, "a", peers), Node(network, "b", peers)
-    first = b.subscribe(T)
-    async with running(a, b):
-        await until(lambda: wanted(a, T) == {"b"})
-        a.send(T, b"one")
-        await until(lambda: b.seen == [b"one"])
-        b.unsubscribe(first)
-        await until(lambda: wanted(a, T) == set())
-        versions = a.mesh.statistics().peers[0].topics_via
-    assert versions == "b"

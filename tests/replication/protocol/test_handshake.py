@@ -6,6 +6,7 @@ import pytest
 
 from qmq.dots import Origin
 from qmq.errors import MeshError
+from qmq.replication.protocol import handshake
 from qmq.replication.protocol.handshake import FORMAT, NONCE_CHARACTERS, Answering, Dialling, Partner, PeerIdentity
 from qmq.replication.protocol.proof import DIAL, is_proof, make_proof
 from qmq.wire.stomp.connection import Connection
@@ -91,6 +92,8 @@ def test_every_wrong_partner_is_refused_with_its_own_code() -> None:
         ({"format": str(FORMAT + 1)}, "future-format"),
         ({"format": None}, "bad-frame"),
         ({"format": "-1"}, "bad-frame"),
+        ({"takeover": None}, "bad-frame"),
+        ({"takeover": "1"}, "takeover-differs"),
         ({"incarnation": "1"}, "bad-frame"),
         ({"incarnation": "+" + "0" * 15}, "bad-frame"),
         ({"incarnation": "0" * 16}, "bad-proof"),
@@ -112,6 +115,25 @@ def test_a_connect_with_one_header_wrong_is_refused(headers: dict[str, str | Non
         Answering(identity("a"), NONCE_A, None).connect(changed(frame, **headers))
 
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(("here", "there"), [(10_000, 20_000), (0, 10_000), (10_000, 0)])
+def test_a_node_with_another_takeover_time_is_refused(here: int, there: int) -> None:
+    assert code_of(identity("b", takeover_ms=there), identity("a", takeover_ms=here)) == "takeover-differs"
+    meet(identity("b", takeover_ms=there), identity("a", takeover_ms=there))
+
+
+def test_each_side_knows_the_features_that_the_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way for what not every node of one `FORMAT` can do: the other side uses it only where it is named."""
+    monkeypatch.setattr(handshake, "FEATURES", ("compression", "telepathy"))
+    dialling = Dialling(identity("b"), "a", NONCE_B)
+    connect = connect_frame(dialling.connect())
+    monkeypatch.setattr(handshake, "FEATURES", ("compression",))
+
+    partner, connected = Answering(identity("a"), NONCE_A, None).connect(connect)
+
+    assert partner.features == {"compression", "telepathy"}
+    assert dialling.connected(connected_frame(connected))[0].features == {"compression"}
 
 
 @pytest.mark.parametrize(

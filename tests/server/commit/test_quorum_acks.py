@@ -319,7 +319,7 @@ async def test_what_was_settled_for_good_stays_so_when_less_than_a_majority_lose
         for here in "abc":
             for there in "de":
                 rig.cut(here, there)
-        await eventually(lambda: not a.mesh.aware().keys() & {"d", "e"})  # type: ignore[union-attr]
+        await eventually(lambda: not a.mesh.linked() & {"d", "e"})  # type: ignore[union-attr]
         await worker.send(ack(one))
         assert marks(await receipt_of(worker, SECOND * 5)).get("ack-level") is None
         await rig.kill("a")

@@ -220,7 +220,7 @@ async def test_a_learner_does_not_vouch_for_what_is_settled(autojump_clock: Mock
         message = await worker.next("MESSAGE")
         for other in "bcd":
             mesh.cut("a", other)
-        await eventually(lambda: not mesh.nodes["a"].mesh.aware())  # type: ignore[union-attr]
+        await eventually(lambda: not mesh.nodes["a"].mesh.linked())  # type: ignore[union-attr]
         await worker.send(f"ACK\nid:{message.head.headers['ack']}\nack-level:quorum\nreceipt:r\n\n")
         assert "ack-level" not in (await worker.next("RECEIPT")).head.headers
         for name in "cd":

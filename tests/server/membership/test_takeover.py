@@ -141,36 +141,6 @@ async def watch_until_served(rig: MeshRig, owner: str, *servers: str) -> None:
         await trio.sleep(0.1)
 
 
-@pytest.mark.parametrize("longer", ["a", "bc", "c"])
-async def test_while_the_time_of_takeovers_differs_no_two_nodes_serve_one_owner(
-    autojump_clock: MockClock, longer: str
-) -> None:
-    rig = three()
-    rig.mesh_changes = {name: {"takeover_after_seconds": 6 * AFTER} for name in longer}
-    async with rig.run():
-        await publish(rig, "a", "one")
-        await everywhere(rig)
-        assert hand_out(rig, "a") == {"a"}
-        isolate(rig, "a")
-
-        with trio.fail_after(10 * AFTER):
-            await watch_until_served(rig, "a", "b")
-
-
-@pytest.mark.parametrize("name", ["a", "b", "c"])
-async def test_while_the_time_of_takeovers_differs_an_owner_hands_out_without_a_break(
-    autojump_clock: MockClock, name: str
-) -> None:
-    rig = three()
-    rig.mesh_changes = {name: {"takeover_after_seconds": 12 * AFTER}}
-    async with rig.run():
-        await everywhere(rig)
-
-        for _ in range(round(4 * AFTER / 0.1)):
-            assert [hand_out(rig, owner) for owner in rig.names] == [{"a"}, {"b"}, {"c"}]
-            await trio.sleep(0.1)
-
-
 def alarms(rig: MeshRig, name: str) -> list[str]:
     return [alarm["code"] for alarm in rig.nodes[name].alarms.list()]
 
@@ -191,19 +161,45 @@ async def test_the_alarms_of_a_takeover_are_over_when_the_owner_serves_itself_ag
         assert [alarms(rig, name) for name in "abc"] == [["returned"], [], []]
 
 
-async def test_the_alarm_that_times_of_takeovers_differ_is_over_when_they_are_the_same(
-    autojump_clock: MockClock,
+@pytest.mark.parametrize("changes", [{"takeover_after_seconds": 2 * AFTER}, {"takeover": False}])
+async def test_nodes_with_different_takeover_settings_do_not_link_until_they_are_the_same(
+    autojump_clock: MockClock, changes: dict[str, Any]
 ) -> None:
     rig = three()
-    rig.mesh_changes = {"a": {"takeover_after_seconds": 2 * AFTER}}
     async with rig.run():
-        await eventually(lambda: [alarms(rig, name) for name in "bc"] == [["takeover-differs"]] * 2)
+        await everywhere(rig)
+        await rig.stop("a")
+        rig.mesh_changes = {"a": changes}
+        await rig.start("a")
+        differs = {"takeover-differs", "refused-takeover-differs"}
+        await eventually(lambda: set(alarms(rig, "a")) == differs and "takeover-differs" in alarms(rig, "b"))
+        assert rig.nodes["a"].mesh.linked() == set()  # type: ignore[union-attr]
 
         rig.mesh_changes = {}
         await rig.stop("a")
         await rig.start("a")
 
-        await eventually(lambda: [alarms(rig, name) for name in "abc"] == [[]] * 3)
+        await eventually(lambda: rig.nodes["a"].mesh.linked() == {"b", "c"})  # type: ignore[union-attr]
+        await eventually(lambda: not any(differs.intersection(alarms(rig, name)) for name in "abc"))
+
+
+async def test_what_was_taken_over_goes_back_to_its_owner_after_takeover_is_turned_off(
+    autojump_clock: MockClock,
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        isolate(rig, "a")
+        await eventually(lambda: serves(rig, "b") == {"a", "b"})
+        for name in "abc":
+            await rig.stop(name)
+        rejoin(rig, "a")
+        rig.mesh_changes = dict.fromkeys("abc", {"takeover": False})
+        for name in "abc":
+            await rig.start(name)
+
+        await eventually(lambda: [serves(rig, name) for name in "abc"] == [{"a"}, {"b"}, {"c"}])
+        assert await settle(await consumer(rig, "a")) == "one"
 
 
 async def test_a_time_of_takeovers_that_is_shortened_while_the_owner_is_cut_off_begins_when_the_longer_one_is_over(
@@ -241,15 +237,6 @@ async def test_a_shortened_time_of_takeovers_holds_once_the_longer_one_is_over(a
 
         with trio.fail_after(AFTER + SPARE):
             await watch_until_served(rig, "a", "b")
-
-
-async def test_what_is_lent_is_handed_out_by_the_shortest_time_that_its_server_knows(autojump_clock: MockClock) -> None:
-    async with three().run() as rig:
-        takeover = rig.nodes["c"].takeover
-        echo_us = round((rig.nodes["c"].environment.boot_seconds() - 1.0) * 1e6)
-
-        assert takeover.may_borrow("a", {}, echo_us, 10_000, {"a"}) == {"a": True}
-        assert takeover.may_borrow("a", {}, echo_us, 2_000, {"a"}) == {"a": False}
 
 
 async def test_nothing_is_taken_over_from_a_node_that_a_majority_hears(autojump_clock: MockClock) -> None:
@@ -570,7 +557,7 @@ async def test_a_loan_of_the_new_term_is_not_taken_for_one_of_the_term_before(
         assert a.mesh is not None and b.mesh is not None
         workers = [await consumer(rig, "b", prefetch="10") for _ in range(2)]
         rig.cut("b", "c")
-        await eventually(lambda: "c" not in b.mesh.aware())  # type: ignore[union-attr]
+        await eventually(lambda: "c" not in b.mesh.linked())  # type: ignore[union-attr]
         registry = a.mesh._registry
         for way in (registry.servings["b"], registry.followings["b"]):
             monkeypatch.setattr(way.outbox, "take", bytes)

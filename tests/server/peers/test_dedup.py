@@ -478,7 +478,7 @@ async def test_a_client_that_leaves_while_peers_are_asked_appends_nothing_and_bl
         node = mesh.nodes["a"]
         before = node.broker.next_sequence
 
-        async def never(question: bytes, feature: str = "") -> dict[str, bytes]:
+        async def never(question: bytes) -> dict[str, bytes]:
             await trio.sleep(PATIENCE / 2)
             return {}
 

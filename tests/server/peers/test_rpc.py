@@ -23,7 +23,7 @@ class Links:
         self.answered: list[tuple[Origin, int, bytes]] = []
         self.ways: dict[Origin, list[object]] = {peer: ["dialled", "served"] for peer in peers}
 
-    def ask(self, number: int, question: bytes, feature: str) -> list[Origin]:
+    def ask(self, number: int, question: bytes) -> list[Origin]:
         self.asked.append(number)
         return self.peers
 
