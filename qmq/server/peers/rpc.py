@@ -54,7 +54,7 @@ class PeerRpc:
         self._numbers = 0
 
     async def ask(self, request: bytes) -> dict[str, bytes]:
-        """The responses of the peers that gave one in time, by node. Waits at most ANSWER_SECONDS once it is its turn."""
+        """The responses that came in time, by node. Waits at most ANSWER_SECONDS once it is its turn."""
         links = self.links
         if links is None:
             return {}
