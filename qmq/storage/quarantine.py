@@ -1,13 +1,13 @@
-"""What a node put aside because of damage, and what has to be appended so that it counts again.
+"""Quarantine restore without peers: append what is valid in quarantine, or give all of it up.
 
-A damaged stretch of the journal is quarantined, and with it every later batch of an origin that no longer continues:
-valid, but of no use until the stretch is there again. With peers it comes back by itself
-(`qmq.server.repair.quarantine`). Without them somebody has to say that it never will: then something else stands for
-what is damaged (`snapshot_batch`), a GONE record says so, and the valid batches behind it are appended anew
-(`release`), or go with it (`drop`).
+A damaged range of the journal is quarantined, and with it every later batch of an origin that no longer continues.
+Those batches are valid, but they cannot be used while the range is missing. With peers the node repairs this itself
+(`qmq.server.repair.quarantine`). Without them an operator must decide that the damaged range is lost. Then an empty
+snapshot replaces the range (`snapshot_batch`), and a GONE record notes the loss. The valid batches behind it are
+appended again (`release`), or given up as well (`drop`).
 
-These two work on a store that nobody else has open. Nothing is removed: what was put aside stays in `quarantine/`.
-Repeated, they find that everything is here already.
+Both need a store that no other process has open. They remove nothing: the bytes stay in `quarantine/`. If they are
+repeated, they find that nothing is left to do.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -25,9 +25,9 @@ from qmq.storage.store import Store
 
 
 class QuarantinedRange(NamedTuple):
-    """What is to become of one origin: records `gone` (first, last) are nowhere, `batches` come back behind them.
+    """One step for one origin: records `gone` (first, last) are lost, and `batches` are restored behind them.
 
-    More than one step where damage hit the origin in several places.
+    An origin has several steps if damage hit it in several places.
     """
 
     origin: Origin
@@ -44,9 +44,9 @@ class QuarantinedRange(NamedTuple):
 
 
 def valid_quarantined(disk: Disk, have: Vector, start: int) -> dict[Origin, list[tuple[int, int]]]:
-    """First and last sequences of the batches that are aside and not here, ascending. Reads and verifies all.
+    """First and last sequences of quarantined batches that the journal does not have, ascending. Verifies all.
 
-    `start`: of the journal. An incarnation of which nothing is here, and that had its place before it, is forgotten.
+    `start`: of the journal. An incarnation without a record here whose quarantined bytes lie before it is collected.
     """
     found: dict[Origin, list[tuple[int, int]]] = {}
     for head, _ in _valid(disk, have, start, None):
@@ -57,10 +57,10 @@ def valid_quarantined(disk: Disk, have: Vector, start: int) -> dict[Origin, list
 def quarantined_ranges(
     disk: Disk, have: Vector, start: int = 0, origins: Collection[Origin] | None = None
 ) -> list[QuarantinedRange]:
-    """The steps that bring back all that is valid, in order; none when it is here already, or cannot be read.
+    """The steps that restore all that is valid, in order; none when the journal has it, or it cannot be read.
 
-    `start` as above. Only of these `origins`, if any are named. Where what is here ends in the midst of a batch nothing
-    comes back: batches are taken whole, and what is valid is not given up.
+    `start` as above. Only for these `origins`, if any are named. If the journal ends in the middle of a batch, nothing
+    is restored: batches are taken whole, and what is valid is not given up.
     """
     valid: dict[Origin, dict[int, tuple[int, bytes]]] = {}
     for head, data in _valid(disk, have, start, origins):
@@ -101,7 +101,7 @@ def _valid(
 
 
 def release(store: Store, steps: list[QuarantinedRange], draw: Callable[[], int], now_us: int) -> None:
-    """Go on behind what is gone and append the rest, durable on return; the next start takes it into the stores.
+    """Record what is lost and append the valid batches, durable on return; the next start takes them into the stores.
 
     `draw` gives the number of an incarnation. Raises what `Journal.append` raises.
     """
@@ -109,7 +109,7 @@ def release(store: Store, steps: list[QuarantinedRange], draw: Callable[[], int]
 
 
 def drop(store: Store, steps: list[QuarantinedRange], draw: Callable[[], int], now_us: int) -> None:
-    """Go on behind all of it, also what is valid; durable on return."""
+    """Record all of it as lost, valid batches included; durable on return."""
     gone = [(step.origin, (step.gone[0] if step.gone else step.first, step.last), ()) for step in steps]
     _append(store, gone, draw, now_us)
 

@@ -1,10 +1,10 @@
-"""Look at a data directory from outside: is every batch whole, does every origin go on without holes, what is in it.
+"""Verify a data directory from outside: every batch is whole, and every origin continues without holes.
 
-For operators and `qmq log`. Reads files only, takes no lock and changes nothing, so the node may be running: bytes
-behind the last whole batch are "not yet there", which looks like a torn tail and is no damage. Nothing here repairs;
-a node does that when it starts (`recovery`).
+For operators and `qmq log`. It reads files only, takes no lock and changes nothing, so the node may be running. Bytes
+behind the last whole batch may be an append in progress; they look like a torn tail and are no damage. Nothing is
+repaired here; a node repairs when it starts (`recovery`).
 
-The two databases are looked at as well (`verify_databases`), but for a queue store on PostgreSQL.
+The two databases are verified as well (`verify_databases`), except a queue store on PostgreSQL.
 
 Surprising: `verify` judges each segment by itself, from the vector in its head, so one damaged segment does not make
 all later ones look wrong.
@@ -52,7 +52,7 @@ class SegmentReport:
     bytes: int
     sealed: bool
     tail_bytes: int
-    """Behind the last whole batch of a last segment: torn by a crash, or just being written."""
+    """Bytes behind the last whole batch of the last segment: torn by a crash, or being written."""
     bad: tuple[Damage, ...]
     """Where no batch could be read although valid ones follow."""
     violations: tuple[Violation, ...]
@@ -70,7 +70,7 @@ class VerifyReport:
 
     segments: tuple[SegmentReport, ...]
     quarantined: tuple[Quarantined, ...]
-    """Known damage, put aside when the node started; its bytes are not counted as bad again."""
+    """Known damage, quarantined when the node started; its bytes are not counted as bad again."""
 
     databases: tuple[DatabaseReport, ...] = ()
     """The catalog and the queue store, where they are files."""
@@ -81,7 +81,7 @@ class VerifyReport:
 
 
 class Dumped(NamedTuple):
-    """One record of the journal, for people to read; `headers` and `body` are cut at `PREVIEW_BYTES` unless asked."""
+    """One record of the journal, for display; `headers` and `body` are cut at `PREVIEW_BYTES` by default."""
 
     position: int
     """Of the batch that holds it."""
@@ -117,7 +117,7 @@ def verify(path: Path) -> VerifyReport:
 
 
 def dump(path: Path, *, destination: str | None = None, whole: bool = False) -> Iterator[Dumped]:
-    """Every record of the journal, in its order; damage is passed over. Raises as `verify`, when first asked."""
+    """Every record of the journal, in order; damage is skipped. Raises as `verify`, at the first `next`."""
     disk = _directory(path)
     holes = [(entry.start, entry.end) for entry in load_quarantined(disk)]
     size_max = None if whole else PREVIEW_BYTES
@@ -159,7 +159,7 @@ def _segments(disk: ReadOnlyDisk, directory: str) -> Iterator[tuple[str, File, i
         try:
             file = disk.open(path)
         except FileNotFoundError:
-            continue  # Retention of the running node was quicker.
+            continue  # Retention of the running node dropped it meanwhile.
         try:
             yield path, file, base, named[index + 1][0] if index + 1 < len(named) else None
         finally:
@@ -169,7 +169,7 @@ def _segments(disk: ReadOnlyDisk, directory: str) -> Iterator[tuple[str, File, i
 def _batches(
     file: File, base: int, start: int, end: int | None, holes: list[Damage]
 ) -> Iterator[tuple[int, BatchHead | None, bytes]]:
-    """Position, head and bytes of each batch; stretches that are none have no head. Known holes are left out."""
+    """Position, head and bytes of each batch; ranges that are none have no head. Known holes are left out."""
     limit = base + file.size() if end is None else min(end, base + file.size())
     for hole_start, hole_end in [*holes, (limit, limit)]:
         if hole_end <= start or start >= limit:

@@ -551,7 +551,7 @@ def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
         for name, value in vars(module).items()
         if isinstance(value, str) and ("SELECT" in value or "DELETE" in value or "UPDATE messages" in value)
     }
-    widths = {"FAIL": 3, "LANES": 5, "LANES_OF": 3, "COUNT": 2, "DELETE": 2, "SUBTRACT": 3, "HEADS": 2}
+    widths = {"FAIL": 3, "LANES": 5, "PARTITIONS_OF": 3, "COUNT": 2, "DELETE": 2, "SUBTRACT": 3, "HEADS": 2}
     assert len(texts) > 15
     for name, text in texts.items():
         text = text.replace("({})", f"({texts['READY']})") if name in ("SIZE", "IN_ONE") else text

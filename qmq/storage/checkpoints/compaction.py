@@ -1,12 +1,12 @@
-"""From journal to stores: what a stretch of the journal comes to, once settles have met their messages.
+"""Compaction: what a range of the journal means for the stores after settles have removed their messages.
 
-Pure: fed with batches in log order, it holds the queue messages that are still there at the end, what the queue store
-has to forget, and the records of each fanout. Recovery and checkpoint use the same rules, so a replay and an
+Pure. It takes batches in log order. The result is the queue messages that are unsettled at the end, the rows that the
+queue store must delete, and the records of each fanout. Recovery and checkpoint use the same rules, so a replay and an
 undisturbed run cannot disagree.
 
-Surprising: whether a settle's message is already known is decided by the vector at that point of the log, not by
-looking for the row. That makes the result a function of the log alone, however often it is computed. And messages stay
-the records that they came as until the stretch has ended (`rows`): most of a busy queue's are settled within it.
+Surprising: whether a settle's message is already known is decided by the vector at that point of the log, not by a
+search for the row. So the result depends on the log alone, however often it is computed. Messages stay undecoded
+records until the end of the range (`rows`), because most messages of a busy queue are settled within it.
 """
 
 from collections.abc import Collection
@@ -27,17 +27,17 @@ from qmq.storage.format.record import FLAGS_MAX, TIMED, RecordKind, priority_of,
 from qmq.storage.format.term_record import StoredTerms, is_term, unpack_term
 
 NEVER: Final = 1 << 63
-"""A position that no journal reaches: that kind of store is left alone."""
+"""A position that no journal reaches: that kind of store is not changed."""
 _new: Final = tuple.__new__
 _PUBLISH: Final = int(RecordKind.PUBLISH)
 
 
 class Compaction:
-    """`vector` and `tombstones` describe the point where the stretch begins; `vector` moves with it.
+    """`vector` and `tombstones` describe the point where the range begins; `vector` advances with each batch.
 
-    `queue_position` and `fanout_position` say from where on each kind of store still needs the journal: batches before
-    one of them move the vector, but leave that store alone. `is_again`: rows of messages that the stretch publishes may
-    be in the queue store already, so that it has to forget them, too. `deleted`: deletions of fanouts from before.
+    `queue_position` and `fanout_position`: where each kind of store begins to need the journal. Batches before such a
+    position advance the vector and do not change that store. `is_again`: the queue store may already have rows of
+    messages that the range publishes, so their settles delete rows too. `deleted`: earlier deletions of fanouts.
     """
 
     __slots__ = (
@@ -86,26 +86,26 @@ class Compaction:
         self._failed: dict[Dot, int] = {}
         """How often messages of `live` have failed, of those that have."""
         self.deletes: dict[str, list[Dot]] = {}
-        """Queue → settled messages that were published before this stretch."""
+        """Queue → settled messages that were published before this range."""
         self.tombstones_add: set[Dot] = set()
         self.tombstones_del: set[Dot] = set()
         self.fanouts: dict[str, list[FanoutEntry]] = {}
         self.attempts: dict[str, dict[Dot, int]] = {}
-        """Queue → messages published before this stretch that failed in it → how often they have failed in all."""
+        """Queue → messages published before this range that failed in it → how often they have failed in all."""
         self.changes = 0
-        """About how many rows of the queue store the stretch touches."""
+        """About how many rows of the queue store the range changes."""
         self.moves: list[Move] = []
-        """Of durable subscriptions of fanouts, in log order."""
+        """Moves of durable subscriptions, in log order."""
         self.terms = StoredTerms()
-        """Of the stretch: those that count at its end."""
+        """The terms and votes of the range that count at its end."""
         self.given_up: Vector = {}
-        """What this node gave up in the stretch."""
+        """What this node gave up in the range."""
         self.seals: list[tuple[str, list[Seal]]] = []
-        """What nodes said of dead incarnations."""
+        """SEAL records: what nodes reported of dead incarnations."""
         self.gone: list[LostRange] = []
-        """What this node said is nowhere any more."""
+        """The ranges that this node recorded as lost."""
         self.deletions: list[Deletion] = []
-        """Of fanouts, in log order."""
+        """Deletions of fanouts, in log order."""
         self.deleted = Deletions()
         """The same, by fanout."""
         self._deleted_before = Deletions() if deleted is None else deleted
@@ -118,7 +118,7 @@ class Compaction:
         self._is_again = is_again
 
     def take(self, position: int, head: BatchHead, data: bytes) -> list[Unpacked]:
-        """The next batch of the log; returns its records, none where no store needs them.
+        """Take the next batch of the log. Return its records; an empty list if no store needs them.
 
         Raises CorruptLog when its records are not what its head says.
         """
@@ -215,11 +215,11 @@ class Compaction:
         return sum(map(len, self.live.values()))
 
     def tombstones(self) -> set[Dot]:
-        """Settles that still wait for their message at the end of the stretch."""
+        """Settles whose message has not arrived by the end of the range."""
         return (self._known_tombstones | self.tombstones_add) - self.tombstones_del
 
     def _waited(self, dot: Dot) -> bool:
-        """Whether a settle has waited for this message. It does not wait any more."""
+        """Remove the tombstone of this message; whether there was one."""
         if dot in self.tombstones_add:
             self.tombstones_add.discard(dot)
         elif dot in self._known_tombstones:
@@ -256,7 +256,7 @@ class Compaction:
         return both
 
     def _delete(self, deletion: Deletion) -> None:
-        """Also what came before it in this stretch is left out; of what the log holds already, the log takes care."""
+        """Apply a deletion to earlier records of this range; the fanout log deletes what it already holds itself."""
         self.deletions.append(deletion)
         self.deleted.add(deletion)
         name, before = deletion.destination, deletion.before
@@ -280,7 +280,7 @@ class Compaction:
                 known[dot] = max(count, known.get(dot, 0))
 
     def _give_up(self, origin: Origin, through: int, queues: bool) -> None:
-        """Records that will not come need no tombstone either."""
+        """Records that will not arrive need no tombstone."""
         self.vector[origin] = max(self.vector.get(origin, 0), through)
         merge(self.given_up, {origin: through})
         if queues:

@@ -1,11 +1,11 @@
-"""Reading one fanout as if it were one log: first its fanout log, then the journal since the last checkpoint.
+"""Reads one fanout as if it were one log: first its fanout log, then the journal since the last checkpoint.
 
-A `FanoutPosition` stays right when a checkpoint moves records from the journal to the fanout log between two reads,
-and when segments are dropped: it says how far the fanout log was read, how far the journal was, and up to which
-sequence of each origin records were taken from the journal. The next read skips exactly those in the log.
+A `FanoutPosition` stays valid when a checkpoint moves records from the journal to the fanout log between two reads, and
+when segments are dropped. It holds the positions reached in the fanout log and in the journal, and the last sequence of
+each origin that was read from the journal. The next read skips exactly those in the fanout log.
 
-Surprising: which journal batches hold records of a fanout is found out only when somebody reads, and remembered until
-the next checkpoint; a node without late readers pays nothing for it.
+Surprising: the journal batches of a fanout are searched for only when a client reads it, and the result is kept until
+the next checkpoint. So a node without late readers has no cost.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ _INDEX_READ_BYTES: Final = 1024 * 1024
 
 
 class FanoutPosition(NamedTuple):
-    """Where a reader of one fanout stands. Keep it as it is; it means nothing for another fanout or node."""
+    """The position of a reader of one fanout. Opaque; it is not valid for another fanout or node."""
 
     log_position: int
     journal_position: int
@@ -35,7 +35,7 @@ class FanoutPosition(NamedTuple):
 
 
 class FanoutPage(NamedTuple):
-    """What one read gives. `dropped`: retention had given up what was here; per origin, how far."""
+    """The result of one read. `dropped`: per origin, up to where retention had dropped records before this page."""
 
     rows: list[tuple[Origin, Record]]
     position: FanoutPosition
@@ -84,13 +84,13 @@ class FanoutReader:
         self._indexed_to = 0
 
     def start(self) -> FanoutPosition:
-        """Before everything that is kept."""
+        """The position before all kept records."""
         return FanoutPosition(0, 0, ())
 
     def after(self, destination: str, vector: Vector) -> FanoutPosition:
-        """Before everything that `vector` does not cover: for a reader that resumes with what it has.
+        """The position before all records that `vector` does not cover: for a reader that resumes with its vector.
 
-        Whole segments that it covers are passed over by their index.
+        Whole segments that it covers are skipped by their index.
         """
         _, extent = self._logs.view(destination)
         log_position = 0
@@ -104,7 +104,7 @@ class FanoutReader:
         return FanoutPosition(log_position, 0, tuple(vector.items()))
 
     def at_offset(self, destination: str, offset: int) -> FanoutBegin:
-        """Before the record that is the `offset`-th ever kept here, from 0 on; the first kept one if that is gone.
+        """Before the `offset`-th record ever kept here, counted from 0; if that was dropped, before the first kept one.
 
         Beyond the end: the end. `offset` -1 is the last record there is.
         """
@@ -139,7 +139,7 @@ class FanoutReader:
         log_position = self._logs.locate(destination, journal_position)
         seen = self._journal.vector_at(journal_position)
         if journal_position < self._journal.start:
-            # Nobody knows any more what came before it: rather twice than never. Asked last, as it may be dropped now.
+            # What came before it is unknown: rather twice than never. Checked last: a checkpoint may drop it.
             return FanoutPosition(log_position, 0, ())
         return FanoutPosition(log_position, journal_position, tuple(seen.items()))
 
@@ -150,11 +150,11 @@ class FanoutReader:
         return self.page(destination, position, bytes_max)[:3]
 
     def page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
-        """As `read`, and what retention had taken away before it. Raises CorruptLog where the log is damaged."""
+        """As `read`, with what retention had dropped before it. Raises CorruptLog where the log is damaged."""
         start = self._kept_from(destination)
         while True:
             page = self._page(destination, position, bytes_max)
-            # After reading: what was deleted meanwhile is left out, too.
+            # After the read, so that messages deleted meanwhile are left out too.
             deleted = self._deletions.before(destination)
             if deleted:
                 page = page._replace(rows=[row for row in page.rows if row[1].sequence > deleted.get(row[0], 0)])

@@ -58,15 +58,15 @@ class RecordKind(IntEnum):
     TERM = 6
     """A node serves the queue messages of another, or its own again, from this term on; body: `term_record`."""
     VOTE = 7
-    """The node that wrote it has voted in a term, and votes for nobody else in it; body: `term_record`."""
+    """The node that wrote it has voted in a term, and votes for no other node in it; body: `term_record`."""
     SEAL = 8
-    """Dead incarnations end here, or the writer has nothing of them left; body: `seals.pack_seals`."""
+    """Dead incarnations end here, or the writer stores nothing of them; body: `incarnations.pack_seals`."""
     DEAD = 10
-    """A dead letter was accepted for `destination`, and the message it is of is done; body: `failure_records`."""
+    """A dead letter was accepted for `destination`, and its original message is settled; body: `failure_records`."""
     ATTEMPTS = 11
-    """Messages of the queue `destination` have come back so often; body: `failure_records`."""
+    """How often messages of the queue `destination` have failed; body: `failure_records`."""
     GONE = 12
-    """A stretch of an origin is nowhere any more, and readers of fanouts are told so; body: `lost_record`."""
+    """A range of an origin is lost: no member has it, and readers of fanouts get a gap notice; body: `lost_record`."""
     DELETE = 13
     """The fanout `destination` is deleted, up to a vector; body: `delete_record`."""
 

@@ -78,7 +78,7 @@ class SegmentHead(NamedTuple):
 
 
 class BatchSpan(NamedTuple):
-    """One stretch of a scanned range, `start` to `end`: a good batch, or (no head) bytes that are none."""
+    """One part of a scanned range, `start` to `end`: a valid batch, or (no head) bytes that are not one."""
 
     start: int
     end: int
@@ -151,11 +151,11 @@ def read_segment_head(file: File) -> SegmentHead:
 
 
 def scan(data: bytes) -> Iterator[BatchSpan]:
-    """Every byte of `data`, in order, as good batches and stretches that are none. Starts at a batch's beginning.
+    """All bytes of `data`, in order, as valid batches and ranges that are none. `data` starts at a batch's beginning.
 
-    After damage it goes on at the next place where a whole batch with a valid checksum begins: where the damaged one
-    says it ends, else wherever the magic is found. Raises FutureVersion, for nothing after that can be understood; but
-    not for what may be the body of a damaged message.
+    After damage the scan continues at the next whole batch with a valid checksum: at the end that the damaged batch
+    claims, else at the next magic. Raises FutureVersion, because nothing after that can be understood; but not for
+    bytes that may be the body of a damaged message.
     """
     place = 0
     while place < len(data):
@@ -308,7 +308,7 @@ def read_footer(file: File, batches_end: int) -> Footer | None:
 
 
 class Summary(NamedTuple):
-    """What an index says without its list of batches; for those who look at thousands of segments.
+    """The index without its list of batches; for readers of thousands of segments.
 
     Ranges stand in the order of the batches, so a batch that came twice or too early shows in them.
     """

@@ -1,11 +1,12 @@
 """A log as a chain of segment files in one directory: append at the end, read from any position, drop from the front.
 
-Journal and fanout logs are both chains; what a batch may be, and what recovery makes of damage, is theirs. One thread
-appends, any number read at the same time, and one other may drop and seal: segments are only ever added at the back
-and taken from the front of a list that is replaced, never changed; a lock keeps one replacement from undoing another.
+Journal and fanout logs are both chains. They decide which batches are allowed and what recovery does with damage. One
+thread appends, any number of threads read at the same time, and one other may drop and seal. Segments are only added at
+the back and removed from the front of a list. The list is replaced, never changed, and a lock keeps one replacement
+from undoing another.
 
-Surprising: a segment's batches end where the next segment's base says, so the position after a full segment and the
-base of the next one are the same number, and the next batch stands one head further.
+Surprising: a segment's batches end at the base of the next segment. So the position after a full segment and the base
+of the next one are the same number, and the next batch begins one segment head later.
 """
 
 import threading
@@ -44,8 +45,8 @@ Damage = tuple[int, int]
 class Segment:
     """One file of a chain. `end` is the position after its last batch; for the last segment it grows.
 
-    `sealed`: it is known to have its index; one that was sealed in an earlier life is looked at once. `damage` is
-    why it gets none: an index over what cannot be read would say that nothing is there.
+    `sealed`: the segment is known to have its index; one that an earlier run sealed is checked once. A segment with
+    `damage` gets no index, because an index over unreadable bytes would say that there are no records.
     """
 
     __slots__ = ("head", "path", "file", "end", "sealed", "damage")
@@ -138,7 +139,7 @@ class Chain:
         _append(tail.file, data, tail.end - tail.base)
 
     def extend(self, size: int) -> None:
-        """Let readers see that many more bytes."""
+        """Make that many more bytes visible to readers."""
         self.segments[-1].end += size
 
     def sync(self) -> None:
@@ -239,7 +240,7 @@ class Chain:
     def batches_of(
         self, segment: Segment, damage: list[Damage] | None = None, holes: Sequence[Damage] = ()
     ) -> Iterator[tuple[int, BatchHead, bytes]]:
-        """The good batches of one segment, with their positions; what is not good is added to `damage`."""
+        """The valid batches of one segment, with their positions; damaged ranges are added to `damage`."""
         bad = [] if damage is None else damage
         position = segment.first
         only = Chain(self.disk, self.directory, self.content, self.node, [segment])
@@ -248,7 +249,7 @@ class Chain:
             position = chunk[-1][0] + chunk[-1][1].size
 
     def index_of(self, segment: Segment, damage: list[Damage] | None = None) -> list[BatchEntry]:
-        """Its batches, from the index where there is one; else what is not good is added to `damage`."""
+        """Its batches, from the index if there is one; else damaged ranges are added to `damage`."""
         footer = read_footer(segment.file, segment.end - segment.base) if segment is not self.segments[-1] else None
         if footer is not None:
             return footer.batches

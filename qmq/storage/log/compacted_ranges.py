@@ -1,10 +1,10 @@
-"""Where a journal has only a rest (`batch.REST`): a stretch of one origin of which some records are missing for good.
+"""Where a journal holds only a range snapshot (`batch.REST`): some records of that range are missing for good.
 
-Rests are rare, and only who reads a journal from its beginning asks for them. So what was written since the start is
-noted as it comes, and what was there before is looked up in the indexes of the segments when somebody first asks.
+Range snapshots are rare, and only readers that begin at the start of a journal ask for them. So those written since the
+start of the process are noted at once. Earlier ones are searched for in the segment indexes at the first call.
 
-Surprising: only the end of the last rest of each origin is kept. Who wants an origin without holes begins behind that,
-and what retention drops before it need not be forgotten here.
+Surprising: only the end of the last range of each origin is kept. A reader that needs an origin without holes begins
+after it, and what retention drops before it need not be removed here.
 """
 
 import threading
@@ -17,7 +17,7 @@ from qmq.storage.log.chain import Chain, Segment
 
 
 class CompactedRanges:
-    """Of one journal; made before anything is appended. Any thread may call any of it."""
+    """Of one journal; created before anything is appended. Any thread may call any method."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
@@ -29,7 +29,7 @@ class CompactedRanges:
         self._last: Vector = {}
 
     def note(self, head: BatchHead) -> None:
-        """A rest was appended."""
+        """Note that a range snapshot was appended."""
         if _is_incomplete(head.first, head.last, head.count):
             self._add({head.origin: head.last})
 
@@ -39,7 +39,7 @@ class CompactedRanges:
             self._last = without(self._last)
 
     def last(self) -> Vector:
-        """Per origin the last sequence of its last rest; origins without one are absent.
+        """Per origin the last sequence of its last range snapshot; origins without one are absent.
 
         The first call reads the index of every segment that was there at the start, and blocks as long as the disk
         takes. Raises LogBroken.

@@ -1,15 +1,14 @@
 """The journal: the one log of a node that is synced on the hot path, that links follow and recovery replays.
 
 A chain of segments that takes dense batches of any origin and knows, per origin, up to where nothing is missing.
-Which records are wanted, and that none comes twice, is decided above: a batch that does not continue its origin is a
-bug of the caller. Opening, torn tails and damage are `recovery`'s.
+The callers decide which records to append and that none comes twice: a batch that does not continue its origin is a
+bug of the caller. `recovery` handles opening, torn tails and damage.
 
 One thread appends; others may read, seek and ask for vectors at the same time. `drop_before`, `note` and
 `seal_full` belong to the checkpoint's thread.
 
-Surprising: after any failed write or sync nothing works but reading, until the process was started again. A write for
-which there is no room is none of these: the file is cut to what it was, and parts of the disk's reserve are given up
-for it as long as there are any.
+Surprising: after a failed write or sync only reading works until the process restarts. A write without room does not
+count as failed: the file is cut to its former size, and parts of the disk's reserve are freed as long as there are any.
 """
 
 import threading
@@ -29,10 +28,10 @@ from qmq.storage.log.segment_index import SegmentIndexer
 from qmq.storage.log.tail_cache import TailCache
 
 MARK_BYTES: Final = 1024 * 1024
-"""How far apart the positions are whose vector is remembered; a seek reads at most this much too early."""
+"""Distance of the positions whose vector is kept; a seek returns a position at most this much too early."""
 
 SYNC_FAILED: Final = "journal/sync-failed"
-"""Present when a sync failed: the kernel may hold pages of the tail that it takes for written."""
+"""Exists after a failed sync: the kernel may hold pages of the tail as written that the disk does not have."""
 
 Mark = tuple[int, Vector]
 """A position and the vector of everything before it."""
@@ -61,22 +60,22 @@ class Journal:
         self._writing = threading.Lock()
         self._state = threading.Lock()
         self._broken = False
-        # The newest time of any record seen: a segment is as old as this, never as old as what a peer sends late.
+        # The newest time of any record so far: it gives a segment its age, not the old records that peers send late.
         self._newest_us = max((segment.head.created_us for segment in chain.segments), default=0)
         self.end = chain.end
         """Position after the last appended batch."""
         self.synced_end = chain.end
         """Position up to which everything survives a power cut."""
         self.last_append: Mark = (chain.end, dict(vector))
-        """Where the last `append` began. Right for the one that appends, until it appends again."""
+        """Where the last `append` began. Valid for the appending thread until its next append."""
         self.is_short = False
-        """A part of the reserve was given up; whoever makes it whole again takes this back."""
+        """A part of the reserve was freed; the task that restores the reserve resets this."""
         self.damage: list[Damage] = []
-        """Stretches that reads found damaged and passed over since the start; a node raises an alarm about them."""
+        """Ranges that reads found damaged and skipped since the start; the node raises an alarm for them."""
 
     @property
     def node(self) -> str:
-        """Whose journal it is."""
+        """The node to which the journal belongs."""
         return self._chain.node
 
     @property
@@ -94,7 +93,7 @@ class Journal:
         return dict(self._chain.segments[0].head.vector)
 
     def rests(self) -> Vector:
-        """Per origin the end of the last stretch of which only a rest stands here; see `CompactedRanges.last`."""
+        """Per origin the end of the last range snapshot; see `CompactedRanges.last`."""
         return self._rests.last()
 
     def append(self, batches: Sequence[bytes], settle_only: bool = False) -> int:
@@ -166,14 +165,14 @@ class Journal:
             raise LogBroken(f"cannot read the journal: {error}") from error
 
     def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
-        """As `read`, of what is still in memory; never blocks. [] when the batch at `position` is not."""
+        """As `read`, from memory only; never blocks. [] when the batch at `position` is not in memory."""
         with self._state:
             return self._recent.since(position, bytes_max)
 
     def seek(self, vector: Vector) -> int:
         """A position before which every record is covered by `vector`; at most `MARK_BYTES` or a segment too early.
 
-        For a vector behind `base` that is `start`: the caller has to tell the reader about the gap.
+        For a vector behind `base` that is `start`: the caller must send the reader a gap notice.
         """
         with self._state:
             if covers(vector, self._vector):
@@ -224,7 +223,7 @@ class Journal:
         return freed
 
     def forget(self, without: Callable[[Vector], Vector]) -> None:
-        """Nothing of some origins is here any more: `without` takes them out of a vector."""
+        """Remove origins of which nothing is here any more; `without` removes them from a vector."""
         with self._state:
             self._vector = without(self._vector)
             self.last_append = (self.last_append[0], without(self.last_append[1]))
@@ -233,7 +232,7 @@ class Journal:
         self._rests.forget(without)
 
     def note(self, position: int, head: BatchHead, records: list[Unpacked]) -> None:
-        """A checkpoint has read this batch, and these are all its records: `seal_full` need not read it again."""
+        """Note the records of a batch that a checkpoint has read, so that `seal_full` need not read it again."""
         segments = self._chain.segments
         self._indexing.note(segments[find_segment(segments, position)], position, head, records)
 

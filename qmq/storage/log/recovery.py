@@ -1,8 +1,7 @@
-"""Opening a journal: what a crash or a bad disk left is sorted into kept, cut and quarantined.
+"""Recovery of a journal: what a crash or a bad disk left is kept, cut or quarantined.
 
-Reads from the last checkpoint on; what lies before was absorbed by the stores and is only checked when it is read.
-Never refuses to start because of damage, and says what it found. The steps, in order (docs/storage-format.md has the
-reasons):
+Recovery reads from the last checkpoint on; the stores have what lies before, and it is checked only when it is read.
+Damage never prevents a start; it is reported. The steps, in order (docs/storage-format.md has the reasons):
 
 1. Remove what an interrupted step left: temporary files, a last segment without a readable head or batch, segments
    that retention had already given up.
@@ -39,7 +38,7 @@ BYTES_SUFFIX: Final = ".bad"
 
 
 class Quarantined(NamedTuple):
-    """Bytes of the journal that are kept aside. `head` fields are 0 and `origin` None when nothing could be read."""
+    """Quarantined bytes of the journal. If the head is unreadable, its fields are 0 and `origin` is None."""
 
     start: int
     end: int
@@ -55,7 +54,7 @@ class Quarantined(NamedTuple):
 
 
 def in_words(entries: Iterable[Quarantined]) -> list[str]:
-    """What an operator is told: each place that cannot be read, behind what stood behind such places, per origin."""
+    """Lines for the operator: each unreadable place, then what was quarantined behind such places, per origin."""
     behind: dict[Origin, Quarantined] = {}
     places: list[Quarantined] = []
     for entry in entries:
@@ -68,15 +67,15 @@ def in_words(entries: Iterable[Quarantined]) -> list[str]:
 
 
 class JournalRecovery(NamedTuple):
-    """What opening the journal found."""
+    """What recovery of the journal found."""
 
     torn_bytes: int
     quarantined: list[Quarantined]
-    """Found by this opening; those of earlier ones stay in the quarantine directory."""
+    """Found by this recovery; earlier finds stay in the quarantine directory."""
     removed: list[str]
     """Files without any content that a crash had left."""
     lost_positions: int
-    """How far the log ended before what the stores have; more than 0: the disk lost what it had synced."""
+    """How far the log ends before the position of the stores; more than 0: the disk lost bytes that it had synced."""
 
 
 def recover_journal(
@@ -255,7 +254,7 @@ def _quarantine(disk: Disk, found: list[Quarantined], raw: list[bytes]) -> None:
 
 
 def load_quarantined(disk: Disk) -> list[Quarantined]:
-    """Everything that was ever put aside, in log order."""
+    """Everything that was ever quarantined, in log order."""
     found: list[Quarantined] = []
     for name in disk.names(QUARANTINE_DIRECTORY):
         if name.endswith(HOLES_SUFFIX):
@@ -274,9 +273,9 @@ def _read_holes(disk: Disk, name: str) -> list[Quarantined]:
 
 
 def quarantined_bytes(disk: Disk, wanted: Callable[[Quarantined], bool]) -> Iterator[tuple[Quarantined, bytes]]:
-    """What is `wanted` of all that was ever put aside, with its bytes, in no order; nothing of what cannot be read.
+    """The quarantined entries that are `wanted`, with their bytes, in no order; unreadable ones are left out.
 
-    Only that is read: gigabytes may lie there.
+    Only the wanted bytes are read, because the quarantine may hold gigabytes.
     """
     for name in disk.names(QUARANTINE_DIRECTORY):
         if not name.endswith(HOLES_SUFFIX):
@@ -296,5 +295,5 @@ def quarantined_bytes(disk: Disk, wanted: Callable[[Quarantined], bool]) -> Iter
 
 
 def load_holes(disk: Disk) -> list[Damage]:
-    """Where readers of the journal must not look, in log order."""
+    """The ranges that readers of the journal must skip, in log order."""
     return [(entry.start, entry.end) for entry in load_quarantined(disk)]

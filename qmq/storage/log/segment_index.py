@@ -1,10 +1,11 @@
-"""Indexes of segments, made of what a checkpoint reads anyway, so that sealing need not read and decode it all again.
+"""Builds segment indexes from what a checkpoint reads, so that sealing need not read and decode the segment again.
 
-A checkpoint reads the journal once, in order, and decodes every record. Where it skips some, or begins in the midst of
-a segment, or the index would be too large to be held, there is no index here: such a segment is read again when it is
-sealed (`Chain.seal`). Too large: where batches are small and many, or one is a rest and each of its records a range.
+A checkpoint reads the journal once, in order, and decodes every record. If it skips some, begins in the middle of a
+segment, or the index would be too large for memory, there is no index here. Such a segment is read again when it is
+sealed (`Chain.seal`). An index is too large if batches are small and many, or if a range snapshot has a range for each
+record.
 
-For the one thread that checkpoints.
+Only the checkpoint's thread uses it.
 """
 
 from typing import Final
@@ -42,6 +43,6 @@ class SegmentIndexer:
                 del self._noted[base]
 
     def index_of(self, segment: Segment) -> Footer | None:
-        """The index of a full segment, if all of it was noted. It is forgotten then: whoever asks seals it."""
+        """The index of a full segment, if all of it was noted. It is removed: the caller seals the segment."""
         index, end = self._noted.pop(segment.base, (None, 0))
         return index.footer(end - segment.base) if index is not None and end == segment.end else None

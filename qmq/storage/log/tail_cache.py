@@ -1,7 +1,7 @@
-"""The last batches of a log, kept in memory for those who follow it closely.
+"""The tail cache: the newest batches of the journal, in memory for links.
 
-Links read each batch a moment after it was appended, every peer for itself. From here they have it without a thread,
-a read and a second look at its checksum; who is further behind reads the disk. Pure, and locked by its owner.
+A link reads each batch a moment after it was appended, once for each peer. The cache saves a thread, a read and a
+second checksum; a link that is further behind reads the disk. Pure; its owner locks it.
 """
 
 from collections import deque

@@ -1,13 +1,13 @@
-"""A damaged fanout log is made whole: what is missing is named, looked for, and written in its place.
+"""Repair of a damaged fanout log: find what is missing, search for it, and rewrite the log with it.
 
-The log itself says what it lacks. Around each hole it is known, per origin, which records came before it and which
-after; what lies between is missing, if it was of this fanout at all. The journal of this node may still have it; what
-it has not, peers are asked for (`server.repair.fanout_logs`). Then the log is written anew, behind its old end, with
-what was found in the places of the holes, and one commit of the catalog puts it in the place of the old one. A crash
-before that leaves the old log as it was, with the new bytes cut off at the next opening.
+The log itself shows what it is missing. Around each hole it is known, per origin, which records came before it and
+which after. What lies between is missing, if it belongs to this fanout at all. The journal of this node may still have
+it; for the remainder the node asks its peers (`server.repair.fanout_logs`). Then the log is rewritten behind its old
+end, with the found records in place of the holes, and one commit of the catalog replaces the old log. After a crash
+before that commit, the old log is unchanged, and the next opening cuts off the new bytes.
 
-Surprising: an origin that never wrote to this fanout is missing too, as far as the log can tell. An answer accounts for
-a stretch, so nothing being there is an answer like any other.
+Surprising: an origin that never wrote to this fanout counts as missing too, as far as the log can tell. An answer
+accounts for a whole range, so an empty answer is valid.
 """
 
 import threading
@@ -26,14 +26,14 @@ from qmq.storage.log.chain import Chain, Damage
 from qmq.storage.log.journal import Journal
 
 SPOOL: Final = "mending.tmp"
-"""Where found records wait until the log is written: a whole segment may be missing, which is no matter of memory."""
+"""Found records are in this file until the log is rewritten. A whole segment may be missing: too much for memory."""
 
 _READ_BYTES: Final = 1024 * 1024
 
 
 class FanoutGap(NamedTuple):
-    """Records of `origin` after `after`, up to `through`: unreadable here, as far as there are any. `place` is where
-    the log has the hole that they belong into."""
+    """Records of `origin` after `after`, up to `through`, that are unreadable here, if there are any. `place` is the
+    position of the hole to which they belong."""
 
     place: int
     origin: Origin
@@ -42,7 +42,7 @@ class FanoutGap(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """A log as it was when all of it was read. `missing_ranges` are in the order of their places."""
+    """The state of a log when all of it was read. `missing_ranges` are in the order of their places."""
 
     extent: FanoutExtent
     holes: frozenset[int]
@@ -58,7 +58,7 @@ class _Good(NamedTuple):
 
 
 def survey(chain: Chain, extent: FanoutExtent, holes: list[Damage], vector: Vector, given_up: Vector) -> Survey:
-    """Read all of a log and say what it lacks. `vector` is what it should have, `given_up` what nobody has."""
+    """Read all of a log and find what it is missing. `vector`: what it should have; `given_up`: what no member has."""
     good: list[_Good] = []
     bad = list(holes)
     for segment in chain.segments:
@@ -87,14 +87,14 @@ def survey(chain: Chain, extent: FanoutExtent, holes: list[Damage], vector: Vect
 
 
 class FoundRange:
-    """What was found of a survey's gaps, in a file; only where it lies is in memory."""
+    """What was found of a survey's gaps, in a file; only offsets are in memory."""
 
     def __init__(self, disk: Disk, of: Survey) -> None:
         self.survey = of
         self.left = list(of.missing_ranges)
-        """What is still missing, each from where it is known to be."""
+        """What is still missing of each gap."""
         self.gone: Vector = {}
-        """Per origin, up to where somebody's retention had dropped records that nobody else has."""
+        """Per origin, up to where the retention of a peer had dropped records that no other member has."""
         self._disk = disk
         self._file = disk.create(SPOOL)
         self._at: dict[int, list[tuple[int, int]]] = {}
@@ -130,17 +130,17 @@ class FoundRange:
 
     @property
     def missing(self) -> int:
-        """How many stretches are not accounted for."""
+        """How many gaps are not accounted for."""
         return sum(gap.after < gap.through for gap in self.left)
 
     def let_go(self, index: int) -> None:
-        """Nobody has the rest of this stretch."""
+        """Give up the remainder of this gap: no member has it."""
         gap = self.left[index]
         merge(self.gone, {gap.origin: gap.through})
         self.left[index] = gap._replace(after=gap.through)
 
     def at(self, places: range) -> Iterator[bytes]:
-        """The batches that belong into holes that begin there."""
+        """The batches that belong to holes that begin at these places."""
         for place in sorted(self._at):
             if place in places:
                 for offset, size in self._at[place]:
@@ -152,7 +152,7 @@ class FoundRange:
         return self._size
 
     def close(self) -> None:
-        """The file goes."""
+        """Remove the file."""
         self._file.close()
         self._disk.remove(SPOOL)
 
@@ -170,7 +170,7 @@ def search_journal(journal: Journal, destination: str, found: FoundRange, end: i
 
 def _take(found: FoundRange, destination: str, head: BatchHead, data: bytes) -> None:
     for index, gap in enumerate(found.left):
-        # What stands for a stretch of which only a rest was left (`batch.REST`) accounts for it, too.
+        # A range snapshot (`batch.REST`) accounts for its whole range, too.
         if gap.origin == head.origin and head.first <= gap.after + 1 and gap.after < min(head.last, gap.through):
             found.add(index, head.last, records_of(destination, data, gap.after, gap.through))
 
@@ -186,7 +186,7 @@ def records_of(destination: str, data: bytes, after: int, through: int) -> list[
 
 
 def repaired(chain: Chain, found: FoundRange, end: int) -> Iterator[bytes]:
-    """The batches of the whole log up to `end`: those that can be read, and in the places of the holes what was found.
+    """The batches of the repaired log up to `end`: the readable ones, and in place of the holes what was found.
 
     Raises CorruptLog when more is damaged than the survey saw.
     """
@@ -218,7 +218,9 @@ class FanoutRepairer:
         self._checkpointer = checkpointer
 
     def begin(self, destination: str, given_up: Vector) -> FoundRange | None:
-        """What the log of `destination` lacks, and what of it the journal still had. Close it. None: it was deleted.
+        """Find what the log of `destination` is missing and what the journal has of it. The caller closes the result.
+
+        None: the fanout was deleted.
 
         Raises LogBroken.
         """
@@ -237,15 +239,15 @@ class FanoutRepairer:
         return found
 
     def finish(self, destination: str, found: FoundRange, reserve_bytes: int) -> bool:
-        """Write the log anew with what was found. False: it has changed since, or finds no room; nothing has changed.
+        """Rewrite the log with what was found. False: it has changed meanwhile, or there is no room; nothing is done.
 
-        Readers that were in the midst of it are refused once (`CorruptLog`), and begin again. Raises LogBroken.
+        Readers with a position in the old log get one CorruptLog and begin again. Raises LogBroken.
         """
         with self._checkpointer.working():
             state, extent = self._logs.view(destination)
             seen = found.survey.extent
             if extent is None or extent.start != seen.start:
-                return False  # Retention was quicker.
+                return False  # Retention has changed it meanwhile.
             if self._disk.free_bytes() - reserve_bytes < extent.end - extent.start + found.size:
                 return False
             with self._lock:

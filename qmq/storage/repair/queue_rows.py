@@ -1,10 +1,11 @@
-"""What a damaged queue store lacks is looked for: first in the journal of this node, then in what peers have left.
+"""Repair of a damaged queue store: search for missing rows, first in the journal of this node, then in peers' stores.
 
-The journal settles most of it: a message that it still has was settled by a record behind it, or is waiting. Of what it
-has dropped only peers know. What a peer has left may be settled here by a record that the peer has not got: those are
-passed over, too: the search remembers them, and looks at what the stores have taken since whenever rows are put back.
+The journal decides most cases: a message that it still has is either settled by a later record, or unsettled. Only
+peers know of what the journal has dropped. A row of a peer may be settled here by a record that the peer does not have
+yet. Therefore the search remembers settles of this journal. Before rows are restored, it also reads what the stores
+have taken since.
 
-Surprising: what the stores have not taken yet needs no search: the next checkpoint brings it, settles and all.
+Surprising: what the stores have not taken yet needs no search; the next checkpoint adds it, settles included.
 """
 
 import threading
@@ -36,11 +37,11 @@ from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 _READ_BYTES: Final = 1024 * 1024
 _TELLS: Final = frozenset({RecordKind.SETTLE, RecordKind.DEAD, RecordKind.ATTEMPTS})
-"""Kinds that speak of messages of any origin."""
+"""Kinds whose records name messages of any origin."""
 
 
 class RowRepairer:
-    """Of one store. What it does is done one at a time; it may run beside appends, and waits for checkpoints."""
+    """Of one store. It does one step at a time, may run during appends, and waits for checkpoints."""
 
     def __init__(
         self, queues: QueueStore, journal: Journal, checkpointer: Checkpointer, settings: StoreSettings
@@ -51,12 +52,12 @@ class RowRepairer:
         self._settings = settings
         self._one = threading.Lock()
         self.still = threading.RLock()
-        """While it is held nothing is put back: who reads rows, and then what is lacking, sees one moment."""
+        """While it is held, no row is restored: so a caller reads rows and missing ranges of the same moment."""
         self._searches: dict[tuple[Origin, int, str], Search] = {}
-        """What each lack was found to have lost: the journal may drop a settle while others are asked for the row."""
+        """A search per missing range: the journal may drop a settle while peers are asked for the row."""
 
     def missing_ranges(self) -> list[MissingRange]:
-        """Of what the stores should have by now. What is behind that comes by itself."""
+        """Missing ranges up to the vector of the stores; the next checkpoints add what is beyond it."""
         vector = self._checkpointer.stored.vector
         found: list[MissingRange] = []
         for missing in self._queues.missing_ranges():
@@ -66,7 +67,7 @@ class RowRepairer:
         return found
 
     def search_journal(self, missing: MissingRange) -> MissingRange | None:
-        """Put back what the journal has of `missing`; what only others may have, None: nothing.
+        """Restore what the journal has of `missing`; return what only peers may have, None for nothing.
 
         Raises LogBroken, and DiskFull.
         """
@@ -83,11 +84,12 @@ class RowRepairer:
             return left
 
     def take(self, missing: MissingRange, after: int, rest: RangeSnapshot) -> MissingRange | None:
-        """Put back what a peer has left behind `after` of `missing`, which `search_journal` has left; returns what is
-        still lacking: where the peer knew nothing of its beginning, or of some of it (`rest.lost`), that is asked for
-        again of the next one.
+        """Restore what a peer has after `after` of `missing`, which `search_journal` returned; return what is missing.
 
-        Raises CorruptLog when there is no sense in the records; LogBroken, and DiskFull.
+        If the peer did not know the beginning, or a part (`rest.lost`), that is still missing, and the next peer is
+        asked for it.
+
+        Raises CorruptLog when the records are invalid; LogBroken, and DiskFull.
         """
         failed = {sequence: count for _, sequence, count in rest.attempts}
         with self._one:
@@ -117,13 +119,13 @@ class RowRepairer:
             return left
 
     def _forget_searches(self) -> None:
-        """Of what is lacking no more."""
+        """Drop the searches of ranges that are no longer missing."""
         lacking = set(map(_name, self._queues.missing_ranges()))
         for key in self._searches.keys() - lacking:
             del self._searches[key]
 
     def give_up(self, missing: MissingRange, through: int) -> bool:
-        """Nobody has it up to `through`. False: it was settled meanwhile, so nothing is missing."""
+        """Give up `missing` up to `through`: no member has it. False: it was settled meanwhile."""
         with self._one, self._checkpointer.working():
             if not any(missing_key(known) == missing_key(missing) for known in self._queues.missing_ranges()):
                 return False
@@ -131,7 +133,7 @@ class RowRepairer:
             return True
 
     def _repair(self, missing: MissingRange, rows: list[QueueRow], left: MissingRange | None) -> None:
-        """And tombstones go that stand for what is missing no more."""
+        """Restore `rows`, and remove the tombstones of messages that are no longer missing."""
         with self.still:
             self._queues.repair(missing, rows, left)
         vector, tombstones = self._checkpointer.stored
@@ -142,18 +144,18 @@ class RowRepairer:
             self._checkpointer.stored = Stored(vector, tombstones - passed)
 
     def _wanted(self, rows: list[QueueRow]) -> list[QueueRow]:
-        """Without those that were settled before they came."""
+        """Without the rows that have a tombstone."""
         tombstones = self._checkpointer.tombstones
         return [row for row in rows if row.dot not in tombstones]
 
 
 def _name(missing: MissingRange) -> tuple[Origin, int, str]:
-    """What stays of it while it becomes shorter."""
+    """The key of a missing range; it stays the same while the range becomes shorter."""
     return missing.origin, missing.sequence, missing.queue
 
 
 def record_quarantined(disk: Disk, dot: Dot) -> bytes | None:
-    """The record of a message, packed, if it is valid among what was put aside."""
+    """The packed record of a message, if the quarantine has a valid copy."""
 
     def is_wanted(entry: Quarantined) -> bool:
         return entry.origin == dot.origin and entry.first <= dot.sequence <= entry.last
@@ -176,7 +178,7 @@ def _letter(record: Record) -> bytes | None:
 
 
 class Search:
-    """What the journal says of one `MissingRange`, read up to a position and then on from there."""
+    """What the journal holds of one `MissingRange`; it is read up to a position and later continued from there."""
 
     def __init__(self, settings: StoreSettings, missing: MissingRange) -> None:
         self.missing = missing
@@ -185,16 +187,16 @@ class Search:
         self._found: dict[int, QueueRow] = {}
         self._settled: set[int] = set()
         self._attempts: dict[int, int] = {}
-        # Up to where the journal, dropped part included, is known without a hole; and what holes there are.
+        # The sequence up to which the journal was read, its dropped part included; and the holes in it.
         self._have = 0
         self._holes: list[tuple[int, int]] = []
 
     def covers(self, missing: MissingRange) -> bool:
-        """Whether what was read says all that the journal knows of `missing`."""
+        """Whether this search includes all of `missing`."""
         return self.missing.after <= missing.after and missing.through <= self.missing.through
 
     def read(self, journal: Journal, end: int) -> None:
-        """Go on up to the position `end`. Raises LogBroken."""
+        """Continue up to the position `end`. Raises LogBroken."""
         if self._place < 0:
             self._place = journal.start
             self._hole(0, journal.base().get(self.missing.origin, 0))
@@ -216,11 +218,11 @@ class Search:
         return self.missing._replace(after=after, through=through)
 
     def rows(self) -> list[QueueRow]:
-        """Of the lack, what the journal has and nobody has settled."""
+        """The unsettled messages of the range that the journal has."""
         return self.unsettled(self._found.values())
 
     def forget_rows(self) -> None:
-        """What the journal has of the lack is back: only what it says of others counts from now on."""
+        """Drop the found rows, which are restored now; settles and failures of other rows are kept."""
         self._found.clear()
 
     def unsettled(self, rows: Iterable[QueueRow]) -> list[QueueRow]:
@@ -280,7 +282,7 @@ class Search:
             self._found[record.sequence] = self.row(record)
 
     def _tell(self, record: Record) -> None:
-        """Of the messages that this record speaks of, those of the lack."""
+        """Note the settles and failures in this record for messages of the range."""
         if record.kind == RecordKind.SETTLE:
             for origin, sequences in unpack_by_origin(record.body):
                 if origin == self.missing.origin:

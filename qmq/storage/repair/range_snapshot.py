@@ -1,12 +1,12 @@
-"""What the stores still hold of a stretch of one origin, in order: for a peer that lacks it when it left the journal.
+"""Range snapshots: what the stores still hold of a range of one origin, for a peer that is missing it.
 
-Queue messages that nobody has settled come from the queue store, fanout records from the logs that retention has left.
-Everything else of the stretch is settled, expired or dropped, so an answer accounts for all of it, and the vector of
-the peer may pass over it (`snapshot_batch`). An answer never speaks of what the stores have not reached, nor of what
-this node itself gave up: of that it knows nothing.
+A peer asks for them when the range has left the journal. Unsettled queue messages come from the queue store, fanout
+records from the fanout logs. All other records of the range are settled, expired or dropped. So an answer accounts for
+the whole range, and the vector of the peer may advance over it (`snapshot_batch`). An answer never covers what the
+stores have not reached, nor what this node itself gave up.
 
-Surprising: the index of an origin's batches in the fanout logs is kept between two calls, because the stretches of one
-origin are asked for one after another. It takes some 200 bytes per batch; sealed segments give it without being read.
+Surprising: the index of an origin's batches in the fanout logs is kept between two calls, because a peer asks for the
+ranges of one origin one after another. It takes about 200 bytes per batch; sealed segments supply it without a scan.
 """
 
 import threading
@@ -24,28 +24,28 @@ from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_
 from qmq.storage.log.chain import Damage, Segment
 
 SNAPSHOT_BYTES: Final = 256 * 1024
-"""Of records in one answer, about; at least one record if there is one."""
+"""About how many bytes of records one answer has; at least one record if there is one."""
 
 _WINDOW: Final = 4096
-"""Sequences that are looked at first; where little is left, four times as many at a time."""
+"""Sequences that the first query covers; if few rows are left, each further query covers four times as many."""
 
 
 class RangeSnapshot(NamedTuple):
-    """What is left of an origin after a sequence. All of it up to `through` is accounted for by `records`."""
+    """What is left of an origin after a sequence. `records` account for everything up to `through`."""
 
     through: int
     lost: int
-    """Not 0: nothing is known here of what comes up to this sequence, and `through` says nothing new."""
+    """Not 0: this node knows nothing up to this sequence, and `through` says nothing new."""
     dropped: int
-    """Not 0: retention had dropped fanout records of the asked stretch, up to this sequence."""
+    """Not 0: retention had dropped fanout records of the requested range, up to this sequence."""
     records: list[bytes]
     """Packed, sequences ascending."""
     attempts: Sequence[tuple[str, int, int]] = ()
-    """Of the queue messages among them those that have failed: queue, sequence, how often."""
+    """Queue messages among them that have failed: queue, sequence, how often."""
 
 
 def nothing_left(through: int) -> RangeSnapshot:
-    """All up to there is accounted for, by nothing."""
+    """A snapshot without records: nothing is left up to `through`."""
     return RangeSnapshot(through, 0, 0, [])
 
 
@@ -83,14 +83,14 @@ class SnapshotReader:
     ) -> RangeSnapshot:
         """The next part of (`after`, `through`]; `given_up`: up to where this node gave up records of the origin.
 
-        A part ends where a stretch does that is `gone` (their ends, ascending), and says so as if it were dropped. With
-        `fanout` only what is left of the messages of that one, with `rows_only` only queue messages: no log is read
-        then. Nothing new when the stores have not got beyond `after`:
-        another checkpoint must come first.
+        `gone` has the ends of lost ranges, ascending. A part ends where such a range ends, and reports it as dropped.
+        With `fanout`, only messages of that fanout are returned. With `rows_only`, only queue messages are returned,
+        and no log is read. If the stores have not passed `after`, the answer says nothing new; a checkpoint must come
+        first.
 
         Raises:
-            CorruptLog: a fanout log is damaged there, so nobody can tell what is left.
-            LogBroken: the disk refused.
+            CorruptLog: a fanout log is damaged there, so what is left is unknown.
+            LogBroken: the disk failed.
         """
         if given_up > after:
             return RangeSnapshot(after, min(given_up, through), 0, [])
@@ -107,7 +107,7 @@ class SnapshotReader:
         found = {row.dot.sequence: _packed(row) for row in rows}
         cut = cut if rows_only else self._kept(origin, after, cut, found)
         if not (fanout or rows_only):
-            # A node that was away must hear of them, or messages that come to it from elsewhere would stay.
+            # The peer needs the deletions, or deleted messages that it gets from other nodes would stay.
             for deletion in self._deletions.of_origin(origin):
                 if after < deletion.dot.sequence <= cut:
                     found[deletion.dot.sequence] = packed_deletion(deletion)
@@ -127,13 +127,13 @@ class SnapshotReader:
         return RangeSnapshot(cut, 0, dropped if dropped > after else 0, records, attempts)
 
     def _waiting(self, origin: Origin, after: int, through: int) -> tuple[list[QueueRow], int]:
-        """Queue messages after `after`, and up to which sequence these are all."""
+        """Queue messages after `after`, and the sequence up to which these are all."""
         width = _WINDOW
         while True:
             high = min(through, after + width)
             rows = self._queues.unsettled_rows(origin, after, high, SNAPSHOT_BYTES)
             last = rows[-1].dot.sequence if rows else after
-            # What follows the last row is only known to be nothing when the store says so.
+            # Only the store knows whether more rows follow the last one.
             if rows and self._queues.standing(origin, last, high, 1):
                 return rows, last
             if high == through or rows:
@@ -141,7 +141,7 @@ class SnapshotReader:
             width *= 4
 
     def _kept(self, origin: Origin, after: int, cut: int, found: dict[int, bytes]) -> int:
-        """Add fanout records after `after` up to `cut` to `found`; returns up to which sequence these are all."""
+        """Add fanout records after `after` up to `cut` to `found`; return the sequence up to which these are all."""
         size = 0
         for place in self._places:
             if place.first > cut:
@@ -170,12 +170,12 @@ class SnapshotReader:
             self.forget()
             for start, end in bad:
                 self._logs.refuse(place.destination, f"its log is damaged from {start} to {end}")
-            # Retention was quicker: the next call finds out.
+            # Retention may have dropped the batch meanwhile; the next call builds a new index.
             raise CorruptLog(f"{place.destination} has nothing to read at {place.position}")
         return read[0][2]
 
     def forget(self) -> None:
-        """The next call indexes anew."""
+        """Drop the index; the next call builds it again."""
         self._of = None
 
     def _index(self, origin: Origin, fanout: str) -> None:
@@ -213,11 +213,11 @@ class SnapshotReader:
 
 
 def snapshot_batch(origin: Origin, after: int, rest: RangeSnapshot) -> bytes:
-    """The batch that stands in a journal for everything of `origin` after `after` up to `rest.through`."""
+    """The batch that replaces, in a journal, all records of `origin` after `after` up to `rest.through`."""
     records = list(rest.records)
     known = [unpack_record(packed) for packed in records]
     if not known or known[-1].sequence < rest.through:
-        # A batch has at least one record; this one says where the stretch ends.
+        # A batch has at least one record; this one says where the range ends.
         timestamp_us = known[-1].timestamp_us if known else 0
         end = (rest.through, timestamp_us, RecordKind.GAP, 0, pack_envelope("", b""), pack_gap(origin, rest.through))
         records.append(pack_record(*end))
@@ -227,18 +227,18 @@ def snapshot_batch(origin: Origin, after: int, rest: RangeSnapshot) -> bytes:
 
 
 def rest_of(batch: bytes) -> RangeSnapshot:
-    """The inverse of `snapshot_batch`: what is left of the stretch that `batch` stands for."""
+    """The inverse of `snapshot_batch`: the snapshot that `batch` holds."""
     head = verify_batch(batch)
     records = zip(batch_records(batch), record_slices(batch), strict=True)
     return RangeSnapshot(head.last, 0, 0, [packed for record, packed in records if record.kind != RecordKind.GAP])
 
 
 class Known(NamedTuple):
-    """What a node can say of messages that it is asked about."""
+    """What a node knows of messages that a peer asks about."""
 
     done: list[Dot]
     failed: dict[Dot, int]
-    """Of those that stand here: how often they have come back, where they have."""
+    """Unsettled messages that have failed, and how often."""
 
 
 def known_of(
@@ -249,10 +249,10 @@ def known_of(
     forgotten: Collection[Origin],
     dots: list[Dot],
 ) -> Known:
-    """Which of `dots` this node knows to be done: it has all of their origin up to there, and no such row any more.
+    """Which of `dots` this node knows to be settled: it has all of their origin up to there, and no such row.
 
-    Of an origin that is forgotten everything is done, else a member had not released it; so are `tombstones`, which
-    were settled on a node that has never got the messages themselves by the journal.
+    Everything of a collected origin is settled, else a member would not have released it. `tombstones` are settled
+    too: this node has their settle and has not received the messages themselves in its journal.
     """
     done: list[Dot] = []
     by_origin: dict[Origin, list[int]] = {}

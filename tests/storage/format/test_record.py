@@ -140,4 +140,5 @@ def test_kinds_keep_their_numbers() -> None:
         "DEAD": 10,
         "ATTEMPTS": 11,
         "GONE": 12,
+        "DELETE": 13,
     }
