@@ -443,7 +443,7 @@ async def test_of_a_lost_file_what_a_member_has_aside_is_waited_for(autojump_clo
         async def anywhere(after: Vector) -> Vector | None:
             return aside
 
-        a.quarantine_restore.anywhere = anywhere  # type: ignore[method-assign]
+        a.quarantined_anywhere = anywhere  # type: ignore[method-assign]
         await mesh.start("b")
         await trio.sleep(60)
         assert [(missing.origin, missing.after) for missing in a.store.missing_ranges()] == [(dead, two - 1)]

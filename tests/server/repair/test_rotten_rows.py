@@ -96,8 +96,8 @@ async def test_what_nobody_has_is_told_as_lost_and_the_queue_goes_on(autojump_cl
         assert JOBS in str(lost["message"])
         assert status_of(a)["rows"] == {"mended": 0, "lost": 1}
         await a.checkpoints.checkpoint()
-        await a.refresh_counts()
-        assert JOBS not in a.stored_counts
+        await a.counts.refresh()
+        assert JOBS not in a.counts.queues
 
 
 async def test_a_damaged_row_comes_back_from_a_peer(autojump_clock: MockClock) -> None:
