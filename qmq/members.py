@@ -89,7 +89,7 @@ class Membership:
         self.is_learner = is_learner
         self.destinations: Mapping[str, str] = {}
         """As in `Standing`."""
-        self._told: dict[str, Standing] = {}
+        self._standings: dict[str, Standing] = {}
         self.lists: list[frozenset[str]] = []
         """Every different list of members that a member goes by; our own is the first."""
         self._count_lists()
@@ -98,7 +98,7 @@ class Membership:
         self._learnt_from: set[str] = set()
         # Who has learnt itself since we met it, and of these, who is to be met anew.
         self._turned: set[str] = set()
-        self._met_before: set[str] = set()
+        self._must_reconnect: set[str] = set()
         # What peers say is retired, and this node agrees with, as long as that is not decided.
         self._agreed: dict[str, Retirement] = {}
         self._forgetful: set[str] = set()
@@ -128,7 +128,7 @@ class Membership:
     def heard_of(self) -> dict[str, int]:
         """As in `Standing`."""
         found: dict[str, int] = {}
-        for one in self._told.values():
+        for one in self._standings.values():
             further = {name: hops + 1 for name, hops in one.heard_of.items()} | dict.fromkeys(one.listing.names, 1)
             for name, hops in further.items():
                 if hops <= HOPS_MAX and name not in self.listing.names and name not in self.retired:
@@ -151,12 +151,12 @@ class Membership:
 
     def counts(self, peer: str) -> bool:
         """Whether what `peer` has durably is a copy. A peer that has not sent its standing yet counts."""
-        standing = self._told.get(peer)
+        standing = self._standings.get(peer)
         return peer in self.members and (standing is None or not standing.is_learner)
 
     def standing_of(self, peer: str) -> Standing | None:
         """What `peer` has told last."""
-        return self._told.get(peer)
+        return self._standings.get(peer)
 
     @property
     def standing(self) -> Standing:
@@ -175,7 +175,7 @@ class Membership:
         found: dict[str, list[str]] = {}
         own = self.destinations
         for peer in self.peers:
-            standing = self._told.get(peer)
+            standing = self._standings.get(peer)
             if standing is not None and standing.destinations is not None and standing.destinations != own:
                 theirs = standing.destinations
                 found[peer] = sorted(name for name in {*own, *theirs} if own.get(name) != theirs.get(name))
@@ -187,29 +187,29 @@ class Membership:
         """`peer` tells its standing."""
         if peer in self.retired:
             return  # Its list would count for ever.
-        before = self._told.get(peer)
-        self._told[peer] = standing
+        before = self._standings.get(peer)
+        self._standings[peer] = standing
         if before is not None and before.is_learner and not standing.is_learner:
             if self.is_learner and peer not in self._learnt_from:
-                (self._met_before if peer in self._forgetful else self._turned).add(peer)
+                (self._must_reconnect if peer in self._forgetful else self._turned).add(peer)
             self._forgetful.discard(peer)
         self._count_lists()
 
-    def retirements_heard(self) -> dict[str, dict[str, Retirement]]:
+    def retirements_reported(self) -> dict[str, dict[str, Retirement]]:
         """Node → what each peer has told last of its retirement, as far as that is news."""
-        heard: dict[str, dict[str, Retirement]] = {}
-        for peer, standing in self._told.items():
+        reported: dict[str, dict[str, Retirement]] = {}
+        for peer, standing in self._standings.items():
             for retirement in standing.retired:
                 if self._is_news(retirement):
-                    heard.setdefault(retirement.node, {})[peer] = retirement
-        return heard
+                    reported.setdefault(retirement.node, {})[peer] = retirement
+        return reported
 
     def agree(self, gone: Collection[str]) -> bool:
         """Agree with what peers say of the nodes in `gone`, and no others; whether that changes the standing."""
         before = self._agreed.keys()
         self._agreed = {
-            node: min(words.values(), key=lambda retirement: retirement.adopter)
-            for node, words in self.retirements_heard().items()
+            node: min(votes.values(), key=lambda retirement: retirement.adopter)
+            for node, votes in self.retirements_reported().items()
             if node in gone and node != self.node and node not in self.retired
         }
         return self._agreed.keys() != before
@@ -221,12 +221,12 @@ class Membership:
         may decide. Not so about itself, where it has no say. A node that no list names needs no majority.
         """
         found: list[Retirement] = []
-        for node, words in self.retirements_heard().items():
-            voters = {*words, self.node} if node in self._agreed else {*words}
+        for node, votes in self.retirements_reported().items():
+            voters = {*votes, self.node} if node in self._agreed else {*votes}
             leaving = {node} if node == self.node else {node, *self._agreed}
             is_listed = any(node in names for names in self.lists)
             if not is_listed or majority(voters, [names - leaving for names in self.lists]):
-                found += words.values()
+                found += votes.values()
         return found
 
     def retire(self, retirement: Retirement) -> bool:
@@ -244,7 +244,7 @@ class Membership:
             adopter = min(adopter, known.adopter)
         self.retired[retirement.node] = Retirement(node=retirement.node, adopter=adopter, sealed=sealed)
         self._agreed.pop(retirement.node, None)
-        self._told.pop(retirement.node, None)
+        self._standings.pop(retirement.node, None)
         self.members = self.listing.names - self.retired.keys()
         self._count_lists()
         return True
@@ -257,36 +257,36 @@ class Membership:
         """Our peers file has changed."""
         self.listing = listing
         self.members = listing.names.difference(self.retired)
-        for peer in list(self._told):
+        for peer in list(self._standings):
             if peer not in listing.names:
-                del self._told[peer]
+                del self._standings[peer]
         self._count_lists()
 
     def _count_lists(self) -> None:
         """Something that they are made of has changed; they are asked for many times per beat."""
         self.lists = [self.members]
-        for standing in self._told.values():
+        for standing in self._standings.values():
             names = standing.listing.names - self.retired.keys()
             if names not in self.lists:
                 self.lists.append(names)
 
-    def must_meet_anew(self, peer: str) -> bool:
+    def must_reconnect(self, peer: str) -> bool:
         """Whether what `peer` had when we met it is not enough: it, or this node, had forgotten something then."""
-        return self.is_learner and peer in self._met_before
+        return self.is_learner and peer in self._must_reconnect
 
     def meets(self, peer: str) -> None:
         """A link to `peer` begins."""
         self._turned.discard(peer)
-        self._met_before.discard(peer)
+        self._must_reconnect.discard(peer)
 
     def caught_up_with(self, peer: str, *, has_a_past: bool) -> None:
         """What `peer` had when we met it is here. `has_a_past`: the mesh knows an earlier life of it."""
         if has_a_past and peer in self._turned:
-            self._met_before.add(peer)
-        if peer in self._met_before:
+            self._must_reconnect.add(peer)
+        if peer in self._must_reconnect:
             return
         self._met.add(peer)
-        standing = self._told.get(peer)
+        standing = self._standings.get(peer)
         if has_a_past and standing is not None and standing.is_learner:
             self._forgetful.add(peer)
         else:
@@ -309,7 +309,7 @@ class Membership:
         Those that it had met already tell nothing more over their links, so they are to be met anew.
         """
         self.is_learner = True
-        self._met_before |= self._met
+        self._must_reconnect |= self._met
         for met in (self._met, self._learnt_from, self._turned):
             met.clear()
 

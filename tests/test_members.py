@@ -81,7 +81,7 @@ def test_who_has_forgotten_too_teaches_nothing_before_it_has_learnt_and_is_met_a
     assert not membership.has_learnt
 
     membership.hear("b", told("abcde"))
-    assert membership.must_meet_anew("b")
+    assert membership.must_reconnect("b")
     membership.caught_up_with("b", has_a_past=True)
     assert not membership.has_learnt, "that is what it had when it had forgotten"
     membership.meets("b")
@@ -94,12 +94,12 @@ def test_who_has_learnt_while_it_was_being_met_is_met_anew_if_it_had_forgotten(h
     membership = Membership("a", listing("abc"), is_learner=True)
     for standing in (told("abc", learner=True), told("abc")):
         membership.hear("b", standing)
-    assert not membership.must_meet_anew("b"), "whether it has forgotten anything shows when its records are here"
+    assert not membership.must_reconnect("b"), "whether it has forgotten anything shows when its records are here"
 
     for peer in "bc":
         membership.caught_up_with(peer, has_a_past=has_a_past)
 
-    assert membership.must_meet_anew("b") == has_a_past
+    assert membership.must_reconnect("b") == has_a_past
     assert membership.has_learnt != has_a_past
     membership.meets("b")
     membership.caught_up_with("b", has_a_past=has_a_past)
@@ -296,7 +296,7 @@ def test_a_disk_that_has_forgotten_something_learns_anew() -> None:
     membership.forgets()
 
     assert not membership.may_vote
-    assert membership.must_meet_anew("b")
+    assert membership.must_reconnect("b")
     membership.caught_up_with("b", has_a_past=False)
     assert not membership.has_learnt
     membership.meets("b")

@@ -179,11 +179,11 @@ class Mesh:
         """Obey `Host.membership` as it is now, as far as no link begins or ends by it."""
         self._registry.membership_changed()
 
-    def link_anew(self, peer: str) -> None:
+    def reconnect(self, peer: str) -> None:
         """End the link by which `peer` is followed, and dial again at once."""
         link = self._links.get(peer)
         if link is not None:
-            link.begin_anew()
+            link.reconnect()
 
     def send_membership(self) -> None:
         """The standing of this node has changed."""
@@ -203,28 +203,28 @@ class Mesh:
 
     def send_replies(self, peer: Origin, messages: list[Message]) -> None:
         """Messages for temporary queues of sessions of `peer`."""
-        way = self._registry.ways.get(peer)
-        if way is None:
+        outbox = self._registry.outboxes.get(peer)
+        if outbox is None:
             self.replies_dropped += self._registry.routes.send_replies(peer, messages)
         else:
-            dropped = way.replies_dropped
-            way.put_replies(messages)
-            self.replies_dropped += way.replies_dropped - dropped
+            dropped = outbox.replies_dropped
+            outbox.put_replies(messages)
+            self.replies_dropped += outbox.replies_dropped - dropped
 
     def ask(self, number: int, request: bytes) -> list[Origin]:
         """Ask every peer that can be reached now; returns whom. Answers come to `Host.response_received`."""
-        for way in self._registry.ways.values():
-            way.put(Question(number, request))
-        return list(self._registry.ways)
+        for outbox in self._registry.outboxes.values():
+            outbox.put(Question(number, request))
+        return list(self._registry.outboxes)
 
     def ask_one(self, peer: str, number: int, request: bytes) -> list[Origin]:
         """Ask one peer, if it can be reached now; returns its incarnation, or nothing."""
-        found = [origin for origin in self._registry.ways if origin.node == peer]
+        found = [origin for origin in self._registry.outboxes if origin.node == peer]
         for origin in found[:1]:
-            self._registry.ways[origin].put(Question(number, request))
+            self._registry.outboxes[origin].put(Question(number, request))
         return found[:1]
 
-    def ways_to(self, peer: Origin) -> Collection[object]:
+    def links_to(self, peer: Origin) -> Collection[object]:
         """The links that a question to this incarnation, or its answer, may go over now; each is itself only."""
         registry = self._registry
         links: list[Pulling | Serving] = [*registry.followings.values(), *registry.servings.values()]
@@ -236,7 +236,7 @@ class Mesh:
 
     def present(self) -> Collection[Origin]:
         """The incarnations of peers that we have a link with."""
-        return list(self._registry.ways)
+        return list(self._registry.outboxes)
 
     def is_handed_over(self, origin: Origin, last: int) -> bool:
         """Whether each peer that follows us has that much of `origin` durably, and no short frame waits for a link."""
@@ -270,11 +270,11 @@ class Mesh:
             self._registry.host.received_vector(), reach, self._registry.acceptance.forgotten
         )
 
-    def take_snapshot(self, want: WantedRange, rest: RangeSnapshot, out: Outcome) -> None:
+    def take_snapshot(self, wanted: WantedRange, snapshot: RangeSnapshot, out: Outcome) -> None:
         """Take what a peer had left of what was wanted. Raises MeshError when it cannot be that."""
         registry = self._registry
         have = registry.host.received_vector()
-        registry.acceptance.take_snapshot(want.origin, want.after, rest, have, out)
+        registry.acceptance.take_snapshot(wanted.origin, wanted.after, snapshot, have, out)
         self._have_grown(out)
 
     def take_quarantined(self, batches: bytes, out: Outcome) -> None:
@@ -289,7 +289,7 @@ class Mesh:
         registry = self._registry
         registry.received_grew(out)
         for following in registry.followings.values():
-            following.want_ack()
+            following.request_ack()
         registry.report_caught_up()
 
     def reachable(self) -> list[str]:
@@ -302,9 +302,9 @@ class Mesh:
         followings = self._registry.followings.values()
         return not all(link.caught_up for link in followings) if followings else True
 
-    def knows_nothing(self, want: WantedRange, through: int) -> None:
+    def knows_nothing(self, wanted: WantedRange, through: int) -> None:
         """The peer that was asked knows nothing of what comes up to `through`."""
-        self._registry.gaps.lost(want.peer, want.origin, through)
+        self._registry.gaps.lost(wanted.peer, wanted.origin, through)
 
     def send_terms(self, peer: str, frame: Terms) -> bool:
         """Tell `peer` something about terms: a beat over every link, anything else over one. False when there is none.
@@ -313,8 +313,8 @@ class Mesh:
         goes unsaid, and is what the next one begins with (`Held`).
         """
         following, serving = self._registry.followings.get(peer), self._registry.servings.get(peer)
-        ways = (following,) if isinstance(frame, Holds) else (following, serving)
-        links = [link for link in ways if link is not None]
+        outboxes = (following,) if isinstance(frame, Holds) else (following, serving)
+        links = [link for link in outboxes if link is not None]
         for link in links if isinstance(frame, HeartbeatFrame) else links[:1]:
             link.outbox.put(frame)
         return bool(links)
@@ -333,9 +333,9 @@ class Mesh:
 
     def answer(self, peer: Origin, number: int, answer: bytes) -> None:
         """Answer a question of `peer`."""
-        way = self._registry.ways.get(peer)
-        if way is not None:
-            way.put(Answer(number, answer))
+        outbox = self._registry.outboxes.get(peer)
+        if outbox is not None:
+            outbox.put(Answer(number, answer))
 
     def lend(self, peer: str, messages: list[Message]) -> None:
         """Messages that the broker has lent to `peer`; they are durable by now, where they have to be."""
@@ -445,7 +445,7 @@ class Mesh:
             record_bytes_in=0 if following is None else following.bytes_received,
             record_bytes_out=0 if serving is None else serving.feed.bytes_sent,
             topics_dropped=self._topics_dropped[name],
-            topics_via=name if serving is not None else self._registry.routes.way_of(name),
-            topics_wanted=self._registry.routes.wants_of(name),
+            topics_via=name if serving is not None else self._registry.routes.next_hop_of(name),
+            topics_wanted=self._registry.routes.interest_count(name),
             last_error=link.last_error or self._listener.last_errors.get(name, ""),
         )

@@ -178,8 +178,8 @@ class MeshHost:
     def held_came(self, peer: str) -> None:
         self._context.start_hold.held_came(peer)
 
-    def interest_heard(self) -> None:
-        self._context.receipts.interest_heard()
+    def interest_progressed(self) -> None:
+        self._context.receipts.interest_progressed()
         self._interest_heard.set()
 
     async def learn_interest(self, mesh: Mesh, seconds: float) -> None:

@@ -456,7 +456,7 @@ class Node:
     def membership_received(self, peer: str, standing: Standing) -> None:
         self.membership.hear(peer, standing)
 
-    def interest_heard(self) -> None:
+    def interest_progressed(self) -> None:
         """Nobody waits for it here."""
 
     takeover_ms = 0

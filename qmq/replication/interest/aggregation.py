@@ -20,10 +20,10 @@ EVERYTHING: Final = "/topic/*"
 
 
 class Aggregation:
-    """`wanted` holds what local subscribers want, kept by its owner; `told` is what the others are told of it."""
+    """`wanted` holds what local subscribers want, kept by its owner; `published` is what the others are told of it."""
 
     def __init__(self, wanted: Collection[str]) -> None:
-        self.told: dict[str, None] = {}
+        self.published: dict[str, None] = {}
         self._wanted = wanted
         self._names: dict[str, int] = {}
         self._groups: dict[str, None] = {}
@@ -35,7 +35,7 @@ class Aggregation:
     def change(self, patterns: Iterable[str]) -> dict[str, bool]:
         """Local subscribers began or ceased to want these; returns what the others must hear of it."""
         if self._everything:
-            return {} if len(self._wanted) > PATTERNS_MAX // 2 else self._tell(self._all())
+            return {} if len(self._wanted) > PATTERNS_MAX // 2 else self._replace(self._all())
         touched = dict.fromkeys(patterns)
         for pattern in list(touched):
             group = group_of(pattern)
@@ -45,10 +45,10 @@ class Aggregation:
         if self._shrunk and self._changes >= len(self._wanted):
             self._split(touched)
         changes = self._send_some(touched)
-        if len(self.told) > PATTERNS_MAX:
+        if len(self.published) > PATTERNS_MAX:
             self._everything = True
             self._names, self._groups, self._shrunk = {}, {}, {}
-            late = self._tell({EVERYTHING: None})
+            late = self._replace({EVERYTHING: None})
             # What has not been told before need not be taken back.
             changes = {p: wanted for p, wanted in {**changes, **late}.items() if wanted or changes.get(p) is not True}
         return changes
@@ -71,7 +71,7 @@ class Aggregation:
                 self._shrunk.pop(group, None)
         elif count > NAMES_MAX:
             self._groups[group] = None
-            touched.update({name: None for name in self.told if group_of(name) == group})
+            touched.update({name: None for name in self.published if group_of(name) == group})
             touched[group] = None
 
     def _split(self, touched: dict[str, None]) -> None:
@@ -82,26 +82,26 @@ class Aggregation:
         touched.update(shrunk)
         touched.update({name: None for name in self._wanted if group_of(name) in shrunk})
 
-    def _is_told(self, pattern: str) -> bool:
+    def _is_published(self, pattern: str) -> bool:
         return pattern in self._groups or (pattern in self._wanted and group_of(pattern) not in self._groups)
 
     def _send_some(self, touched: Iterable[str]) -> dict[str, bool]:
         changes: dict[str, bool] = {}
         for pattern in touched:
-            wanted = self._is_told(pattern)
-            if wanted == (pattern in self.told):
+            wanted = self._is_published(pattern)
+            if wanted == (pattern in self.published):
                 continue
             changes[pattern] = wanted
             if wanted:
-                self.told[pattern] = None
+                self.published[pattern] = None
             else:
-                del self.told[pattern]
+                del self.published[pattern]
         return changes
 
-    def _tell(self, fresh: dict[str, None]) -> dict[str, bool]:
-        changes = {pattern: False for pattern in self.told if pattern not in fresh}
-        changes.update({pattern: True for pattern in fresh if pattern not in self.told})
-        self.told = fresh
+    def _replace(self, fresh: dict[str, None]) -> dict[str, bool]:
+        changes = {pattern: False for pattern in self.published if pattern not in fresh}
+        changes.update({pattern: True for pattern in fresh if pattern not in self.published})
+        self.published = fresh
         return changes
 
     def _all(self) -> dict[str, None]:
@@ -113,7 +113,7 @@ class Aggregation:
             if group is not None:
                 self._names[group] = self._names.get(group, 0) + 1
         self._groups = {group: None for group, count in self._names.items() if count > NAMES_MAX}
-        single = {pattern: None for pattern in self._wanted if self._is_told(pattern)}
+        single = {pattern: None for pattern in self._wanted if self._is_published(pattern)}
         return {**self._groups, **single}
 
 

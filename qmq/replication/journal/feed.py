@@ -48,7 +48,7 @@ class Feed:
         self.pace = CongestionWindow()
         self.now = 0.0
         """Seconds of any clock that only goes on; whoever calls sets it first."""
-        self._told: Vector = {}
+        self._reported: Vector = {}
         self._direct: frozenset[Origin] = frozenset()
         self._frames = 0
         # Number, bytes, batches and time of each frame that is not acknowledged.
@@ -73,7 +73,7 @@ class Feed:
             self.pace.took(self.now - sent_at)
             self._waiting_bytes -= size
             self._waiting_batches -= count
-        merge(self._told, ack.received)
+        merge(self._reported, ack.received)
         merge(self.peer, ack.received)
         merge(self.durable, ack.durable)
         for origin in [o for o, through in self._awaited.items() if self.peer.get(o, 0) >= through]:
@@ -116,17 +116,17 @@ class Feed:
             if head.last <= known or head.origin in self._direct or head.origin in self._awaited:
                 continue
             # What stores had left may end inside a batch, and stands in no journal as the origin wrote it.
-            is_rest = head.attributes & REST != 0 or head.first <= known
-            if head.first != known + 1 and not is_rest and base.get(head.origin, 0) < head.first - 1:
+            is_compacted = head.attributes & REST != 0 or head.first <= known
+            if head.first != known + 1 and not is_compacted and base.get(head.origin, 0) < head.first - 1:
                 holes.append(head.origin)
                 self._awaited[head.origin] = head.first - 1
                 continue
-            if head.first != known + 1 or is_rest:
+            if head.first != known + 1 or is_compacted:
                 self._close(frames, chosen)
                 chosen = []
-                gone = [(head.origin, head.last if is_rest else head.first - 1)]
-                self._pass(gone)
-                frames.append(Gap(gone))
+                dropped = [(head.origin, head.last if is_compacted else head.first - 1)]
+                self._pass(dropped)
+                frames.append(Gap(dropped))
                 continue
             if chosen and chosen_bytes + len(data) > self.pace.quantum_bytes:
                 self._close(frames, chosen)
@@ -148,13 +148,13 @@ class Feed:
 
         That is damaged, unless this node gave it up itself (`given_up`). Told once, like any other hole.
         """
-        lacking = [
+        missing = [
             (origin, last)
             for origin, last in had.items()
             if last > self.peer.get(origin, 0) and origin not in self._awaited and origin not in self._direct
         ]
-        gaps = [(origin, last) for origin, last in lacking if last <= given_up.get(origin, 0)]
-        holes = [(origin, last) for origin, last in lacking if last > given_up.get(origin, 0)]
+        gaps = [(origin, last) for origin, last in missing if last <= given_up.get(origin, 0)]
+        holes = [(origin, last) for origin, last in missing if last > given_up.get(origin, 0)]
         self._pass(gaps)
         self._awaited.update(holes)
         frames: list[Gap | Hole] = []
@@ -166,7 +166,7 @@ class Feed:
 
     def has_exactly(self, origin: Origin, last: int) -> bool:
         """Whether the peer has told this to be what it has of `origin`, received and durable."""
-        return self.began and self._told.get(origin, 0) == last == self.durable.get(origin, 0)
+        return self.began and self._reported.get(origin, 0) == last == self.durable.get(origin, 0)
 
     def has_none_beyond(self, origin: Origin, last: int) -> bool:
         """Whether the peer has no more of `origin` than that, and nothing is on its way."""
@@ -175,9 +175,9 @@ class Feed:
     def lag(self, have: Vector) -> dict[Origin, int]:
         """Per origin, how many of our records the peer has not told to have received; only where there are some."""
         return {
-            origin: last - self._told.get(origin, 0)
+            origin: last - self._reported.get(origin, 0)
             for origin, last in have.items()
-            if last > self._told.get(origin, 0)
+            if last > self._reported.get(origin, 0)
         }
 
     def _close(self, frames: list[Gap | Hole | Batches], chosen: list[bytes]) -> None:

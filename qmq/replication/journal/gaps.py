@@ -38,7 +38,7 @@ class GiveUp(NamedTuple):
     through: int
 
 
-class _Told(NamedTuple):
+class _Notice(NamedTuple):
     through: int
     is_hole: bool
 
@@ -47,20 +47,20 @@ class Gaps:
     """Of the links that are open now: what a peer has told ends with its link; the next one tells it again."""
 
     def __init__(self) -> None:
-        self._told: dict[Origin, dict[str, _Told]] = {}
+        self._notices: dict[Origin, dict[str, _Notice]] = {}
         # Up to where a peer knows nothing either.
         self._lost: dict[tuple[Origin, str], int] = {}
 
     @property
     def origins(self) -> list[Origin]:
         """Of which something is missing."""
-        return list(self._told)
+        return list(self._notices)
 
-    def tell(self, peer: str, origin: Origin, through: int, *, is_hole: bool = False) -> None:
+    def report(self, peer: str, origin: Origin, through: int, *, is_hole: bool = False) -> None:
         """`peer` cannot send records of `origin` up to `through` from its journal."""
-        known = self._told.setdefault(origin, {}).get(peer)
+        known = self._notices.setdefault(origin, {}).get(peer)
         if known is None or known.through < through:
-            self._told[origin][peer] = _Told(through, is_hole)
+            self._notices[origin][peer] = _Notice(through, is_hole)
 
     def lost(self, peer: str, origin: Origin, through: int) -> None:
         """`peer` was asked and knows nothing of what comes up to `through`."""
@@ -68,8 +68,8 @@ class Gaps:
 
     def forget(self, peer: str) -> None:
         """The link to `peer` has ended."""
-        for told in self._told.values():
-            told.pop(peer, None)
+        for notices in self._notices.values():
+            notices.pop(peer, None)
         self._lost = {key: through for key, through in self._lost.items() if key[1] != peer}
 
     def next(
@@ -78,31 +78,37 @@ class Gaps:
         """What to do now; None: nothing, or nothing before something changes. Forgets what has been filled, and what
         the mesh has `forgotten` since it was told: nobody has anything of that."""
         found: WantedRange | GiveUp | None = None
-        for origin in list(self._told):
+        for origin in list(self._notices):
             known = have.get(origin, 0)
-            told = {peer: what for peer, what in self._told[origin].items() if what.through > known and peer in reach}
-            if not told or origin in forgotten:
-                del self._told[origin]
+            notices = {
+                peer: notice
+                for peer, notice in self._notices[origin].items()
+                if notice.through > known and peer in reach
+            }
+            if not notices or origin in forgotten:
+                del self._notices[origin]
                 self._lost = {key: through for key, through in self._lost.items() if key[0] != origin}
             else:
-                self._told[origin] = told
-                found = found or self._next_of(origin, known, told, reach)
+                self._notices[origin] = notices
+                found = found or self._next_of(origin, known, notices, reach)
         return found
 
     def _next_of(
-        self, origin: Origin, known: int, told: dict[str, _Told], reach: Mapping[str, JournalReach]
+        self, origin: Origin, known: int, notices: dict[str, _Notice], reach: Mapping[str, JournalReach]
     ) -> WantedRange | GiveUp | None:
-        own = any(reach[peer].origin == origin and not what.is_hole for peer, what in told.items())
-        others = any(peer not in told and its.had.get(origin, 0) > known for peer, its in reach.items())
+        own = any(reach[peer].origin == origin and not notice.is_hole for peer, notice in notices.items())
+        others = any(
+            peer not in notices and peer_reach.had.get(origin, 0) > known for peer, peer_reach in reach.items()
+        )
         if others and not own:
             return None
-        able = [peer for peer in told if self._lost.get((origin, peer), 0) <= known]
+        able = [peer for peer in notices if self._lost.get((origin, peer), 0) <= known]
         if able:
             # Who has no damage first, then the origin's own node, then who has most.
             best = max(
-                able, key=lambda peer: (not told[peer].is_hole, reach[peer].origin == origin, told[peer].through)
+                able, key=lambda peer: (not notices[peer].is_hole, reach[peer].origin == origin, notices[peer].through)
             )
-            return WantedRange(best, origin, known, told[best].through)
-        if any(what.is_hole for what in told.values()):
+            return WantedRange(best, origin, known, notices[best].through)
+        if any(notice.is_hole for notice in notices.values()):
             return None
-        return GiveUp(origin, min(min(what.through, self._lost[origin, peer]) for peer, what in told.items()))
+        return GiveUp(origin, min(min(notice.through, self._lost[origin, peer]) for peer, notice in notices.items()))

@@ -100,7 +100,7 @@ class Host(Protocol):
     def membership_received(self, peer: str, standing: Standing) -> None:
         """`peer` tells who it is and whom it knows, in the midst of another decision."""
 
-    def interest_heard(self) -> None:
+    def interest_progressed(self) -> None:
         """Peers may have confirmed more of what is wanted here, or told more of what they want; in the midst of another
         decision."""
 

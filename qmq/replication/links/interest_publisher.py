@@ -17,11 +17,11 @@ class Whole:
 
     __slots__ = ("_number", "names", "origin", "part", "position", "version")
 
-    def __init__(self, number: int, origin: Origin, wants: InterestState) -> None:
+    def __init__(self, number: int, origin: Origin, state: InterestState) -> None:
         self._number = number
         self.origin = origin
-        self.version = wants.version
-        self.names = list(wants.patterns)
+        self.version = state.version
+        self.names = list(state.patterns)
         self.position = 0
         self.part = 0
 
@@ -41,22 +41,22 @@ class Whole:
 
 
 class InterestPublisher:
-    """One link. `wants_of` gives the present state of an origin; `told` is what the other side has already; `number`
+    """One link. `state_of` gives the present state of an origin; `sent` is what the other side has already; `number`
     gives a number never used before on any link with it."""
 
-    __slots__ = ("_due", "_number", "_told", "_wake", "_wants_of", "_whole")
+    __slots__ = ("_due", "_number", "_sent", "_wake", "_state_of", "_whole")
 
     def __init__(
         self,
-        wants_of: Callable[[Origin], InterestState | None],
+        state_of: Callable[[Origin], InterestState | None],
         wake: Callable[[], None],
-        told: dict[Origin, int],
+        sent: dict[Origin, int],
         number: Callable[[], int],
     ) -> None:
         self._number = number
-        self._wants_of = wants_of
+        self._state_of = state_of
         self._wake = wake
-        self._told = told
+        self._sent = sent
         # What is to be told, and whether also when there is no news in it.
         self._due: dict[Origin, bool] = {}
         self._whole: Whole | None = None
@@ -65,19 +65,19 @@ class InterestPublisher:
     def is_due(self) -> bool:
         return bool(self._due) or self._whole is not None
 
-    def mark(self, origin: Origin, *, anyhow: bool = False) -> None:
-        """Something of `origin` is to be told; `anyhow`: its version at least, so that the peer asks if it lacks it."""
-        self._due[origin] = anyhow or self._due.get(origin, False)
+    def mark(self, origin: Origin, *, always: bool = False) -> None:
+        """Something of `origin` is to be told; `always`: its version at least, so that the peer asks if it lacks it."""
+        self._due[origin] = always or self._due.get(origin, False)
         self._wake()
 
     def knows(self, origin: Origin, version: int) -> None:
         """The peer has told that it stands there; NEVER: it wants all again."""
-        self._told[origin] = version
+        self._sent[origin] = version
 
     def forget(self, origin: Origin) -> None:
         """Of this one the peer need not be told any more."""
         self._due.pop(origin, None)
-        self._told.pop(origin, None)
+        self._sent.pop(origin, None)
         if self._whole is not None and self._whole.origin == origin:
             self._whole = None
 
@@ -94,7 +94,7 @@ class InterestPublisher:
                 frame = whole.next_part(bytes_max)
                 if frame.is_last:
                     self._whole = None
-                    self._told[whole.origin] = whole.version
+                    self._sent[whole.origin] = whole.version
                     self._due.setdefault(whole.origin, False)
             bytes_max -= sum(map(len, frame.patterns))
             frames.append(frame)
@@ -102,17 +102,17 @@ class InterestPublisher:
 
     def _difference(self) -> WantsPart | None:
         """The next one of those that are due; None when it has no news, or must be told whole."""
-        origin, anyhow = next(iter(self._due.items()))
+        origin, always = next(iter(self._due.items()))
         del self._due[origin]
-        wants = self._wants_of(origin)
-        if wants is None or wants.version == NEVER:
+        state = self._state_of(origin)
+        if state is None or state.version == NEVER:
             return None
-        told = self._told.get(origin, NEVER)
-        if told >= wants.version and not anyhow:
+        sent = self._sent.get(origin, NEVER)
+        if sent >= state.version and not always:
             return None
-        changes = wants.since(told)
+        changes = state.since(sent)
         if changes is None:
-            self._whole = Whole(self._number(), origin, wants)
+            self._whole = Whole(self._number(), origin, state)
             return None
-        self._told[origin] = wants.version
-        return WantsPart(origin, told, wants.version, 0, 0, True, changes)
+        self._sent[origin] = state.version
+        return WantsPart(origin, sent, state.version, 0, 0, True, changes)

@@ -56,7 +56,7 @@ class LinkStream:
         self.pipe = pipe
         self.conversation = conversation
         self.outbox = LinkOutbox(encode, self._wake)
-        self.heard_at = trio.current_time()
+        self.last_read_at = trio.current_time()
         self.mid_frame = False
         """A write is under way, or was given up: the other side has half a frame."""
         self._take_frames = take_frames
@@ -86,7 +86,7 @@ class LinkStream:
             self._reading = True
             data = await self.pipe.receive_some(READ_BYTES)
             self._reading = False
-            self.heard_at = trio.current_time()
+            self.last_read_at = trio.current_time()
             if not data:
                 return
             frames = conversation.receive(data)
@@ -98,7 +98,7 @@ class LinkStream:
                 raise conversation.error
             if conversation.state is LinkState.ENDED:
                 return
-            self.heard_at = trio.current_time()
+            self.last_read_at = trio.current_time()
 
     async def _write(self) -> None:
         while True:
@@ -131,7 +131,7 @@ class LinkStream:
     async def _watch(self) -> NoReturn:
         while True:
             patience = max(self._settings.suspicion_seconds, 2 * self._beat_seconds())
-            silent = trio.current_time() - self.heard_at
+            silent = trio.current_time() - self.last_read_at
             if self._reading and silent >= patience:
                 raise MeshError("silent", f"nothing was heard for {patience:g} s")
             if self.outbox.overflowed:
@@ -209,9 +209,9 @@ class Link:
         """The peer is there from now on; nothing happens when it was before."""
         if (address.host, address.port) != (self._address.host, self._address.port):
             self._address = address
-            self.begin_anew()
+            self.reconnect()
 
-    def begin_anew(self) -> None:
+    def reconnect(self) -> None:
         """End what there is and dial again at once."""
         self._attempt.cancel()
 
@@ -300,7 +300,7 @@ class Link:
         self.following = registry.followings[self.peer] = following
         self.since_us = self._host.environment.now_us()
         following.begin(registry.direct_for(self.peer))
-        registry.ways_changed()
+        registry.links_changed()
         return following
 
     def _end(self) -> None:
@@ -312,7 +312,7 @@ class Link:
         del self._registry.followings[self.peer]
         self._registry.gaps.forget(self.peer)
         following.end()
-        self._registry.ways_changed()
+        self._registry.links_changed()
         self.since_us = self._host.environment.now_us()
         self._registry.direct_changed()
         self._host.submit(Outcome())  # free credit may now be offered to others

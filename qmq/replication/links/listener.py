@@ -187,10 +187,10 @@ class MeshListener:
         self.last_errors[name] = report_end(self._registry, name, failure)
         for reason in reasons(failure):
             if isinstance(reason, MeshError) and not who.mid_frame:
-                await self._say_farewell(served.pipe, reason)
+                await self._send_farewell(served.pipe, reason)
                 return
 
-    async def _say_farewell(self, pipe: Pipe, reason: MeshError) -> None:
+    async def _send_farewell(self, pipe: Pipe, reason: MeshError) -> None:
         """Tell the other side why; it may not listen any more."""
         error = encode_frame("ERROR", [("error-code", reason.code), ("message", reason.message)])
         with trio.move_on_after(FAREWELL_SECONDS):
@@ -249,7 +249,7 @@ class MeshListener:
         if old is None:
             return False
         assert old.serving is not None
-        silent = trio.current_time() - old.line.heard_at
+        silent = trio.current_time() - old.line.last_read_at
         if old.serving.partner.origin != partner.origin and silent <= 2 * self._settings.beat_seconds:
             raise MeshError(
                 "duplicate-node", f"two live nodes call themselves {partner.origin.node}; the first one stays"
@@ -272,7 +272,7 @@ class MeshListener:
         registry.servings[serving.peer] = serving
         self.served[serving.peer] = served
         serving.begin()
-        registry.ways_changed()
+        registry.links_changed()
         registry.peer_came(serving.peer)
         served.began.set()
         return serving
@@ -287,7 +287,7 @@ class MeshListener:
         unsent = serving.end()
         del self._registry.servings[serving.peer]
         del self.served[serving.peer]
-        self._registry.ways_changed()
+        self._registry.links_changed()
         if unsent:
             self._registry.unlent.setdefault(serving.peer, []).extend(unsent)
             self.schedule_return()

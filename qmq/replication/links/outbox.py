@@ -104,7 +104,7 @@ class LinkOutbox:
         self._topics = Lossy(TOPIC_BYTES_MAX)
         self._replies = Lossy(REPLY_BYTES_MAX)
         self._passed: dict[str, Lossy] = {}
-        self.telling: InterestPublisher | None = None
+        self.publisher: InterestPublisher | None = None
         """What the peer must still be told of who wants which topics, if it understands that."""
         self.spread: RetainedSync | None = None
         """What the peer must still be told of retained values, if it understands them."""
@@ -191,10 +191,10 @@ class LinkOutbox:
         parts = self._small
         self._small = []
         self._small_bytes = 0
-        telling = self.telling
-        if telling is not None and telling.is_due:
-            parts += [self._encode(frame) for frame in telling.take(self.quantum_bytes)]
-            if telling.is_due:
+        publisher = self.publisher
+        if publisher is not None and publisher.is_due:
+            parts += [self._encode(frame) for frame in publisher.take(self.quantum_bytes)]
+            if publisher.is_due:
                 self.wake()
         if self._lends:
             parts += [self._encode(lend) for lend in self._loans(_turn(self._lends, self.quantum_bytes))]

@@ -57,12 +57,12 @@ class Pulling:
         """What the peer had when the link began."""
         self._ack_due = False
         self._frames = 0
-        self._told_frames = 0
+        self._acked_frames = 0
         self._missing: Vector = {}
         self._undurable: Vector = {}
         self._received_reported: Vector = {}
         self._durable_reported: Vector = {}
-        self._told_direct: tuple[Origin, ...] = ()
+        self._sent_direct: tuple[Origin, ...] = ()
         self._echo_us = 0
 
     def begin(self, direct: tuple[Origin, ...]) -> None:
@@ -72,7 +72,7 @@ class Pulling:
         host.broker.lending.owner_connected(self.peer)
         self._received_reported = dict(host.received_vector())
         self._durable_reported = dict(host.durable_vector())
-        self._told_direct = direct
+        self._sent_direct = direct
         self.outbox.put(MembershipFrame(host.membership.standing))
         host.greet(self.outbox)
         sent_us = host.broker.clocks.told(host.environment.now_us())
@@ -133,7 +133,7 @@ class Pulling:
                     self.holed = True
                 for origin in origins:
                     if origin != self._host.origin:
-                        self._gaps.tell(self.peer, origin, self.had.get(origin, 0), is_hole=True)
+                        self._gaps.report(self.peer, origin, self.had.get(origin, 0), is_hole=True)
                 self._host.schedule_repair()
             case Welcome(vector, sent_us):
                 broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
@@ -176,10 +176,10 @@ class Pulling:
             durable = self._host.durable_vector()
             left = {origin: last for origin, last in self._undurable.items() if durable.get(origin, 0) < last}
             if len(left) < len(self._undurable):
-                self.want_ack()
+                self.request_ack()
             self._undurable = left
 
-    def want_ack(self) -> None:
+    def request_ack(self) -> None:
         """Something changed that the peer waits to hear; the writer will call `send_ack`."""
         self._ack_due = True
         self.outbox.wake()
@@ -198,13 +198,13 @@ class Pulling:
         self._ack_due = False
         received = _changes(self._host.received_vector(), self._received_reported)
         durable = _changes(self._host.durable_vector(), self._durable_reported)
-        news = direct if direct != self._told_direct else None
-        frames = self._told_frames if self._host.broker.admission.disk_full else self._frames
-        if frame_waits or received or durable or news is not None or frames != self._told_frames:
+        news = direct if direct != self._sent_direct else None
+        frames = self._acked_frames if self._host.broker.admission.disk_full else self._frames
+        if frame_waits or received or durable or news is not None or frames != self._acked_frames:
             self._received_reported.update(received)
             self._durable_reported.update(durable)
-            self._told_direct = direct
-            self._told_frames = frames
+            self._sent_direct = direct
+            self._acked_frames = frames
             sent_us = self._host.broker.clocks.told(self._host.environment.now_us())
             self.outbox.put(Ack(frames, received, durable, news, sent_us))
 
@@ -212,7 +212,7 @@ class Pulling:
         grown = self._acceptance.take(body, self._host.received_vector(), out)
         self._frames = number
         self.bytes_received += len(body)
-        self.want_ack()
+        self.request_ack()
         self._undurable.update(grown)
         return bool(grown)
 
@@ -220,7 +220,7 @@ class Pulling:
         """The journal of the peer has dropped records: the stores of some peer may have them."""
         for origin, through in gaps:
             if self._acceptance.check_gap(origin, through, self._host.received_vector()):
-                self._gaps.tell(self.peer, origin, through)
+                self._gaps.report(self.peer, origin, through)
                 self._host.schedule_repair()
 
 

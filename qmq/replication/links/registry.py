@@ -40,15 +40,15 @@ class LinkRegistry:
         self.host = host
         self.identity = identity
         self.acceptance = Acceptance(identity.origin, host.membership.origins_known, host.replay)
-        self.routes = Routes(host, identity.members, host.interest_heard)
+        self.routes = Routes(host, identity.members, host.interest_progressed)
         self.followings: dict[str, Pulling] = {}
         self.servings: dict[str, Serving] = {}
         self.unlent: dict[str, list[Message]] = {}
         """Lent in a decision, but never sent: they go back to their queues."""
-        self.ways: dict[Origin, LinkOutbox] = {}
+        self.outboxes: dict[Origin, LinkOutbox] = {}
         """Where something for that incarnation of a peer can be put now, whoever dialled."""
         self.gaps = Gaps()
-        self.peer_came: Callable[[str], None] = _nobody_dials
+        self.peer_came: Callable[[str], None] = _ignore_dial
         """Told who has opened a link to this node."""
         self._alarms: dict[tuple[str, str], float] = {}
         # Peer → code and message of the alarms that are over when a link with it opens.
@@ -69,13 +69,13 @@ class LinkRegistry:
     def direct_changed(self) -> None:
         """A link became open or ended: the other peers begin or cease to relay."""
         for following in self.followings.values():
-            following.want_ack()
+            following.request_ack()
 
-    def ways_changed(self) -> None:
+    def links_changed(self) -> None:
         """A link began or ended: replies and questions go over any that is left, to the incarnation that is there."""
         links: list[Pulling | Serving] = [*self.followings.values(), *self.servings.values()]
-        self.ways = {link.partner.origin: link.outbox for link in links}
-        self.host.broker.replies.peers = frozenset(self.ways)
+        self.outboxes = {link.partner.origin: link.outbox for link in links}
+        self.host.broker.replies.peers = frozenset(self.outboxes)
         self.routes.links_changed([(link.partner.origin, link.outbox) for link in links])
         for link in links:
             for code, message in self._differing.pop(link.peer, {}).items():
@@ -140,5 +140,5 @@ class LinkRegistry:
         self.host.alarm(error.code, message)
 
 
-def _nobody_dials(peer: str) -> None:
+def _ignore_dial(peer: str) -> None:
     """What follows from a peer's link where none is dialled."""

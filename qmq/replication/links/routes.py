@@ -42,14 +42,14 @@ class Neighbour:
         "passed",
         "reach",
         "reach_number",
-        "telling",
-        "sent_heard",
+        "publisher",
+        "sent_confirmations",
     )
 
     def __init__(self, origin: Origin, outbox: LinkOutbox) -> None:
         self.origin = origin
         self.outbox = outbox
-        self.telling: InterestPublisher
+        self.publisher: InterestPublisher
         self.reach: frozenset[Origin] | None = None
         """Whom it has a link with, us left out; None before it has told."""
         self.reach_number = -1
@@ -57,7 +57,7 @@ class Neighbour:
         """How far it has confirmed our own interest."""
         self.passed: dict[Origin, int] = {}
         """Likewise the interest of others that it lacks."""
-        self.sent_heard: dict[Origin, int] = {}
+        self.sent_confirmations: dict[Origin, int] = {}
         """What we have confirmed to it."""
         self.arriving: dict[Origin, tuple[int, list[dict[str, bool]]]] = {}
         """Parts of what an origin wants, before the last one, and their common number."""
@@ -105,7 +105,7 @@ class Routes:
         """Whether the interest of everyone we have a link with is known."""
         return all(origin in self._known for origin in self.neighbours)
 
-    def way_of(self, node: str) -> str | None:
+    def next_hop_of(self, node: str) -> str | None:
         """Through whom `node` is reached: itself when there is a link, None when nobody can."""
         active = self._active.get(node)
         if active in self.neighbours:
@@ -113,11 +113,11 @@ class Routes:
         via = self._via.get(node)
         return None if via is None else via.origin.node
 
-    def wants_of(self, node: str) -> int:
+    def interest_count(self, node: str) -> int:
         """How many names and patterns that node wants, as far as is known here."""
         active = self._active.get(node)
-        wants = None if active is None else self._known.get(active)
-        return 0 if wants is None else len(wants.patterns)
+        state = None if active is None else self._known.get(active)
+        return 0 if state is None else len(state.patterns)
 
     # What the node tells
 
@@ -127,70 +127,70 @@ class Routes:
         if changes:
             self._own.advance(self._own.version + 1, changes)
             for neighbour in self.neighbours.values():
-                neighbour.telling.mark(self._host.origin)
+                neighbour.publisher.mark(self._host.origin)
 
     def send(self, node: str, messages: list[Message]) -> int:
         """Topic messages for a node that is not served directly; returns how many found no way."""
         active = self._active.get(node)
-        way = None if active is None else self.neighbours.get(active)
-        if way is None:
-            way = self._via.get(node)
-        return len(messages) if way is None else way.outbox.put_passed(node, messages)
+        next_hop = None if active is None else self.neighbours.get(active)
+        if next_hop is None:
+            next_hop = self._via.get(node)
+        return len(messages) if next_hop is None else next_hop.outbox.put_passed(node, messages)
 
     def send_replies(self, peer: Origin, messages: list[Message]) -> int:
         """Replies for sessions of an incarnation that there is no link with; returns how many found no way."""
-        way = self._via.get(peer.node) if self._active.get(peer.node) == peer else None
-        return len(messages) if way is None else way.outbox.put_passed(peer.node, messages)
+        next_hop = self._via.get(peer.node) if self._active.get(peer.node) == peer else None
+        return len(messages) if next_hop is None else next_hop.outbox.put_passed(peer.node, messages)
 
     # Links
 
     def links_changed(self, links: Iterable[tuple[Origin, LinkOutbox]]) -> None:
         """These connections are open now. A new one is taken at once: nobody knows if an older one still lives."""
-        ways: dict[Origin, dict[LinkOutbox, None]] = {}
+        current: dict[Origin, dict[LinkOutbox, None]] = {}
         for origin, outbox in links:
-            ways.setdefault(origin, {})[outbox] = None
-        before, self._outboxes = self._outboxes, ways
-        lost = [self.neighbours.pop(origin) for origin in before if origin not in ways]
+            current.setdefault(origin, {})[outbox] = None
+        before, self._outboxes = self._outboxes, current
+        lost = [self.neighbours.pop(origin) for origin in before if origin not in current]
         fresh: list[Neighbour] = []
-        for origin, outboxes in ways.items():
+        for origin, outboxes in current.items():
             news = [outbox for outbox in outboxes if outbox not in before.get(origin, {})]
             neighbour = self.neighbours.get(origin)
             if neighbour is None:
                 neighbour = self.neighbours[origin] = Neighbour(origin, news[-1])
                 fresh.append(neighbour)
-                self._begin_telling(neighbour)
+                self._start_publisher(neighbour)
             elif news or neighbour.outbox not in outboxes:
-                neighbour.outbox.telling = None
+                neighbour.outbox.publisher = None
                 neighbour.outbox = news[-1] if news else next(iter(outboxes))
-                self._begin_telling(neighbour)
+                self._start_publisher(neighbour)
                 neighbour.outbox.put(self._reach_for(neighbour))
         if not lost and not fresh:
             return
-        for gone in lost:
+        for ended in lost:
             for neighbour in self.neighbours.values():
-                neighbour.telling.forget(gone.origin)
-                neighbour.passed.pop(gone.origin, None)
-                wants = self._known.get(gone.origin)
-                if wants is not None and not neighbour.missing_ranges(gone.origin):
+                neighbour.publisher.forget(ended.origin)
+                neighbour.passed.pop(ended.origin, None)
+                state = self._known.get(ended.origin)
+                if state is not None and not neighbour.missing_ranges(ended.origin):
                     # It will pass on to us what that one wants, and needs not begin anew.
-                    neighbour.outbox.put(Heard([(gone.origin, wants.version)]))
+                    neighbour.outbox.put(Heard([(ended.origin, state.version)]))
         for neighbour in self.neighbours.values():
             neighbour.outbox.put(self._reach_for(neighbour))
         self._refresh()
         self._confirm_all()
         self.changed()
 
-    def _begin_telling(self, neighbour: Neighbour) -> None:
+    def _start_publisher(self, neighbour: Neighbour) -> None:
         """What it has confirmed it may have forgotten, so it is told the versions at least."""
         own = self._host.origin
-        told = {own: neighbour.confirmed, **neighbour.passed}
-        neighbour.telling = neighbour.outbox.telling = InterestPublisher(
-            self._wants, neighbour.outbox.wake, told, self._next_number
+        confirmed = {own: neighbour.confirmed, **neighbour.passed}
+        neighbour.publisher = neighbour.outbox.publisher = InterestPublisher(
+            self._state_of, neighbour.outbox.wake, confirmed, self._next_number
         )
-        neighbour.telling.mark(own, anyhow=True)
+        neighbour.publisher.mark(own, always=True)
         for origin in self.neighbours:
             if neighbour.missing_ranges(origin):
-                neighbour.telling.mark(origin, anyhow=True)
+                neighbour.publisher.mark(origin, always=True)
 
     def _reach_for(self, neighbour: Neighbour) -> Reach:
         return Reach(self._next_number(), frozenset(origin for origin in self.neighbours if origin != neighbour.origin))
@@ -199,7 +199,7 @@ class Routes:
         self._number += 1
         return self._number
 
-    def _wants(self, origin: Origin) -> InterestState | None:
+    def _state_of(self, origin: Origin) -> InterestState | None:
         return self._own if origin == self._host.origin else self._known.get(origin)
 
     # What comes in
@@ -221,10 +221,10 @@ class Routes:
                 neighbour.reach_number = number
                 self._reaches(neighbour, origins)
             case WantsPart():
-                self._hear_wants(neighbour, frame)
+                self._take_interest(neighbour, frame)
             case Heard(versions):
                 for origin, version in versions:
-                    self._is_heard(neighbour, origin, version)
+                    self._take_confirmation(neighbour, origin, version)
 
     def _pass(self, peer: Origin, passed: Passed, out: Outcome) -> None:
         messages, here = passed.messages, self._host.origin.node
@@ -247,8 +247,8 @@ class Routes:
         if origin.node != peer.node:
             raise MeshError("bad-frame", f"topic messages of {origin.node} were passed on twice")
         active = self._active.get(passed.target)
-        way = None if active is None else self.neighbours.get(active)
-        dropped = len(messages) if way is None else way.outbox.put_passed(passed.target, messages)
+        next_hop = None if active is None else self.neighbours.get(active)
+        dropped = len(messages) if next_hop is None else next_hop.outbox.put_passed(passed.target, messages)
         self.unrelayed += dropped
         self.relayed += len(messages) - dropped
 
@@ -256,20 +256,20 @@ class Routes:
         neighbour.reach = origins - {self._host.origin}
         for origin in self.neighbours:
             if neighbour.missing_ranges(origin):
-                neighbour.telling.mark(origin, anyhow=True)
+                neighbour.publisher.mark(origin, always=True)
             elif origin != neighbour.origin:
-                neighbour.telling.forget(origin)
+                neighbour.publisher.forget(origin)
                 neighbour.passed.pop(origin, None)
         self._refresh()
         self._confirm_all()
 
-    def _hear_wants(self, neighbour: Neighbour, frame: WantsPart) -> None:
+    def _take_interest(self, neighbour: Neighbour, frame: WantsPart) -> None:
         origin = frame.origin
-        is_own_word = origin == neighbour.origin
-        if not is_own_word and (origin in self.neighbours or origin not in (neighbour.reach or ())):
+        is_own = origin == neighbour.origin
+        if not is_own and (origin in self.neighbours or origin not in (neighbour.reach or ())):
             return  # it speaks for itself, or is no more where it was
-        wants = self._known.get(origin)
-        version = NEVER if wants is None else wants.version
+        state = self._known.get(origin)
+        version = NEVER if state is None else state.version
         changed: dict[str, bool] = {}
         if frame.base == NEVER:
             number, parts = neighbour.arriving.get(origin, (-1, []))
@@ -288,21 +288,21 @@ class Routes:
                 return
             del neighbour.arriving[origin]
             if frame.version > version:
-                if wants is None:
-                    wants = self._known[origin] = InterestState(NEVER)
-                changed = wants.replace(frame.version, [pattern for part in parts for pattern in part])
-        elif wants is None or frame.base > version:
+                if state is None:
+                    state = self._known[origin] = InterestState(NEVER)
+                changed = state.replace(frame.version, [pattern for part in parts for pattern in part])
+        elif state is None or frame.base > version:
             neighbour.outbox.put(Heard([(origin, NEVER)]))
             return
         elif frame.version > version:
-            changed = wants.advance(frame.version, frame.patterns)
-        assert wants is not None
-        self._in_force(origin, wants, changed)
-        neighbour.sent_heard.pop(origin, None)
+            changed = state.advance(frame.version, frame.patterns)
+        assert state is not None
+        self._in_force(origin, state, changed)
+        neighbour.sent_confirmations.pop(origin, None)
         self._confirm(origin, neighbour)
         self.changed()
 
-    def _in_force(self, origin: Origin, wants: InterestState, changed: dict[str, bool]) -> None:
+    def _in_force(self, origin: Origin, state: InterestState, changed: dict[str, bool]) -> None:
         """From now on messages go by what `origin` wants; whoever lacks it is told."""
         if self._active.get(origin.node) == origin:
             interest = self._host.broker.interest
@@ -311,17 +311,17 @@ class Routes:
         if origin in self.neighbours:
             for other in self.neighbours.values():
                 if other.missing_ranges(origin):
-                    other.telling.mark(origin, anyhow=True)
-        if wants.left_out:
-            wants.left_out = 0
+                    other.publisher.mark(origin, always=True)
+        if state.left_out:
+            state.left_out = 0
             self._host.alarm("interest-full", f"{origin.node} wants more than {PATTERNS_MAX} topics")
 
-    def _is_heard(self, neighbour: Neighbour, origin: Origin, version: int) -> None:
+    def _take_confirmation(self, neighbour: Neighbour, origin: Origin, version: int) -> None:
         own = origin == self._host.origin
         if version == NEVER:
-            neighbour.telling.knows(origin, NEVER)
+            neighbour.publisher.knows(origin, NEVER)
             if own or (origin in self.neighbours and neighbour.missing_ranges(origin)):
-                neighbour.telling.mark(origin)
+                neighbour.publisher.mark(origin)
         elif own:
             neighbour.confirmed = max(neighbour.confirmed, version)
             self.changed()
@@ -329,7 +329,7 @@ class Routes:
             neighbour.passed[origin] = max(neighbour.passed.get(origin, NEVER), version)
             self._confirm_to_itself(origin)
         else:
-            neighbour.telling.knows(origin, version)  # it has lost its link with that one, and says so next
+            neighbour.publisher.knows(origin, version)  # it has lost its link with that one, and says so next
 
     # What we confirm
 
@@ -344,17 +344,17 @@ class Routes:
 
     def _confirm(self, origin: Origin, neighbour: Neighbour) -> None:
         """Tell `neighbour` how far what `origin` wants is in force here, and wherever we pass it on."""
-        wants = self._known.get(origin)
-        if wants is None:
+        state = self._known.get(origin)
+        if state is None:
             return
-        version = wants.version
+        version = state.version
         if origin == neighbour.origin:
             passed = [
                 other.passed.get(origin, NEVER) for other in self.neighbours.values() if other.missing_ranges(origin)
             ]
             version = min(version, *passed) if passed else version
-        if version > neighbour.sent_heard.get(origin, NEVER):
-            neighbour.sent_heard[origin] = version
+        if version > neighbour.sent_confirmations.get(origin, NEVER):
+            neighbour.sent_confirmations[origin] = version
             neighbour.outbox.put(Heard([(origin, version)]))
 
     # Who is where
@@ -382,8 +382,8 @@ class Routes:
                     interest.add(pattern, node)
         self._active, self._via = active, via
         self._host.broker.replies.relayed = frozenset(active[node] for node in via)
-        self._known = {origin: wants for origin, wants in self._known.items() if origin in reachable}
+        self._known = {origin: state for origin, state in self._known.items() if origin in reachable}
 
     def _patterns_of(self, origin: Origin) -> Iterable[str]:
-        wants = self._known.get(origin)
-        return () if wants is None else wants.patterns
+        state = self._known.get(origin)
+        return () if state is None else state.patterns

@@ -99,7 +99,7 @@ class Receipts:
         """The terms may show more about which node serves which owner. The caller flushes soon."""
         self._freed += self._copies.terms_changed(trio.current_time())
 
-    def interest_heard(self) -> None:
+    def interest_progressed(self) -> None:
         """Peers may have confirmed a later version of this node's interest. The caller flushes soon."""
         if self.interest is not None:
             self._freed += self._copies.heard(self.interest.interest_confirmed)

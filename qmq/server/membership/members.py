@@ -129,7 +129,7 @@ class LiveMembership:
         """Write facts and apply them until cancelled. Raises LogBroken when the disk refuses."""
         self._began = trio.current_time()
         while True:
-            with trio.move_on_after(POLL_AGAIN_SECONDS if self.membership.retirements_heard() else math.inf):
+            with trio.move_on_after(POLL_AGAIN_SECONDS if self.membership.retirements_reported() else math.inf):
                 await self._wake.wait()
             self._wake = trio.Event()
             self._check_retirements()
@@ -258,8 +258,8 @@ class LiveMembership:
 
     def _check_meeting(self, peer: str) -> None:
         """Records from another learner are not enough while that one still learns."""
-        if self._context.mesh is not None and self.membership.must_meet_anew(peer):
-            self._context.mesh.link_anew(peer)
+        if self._context.mesh is not None and self.membership.must_reconnect(peer):
+            self._context.mesh.reconnect(peer)
 
     def _check_learning(self) -> None:
         """A peer was met, or the counting members have changed."""
@@ -311,7 +311,7 @@ class LiveMembership:
     def _check_retirements(self) -> None:
         """Retirements may be due: peers reported one, time has passed, or a link has begun or ended."""
         membership = self.membership
-        if membership.agree({name for name in membership.retirements_heard() if self.agrees_in(name) == 0}):
+        if membership.agree({name for name in membership.retirements_reported() if self.agrees_in(name) == 0}):
             self._tell()
         for retirement in membership.decided():
             self.retired(retirement)
@@ -319,7 +319,7 @@ class LiveMembership:
             self._unconfirmed,
             {
                 name: f"{', '.join(sorted(words))} say that {name} is retired: they are too few, and this node hears it"
-                for name, words in membership.retirements_heard().items()
+                for name, words in membership.retirements_reported().items()
                 if name in self._linked
             },
         )

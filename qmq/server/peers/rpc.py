@@ -36,7 +36,7 @@ class RequestLinks(Protocol):
 
     def answer(self, peer: Origin, number: int, answer: bytes) -> None: ...
 
-    def ways_to(self, peer: Origin) -> Collection[object]: ...
+    def links_to(self, peer: Origin) -> Collection[object]: ...
 
 
 class PeerRpc:
@@ -76,7 +76,7 @@ class PeerRpc:
             number = self._numbers
             asked = self._asked[number] = _Asked(request)
             try:
-                asked.missing.update({peer: links.ways_to(peer) for peer in put(number)})
+                asked.missing.update({peer: links.links_to(peer) for peer in put(number)})
                 with trio.move_on_after(seconds):
                     while asked.missing:
                         await asked.changed.wait()
@@ -92,7 +92,7 @@ class PeerRpc:
             return
         for number, asked in self._asked.items():
             for peer, before in list(asked.missing.items()):
-                now = links.ways_to(peer)
+                now = links.links_to(peer)
                 if not now:
                     del asked.missing[peer]
                     asked.changed.set()

@@ -15,7 +15,7 @@ class Wanting:
     def __init__(self) -> None:
         self.wanted: dict[str, int] = {}
         self.aggregate = Aggregation(self.wanted)
-        self.told: dict[str, bool] = {}
+        self.published: dict[str, bool] = {}
         self.table: PatternTable[str] = PatternTable()
 
     def change(self, *patterns: str, wanted: bool = True) -> dict[str, bool]:
@@ -26,14 +26,14 @@ class Wanting:
                 del self.wanted[pattern]
         changes = self.aggregate.change(patterns)
         for pattern, on in changes.items():
-            assert on != (pattern in self.told), f"{pattern} is told twice"
+            assert on != (pattern in self.published), f"{pattern} is told twice"
             if on:
-                self.told[pattern] = True
+                self.published[pattern] = True
                 self.table.add(pattern, "a")
             else:
-                del self.told[pattern]
+                del self.published[pattern]
                 self.table.remove(pattern, "a")
-        assert self.told.keys() == self.aggregate.told.keys()
+        assert self.published.keys() == self.aggregate.published.keys()
         return changes
 
 
@@ -69,7 +69,7 @@ def test_a_name_belongs_to_the_pattern_of_its_last_word(name: str, group: str | 
 
 def test_names_are_told_one_by_one_until_there_are_too_many_under_one_prefix(few: Wanting) -> None:
     few.change(*[f"/topic/app.user.{number}" for number in range(10)], "/topic/other", "/topic/app.*")
-    one_by_one = dict(few.told)
+    one_by_one = dict(few.published)
 
     changes = few.change("/topic/app.user.10")
 
@@ -78,7 +78,7 @@ def test_names_are_told_one_by_one_until_there_are_too_many_under_one_prefix(few
         **{f"/topic/app.user.{number}": False for number in range(10)},
         "/topic/app.user.*": True,
     }
-    assert few.told.keys() == {"/topic/app.user.*", "/topic/other", "/topic/app.*"}
+    assert few.published.keys() == {"/topic/app.user.*", "/topic/other", "/topic/app.*"}
 
 
 def test_the_names_come_back_when_few_of_them_are_left(few: Wanting) -> None:
@@ -99,13 +99,13 @@ def test_a_subscribers_own_pattern_outlives_the_prefix_that_looks_like_it(few: W
 
     few.change(*names, wanted=False)
 
-    assert few.told.keys() == {"/topic/app.user.*"}
+    assert few.published.keys() == {"/topic/app.user.*"}
 
 
 def test_too_many_patterns_in_all_become_every_topic_and_come_back(few: Wanting) -> None:
     patterns = [f"/topic/{number}.x" for number in range(41)]
     few.change(*patterns[:40])
-    one_by_one = len(few.told)
+    one_by_one = len(few.published)
 
     everything = few.change(patterns[40])
     while_full = few.change("/topic/late.x")
@@ -115,7 +115,7 @@ def test_too_many_patterns_in_all_become_every_topic_and_come_back(few: Wanting)
     assert one_by_one == 40
     assert everything == {EVERYTHING: True, **dict.fromkeys(patterns[:40], False)}
     assert while_full == {}
-    assert few.told.keys() == set(patterns[:20])
+    assert few.published.keys() == set(patterns[:20])
 
 
 def test_after_every_topic_new_patterns_are_told_one_by_one_again(few: Wanting) -> None:
@@ -128,7 +128,7 @@ def test_after_every_topic_new_patterns_are_told_one_by_one_again(few: Wanting) 
     changes = few.change(*late)
 
     assert changes == dict.fromkeys(late, True)
-    assert few.told.keys() == {*patterns[:15], *late}
+    assert few.published.keys() == {*patterns[:15], *late}
 
 
 def test_what_is_wanted_is_told_however_often_it_swings_between_nothing_and_every_topic(few: Wanting) -> None:
@@ -147,8 +147,8 @@ def test_what_is_wanted_is_told_however_often_it_swings_between_nothing_and_ever
                 few.change(rng.choice(list(few.wanted)), wanted=False)
 
             for name in few.wanted:
-                assert name in few.told or few.table.match(name), f"{name} is wanted and not told"
-        full += EVERYTHING in few.told
+                assert name in few.published or few.table.match(name), f"{name} is wanted and not told"
+        full += EVERYTHING in few.published
 
     assert full == 10
 
@@ -162,11 +162,11 @@ def test_whatever_is_wanted_is_told_and_never_more_than_the_bound(few: Wanting) 
         choice = [name for name in names if (name in few.wanted) != wanted]
         few.change(*rng.sample(choice, min(len(choice), rng.randrange(1, 4))), wanted=wanted)
 
-        assert len(few.told) <= 40
+        assert len(few.published) <= 40
         for name in few.wanted:
-            assert name in few.told or few.table.match(name), f"{name} is wanted and not told"
+            assert name in few.published or few.table.match(name), f"{name} is wanted and not told"
         if not few.wanted:
-            assert not few.told
+            assert not few.published
 
 
 def test_what_is_wanted_is_looked_through_no_more_often_than_it_changes(few: Wanting) -> None:
@@ -188,5 +188,5 @@ def test_what_is_wanted_is_looked_through_no_more_often_than_it_changes(few: Wan
             few.change(names[number], wanted=False)
 
     assert looks == 1
-    assert groups[0][10] in few.told
-    assert {"/topic/1.*", "/topic/19.*"} <= set(few.told)
+    assert groups[0][10] in few.published
+    assert {"/topic/1.*", "/topic/19.*"} <= set(few.published)

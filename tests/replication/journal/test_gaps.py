@@ -14,33 +14,33 @@ def reach(**had: Vector) -> dict[str, JournalReach]:
 
 def test_the_origins_own_node_is_believed_at_once() -> None:
     gaps = Gaps()
-    gaps.tell("c", C, 9)
+    gaps.report("c", C, 9)
 
     assert gaps.next(HAVE, reach(a={C: 20}, c={C: 20})) == WantedRange("c", C, 5, 9)
 
 
 def test_another_node_is_believed_only_when_nobody_else_may_still_have_the_records() -> None:
     gaps = Gaps()
-    gaps.tell("a", C, 9)
+    gaps.report("a", C, 9)
 
     assert gaps.next(HAVE, reach(a={C: 20}, b={C: 8})) is None
     assert gaps.next(HAVE, reach(a={C: 20}, b={C: 5})) == WantedRange("a", C, 5, 9)
-    gaps.tell("b", C, 8)
+    gaps.report("b", C, 8)
     assert gaps.next(HAVE, reach(a={C: 20}, b={C: 8})) == WantedRange("a", C, 5, 9)
 
 
 def test_an_earlier_life_of_the_origins_node_is_like_any_other_node() -> None:
     gaps = Gaps()
     earlier = Origin("c", 7)
-    gaps.tell("c", earlier, 9)
+    gaps.report("c", earlier, 9)
 
     assert gaps.next({}, reach(c={earlier: 9}, b={earlier: 9})) is None
 
 
 def test_a_peer_that_knows_nothing_is_passed_by_and_only_what_all_lack_is_given_up() -> None:
     gaps = Gaps()
-    gaps.tell("a", C, 9)
-    gaps.tell("b", C, 12)
+    gaps.report("a", C, 9)
+    gaps.report("b", C, 12)
     peers = reach(a={C: 20}, b={C: 20})
 
     gaps.lost("b", C, 7)
@@ -52,7 +52,7 @@ def test_a_peer_that_knows_nothing_is_passed_by_and_only_what_all_lack_is_given_
 
 def test_what_has_come_meanwhile_is_no_gap_any_more() -> None:
     gaps = Gaps()
-    gaps.tell("a", C, 9)
+    gaps.report("a", C, 9)
 
     assert gaps.next({C: 9}, reach(a={C: 20})) is None
     assert gaps.origins == []
@@ -60,21 +60,21 @@ def test_what_has_come_meanwhile_is_no_gap_any_more() -> None:
 
 def test_the_word_of_a_peer_ends_with_its_link() -> None:
     gaps = Gaps()
-    gaps.tell("a", C, 9)
+    gaps.report("a", C, 9)
     gaps.lost("a", C, 9)
     gaps.forget("a")
     assert gaps.next(HAVE, reach(a={C: 20})) is None
 
-    gaps.tell("a", C, 9)
+    gaps.report("a", C, 9)
 
     assert gaps.next(HAVE, reach(a={C: 20})) == WantedRange("a", C, 5, 9)
 
 
 def test_damage_is_never_given_up_and_a_damaged_node_is_asked_last() -> None:
     gaps = Gaps()
-    gaps.tell("c", C, 9, is_hole=True)
+    gaps.report("c", C, 9, is_hole=True)
     assert gaps.next(HAVE, reach(b={C: 9}, c={C: 20})) is None
-    gaps.tell("b", C, 9)
+    gaps.report("b", C, 9)
     peers = reach(b={C: 9}, c={C: 20})
 
     assert gaps.next(HAVE, peers) == WantedRange("b", C, 5, 9)
@@ -86,7 +86,7 @@ def test_damage_is_never_given_up_and_a_damaged_node_is_asked_last() -> None:
 
 def test_what_the_mesh_has_forgotten_meanwhile_is_no_gap_any_more() -> None:
     gaps = Gaps()
-    gaps.tell("a", C, 9)
+    gaps.report("a", C, 9)
     # Neither of the two has anything of it now, so the other will never tell a gap.
     peers = reach(a={C: 20}, b={C: 20})
     assert gaps.next(HAVE, peers) is None and gaps.origins == [C]

@@ -56,7 +56,7 @@ def test_messages_of_a_cut_pair_go_through_a_third_node_once_and_in_order() -> N
     mesh.flow()
 
     assert mesh["b"].numbers(A) == mesh["c"].numbers(A) == [1, 2, 3, 4]
-    assert mesh["a"].routes.way_of("b") == "c"
+    assert mesh["a"].routes.next_hop_of("b") == "c"
     assert mesh["c"].routes.relayed == 3
     assert mesh["c"].routes.unrelayed == mesh["a"].routes.unrelayed == 0
 
@@ -88,7 +88,7 @@ def test_while_the_pair_is_linked_nobody_passes_anything_on() -> None:
 
     assert mesh["b"].numbers(A) == [1, 2, 3, 4, 5]
     assert mesh["c"].routes.relayed == 0
-    assert mesh["a"].routes.way_of("b") == "b"
+    assert mesh["a"].routes.next_hop_of("b") == "b"
 
 
 def test_of_two_that_could_pass_it_on_one_does() -> None:
@@ -207,7 +207,7 @@ def test_a_link_is_ready_when_the_interest_of_the_other_side_is_known_even_if_it
 
     assert not before
     assert mesh["a"].routes.is_ready
-    assert mesh["a"].routes.wants_of("b") == 0
+    assert mesh["a"].routes.interest_count("b") == 0
 
 
 def test_a_difference_that_does_not_fit_is_answered_by_asking_for_all() -> None:
@@ -351,7 +351,7 @@ def test_what_is_said_of_unknown_nodes_changes_nothing() -> None:
     a.routes.take(stranger, Reach(99, frozenset({C})), Outcome())
 
     assert a.knows(T) == set()
-    assert a.routes.way_of("stranger") is None
+    assert a.routes.next_hop_of("stranger") is None
 
 
 @pytest.mark.parametrize("seed", range(60))

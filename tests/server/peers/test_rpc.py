@@ -21,7 +21,7 @@ class Links:
         self.peers = list(peers)
         self.asked: list[int] = []
         self.answered: list[tuple[Origin, int, bytes]] = []
-        self.ways: dict[Origin, list[object]] = {peer: ["dialled", "served"] for peer in peers}
+        self.links: dict[Origin, list[object]] = {peer: ["dialled", "served"] for peer in peers}
 
     def ask(self, number: int, question: bytes) -> list[Origin]:
         self.asked.append(number)
@@ -34,8 +34,8 @@ class Links:
     def answer(self, peer: Origin, number: int, answer: bytes) -> None:
         self.answered.append((peer, number, answer))
 
-    def ways_to(self, peer: Origin) -> list[object]:
-        return self.ways.get(peer, [])
+    def links_to(self, peer: Origin) -> list[object]:
+        return self.links.get(peer, [])
 
 
 def peer_rpc(nursery: trio.Nursery, links: Links | None, answer: Callable[[bytes], Any] | None = None) -> PeerRpc:
@@ -165,7 +165,7 @@ async def test_a_peer_that_no_link_leads_to_any_more_is_not_waited_for(autojump_
 
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
-        links.ways[B] = []
+        links.links[B] = []
         node.links_changed()
         node.response_received(C, links.asked[0], b"c")
 
@@ -184,10 +184,10 @@ async def test_what_went_over_a_link_that_ended_is_asked_again_over_another(auto
 
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
-        links.ways[B] = ["dialled", "served", "a third"]
+        links.links[B] = ["dialled", "served", "a third"]
         node.links_changed()
         assert len(links.asked) == 1, "a link that begins loses nothing"
-        links.ways[B] = ["served"]
+        links.links[B] = ["served"]
         node.links_changed()
         node.links_changed()
         assert links.asked == links.asked[:1] * 2
