@@ -12,7 +12,7 @@ use, so a change of nodes costs nothing but the addresses of the old one. An ans
 
 from collections.abc import Iterator, Mapping
 
-from qmq.client.feed import Ack, Delivery, Feed
+from qmq.client.feed import AckMode, Delivered, Feed
 from qmq.client.requests import Request
 from qmq.client.vectors import Progress
 from qmq.errors import ClientError, Refused, ReplyLost
@@ -20,7 +20,7 @@ from qmq.errors import ClientError, Refused, ReplyLost
 REPLIES = "/temp-queue/replies"
 
 
-class Asked:
+class PendingReply:
     """One request. `done` with `error` None means that `reply` is there."""
 
     __slots__ = ("correlation_id", "done", "error", "reply", "request")
@@ -28,7 +28,7 @@ class Asked:
     def __init__(self, correlation_id: str, request: Request) -> None:
         self.correlation_id = correlation_id
         self.request = request
-        self.reply: Delivery | None = None
+        self.reply: Delivered | None = None
         self.error: ClientError | Refused | None = None
         self.done = False
 
@@ -37,17 +37,17 @@ class Asked:
         self.done = True
 
 
-class Asking:
+class PendingReplies:
     """The table of one client."""
 
     __slots__ = ("_by_correlation", "_feed")
 
     def __init__(self) -> None:
-        self._by_correlation: dict[str, Asked] = {}
+        self._by_correlation: dict[str, PendingReply] = {}
         # Only to give the answers a home: nobody subscribes to it, nothing waits in it, nothing is settled.
         self._feed = Feed(
             REPLIES,
-            ack=Ack.AUTO,
+            ack=AckMode.AUTO,
             prefetch=1,
             buffer_bytes_max=1,
             drops_oldest=True,
@@ -59,37 +59,37 @@ class Asking:
     def __len__(self) -> int:
         return len(self._by_correlation)
 
-    def __iter__(self) -> Iterator[Asked]:
+    def __iter__(self) -> Iterator[PendingReply]:
         return iter(list(self._by_correlation.values()))
 
-    def add(self, asked: Asked) -> None:
+    def add(self, pending: PendingReply) -> None:
         """Raises ValueError when its correlation id is in use."""
-        if asked.correlation_id in self._by_correlation:
+        if pending.correlation_id in self._by_correlation:
             raise ValueError("a request with that correlation-id is waiting for its answer")
-        self._by_correlation[asked.correlation_id] = asked
+        self._by_correlation[pending.correlation_id] = pending
 
-    def of(self, request: Request) -> Asked | None:
+    def of(self, request: Request) -> PendingReply | None:
         """What waits for the answer to `request`."""
-        asked = self._by_correlation.get(request.correlation_id)
-        return asked if asked is not None and asked.request is request else None
+        pending = self._by_correlation.get(request.correlation_id)
+        return pending if pending is not None and pending.request is request else None
 
-    def forget(self, asked: Asked) -> None:
+    def forget(self, pending: PendingReply) -> None:
         """Nobody waits for it any more. Idempotent."""
-        if self._by_correlation.get(asked.correlation_id) is asked:
-            del self._by_correlation[asked.correlation_id]
+        if self._by_correlation.get(pending.correlation_id) is pending:
+            del self._by_correlation[pending.correlation_id]
 
-    def take(self, headers: Mapping[str, str], body: bytes, connection: int) -> Asked | None:
+    def take(self, headers: Mapping[str, str], body: bytes, connection: int) -> PendingReply | None:
         """An answer came: the request that is done now, None when nobody waits for it."""
-        asked = self._by_correlation.pop(headers.get("correlation-id", ""), None)
-        if asked is not None:
-            asked.reply = Delivery(self._feed, headers, body, connection)
-            asked.done = True
-        return asked
+        pending = self._by_correlation.pop(headers.get("correlation-id", ""), None)
+        if pending is not None:
+            pending.reply = Delivered(self._feed, headers, body, connection)
+            pending.done = True
+        return pending
 
-    def lost(self) -> list[Asked]:
+    def lost(self) -> list[PendingReply]:
         """The connection is gone: the requests that a node has taken, whose answers have no address any more."""
-        failed = [asked for asked in self if asked.request.done]
-        for asked in failed:
-            self.forget(asked)
-            asked.fail(ReplyLost("the connection ended after the request was taken: its answer cannot arrive"))
+        failed = [pending for pending in self if pending.request.done]
+        for pending in failed:
+            self.forget(pending)
+            pending.fail(ReplyLost("the connection ended after the request was taken: its answer cannot arrive"))
         return failed

@@ -18,11 +18,11 @@ from typing import Literal
 import trio
 
 from qmq.client.address import Rotation
-from qmq.client.asking import Asked
+from qmq.client.asking import PendingReply
 from qmq.client.core import Core, Phase
 from qmq.client.dial import Dial, dial
 from qmq.client.encode import Headers, Send
-from qmq.client.feed import Ack, Delivery, Feed
+from qmq.client.feed import AckMode, Delivered, Feed
 from qmq.client.message import Message
 from qmq.client.receipt import Receipt
 from qmq.client.requests import Request
@@ -84,7 +84,7 @@ class Client:
             NotConnected: the client was left or has given up.
             ValueError, LocalProtocolError: headers that the client writes itself, or that STOMP cannot carry.
         """
-        return await self._ask(self.core.new_send(destination, body, headers or {}))
+        return await self._request(self.core.new_send(destination, body, headers or {}))
 
     async def request(
         self,
@@ -113,7 +113,9 @@ class Client:
         with trio.fail_after(timeout_seconds):
             while True:
                 try:
-                    return await self._request(self.core.new_asked(destination, body, given, correlation_id))
+                    return await self._request_reply(
+                        self.core.new_reply_request(destination, body, given, correlation_id)
+                    )
                 except ReplyLost:
                     if not retry:
                         raise
@@ -174,7 +176,7 @@ class Client:
         named = start in ("first", "next")
         feed = Feed(
             destination,
-            ack=Ack(ack),
+            ack=AckMode(ack),
             prefetch=prefetch,
             buffer_bytes_max=buffer_bytes,
             drops_oldest=overflow == "drop-oldest",
@@ -200,7 +202,7 @@ class Client:
             unconfirmed_bytes=core.requests.bytes,
             buffered_messages=sum(len(feed.buffer) for feed in core.feeds),
             buffered_bytes=sum(feed.buffered_bytes for feed in core.feeds),
-            waiting_requests=len(core.asking),
+            waiting_requests=len(core.replies),
             written_again=core.written_again,
             stale_settles=core.stale_settles,
             last_error=runner.last_error,
@@ -208,64 +210,64 @@ class Client:
 
     # For messages and transactions
 
-    async def settle(self, delivery: Delivery, is_ack: bool) -> Receipt | None:
+    async def settle(self, delivery: Delivered, is_ack: bool) -> Receipt | None:
         """ACK or NACK and wait for the receipt; see `Message.ack`."""
         # Said before the first checkpoint: what was done must be acknowledged also when its task is cancelled now.
         request = self.core.settle(delivery, is_ack, True)
-        self.runner.tell()
+        self.runner.wake()
         if request is None:
             await trio.lowlevel.checkpoint()
             return None
         await self._answer(request)
         return _receipt_of(request)
 
-    def schedule_settle(self, delivery: Delivery, is_ack: bool) -> None:
+    def schedule_settle(self, delivery: Delivered, is_ack: bool) -> None:
         """ACK or NACK without an answer. Raises Stale, NotConnected."""
         self.core.settle(delivery, is_ack, False)
-        self.runner.tell()
+        self.runner.wake()
 
-    async def commit(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> Receipt:
+    async def commit(self, sends: list[Send], settles: list[tuple[Delivered, bool]]) -> Receipt:
         """One transaction; see `Transaction`."""
         request: Request | None = None
         try:
             request = self.core.new_transaction(sends, settles)
-            return await self._ask(request)
+            return await self._request(request)
         except BaseException:
             if request is None or not request.written:
                 self.release(settles)
             raise
 
-    def release(self, settles: list[tuple[Delivery, bool]]) -> None:
+    def release(self, settles: list[tuple[Delivered, bool]]) -> None:
         """No transaction with these is asked for."""
         for delivery, _ in settles:
             self.core.release(delivery)
 
-    async def _request(self, asked: Asked) -> Message:
+    async def _request_reply(self, pending: PendingReply) -> Message:
         """Wait for room, ask, wait for the answer to come. Raises ReplyLost and what `send` raises."""
         core, runner = self.core, self.runner
         try:
-            await runner.room(len(asked.request.data))
-            core.submit(asked.request)
-            runner.tell()
+            await runner.room(len(pending.request.data))
+            core.submit(pending.request)
+            runner.wake()
             runner.room_left()
-            while not asked.done:
-                await runner.changed(asked)
+            while not pending.done:
+                await runner.changed(pending)
         finally:
-            core.forget_asked(asked)
-            runner.forget(asked)
-        if asked.error is not None:
-            raise asked.error
-        assert asked.reply is not None
-        return Message(self, asked.reply, False)
+            core.forget_reply(pending)
+            runner.forget(pending)
+        if pending.error is not None:
+            raise pending.error
+        assert pending.reply is not None
+        return Message(self, pending.reply, False)
 
-    async def _ask(self, request: Request) -> Receipt:
+    async def _request(self, request: Request) -> Receipt:
         """Wait for room, ask, wait for the answer."""
         runner = self.runner
         await runner.room(len(request.data))
         try:
             self.core.submit(request)
         finally:
-            runner.tell()
+            runner.wake()
             runner.room_left()
         await self._answer(request)
         return _receipt_of(request)
@@ -285,11 +287,11 @@ class Client:
         """Say farewell and do nothing any more."""
         if self.core.phase is not Phase.CLOSED:
             request = self.core.leave()
-            self.runner.tell()
+            self.runner.wake()
             with trio.move_on_after(farewell_seconds):
                 await self._answer(request)
         self.core.close(None)
-        self.runner.tell()
+        self.runner.wake()
 
 
 def _receipt_of(request: Request) -> Receipt:
@@ -360,7 +362,7 @@ async def connect(
             failure = error  # raised below, where no nursery wraps it; a cancel goes its way
         finally:
             core.close(None)
-            runner.tell()
+            runner.wake()
             nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure

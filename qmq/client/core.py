@@ -14,23 +14,22 @@ queue messages of the old connection are stale.
 from enum import Enum
 from functools import partial
 
-from qmq.client.asking import REPLIES, Asked, Asking
+from qmq.client.asking import REPLIES, PendingReplies, PendingReply
 from qmq.client.encode import (
     Headers,
     Send,
-    encode_ask_status,
     encode_connect,
     encode_leave,
     encode_send,
     encode_settle,
+    encode_status_request,
     encode_subscribe,
     encode_transaction,
     encode_undo,
     vector_of,
 )
-from qmq.client.feed import Ack, Delivery, Feed, State
-from qmq.client.feed import Kind as FeedKind
-from qmq.client.requests import BLAMED_MAX, Kind, Request, Requests
+from qmq.client.feed import AckMode, Delivered, Feed, FeedKind, FeedState
+from qmq.client.requests import BLAMED_MAX, Request, RequestKind, Requests
 from qmq.client.vectors import parse_progress
 from qmq.errors import ClientError, NotConnected, Overrun, Refused, Stale
 from qmq.wire.stomp import (
@@ -88,11 +87,11 @@ class Core:
         self.written_again = 0
         self.stale_settles = 0
         self.send_beat_seconds = 0.0
-        self.hear_beat_seconds = 0.0
+        self.receive_beat_seconds = 0.0
         self.server = ""
         self.requests = Requests(window_messages, window_bytes)
         self.feeds: dict[Feed, None] = {}
-        self.asking = Asking()
+        self.replies = PendingReplies()
         self._login = login
         self._passcode = passcode
         self.client_id = client_id
@@ -100,7 +99,7 @@ class Core:
         self._connection = Connection(Role.CLIENT, LIMITS)
         self._by_wire_id: dict[str, Feed] = {}
         self._output: list[bytes] = []
-        self._changed: dict[Request | Feed | Asked, None] = {}
+        self._changed: dict[Request | Feed | PendingReply, None] = {}
         self._numbers = 0
         self._parting: Refused | None = None
         self.closed_because: ClientError | Refused | None = None
@@ -149,7 +148,7 @@ class Core:
         if self.phase is Phase.ONLINE and not self._output:
             self._output.append(HEARTBEAT)
 
-    def take_changed(self) -> list[Request | Feed | Asked]:
+    def take_changed(self) -> list[Request | Feed | PendingReply]:
         """What somebody may wait for: requests that are answered, feeds with messages, opened or ended, replies."""
         if not self._changed:
             return []
@@ -168,14 +167,14 @@ class Core:
         for feed in self.feeds:
             feed.cut_off()
         for request in self.requests:
-            if request.kind in (Kind.SUBSCRIBE, Kind.STATUS):
+            if request.kind in (RequestKind.SUBSCRIBE, RequestKind.STATUS):
                 self.requests.remove(request)
-            elif request.kind is Kind.LEAVE:
+            elif request.kind is RequestKind.LEAVE:
                 self._answer(request, None)
             elif (error := request.lost()) is not None:
                 self._answer(request, error)
-        for asked in self.asking.lost():
-            self._changed[asked] = None
+        for pending in self.replies.lost():
+            self._changed[pending] = None
 
     def close(self, error: ClientError | Refused | None) -> None:
         """The client does nothing any more: everybody who waits is told. Idempotent."""
@@ -187,8 +186,8 @@ class Core:
             self._answer(request, self._not_connected())
         for feed in list(self.feeds):
             self._end_feed(feed, self._not_connected())
-        for asked in self.asking:
-            self._fail(asked, self._not_connected())
+        for pending in self.replies:
+            self._fail(pending, self._not_connected())
 
     def check_open(self) -> None:
         """Raises NotConnected once closed."""
@@ -201,37 +200,39 @@ class Core:
         """A message to be submitted, as `encode_send` makes it and with its errors."""
         receipt = self._next()
         encode = partial(encode_send, self.id, receipt, destination, body, headers)
-        return Request(Kind.SEND, receipt, encode(), again=partial(encode, again=True))
+        return Request(RequestKind.SEND, receipt, encode(), again=partial(encode, again=True))
 
-    def new_transaction(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> Request:
+    def new_transaction(self, sends: list[Send], settles: list[tuple[Delivered, bool]]) -> Request:
         """Several frames as one request. `settles` are (delivery, is ack), all of them held by `hold`."""
         name = f"t{self._next()}"
         settled = [(delivery.ack_id, is_ack, delivery.feed.ack_level) for delivery, is_ack in settles]
         encode = partial(encode_transaction, self.id, name, sends, settled)
         deliveries = tuple(delivery for delivery, _ in settles)
-        return Request(Kind.TRANSACTION, name, encode(), again=partial(encode, again=True), deliveries=deliveries)
+        return Request(
+            RequestKind.TRANSACTION, name, encode(), again=partial(encode, again=True), deliveries=deliveries
+        )
 
     def new_correlation_id(self) -> str:
         return f"{self.id}-q{self._next()}"
 
-    def new_asked(self, destination: str, body: bytes, headers: Headers, correlation_id: str) -> Asked:
+    def new_reply_request(self, destination: str, body: bytes, headers: Headers, correlation_id: str) -> PendingReply:
         """A message that asks for an answer, to be submitted as `asked.request`. Raises as `new_send`, and ValueError
         when a request with that id waits for its answer.
         """
         if "reply-to" in headers:
             raise ValueError("a request has its own reply-to")
-        asking = {"dedup-id": f"{self.id}-{correlation_id}", **headers}
-        asking.update({"reply-to": REPLIES, "correlation-id": correlation_id})
-        asked = Asked(correlation_id, self.new_send(destination, body, asking))
-        asked.request.correlation_id = correlation_id
-        self.asking.add(asked)
-        return asked
+        request_headers = {"dedup-id": f"{self.id}-{correlation_id}", **headers}
+        request_headers.update({"reply-to": REPLIES, "correlation-id": correlation_id})
+        pending = PendingReply(correlation_id, self.new_send(destination, body, request_headers))
+        pending.request.correlation_id = correlation_id
+        self.replies.add(pending)
+        return pending
 
-    def forget_asked(self, asked: Asked) -> None:
+    def forget_reply(self, pending: PendingReply) -> None:
         """Nobody waits for the answer any more; the request is not written again."""
-        self.asking.forget(asked)
-        self._changed.pop(asked, None)
-        self.forget(asked.request)
+        self.replies.forget(pending)
+        self._changed.pop(pending, None)
+        self.forget(pending.request)
 
     def submit(self, request: Request) -> None:
         """Ask it, now or once there is a connection. The caller has seen that the window has room.
@@ -239,7 +240,7 @@ class Core:
         Raises NotConnected, or Stale for a transaction with a message of a connection that is gone.
         """
         self.check_open()
-        if any(map(self.is_gone, request.deliveries)):
+        if any(map(self.is_stale, request.deliveries)):
             raise Stale("a message of the transaction came over a connection that is gone; nothing was applied")
         self.requests.add(request)
         if self.phase is Phase.ONLINE:
@@ -260,9 +261,9 @@ class Core:
     def leave(self) -> Request:
         """Say farewell: the answer means that the node has taken all that was sent before."""
         receipt = self._next()
-        request = Request(Kind.LEAVE, receipt, encode_leave(receipt))
+        request = Request(RequestKind.LEAVE, receipt, encode_leave(receipt))
         if self.phase is Phase.ONLINE:
-            self._ask(request)
+            self._request(request)
         else:
             request.done = True
         return request
@@ -272,7 +273,7 @@ class Core:
     def subscribe(self, feed: Feed) -> None:
         """Begin; `feed.opened` or `feed.error` will say how it went. Raises NotConnected."""
         self.check_open()
-        assert feed.state is State.CLOSED and feed not in self.feeds, "a subscription is entered once"
+        assert feed.state is FeedState.CLOSED and feed not in self.feeds, "a subscription is entered once"
         self.feeds[feed] = None
         if self.phase is Phase.ONLINE:
             self._open(feed)
@@ -281,18 +282,18 @@ class Core:
         """Its owner has left. What waits in it and what is not settled goes back to its queue. Idempotent."""
         self._end_feed(feed, None)
 
-    def take(self, feed: Feed) -> Delivery | None:
+    def take(self, feed: Feed) -> Delivered | None:
         """The next message for the application; None when none is here. `auto` acknowledges it."""
         if not feed.buffer:
             return None
         delivery = feed.take()
-        if feed.ack is Ack.AUTO and delivery.ack_id:
+        if feed.ack is AckMode.AUTO and delivery.ack_id:
             self._settle(delivery, True, None)
-        if feed.state is State.CLOSED and feed.may_resume and self.phase is Phase.ONLINE:
+        if feed.state is FeedState.CLOSED and feed.may_resume and self.phase is Phase.ONLINE:
             self._open(feed)
         return delivery
 
-    def settle(self, delivery: Delivery, is_ack: bool, with_receipt: bool) -> Request | None:
+    def settle(self, delivery: Delivered, is_ack: bool, with_receipt: bool) -> Request | None:
         """ACK or NACK (in `client` mode of everything before it too). Does nothing for a message settled before, or
         one that needs no settling. With a receipt, returns the request whose answer means that it is recorded.
 
@@ -301,36 +302,36 @@ class Core:
         if delivery.settled or not delivery.ack_id:
             return None
         self.check_open()
-        if self.is_gone(delivery):
+        if self.is_stale(delivery):
             delivery.settled = True
             self.stale_settles += 1
             raise Stale("the connection of this message is gone: it is delivered again")
         if not with_receipt:
             self._settle(delivery, is_ack, None)
             return None
-        request = Request(Kind.SETTLE, self._next(), b"")
+        request = Request(RequestKind.SETTLE, self._next(), b"")
         self._settle(delivery, is_ack, request.receipt)
         self.requests.add(request)
         return request
 
-    def is_gone(self, delivery: Delivery) -> bool:
+    def is_stale(self, delivery: Delivered) -> bool:
         """Whether it is too late to settle it: its connection or subscription has ended."""
         return (
             self.phase is not Phase.ONLINE
             or delivery.connection != self.connections
-            or delivery.feed.state is State.ENDED
+            or delivery.feed.state is FeedState.ENDED
         )
 
-    def hold(self, delivery: Delivery) -> bool:
+    def hold(self, delivery: Delivered) -> bool:
         """Put a message into a transaction; False when there is nothing to settle. Raises Stale."""
         if delivery.settled or not delivery.ack_id:
             return False
-        if self.is_gone(delivery):
+        if self.is_stale(delivery):
             raise Stale("the connection of this message is gone: it is delivered again")
         delivery.settled = True
         return True
 
-    def release(self, delivery: Delivery) -> None:
+    def release(self, delivery: Delivered) -> None:
         """A transaction with it was never asked for, or came to nothing: it waits for its ACK as before."""
         delivery.settled = False
 
@@ -339,10 +340,10 @@ class Core:
     def _take_message(self, frame: Frame) -> None:
         headers = frame.head.headers
         if headers.get("subscription") == REPLIES:
-            asked = self.asking.take(headers, frame.body, self.connections)
-            if asked is not None:
-                self.requests.remove(asked.request)  # answered, so taken: it must not be written again
-                self._changed[asked] = None
+            pending = self.replies.take(headers, frame.body, self.connections)
+            if pending is not None:
+                self.requests.remove(pending.request)  # answered, so taken: it must not be written again
+                self._changed[pending] = None
             return
         feed = self._by_wire_id.get(headers.get("subscription", ""))
         if feed is None:
@@ -350,7 +351,7 @@ class Core:
         if feed.kind is FeedKind.FANOUT and not feed.is_news(headers):
             return
         feed.opened = True
-        feed.put(Delivery(feed, headers, frame.body, self.connections))
+        feed.put(Delivered(feed, headers, frame.body, self.connections))
         self._changed[feed] = None
         if feed.kind is not FeedKind.QUEUE and feed.is_full:
             self._overflow(feed)
@@ -368,13 +369,13 @@ class Core:
         self._parting = None
         if request is None:
             return  # a frame of a transaction, or nobody waits any more
-        if request.kind is Kind.STATUS:
+        if request.kind is RequestKind.STATUS:
             assert request.feed is not None
             self.requests.remove(request)
             self._start_at(request.feed, headers.get("status", ""))
             return
         if request.feed is not None:
-            request.feed.state = State.OPEN
+            request.feed.state = FeedState.OPEN
             request.feed.opened = True
             self._changed[request.feed] = None
         self._settled_by(request)
@@ -419,8 +420,8 @@ class Core:
     def _logged_in(self, headers: Headers) -> None:
         """The node lets us in: ask for everything that is to be asked, subscriptions first."""
         can, wants = parse_heartbeat(headers.get("heart-beat", "0,0"))
-        send_ms, hear_ms = negotiate_heartbeat((self._beat_ms, self._beat_ms), (can, wants))
-        self.send_beat_seconds, self.hear_beat_seconds = send_ms / 1000, hear_ms / 1000
+        send_ms, receive_ms = negotiate_heartbeat((self._beat_ms, self._beat_ms), (can, wants))
+        self.send_beat_seconds, self.receive_beat_seconds = send_ms / 1000, receive_ms / 1000
         self.server = headers.get("server", "")
         self.phase = Phase.ONLINE
         self.connections += 1
@@ -444,16 +445,16 @@ class Core:
         """SUBSCRIBE on the present connection, or ask first where to start."""
         if feed.kind is FeedKind.FANOUT and feed.start == "next" and not feed.opened:
             receipt = self._next()
-            feed.state = State.ASKING
-            self._ask(Request(Kind.STATUS, receipt, encode_ask_status(receipt), feed=feed))
+            feed.state = FeedState.ASKING
+            self._request(Request(RequestKind.STATUS, receipt, encode_status_request(receipt), feed=feed))
         else:
             self._subscribe_on_wire(feed)
 
     def _subscribe_on_wire(self, feed: Feed) -> None:
-        feed.state = State.OPENING
+        feed.state = FeedState.OPENING
         feed.wire_id = self._next()
         self._by_wire_id[feed.wire_id] = feed
-        self._ask(Request(Kind.SUBSCRIBE, feed.wire_id, encode_subscribe(feed), feed=feed))
+        self._request(Request(RequestKind.SUBSCRIBE, feed.wire_id, encode_subscribe(feed), feed=feed))
 
     def _start_at(self, feed: Feed, status: str) -> None:
         """A feed starts at `next`: make that a vector, so that it can be resumed exactly.
@@ -467,7 +468,7 @@ class Core:
             feed.start = "resume"
         self._subscribe_on_wire(feed)
 
-    def _ask(self, request: Request) -> None:
+    def _request(self, request: Request) -> None:
         self.requests.add(request)
         self._write(request)
 
@@ -487,9 +488,9 @@ class Core:
             if error is not None:
                 self._take_back(request)
             self._changed[request] = None
-            asked = self.asking.of(request)
-            if error is not None and asked is not None:
-                self._fail(asked, error)
+            pending = self.replies.of(request)
+            if error is not None and pending is not None:
+                self._fail(pending, error)
 
     def _settled_by(self, request: Request) -> None:
         """A transaction is applied: its messages are nobody's any more."""
@@ -505,15 +506,15 @@ class Core:
         if request.is_forgotten:
             for delivery in request.deliveries:
                 # In `client` mode one NACK may have settled others of them.
-                if not delivery.settled and not self.is_gone(delivery):
+                if not delivery.settled and not self.is_stale(delivery):
                     self._settle(delivery, False, None)
 
-    def _fail(self, asked: Asked, error: ClientError | Refused) -> None:
-        self.asking.forget(asked)
-        asked.fail(error)
-        self._changed[asked] = None
+    def _fail(self, pending: PendingReply, error: ClientError | Refused) -> None:
+        self.replies.forget(pending)
+        pending.fail(error)
+        self._changed[pending] = None
 
-    def _settle(self, delivery: Delivery, is_ack: bool, receipt: str | None) -> None:
+    def _settle(self, delivery: Delivered, is_ack: bool, receipt: str | None) -> None:
         delivery.feed.settle(delivery)
         self._output.append(encode_settle(delivery.ack_id, is_ack, receipt, delivery.feed.ack_level))
 
@@ -524,14 +525,14 @@ class Core:
         for request in self.requests:
             if request.feed is feed:
                 self.requests.remove(request)
-        feed.state = State.CLOSED
+        feed.state = FeedState.CLOSED
 
     def _end_feed(self, feed: Feed, error: ClientError | Refused | None) -> None:
-        if feed.state is State.ENDED:
+        if feed.state is FeedState.ENDED:
             return
         self._close_wire(feed)
         feed.cut_off()
-        feed.state = State.ENDED
+        feed.state = FeedState.ENDED
         feed.error = error
         self.feeds.pop(feed, None)
         self._changed[feed] = None

@@ -6,7 +6,7 @@ Every frame that can be refused carries a receipt, because the receipt is what a
 import json
 from collections.abc import Mapping
 
-from qmq.client.feed import Ack, Feed, Kind
+from qmq.client.feed import AckMode, Feed, FeedKind
 from qmq.client.vectors import parse_progress
 from qmq.wire.stomp import Version, encode_frame
 
@@ -89,15 +89,15 @@ def encode_settle(ack_id: str, is_ack: bool, receipt: str | None, level: str = "
 def encode_subscribe(feed: Feed) -> bytes:
     """SUBSCRIBE for `feed` as it stands: a fanout continues after what it has seen."""
     lines = [("id", feed.wire_id), ("destination", feed.destination), ("receipt", feed.wire_id)]
-    if feed.kind is Kind.QUEUE:
-        mode = Ack.CLIENT_INDIVIDUAL if feed.ack is Ack.AUTO else feed.ack
+    if feed.kind is FeedKind.QUEUE:
+        mode = AckMode.CLIENT_INDIVIDUAL if feed.ack is AckMode.AUTO else feed.ack
         lines += [("ack", mode.value), ("prefetch-count", str(feed.prefetch))]
         if feed.durable:
             lines.append(("durable-subscription-name", feed.durable))
             # Only for the first SUBSCRIBE that the mesh hears; after that its place counts.
             begins_after = feed.start == "resume"
             lines.append(("qmq-resume", feed.seen.header()) if begins_after else ("x-stream-offset", feed.start))
-    elif feed.kind is Kind.FANOUT:
+    elif feed.kind is FeedKind.FANOUT:
         if feed.start == "next":
             lines.append(("x-stream-offset", "next"))
         else:
@@ -115,7 +115,7 @@ def encode_leave(receipt: str) -> bytes:
     return encode_frame("DISCONNECT", [("receipt", receipt)])
 
 
-def encode_ask_status(receipt: str) -> bytes:
+def encode_status_request(receipt: str) -> bytes:
     return encode_frame("SEND", [("destination", "/control/status"), ("receipt", receipt)])
 
 

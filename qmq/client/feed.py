@@ -33,13 +33,13 @@ no other has, its sender sends it again elsewhere; the copy of that node comes w
 """
 
 
-class Kind(Enum):
+class FeedKind(Enum):
     QUEUE = "queue"
     TOPIC = "topic"
     FANOUT = "fanout"
 
 
-class Ack(Enum):
+class AckMode(Enum):
     """Who says that a message is done: `AUTO` means when it is handed out; the others as in STOMP 1.2."""
 
     AUTO = "auto"
@@ -47,7 +47,7 @@ class Ack(Enum):
     CLIENT_INDIVIDUAL = "client-individual"
 
 
-class State(Enum):
+class FeedState(Enum):
     CLOSED = "closed"
     """Not subscribed at the node of now: there is none, or the feed is paused."""
     ASKING = "asking"
@@ -58,16 +58,16 @@ class State(Enum):
     """For good; `error` says why, None when its owner has left."""
 
 
-def kind_of(destination: str) -> Kind:
+def kind_of(destination: str) -> FeedKind:
     """What `destination` is to a subscriber. What is wrong about it is for the node to say."""
     if destination.startswith("/fanout/"):
-        return Kind.FANOUT
+        return FeedKind.FANOUT
     if destination.startswith(("/topic/", "/system/", "/temp-queue/")):
-        return Kind.TOPIC
-    return Kind.QUEUE
+        return FeedKind.TOPIC
+    return FeedKind.QUEUE
 
 
-class Delivery:
+class Delivered:
     """One message as it came. `connection` numbers the connection it came over; `settled` once ACK or NACK is said.
 
     `ack_id` is empty when there is nothing to settle (topics, fanouts).
@@ -80,7 +80,7 @@ class Delivery:
         self.headers = headers
         self.body = body
         self.connection = connection
-        self.ack_id = headers.get("ack", "") if feed.kind is Kind.QUEUE else ""
+        self.ack_id = headers.get("ack", "") if feed.kind is FeedKind.QUEUE else ""
         self.settled = False
 
     @property
@@ -122,7 +122,7 @@ class Feed:
         self,
         destination: str,
         *,
-        ack: Ack,
+        ack: AckMode,
         prefetch: int,
         buffer_bytes_max: int,
         drops_oldest: bool,
@@ -135,7 +135,7 @@ class Feed:
         self.destination = destination
         self.durable = durable
         """Its name at the nodes, for a durable subscription; otherwise empty."""
-        self.kind = Kind.QUEUE if durable else kind_of(destination)
+        self.kind = FeedKind.QUEUE if durable else kind_of(destination)
         self.ack = ack
         self.ack_level = ack_level
         """Of ACKs with a receipt; empty: as the node's policy says."""
@@ -145,12 +145,12 @@ class Feed:
         self.start = start
         """`first`, `next`, or `resume`: after `seen`."""
         self.headers = dict(headers)
-        self.state = State.CLOSED
+        self.state = FeedState.CLOSED
         self.opened = False
         """Whether a node has ever said yes."""
         self.error: ClientError | Refused | None = None
         self.wire_id = ""
-        self.buffer: deque[Delivery] = deque()
+        self.buffer: deque[Delivered] = deque()
         self.buffered_bytes = 0
         self.seen = seen
         """Fanouts: what has been put into the buffer."""
@@ -160,7 +160,7 @@ class Feed:
         """Fanouts: whether nothing has come yet of a start at the first kept message."""
         self.ids: dict[str, str] = {}
         """Fanouts: dedup ids of the messages that came last, oldest first, and which origin's came first."""
-        self.unsettled: dict[str, Delivery] = {}
+        self.unsettled: dict[str, Delivered] = {}
         """By ack id, in the order of delivery: came over the present connection, and neither ACK nor NACK is said."""
         self.dropped = 0
 
@@ -206,17 +206,17 @@ class Feed:
             self.ids = dict(list(self.ids.items())[IDS_MAX:])
         return True
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, delivery: Delivered) -> None:
         self.buffer.append(delivery)
         self.buffered_bytes += delivery.cost_bytes
         if delivery.ack_id:
             self.unsettled[delivery.ack_id] = delivery
 
-    def take(self) -> Delivery:
+    def take(self) -> Delivered:
         """The oldest one. IndexError when there is none."""
         delivery = self.buffer.popleft()
         self.buffered_bytes -= delivery.cost_bytes
-        if self.kind is Kind.FANOUT:
+        if self.kind is FeedKind.FANOUT:
             gap = delivery.headers.get(GAP_HEADER)
             if gap is None:
                 self.handed.advance(delivery.headers.get("message-id", ""))
@@ -224,9 +224,9 @@ class Feed:
                 self.handed.pass_over(parse_gap(gap))
         return delivery
 
-    def settle(self, delivery: Delivery) -> None:
+    def settle(self, delivery: Delivered) -> None:
         """ACK or NACK is said of it; in `client` mode of everything delivered before it, too."""
-        if self.ack is Ack.CLIENT and delivery.ack_id in self.unsettled:
+        if self.ack is AckMode.CLIENT and delivery.ack_id in self.unsettled:
             for ack_id, earlier in list(self.unsettled.items()):
                 if ack_id == delivery.ack_id:
                     break
@@ -243,7 +243,7 @@ class Feed:
     def cut_off(self) -> None:
         """No node knows it any more: queue messages that wait here are delivered again, so none is handed out."""
         self.unsettled.clear()
-        if self.kind is Kind.QUEUE:
+        if self.kind is FeedKind.QUEUE:
             self.buffer.clear()
             self.buffered_bytes = 0
-        self.state = State.CLOSED
+        self.state = FeedState.CLOSED

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from qmq.client.core import Core
 from qmq.client.encode import Headers
-from qmq.client.feed import GAP_HEADER, Delivery
+from qmq.client.feed import GAP_HEADER, Delivered
 from qmq.client.receipt import Receipt
 from qmq.client.vectors import parse_gap
 from qmq.errors import NotConnected, Stale
@@ -18,9 +18,9 @@ class Settler(Protocol):
     @property
     def core(self) -> Core: ...
 
-    async def settle(self, delivery: Delivery, is_ack: bool) -> Receipt | None: ...
+    async def settle(self, delivery: Delivered, is_ack: bool) -> Receipt | None: ...
 
-    def schedule_settle(self, delivery: Delivery, is_ack: bool) -> None: ...
+    def schedule_settle(self, delivery: Delivered, is_ack: bool) -> None: ...
 
     async def reply(self, message: "Message", body: bytes, headers: Headers | None = None) -> bool: ...
 
@@ -33,7 +33,7 @@ class Message:
 
     __slots__ = ("_client", "_confirm", "delivery")
 
-    def __init__(self, client: Settler, delivery: Delivery, confirm: bool) -> None:
+    def __init__(self, client: Settler, delivery: Delivered, confirm: bool) -> None:
         self._client = client
         self._confirm = confirm
         self.delivery = delivery
@@ -81,7 +81,7 @@ class Message:
     @property
     def is_stale(self) -> bool:
         """Whether the connection that it came over is gone, so that an ACK can no longer be said: it comes again."""
-        return bool(self.delivery.ack_id) and self._client.core.is_gone(self.delivery)
+        return bool(self.delivery.ack_id) and self._client.core.is_stale(self.delivery)
 
     async def ack(self) -> Receipt | None:
         """It is done. On return the node has that on disk, and the Receipt tells how; None when it was settled before.

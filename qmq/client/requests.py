@@ -11,7 +11,7 @@ still be obeyed, and it is not written again. Only a transaction that settles me
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
-from qmq.client.feed import Delivery, Feed
+from qmq.client.feed import Delivered, Feed
 from qmq.errors import ClientError, Refused, Stale
 
 BLAMED_MAX = 3
@@ -19,7 +19,7 @@ BLAMED_MAX = 3
 is what the node cannot bear, and asking again would never end."""
 
 
-class Kind(Enum):
+class RequestKind(Enum):
     SEND = "send"
     TRANSACTION = "transaction"
     SETTLE = "settle"
@@ -54,13 +54,13 @@ class Request:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: RequestKind,
         receipt: str,
         data: bytes,
         *,
         again: Callable[[], bytes] | None = None,
         feed: Feed | None = None,
-        deliveries: tuple[Delivery, ...] = (),
+        deliveries: tuple[Delivered, ...] = (),
     ) -> None:
         self.again = again
         self.answer: Mapping[str, str] = {}
@@ -79,13 +79,13 @@ class Request:
     @property
     def takes_room(self) -> bool:
         """Whether it counts against the window: what the application can ask without end."""
-        return self.kind is Kind.SEND or self.kind is Kind.TRANSACTION
+        return self.kind is RequestKind.SEND or self.kind is RequestKind.TRANSACTION
 
     def lost(self) -> ClientError | None:
         """What it means that its connection ended first: None when it is asked again."""
-        if self.kind is Kind.SETTLE:
+        if self.kind is RequestKind.SETTLE:
             return Stale("the connection ended before the receipt: the message may be delivered again")
-        if self.kind is Kind.TRANSACTION and self.deliveries:
+        if self.kind is RequestKind.TRANSACTION and self.deliveries:
             return Stale("the connection ended before the receipt: all of the transaction was applied, or none of it")
         return None
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from qmq.client.address import NodeAddress, Rotation
-from qmq.client.asking import Asked
+from qmq.client.asking import PendingReply
 from qmq.client.core import Core, Phase
 from qmq.client.dial import Dial, Line
 from qmq.client.feed import Feed
@@ -22,7 +22,7 @@ from qmq.errors import Refused, RemoteProtocolError
 
 READ_BYTES_MAX = 64 << 10
 
-HEARD_WITHIN = 2.0
+SILENCE_FACTOR = 2.0
 """Times the agreed interval: so late may a beat of the node be (STOMP 1.2, "Heart-beating": margin of error)."""
 
 BEAT_EARLY = 0.9
@@ -35,7 +35,7 @@ log = logging.getLogger("qmq.client")
 
 
 class Runner:
-    """Runs `core`. After every call into the core, `tell` must follow before the next await.
+    """Runs `core`. After every call into the core, `wake` must follow before the next await.
 
     `attempt_seconds` bounds dialling and login together. A connection that stood for `steady_seconds` counts as a
     success for the rotation.
@@ -62,17 +62,17 @@ class Runner:
         self._attempt_seconds = attempt_seconds
         self._steady_seconds = steady_seconds
         self._refused_by: set[NodeAddress] = set()
-        self._waiting: dict[Request | Feed | Asked, trio.Event] = {}
+        self._waiting: dict[Request | Feed | PendingReply, trio.Event] = {}
         self._room = trio.lowlevel.ParkingLot()
         self._output = trio.Event()
-        self._heard = self._sent = 0.0
+        self._last_read = self._sent = 0.0
         self._online = trio.Event()
         self._logged_in = trio.Event()
         self._is_writing = False
 
     # For those who wait
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """The core was called: wake whom it concerns, and the writer."""
         core = self.core
         for subject in core.take_changed():
@@ -87,11 +87,11 @@ class Runner:
             self._online.set()
             self._room.unpark_all()
 
-    async def changed(self, subject: Request | Feed | Asked) -> None:
+    async def changed(self, subject: Request | Feed | PendingReply) -> None:
         """Wait until the core names `subject` as changed. Look before and after: others may have been quicker."""
         await self._waiting.setdefault(subject, trio.Event()).wait()
 
-    def forget(self, subject: Request | Asked) -> None:
+    def forget(self, subject: Request | PendingReply) -> None:
         """Nobody waits for it any more, and the room that it took is free."""
         self._waiting.pop(subject, None)
         self.room_left()
@@ -141,7 +141,7 @@ class Runner:
                 was_online = self.address is not None
                 self.address = None
                 core.lost()
-                self.tell()
+                self.wake()
             if was_online and trio.current_time() - began >= self._steady_seconds:
                 self._rotation.stood()
             else:
@@ -167,7 +167,7 @@ class Runner:
             line = await self._dial(address.host, address.port, self._tls, address.host)
         if attempt.cancelled_caught:
             raise TimeoutError(f"no connection within {self._attempt_seconds:g} s")
-        self._heard = self._sent = trio.current_time()
+        self._last_read = self._sent = trio.current_time()
         self._logged_in = trio.Event()
         self._is_writing = False
         failure: list[Exception] = []
@@ -184,7 +184,7 @@ class Runner:
                     nursery.cancel_scope.cancel()
 
                 self.core.begin(address.host)
-                self.tell()
+                self.wake()
                 nursery.start_soon(ending, lambda: self._read(line, address))
                 nursery.start_soon(ending, lambda: self._write(line))
                 nursery.start_soon(ending, lambda: self._beat(attempt.deadline))
@@ -196,7 +196,7 @@ class Runner:
     async def _read(self, line: Line, address: NodeAddress) -> None:
         core = self.core
         while data := await line.receive_some(READ_BYTES_MAX):
-            self._heard = trio.current_time()
+            self._last_read = trio.current_time()
             try:
                 core.receive(data)
             finally:
@@ -205,7 +205,7 @@ class Runner:
                     self.address = address
                     self._logged_in.set()
                     self._online.set()
-                self.tell()
+                self.wake()
         raise ConnectionError("the node ended the connection")
 
     async def _write(self, line: Line) -> None:
@@ -227,15 +227,15 @@ class Runner:
             raise TimeoutError("the node did not answer the login in time")
         core = self.core
         send = core.send_beat_seconds * BEAT_EARLY or float("inf")
-        hear = core.hear_beat_seconds * HEARD_WITHIN or float("inf")
+        silence_seconds = core.receive_beat_seconds * SILENCE_FACTOR or float("inf")
         while True:
-            await trio.sleep_until(min(self._sent + send, self._heard + hear))
+            await trio.sleep_until(min(self._sent + send, self._last_read + silence_seconds))
             now = trio.current_time()
-            if now >= self._heard + hear:
-                raise TimeoutError(f"silent for {now - self._heard:.1f} s")
+            if now >= self._last_read + silence_seconds:
+                raise TimeoutError(f"silent for {now - self._last_read:.1f} s")
             if now >= self._sent + send:
                 # A writer that waits for room has bytes under way: they say as much as a beat.
                 if not self._is_writing:
                     core.beat()
-                    self.tell()
+                    self.wake()
                 self._sent = now

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import trio
 
-from qmq.client.feed import Feed, State
+from qmq.client.feed import Feed, FeedState
 from qmq.client.message import Message, Settler
 from qmq.client.runner import Runner
 
@@ -49,7 +49,7 @@ class Subscription:
         """On return a node has the subscription. Raises Refused, NotConnected; cancelled, nothing is left behind."""
         client, feed = self._client, self._feed
         client.core.subscribe(feed)
-        client.runner.tell()
+        client.runner.wake()
         try:
             await trio.lowlevel.checkpoint()
             while not feed.opened and feed.error is None:
@@ -69,7 +69,7 @@ class Subscription:
 
     def _leave(self) -> None:
         self._client.core.unsubscribe(self._feed)
-        self._client.runner.tell()
+        self._client.runner.wake()
 
     def __aiter__(self) -> "Subscription":
         return self
@@ -87,10 +87,10 @@ class Subscription:
         while True:
             delivery = client.core.take(feed)
             if delivery is not None:
-                client.runner.tell()
+                client.runner.wake()
                 return Message(client, delivery, self._confirm)
             if feed.error is not None:
                 raise feed.error
-            if feed.state is State.ENDED:
+            if feed.state is FeedState.ENDED:
                 raise StopAsyncIteration
             await client.runner.changed(feed)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from qmq.client.core import Core
 from qmq.client.encode import Headers, Send
-from qmq.client.feed import Delivery
+from qmq.client.feed import Delivered
 from qmq.client.message import Message
 from qmq.client.receipt import Receipt
 
@@ -16,9 +16,9 @@ class Committer(Protocol):
     @property
     def core(self) -> Core: ...
 
-    def release(self, settles: list[tuple[Delivery, bool]]) -> None: ...
+    def release(self, settles: list[tuple[Delivered, bool]]) -> None: ...
 
-    async def commit(self, sends: list[Send], settles: list[tuple[Delivery, bool]]) -> Receipt: ...
+    async def commit(self, sends: list[Send], settles: list[tuple[Delivered, bool]]) -> Receipt: ...
 
 
 class Transaction:
@@ -30,7 +30,7 @@ class Transaction:
     def __init__(self, client: Committer) -> None:
         self._client = client
         self._sends: list[Send] = []
-        self._settles: list[tuple[Delivery, bool]] = []
+        self._settles: list[tuple[Delivered, bool]] = []
         self.receipt: Receipt | None = None
         """How the node has taken it, after the block."""
 

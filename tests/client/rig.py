@@ -106,7 +106,7 @@ class Mesh:
 
     def client(self, **options: Any) -> AbstractAsyncContextManager[qmq.client.Client]:
         options.setdefault("nodes", self.addresses)
-        options.setdefault("chance", random.Random("client"))
+        options.setdefault("rng", random.Random("client"))
         options.setdefault("dial", self.fabric.network(CLIENT_HOST).connect)
         return qmq.client.connect(options.pop("nodes"), **options)
 

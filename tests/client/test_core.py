@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qmq.client.address import Rotation, parse_address
 from qmq.client.core import Core, Phase
 from qmq.client.encode import vector_of
-from qmq.client.feed import Ack, Delivery, Feed, State
+from qmq.client.feed import AckMode, Delivered, Feed, FeedState
 from qmq.client.requests import Request
 from qmq.client.vectors import HEADER_BYTES_MAX, ORIGINS_MAX, Progress, parse_gap, parse_progress
 from qmq.dots import Origin
@@ -50,7 +50,7 @@ class Peer:
 
 
 def queue(
-    ack: Ack = Ack.CLIENT_INDIVIDUAL, destination: str = "/queue/q", start: str = "first", ack_level: str = ""
+    ack: AckMode = AckMode.CLIENT_INDIVIDUAL, destination: str = "/queue/q", start: str = "first", ack_level: str = ""
 ) -> Feed:
     return Feed(
         destination,
@@ -164,12 +164,12 @@ def test_the_level_of_acks_is_asked_for_where_a_receipt_is() -> None:
     assert peer.core.hold(together) and peer.core.hold(given_back)
     peer.core.submit(peer.core.new_transaction([], [(together, True), (given_back, False)]))
 
-    asked = {
+    pending = {
         frame.head.headers["id"]: frame.head.headers.get("ack-level")
         for frame in peer.frames()
         if "id" in frame.head.headers
     }
-    assert asked == {"1": "quorum", "2": None, "3": None, "4": "quorum", "5": None}
+    assert pending == {"1": "quorum", "2": None, "3": None, "4": "quorum", "5": None}
 
 
 def test_an_error_about_nothing_in_particular_is_held_against_the_first_unanswered_request_after_three_times() -> None:
@@ -212,7 +212,7 @@ def test_a_subscription_that_the_next_node_refuses_ends_with_that_reason() -> No
     (subscribe,) = peer.log_in()
     peer.say("ERROR", ("error-code", "unknown-destination"), ("receipt-id", subscribe.receipt or ""))
 
-    assert feed.state is State.ENDED
+    assert feed.state is FeedState.ENDED
     assert isinstance(feed.error, Refused)
     assert peer.frames() == []
     peer.core.lost()
@@ -234,7 +234,7 @@ def test_a_refused_commit_is_aborted_because_its_connection_may_stay() -> None:
     assert isinstance(request.error, Refused)
 
 
-def held(peer: Peer) -> tuple[Delivery, Request]:
+def held(peer: Peer) -> tuple[Delivered, Request]:
     """A message in a transaction whose COMMIT is written."""
     feed = queue()
     id = subscribed(peer, feed)
@@ -278,7 +278,7 @@ def test_messages_of_a_refused_transaction_that_nobody_waits_for_are_given_back(
 def test_what_a_cumulative_nack_has_given_back_is_not_given_back_twice() -> None:
     peer = Peer()
     peer.log_in()
-    feed = queue(Ack.CLIENT)
+    feed = queue(AckMode.CLIENT)
     id = subscribed(peer, feed)
     for number in "12":
         peer.say("MESSAGE", ("subscription", id), ("message-id", f"m{number}"), ("ack", number))
@@ -445,8 +445,8 @@ def test_a_fanout_from_next_on_a_node_that_cannot_say_its_position_starts_there_
     peer = Peer()
     peer.log_in()
     peer.core.subscribe(queue(destination="/fanout/f", start="next"))
-    (asked,) = peer.frames()
-    peer.say("RECEIPT", ("receipt-id", asked.receipt or ""), ("status", '{"vector":{},"cut":true}'))
+    (pending,) = peer.frames()
+    peer.say("RECEIPT", ("receipt-id", pending.receipt or ""), ("status", '{"vector":{},"cut":true}'))
     (subscribe,) = peer.frames()
     peer.receipt(subscribe.receipt)
     peer.say("MESSAGE", ("subscription", subscribe.head.headers["id"]), ("message-id", f"{Origin('a', 1)}-5"))
@@ -484,7 +484,7 @@ def test_beats_are_agreed_as_the_specification_says() -> None:
     peer.log_in(heart_beat="10000,2000")
 
     assert peer.core.send_beat_seconds == 5.0
-    assert peer.core.hear_beat_seconds == 10.0
+    assert peer.core.receive_beat_seconds == 10.0
     peer.core.beat()
     assert peer.core.take_output() == b"\n"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from qmq.client.core import Core, Phase
-from qmq.client.feed import Ack, Feed
+from qmq.client.feed import AckMode, Feed
 from qmq.client.requests import Request
 from qmq.client.vectors import Progress
 from qmq.dots import Origin
@@ -40,7 +40,7 @@ class Nodes(RuleBasedStateMachine):
         self.dedup_ids: dict[bytes, set[str]] = {}
         self.feed = Feed(
             FANOUT,
-            ack=Ack.AUTO,
+            ack=AckMode.AUTO,
             prefetch=1,
             buffer_bytes_max=2000,
             drops_oldest=False,

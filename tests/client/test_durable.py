@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 import qmq.client
 from qmq.broker.consumers.outcome import Outcome
-from qmq.client.feed import IDS_MAX, Ack, Feed
+from qmq.client.feed import IDS_MAX, AckMode, Feed
 from qmq.client.vectors import Progress
 from qmq.errors import Refused
 from tests.client.rig import Mesh, eventually, running, take
@@ -134,7 +134,14 @@ async def test_words_that_make_no_sense_are_refused_here(autojump_clock: MockClo
 
 def feed() -> Feed:
     return Feed(
-        F, ack=Ack.AUTO, prefetch=1, buffer_bytes_max=1, drops_oldest=False, start="first", seen=Progress(), headers={}
+        F,
+        ack=AckMode.AUTO,
+        prefetch=1,
+        buffer_bytes_max=1,
+        drops_oldest=False,
+        start="first",
+        seen=Progress(),
+        headers={},
     )
 
 

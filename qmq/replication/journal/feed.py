@@ -31,7 +31,7 @@ Read = list[tuple[int, BatchHead, bytes]]
 """What `Journal.read` gives: position, head, bytes."""
 
 
-class Feed:
+class JournalFeed:
     """One peer's feed. It sends nothing before the peer's first Ack."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.topics.retained_sync import RetainedSync
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import MeshError
-from qmq.replication.journal.feed import Feed
+from qmq.replication.journal.feed import JournalFeed
 from qmq.replication.links.common_frames import take_common
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
@@ -41,7 +41,7 @@ class Serving:
         self.peer = partner.origin.node
         self.partner = partner
         self.outbox = outbox
-        self.feed = Feed()
+        self.feed = JournalFeed()
         self.open = False
         self._host = host
         # With its consumers before this link, not yet known to be held, settled or lost; None once that is decided.

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.dots import Origin, Vector
-from qmq.replication.journal.feed import WINDOW_BATCHES, Feed
+from qmq.replication.journal.feed import WINDOW_BATCHES, JournalFeed
 from qmq.replication.protocol.congestion import FIRST_BYTES, LEAST_BYTES, PARTS, WINDOW_BYTES
 from qmq.replication.protocol.frames import Ack, Batches, Gap, Hole
 from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
@@ -14,8 +14,8 @@ from ..rig import ListJournal, batch_of
 A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
 
 
-def feed_of(vector: Vector | None = None, direct: tuple[Origin, ...] = ()) -> Feed:
-    feed = Feed()
+def feed_of(vector: Vector | None = None, direct: tuple[Origin, ...] = ()) -> JournalFeed:
+    feed = JournalFeed()
     feed.acknowledged(Ack(0, {} if vector is None else vector, {}, direct))
     feed.seek_again = False
     return feed
@@ -28,12 +28,12 @@ def journal_of(*batches: bytes) -> ListJournal:
     return journal
 
 
-def select(feed: Feed, journal: ListJournal, position: int = 0) -> list[Gap | Hole | Batches]:
+def select(feed: JournalFeed, journal: ListJournal, position: int = 0) -> list[Gap | Hole | Batches]:
     return feed.select(journal.read(position, 1 << 30), journal.end, journal.base)[0]
 
 
 def test_nothing_begins_before_the_first_ack() -> None:
-    feed = Feed()
+    feed = JournalFeed()
     assert not feed.began
 
     feed.acknowledged(Ack(0, {A: 1}, {}, ()))

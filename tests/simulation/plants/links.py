@@ -13,7 +13,7 @@ from qmq.broker.topics.router import TopicRouter
 from qmq.dots import Origin, Vector
 from qmq.errors import MeshError
 from qmq.replication.journal.acceptance import NOT_HERE, Acceptance
-from qmq.replication.journal.feed import Feed, Read
+from qmq.replication.journal.feed import JournalFeed, Read
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.routes import Neighbour, Routes
 from qmq.replication.protocol.frames import Batches, Gap, Hole
@@ -29,7 +29,7 @@ from tests.simulation.plants.registry import plant
 @plant(Family.CUTS, "I1", "I3", "I13", seed=1)
 def highest_taken_for_all() -> Iterator[None]:
     """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are taken in silence."""
-    judge, acknowledged = Acceptance._is_new, Feed.acknowledged
+    judge, acknowledged = Acceptance._is_new, JournalFeed.acknowledged
 
     def is_new(acceptance: Acceptance, head: BatchHead, have: Vector) -> bool:
         try:
@@ -39,13 +39,13 @@ def highest_taken_for_all() -> Iterator[None]:
                 return True
             raise
 
-    def hear(feed: Feed, ack: object) -> None:
+    def hear(feed: JournalFeed, ack: object) -> None:
         began = feed.began
         acknowledged(feed, ack)  # type: ignore[arg-type]  # handed on as it came
         if began:
             feed.seek_again = False
 
-    def select(feed: Feed, read: Read, durable_end: int, base: Vector) -> tuple[list[object], int | None]:
+    def select(feed: JournalFeed, read: Read, durable_end: int, base: Vector) -> tuple[list[object], int | None]:
         frames: list[object] = []
         chosen: list[bytes] = []
         position = None
@@ -60,7 +60,7 @@ def highest_taken_for_all() -> Iterator[None]:
         return frames, position
 
     journal = partial(patch.object, Journal)
-    feed = partial(patch.object, Feed)
+    feed = partial(patch.object, JournalFeed)
     with journal("_check", _heads), feed("select", select), feed("acknowledged", hear):
         with patch.object(Acceptance, "_is_new", is_new):
             yield
@@ -94,15 +94,15 @@ def relay_refused_for_ever() -> Iterator[None]:
 @plant(Family.ALL, "I13", "I21", seed=2)
 def unknown_records_not_passed_on() -> Iterator[None]:
     """A node keeps from its peers what it does not understand: here, how often messages have failed."""
-    select = Feed.select
+    select = JournalFeed.select
 
     def select_known(
-        feed: Feed, read: Read, durable_end: int, base: Vector
+        feed: JournalFeed, read: Read, durable_end: int, base: Vector
     ) -> tuple[list[Gap | Hole | Batches], int | None]:
         known = [one for one in read if all(record.kind != RecordKind.ATTEMPTS for record in batch_records(one[2]))]
         return select(feed, known, durable_end, base)
 
-    with patch.object(Feed, "select", select_known):
+    with patch.object(JournalFeed, "select", select_known):
         yield
 
 
