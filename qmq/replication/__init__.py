@@ -1,1 +1,1 @@
-"""Moving records between nodes until every node holds them, and topics and queue messages to those who want them."""
+"""Replicate records to every node, and send topic and queue messages to the nodes that want them."""

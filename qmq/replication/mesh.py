@@ -1,16 +1,16 @@
-"""The mesh as one node sees it: a listener, a link to every peer, and what the node tells them.
+"""The mesh as one node sees it: a listener, a link to every peer, and what the node sends to them.
 
-`run` is one nursery for all of it. The tell methods never wait and never fail; when the link in question is down:
+`run` is one nursery for all of it. The send methods never wait and never fail. When the link in question is down:
 
-    send_topics, send_replies  passed on by a node that has links with both sides, if there is one; else dropped and
+    send_topics, send_replies  relayed by a node that has links with both sides, if there is one; else dropped and
                                counted: topics and replies promise no delivery
-    ask, answer                dropped: whoever asked counts those that have answered
-    offer, interest_changed    dropped: both are told anew, as a whole, when the link begins
+    ask, answer                dropped: the requester counts the responses
+    offer, interest_changed    dropped: both are sent again, as a whole, when the link begins
     settled                    dropped: a durable settle also travels in the journal; a memory-only message that was
                                settled is delivered once more, because its owner cannot know
     give_back                  dropped: the owner sees it missing from the next `Held`
     forget                     dropped: credit dies with the link
-    lend                       the messages return to their queues, unseen, and are dispatched anew
+    lend                       the messages return to their queues, unseen, and are dispatched again
 """
 
 from collections.abc import Collection
@@ -66,16 +66,16 @@ class PeerStatistics:
     origin: Origin | None
     """Its present incarnation, when any link is up."""
     lag: dict[Origin, int]
-    """Per origin, how many records durable here it has not told to have received. Empty when its link is down."""
+    """Per origin, how many records durable here it has not reported as received. Empty when its link is down."""
     record_bytes_in: int
     record_bytes_out: int
     """Journal bytes over the present links."""
     topics_dropped: int
     """Topic messages for it that no link took, since the start."""
     topics_via: str | None
-    """The node that topic messages for it go through: itself when a link is up, None when there is no way."""
+    """The node that topic messages for it go through: itself when a link is up, None when there is no route."""
     topics_wanted: int
-    """Names and patterns that it wants, as far as is known here."""
+    """Names and patterns that it wants, as known here."""
     last_error: str
 
 
@@ -89,7 +89,7 @@ class MeshStatistics:
     topics_unrelayed: int
     """Those that could not be passed on."""
     topics_late: int
-    """Topic messages that came twice, or after later ones of their node, and were not told."""
+    """Topic messages that came twice, or after later ones of their node, and were not delivered."""
 
 
 class Mesh:
@@ -150,7 +150,7 @@ class Mesh:
             link.deliver_first()
 
     def take_up(self, peers: Peers) -> None:
-        """Go by this peers file and by `Host.membership` from now on, and tell the peers.
+        """Apply this peers file and `Host.membership` from now on, and notify the peers.
 
         New nodes are dialled, those with another address dialled there; links with nodes that are no members end.
         """
@@ -189,7 +189,7 @@ class Mesh:
         """The standing of this node has changed."""
         self._registry.send_membership()
 
-    # Told by the node
+    # Called by the node
 
     def send_topics(self, peer: str, messages: list[Message]) -> None:
         """Topic messages that `peer` wants."""
@@ -218,7 +218,7 @@ class Mesh:
         return list(self._registry.outboxes)
 
     def ask_one(self, peer: str, number: int, request: bytes) -> list[Origin]:
-        """Ask one peer, if it can be reached now; returns its incarnation, or nothing."""
+        """Send a request to one peer, if it is reachable; returns its incarnation, or nothing."""
         found = [origin for origin in self._registry.outboxes if origin.node == peer]
         for origin in found[:1]:
             self._registry.outboxes[origin].put(Question(number, request))
@@ -246,7 +246,7 @@ class Mesh:
         return all(serving.feed.has_exactly(origin, last) for serving in self._registry.servings.values())
 
     def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool:
-        """Whether each of `peers` has told over its present link that it has exactly so much of `origin`, durably."""
+        """Whether each of `peers` has reported over its present link exactly this much of `origin` as durable."""
         servings = [self._registry.servings.get(peer) for peer in peers]
         return all(serving is not None and serving.feed.has_exactly(origin, last) for serving in servings)
 
@@ -278,14 +278,14 @@ class Mesh:
         self._have_grown(out)
 
     def take_quarantined(self, batches: bytes, out: Outcome) -> None:
-        """Take batches back that this node had put aside. Raises MeshError when they cannot be taken."""
+        """Take batches back that this node had quarantined. Raises MeshError when they cannot be taken."""
         try:
             self._registry.acceptance.take(batches, self._registry.host.received_vector(), out)
         finally:
             self._have_grown(out)
 
     def _have_grown(self, out: Outcome) -> None:
-        """Records have come, over no link."""
+        """Records have arrived, but not over a link."""
         registry = self._registry
         registry.received_grew(out)
         for following in registry.followings.values():
@@ -303,7 +303,7 @@ class Mesh:
         return not all(link.caught_up for link in followings) if followings else True
 
     def knows_nothing(self, wanted: WantedRange, through: int) -> None:
-        """The peer that was asked knows nothing of what comes up to `through`."""
+        """The peer that was asked has nothing up to `through`."""
         self._registry.gaps.lost(wanted.peer, wanted.origin, through)
 
     def send_terms(self, peer: str, frame: Terms) -> bool:
@@ -358,7 +358,7 @@ class Mesh:
                 serving.outbox.put(Forgotten(names[start : start + OFFERS_PER_FRAME]))
 
     def waiting(self, peer: str, queues: dict[str, bool]) -> None:
-        """Whether messages wait here for consumers of `peer`, which has asked."""
+        """Whether messages wait here for consumers of `peer`, which has requested this."""
         serving = self._registry.servings.get(peer)
         if serving is not None:
             serving.outbox.put(Waiting(queues))
@@ -371,7 +371,7 @@ class Mesh:
                 following.outbox.put(Settled(dots[start : start + DOTS_PER_FRAME]))
 
     def give_back(self, peer: str, returns: list[Return]) -> None:
-        """Messages lent by `peer` that nobody here can have; True where a client has seen it."""
+        """Messages lent by `peer` that no consumer here can take; True where a client has seen it."""
         following = self._registry.followings.get(peer)
         if following is not None:
             following.outbox.put(Returned([(message.dot, why, asks) for message, why, asks in returns]))
@@ -388,14 +388,14 @@ class Mesh:
                     following.outbox.put(Credit(limits[start : start + OFFERS_PER_FRAME]))
 
     def interest_changed(self, changes: dict[str, bool]) -> None:
-        """Topic patterns that local subscribers want from now on (True), or no more."""
+        """Topic patterns that local subscribers want from now on (True), or no longer."""
         self._registry.routes.own_changed(changes)
 
-    # Asked by the node
+    # Read by the node
 
     @property
     def interest_version(self) -> int:
-        """Of what local subscribers want now."""
+        """The version of the present interest of local subscribers."""
         return self._registry.routes.version
 
     @property
@@ -405,11 +405,11 @@ class Mesh:
 
     @property
     def knows_interest(self) -> bool:
-        """Whether every peer was tried, and those that can be reached have told what they want."""
+        """Whether every peer was tried, and the interest of all reachable ones is known."""
         were_tried = all(link.tried or link.following is not None for link in self._links.values())
         return were_tried and self._registry.routes.is_ready
 
-    # Asked by console, tests and metrics
+    # Read by console, tests and metrics
 
     def statistics(self) -> MeshStatistics:
         """A snapshot."""

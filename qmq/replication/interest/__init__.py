@@ -1,1 +1,1 @@
-"""Which topics the subscribers of a node want, as versioned state."""
+"""The interest of a node: which topics its subscribers want, as versioned state."""

@@ -1,10 +1,10 @@
-"""Many names become their prefix: what a node tells of its interest is bounded, however much its subscribers want.
+"""Interest aggregation: one prefix pattern replaces many names, so the interest that a node publishes is bounded.
 
-Names are grouped by what stands before their last word (`/topic/app.user.` or `/topic/app/`). Beyond `NAMES_MAX` names
-in one group the others are told the pattern for the whole group and no name of it; below half of that they are told the
-names again. To find these all that is wanted must be looked through, so that is put off until as many changes have come
-as there are names, and every change pays for one look. When even that leaves more than `PATTERNS_MAX`, the others are
-told to send every topic. It costs the link messages that nobody wants, and never loses one that somebody does. Pure.
+Names are grouped by the part before their last word (`/topic/app.user.` or `/topic/app/`). Above `NAMES_MAX` names in
+one group, the node publishes the pattern of the group and none of its names. Below half of that it publishes the names
+again. To find these names, all interest must be scanned. The scan waits for as many changes as there are names, so each
+change costs one step of a scan. If more than `PATTERNS_MAX` patterns remain, the node publishes that it wants every
+topic. Links then carry some messages without a subscriber, and no wanted message is lost. Pure.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,13 +14,13 @@ from qmq.broker.messages.destination import is_pattern
 from qmq.replication.interest.interest import PATTERNS_MAX
 
 NAMES_MAX: Final = 1000
-"""Names of one group that are told one by one."""
+"""Names of one group that are published one by one."""
 
 EVERYTHING: Final = "/topic/*"
 
 
 class Aggregation:
-    """`wanted` holds what local subscribers want, kept by its owner; `published` is what the others are told of it."""
+    """`wanted` holds the interest of local subscribers and belongs to the caller; `published` is what peers receive."""
 
     def __init__(self, wanted: Collection[str]) -> None:
         self.published: dict[str, None] = {}
@@ -33,7 +33,7 @@ class Aggregation:
         self._everything = False
 
     def change(self, patterns: Iterable[str]) -> dict[str, bool]:
-        """Local subscribers began or ceased to want these; returns what the others must hear of it."""
+        """Local subscribers added or removed these patterns; returns the changes to publish."""
         if self._everything:
             return {} if len(self._wanted) > PATTERNS_MAX // 2 else self._replace(self._all())
         touched = dict.fromkeys(patterns)
@@ -49,12 +49,12 @@ class Aggregation:
             self._everything = True
             self._names, self._groups, self._shrunk = {}, {}, {}
             late = self._replace({EVERYTHING: None})
-            # What has not been told before need not be taken back.
+            # A pattern that was not published needs no removal.
             changes = {p: wanted for p, wanted in {**changes, **late}.items() if wanted or changes.get(p) is not True}
         return changes
 
     def _count(self, group: str, step: int, touched: dict[str, None]) -> None:
-        """One name of the group more, or less; what else is told from now on is added to `touched`."""
+        """Count one name of the group more or less; adds to `touched` what else may be published differently."""
         count = self._names.get(group, 0) + step
         if count:
             self._names[group] = count
@@ -75,7 +75,7 @@ class Aggregation:
             touched[group] = None
 
     def _split(self, touched: dict[str, None]) -> None:
-        """Tell the names of groups that have shrunk."""
+        """Publish the names of groups that have shrunk."""
         shrunk, self._shrunk, self._changes = self._shrunk, {}, 0
         for group in shrunk:
             del self._groups[group]
@@ -105,7 +105,7 @@ class Aggregation:
         return changes
 
     def _all(self) -> dict[str, None]:
-        """Everything anew, from what is wanted."""
+        """Compute everything again from `wanted`."""
         self._everything = False
         self._names, self._groups = {}, {}
         for pattern in self._wanted:
@@ -118,9 +118,9 @@ class Aggregation:
 
 
 def group_of(pattern: str) -> str | None:
-    """The pattern that stands for `pattern` and all names beside it; None when it stands for itself."""
+    """The pattern of the group of `pattern`; None if it has no group."""
     if is_pattern(pattern):
         return None
     end = max(pattern.rfind("."), pattern.rfind("/")) + 1
-    # With nothing behind it no word would match.
+    # A name without a last word would match nothing.
     return None if end == len(pattern) else f"{pattern[:end]}*"

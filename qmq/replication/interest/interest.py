@@ -1,9 +1,9 @@
-"""What topics the subscribers of one incarnation want, as versioned state: names and patterns, and a version.
+"""The interest of one incarnation as versioned state: names, patterns and a version.
 
-One class for both sides: the node whose state it is raises the version with every change, its peers follow by what they
-are told. Told is either all of it, or the difference between two versions. A difference holds the present word on every
-pattern that changed after its first version; so it brings anyone who stands at that version or later to its last one,
-and whoever stands before it must be told all. A repeat, or an older version, changes nothing. Pure.
+Both sides use one class. The node that owns the state raises the version with each change; its peers apply what they
+receive. An update is either the whole state or the difference between two versions. A difference holds the present
+value of each pattern that changed after its first version. It therefore brings a receiver at that version or later
+to its last version; an older receiver needs the whole state. A repeated or older update changes nothing. Pure.
 """
 
 from collections import deque
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 PATTERNS_MAX: Final = 100_000
-"""Names and patterns of one node. A node that wants more asks for every topic instead (`aggregate`)."""
+"""Names and patterns of one node. A node with more interest publishes that it wants every topic (`aggregate`)."""
 
 CHANGES_MAX: Final = 4096
-"""Latest changes that are remembered; who missed more than these is told all."""
+"""Latest changes that are kept; a peer that missed more of them receives the whole state."""
 
 NEVER: Final = -1
-"""The version of somebody who knows nothing."""
+"""The version of a peer that has received nothing."""
 
 
 class InterestState:
@@ -30,7 +30,7 @@ class InterestState:
         self.patterns: dict[str, None] = {}
         self.left_out = 0
         self._changes: deque[tuple[int, str, bool]] = deque()
-        # Differences can be told from this version on.
+        # Differences are available from this version on.
         self._floor = max(version, 0)
 
     def advance(self, version: int, changes: Mapping[str, bool]) -> dict[str, bool]:
@@ -39,7 +39,7 @@ class InterestState:
         self.version = version
         changed: dict[str, bool] = {}
         for pattern, wanted in changes.items():
-            # Also what is no news here: it may be for somebody who stands between the two versions.
+            # Unchanged patterns count too: they may be new for a peer between the two versions.
             self._changes.append((version, pattern, wanted))
             if wanted == (pattern in self.patterns):
                 continue
@@ -56,18 +56,18 @@ class InterestState:
         return changed
 
     def replace(self, version: int, patterns: Iterable[str]) -> dict[str, bool]:
-        """Become what somebody told as a whole; returns what has changed."""
+        """Replace all by a whole state that was received; returns what has changed."""
         fresh = dict.fromkeys(patterns)
         changes = {pattern: False for pattern in self.patterns if pattern not in fresh}
         changes.update(dict.fromkeys(fresh, True))
         changed = self.advance(version, changes)
-        # What happened on the way there is not known.
+        # The changes between the two versions are not known.
         self._changes.clear()
         self._floor = version
         return changed
 
     def since(self, version: int) -> dict[str, bool] | None:
-        """The difference between `version` and now; None when all must be told."""
+        """The difference between `version` and the present one; None if only the whole state will do."""
         if version < self._floor:
             return None
         found: dict[str, bool] = {}

@@ -2,9 +2,9 @@
 
     last <= have         a relay repeated it                 drop, silently
     first == have + 1    it continues what is here           take
-    anything else        a hole: something went missing      the link begins anew from our vector
+    anything else        a hole: something went missing      the link begins again from our vector
 
-`have` is what was decided for the batch's origin, whoever sent it, so loops and repeats end here without hop counts.
+`have` is what was decided for the batch's origin, from any sender, so loops and repeats end here without hop counts.
 A batch is judged whole before anything of it is applied: checksum, structure, record types, an origin that the peers
 file names, and none that claims to be this very incarnation. Pure.
 """
@@ -45,10 +45,10 @@ CHECKED: Final = frozenset(
 """Kinds of which this node obeys every record."""
 
 FACTS: Final = frozenset({RecordKind.TERM, RecordKind.VOTE, RecordKind.SEAL, RecordKind.GONE})
-"""Kinds of which only the body says something."""
+"""Kinds whose content is in the body only."""
 
 COUNTED: Final = (CHECKED | FACTS) - {RecordKind.PUBLISH, RecordKind.DEAD, RecordKind.SETTLE}
-"""Kinds whose body is unpacked by another module, which leaves it to this one to look how much it would be."""
+"""Kinds whose body another module unpacks; this one checks the unpacked size first."""
 
 ELEMENTS_MAX: Final = 1_000_000
 """Of all arrays and maps in the body of one record; of that many dots is a SETTLE of some hours."""
@@ -58,9 +58,9 @@ NOT_HERE: Final = "gap"
 
 
 class Acceptance:
-    """Judges batches for the node whose incarnation is `own`.
+    """Decides on batches for the node whose incarnation is `own`.
 
-    `members` are the names that some peers file of the mesh has, or had before the node was retired.
+    `members` are the names that a peers file of the mesh has, or had before the node was retired.
     """
 
     def __init__(self, own: Origin, members: frozenset[str], replay: Replay) -> None:
@@ -68,13 +68,13 @@ class Acceptance:
         self.members = members
         self._replay = replay
         self.forgotten: Collection[Origin] = ()
-        """Dead incarnations of which nothing is left: what a peer still brings or says of them is known."""
+        """Dead incarnations without any record left: what a peer still sends of them is known."""
 
     def take(self, body: bytes, have: Vector, out: Outcome) -> Vector:
         """Take what is new of a Batches frame, raise `have`, add the effects to `out`.
 
         Returns the origins that grew. Raises MeshError at the first batch that must not be taken; those before it
-        are taken and stand in `out`.
+        are accepted and are in `out`.
         """
         grown: Vector = {}
         offset = 0
@@ -88,9 +88,9 @@ class Acceptance:
         return grown
 
     def take_snapshot(self, origin: Origin, after: int, rest: RangeSnapshot, have: Vector, out: Outcome) -> None:
-        """Take what a peer's stores have left of `origin` after `after`, unless more than that is here already.
+        """Take what a peer's stores still hold of `origin` after `after`, unless this node has more already.
 
-        Raises MeshError when it cannot be what it says; nothing was taken then.
+        Raises MeshError if it cannot be that range; nothing was taken then.
         """
         if origin.node not in self.members or origin == self._own:
             raise MeshError("forged-origin", f"what is left of {origin} cannot come from a peer")
@@ -111,7 +111,7 @@ class Acceptance:
         out.batches.append((origin, head.last, batch))
 
     def check_gap(self, origin: Origin, through: int, have: Vector) -> bool:
-        """Whether a peer's word that records will never come is news. Raises MeshError when it cannot be true."""
+        """Whether a peer's report that records will never come is new. Raises MeshError if it cannot be true."""
         if origin.node not in self.members:
             raise MeshError("unknown-origin", f"a gap of {origin}, whose node is not in the peers file")
         if origin == self._own:
@@ -132,7 +132,7 @@ class Acceptance:
         if head.first > known + 1:
             raise MeshError(NOT_HERE, f"{head!r} came where {known + 1} was due")
         if head.first <= known:
-            # Not a mistake: what stores had left of a stretch may end inside a batch. The next link tells it as a gap.
+            # Not an error: what stores still hold of a range may end inside a batch. The next link reports it as a gap.
             raise MeshError(NOT_HERE, f"{head!r} overlaps with what is known up to {known}")
         return True
 
@@ -154,7 +154,7 @@ class Acceptance:
         out.batches.append((head.origin, head.last, batch))
 
     def _given_up(self, head: BatchHead, records: list[Record]) -> Vector:
-        """What this node gave up in an earlier life and hears of again now that its disk was lost.
+        """Ranges that this node gave up before it lost its disk, and now receives again.
 
         The journal counts these from the moment it holds the batch (`storage.log.journal.advance`), so `have` must too:
         a batch from below would be one that the journal cannot take.
@@ -183,7 +183,7 @@ def _head_at(body: bytes, offset: int) -> BatchHead:
 
 
 def _check_record(record: Record, head: BatchHead) -> None:
-    """A checksum only says that the bytes are what the origin wrote; this says that they mean something."""
+    """A checksum proves only that the bytes are what the origin wrote; this checks that they are valid records."""
     kind = record.kind
     if kind in CHECKED and (
         type(record.destination) is not str or type(record.headers) is not bytes or type(record.body) is not bytes
@@ -199,7 +199,7 @@ def _check_record(record: Record, head: BatchHead) -> None:
         elif kind in FACTS:
             _check_fact(kind, record.body)
     except (CorruptLog, ValueError, TypeError, msgpack.UnpackException) as error:
-        # The compiled build says TypeError where a field is not what its annotation says.
+        # The compiled build raises TypeError if a field is not of its annotated type.
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin}: {error}") from error
     except MeshError as error:
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin}: {error.message}") from error

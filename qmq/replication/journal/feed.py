@@ -1,17 +1,17 @@
 """What one peer is sent of the journal: live copying and catching up after a week are this one rule.
 
-The feed knows what the peer has (what it told, plus what was sent to it) and walks the journal. A batch that the peer
-has is passed over; one that continues what it has is sent; one beyond a hole is sent only after a gap notice, if
-retention made the hole. A hole that damage made is told as such, once, and left to others to fill, because a damaged
-node says "unknown", never "no"; what comes after it is sent when the peer has got past it. A hole at the end of an
-origin has no batch behind it that would show it: the end of the walk does (`ended`). What stands in the journal
-for a stretch of which only a rest was left (`batch.REST`) is no record of the origin: it counts as dropped.
+The feed knows what the peer has (what it reported, plus what was sent to it) and walks the journal. A batch that the
+peer has is skipped; one that continues what it has is sent; one beyond a hole is sent only after a gap notice, if
+retention made the hole. A hole that damage made is reported as such, once, and other nodes fill it: a damaged node
+answers "unknown", never "no". Batches after the hole are sent when the peer has got past it. No batch follows a hole at
+the end of an origin; the end of the walk finds it (`ended`). A batch in the journal that stands for a compacted range
+(`batch.REST`) is no record of the origin: the range counts as dropped.
 
 A peer may still get what the stores have of a gap (`gaps`): nothing of that origin is sent until it has got past it.
 
-Surprising: origins that the peer follows at their own node (`direct`) are passed over without counting as known, so
-that in a healthy mesh a record crosses each link once, not once per relay. When such a direct link ends, the peer
-says so and the feed begins again where the peer really is.
+Surprising: origins that the peer pulls from their own node (`direct`) are skipped without counting as known. So in a
+healthy mesh a record crosses each link once, not once per relay. When such a direct link ends, the peer reports it,
+and the feed begins again at the peer's real position.
 
 The window (`pace`) bounds what is sent and not yet acknowledged as received; beyond it the peer lags, which costs disk
 here and no memory. Pure.
@@ -35,19 +35,19 @@ class JournalFeed:
     """One peer's feed. It sends nothing before the peer's first Ack."""
 
     def __init__(self) -> None:
-        # Origins of which nothing is sent until the peer has this much: it was told a gap, or a hole.
+        # Origins of which nothing is sent until the peer has this much: a gap or a hole was reported to it.
         self._awaited: Vector = {}
         self.peer: Vector = {}
         """What the peer has, or was sent."""
         self.durable: Vector = {}
-        """What the peer has told to be durable there."""
+        """What the peer has reported as durable."""
         self.began = False
         self.seek_again = False
-        """The journal must be walked anew from `peer`; the walker takes this back before it seeks."""
+        """The journal must be walked again from `peer`; the walker resets this before it seeks."""
         self.bytes_sent = 0
         self.pace = CongestionWindow()
         self.now = 0.0
-        """Seconds of any clock that only goes on; whoever calls sets it first."""
+        """Seconds of any monotonic clock; the caller sets it first."""
         self._reported: Vector = {}
         self._direct: frozenset[Origin] = frozenset()
         self._frames = 0
@@ -67,7 +67,7 @@ class JournalFeed:
         return self.pace.window - self._waiting_bytes
 
     def acknowledged(self, ack: Ack) -> None:
-        """The peer tells what it has."""
+        """The peer reports what it has."""
         while self._waiting and self._waiting[0][0] <= ack.frames:
             _, size, count, sent_at = self._waiting.popleft()
             self.pace.took(self.now - sent_at)
@@ -88,7 +88,7 @@ class JournalFeed:
             self.began = self.seek_again = True
 
     def start_again(self, base: Vector) -> Gap | None:
-        """A walk begins at `seek(peer)`; what retention has dropped and the peer lacks is told as a gap."""
+        """A walk begins at `seek(peer)`; what retention has dropped and the peer does not have is reported as a gap."""
         gaps = [
             (origin, through)
             for origin, through in base.items()
@@ -98,7 +98,7 @@ class JournalFeed:
         return Gap(gaps) if gaps else None
 
     def _pass(self, gaps: list[tuple[Origin, int]]) -> None:
-        """The peer has been told these gaps."""
+        """These gaps were reported to the peer."""
         merge(self._awaited, dict(gaps))
 
     def select(self, read: Read, durable_end: int, base: Vector) -> tuple[list[Gap | Hole | Batches], int | None]:
@@ -115,7 +115,7 @@ class JournalFeed:
             known = self.peer.get(head.origin, 0)
             if head.last <= known or head.origin in self._direct or head.origin in self._awaited:
                 continue
-            # What stores had left may end inside a batch, and stands in no journal as the origin wrote it.
+            # What stores still hold may end inside a batch; no journal has it as the origin wrote it.
             is_compacted = head.attributes & REST != 0 or head.first <= known
             if head.first != known + 1 and not is_compacted and base.get(head.origin, 0) < head.first - 1:
                 holes.append(head.origin)
@@ -135,7 +135,7 @@ class JournalFeed:
             chosen.append(data)
             self.peer[head.origin] = head.last
         self._close(frames, chosen)
-        # Retention may have overtaken the walk; of an origin that writes no more, nothing else would tell the peer.
+        # Retention may have overtaken the walk; if the origin writes no more, only this reports it to the peer.
         gap = self.start_again(base)
         if gap is not None:
             frames.append(gap)
@@ -144,9 +144,9 @@ class JournalFeed:
         return frames, position
 
     def ended(self, had: Vector, given_up: Vector) -> list[Gap | Hole]:
-        """The walk has passed the position before which the journal had `had`: what of it the peer was not given.
+        """The walk has passed the position before which the journal had `had`: report what the peer did not get.
 
-        That is damaged, unless this node gave it up itself (`given_up`). Told once, like any other hole.
+        That is damaged, unless this node gave it up itself (`given_up`). Reported once, like any other hole.
         """
         missing = [
             (origin, last)
@@ -165,15 +165,15 @@ class JournalFeed:
         return frames
 
     def has_exactly(self, origin: Origin, last: int) -> bool:
-        """Whether the peer has told this to be what it has of `origin`, received and durable."""
+        """Whether the peer has reported exactly this of `origin` as received and durable."""
         return self.began and self._reported.get(origin, 0) == last == self.durable.get(origin, 0)
 
     def has_none_beyond(self, origin: Origin, last: int) -> bool:
-        """Whether the peer has no more of `origin` than that, and nothing is on its way."""
+        """Whether the peer has no more of `origin` than that, and nothing is in flight to it."""
         return self.began and self.peer.get(origin, 0) <= last
 
     def lag(self, have: Vector) -> dict[Origin, int]:
-        """Per origin, how many of our records the peer has not told to have received; only where there are some."""
+        """Per origin, how many of our records the peer has not reported as received; only where there are some."""
         return {
             origin: last - self._reported.get(origin, 0)
             for origin, last in have.items()

@@ -1,12 +1,12 @@
-"""What peers cannot send from their journals, and what follows: wait, ask for what is left, give up.
+"""Ranges that peers cannot send from their journals: wait, request a snapshot of the range, or give up.
 
-A gap is believed at once only when the origin's own node tells it. From another node it counts when no other peer that
-can be reached may still have the records: those who have more of the origin and have told no gap are waited for. Then
-the peer that told it is asked for what its stores have left (`WantedRange`); only what every such peer knows nothing of
-is given up (`GiveUp`), exactly so far.
+A gap that the origin's own node reports counts at once. A gap from another node counts only if no other reachable peer
+may still have the records: peers that have more of the origin and reported no gap come first. Then the peer that
+reported the gap is asked for what its stores still hold (`WantedRange`). Only what every such peer does not have is
+given up (`GiveUp`), exactly up to that sequence.
 
-A hole is damage. A damaged node may have the records in its stores, so it is asked like the others, after them; but
-what it does not know, nobody gives up for it: it is unknown, and stays so until somebody brings it. Pure.
+A hole is damage. A damaged node may have the records in its stores, so it is asked too, after the other peers. If it
+does not have them, nothing is given up: the range stays unknown until another node sends it. Pure.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,14 +16,14 @@ from qmq.dots import Origin, Vector
 
 
 class JournalReach(NamedTuple):
-    """One peer that we follow now: its incarnation, and what it had when the link began."""
+    """One peer that this node pulls from: its incarnation, and its vector when the link began."""
 
     origin: Origin
     had: Vector
 
 
 class WantedRange(NamedTuple):
-    """Ask `peer` what is left of `origin` after `after`, up to `through`."""
+    """Ask `peer` for what it still holds of `origin` after `after`, up to `through`."""
 
     peer: str
     origin: Origin
@@ -32,7 +32,7 @@ class WantedRange(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """Records of `origin` up to `through` are kept by nobody who can be reached."""
+    """No reachable node holds the records of `origin` up to `through`."""
 
     origin: Origin
     through: int
@@ -44,16 +44,16 @@ class _Notice(NamedTuple):
 
 
 class Gaps:
-    """Of the links that are open now: what a peer has told ends with its link; the next one tells it again."""
+    """Gaps of the open links. A notice of a peer ends with its link; the next link repeats it."""
 
     def __init__(self) -> None:
         self._notices: dict[Origin, dict[str, _Notice]] = {}
-        # Up to where a peer knows nothing either.
+        # Up to where the stores of a peer have nothing either.
         self._lost: dict[tuple[Origin, str], int] = {}
 
     @property
     def origins(self) -> list[Origin]:
-        """Of which something is missing."""
+        """Origins with a missing range."""
         return list(self._notices)
 
     def report(self, peer: str, origin: Origin, through: int, *, is_hole: bool = False) -> None:
@@ -63,7 +63,7 @@ class Gaps:
             self._notices[origin][peer] = _Notice(through, is_hole)
 
     def lost(self, peer: str, origin: Origin, through: int) -> None:
-        """`peer` was asked and knows nothing of what comes up to `through`."""
+        """`peer` was asked and has nothing up to `through`."""
         self._lost[origin, peer] = max(through, self._lost.get((origin, peer), 0))
 
     def forget(self, peer: str) -> None:
@@ -75,8 +75,8 @@ class Gaps:
     def next(
         self, have: Vector, reach: Mapping[str, JournalReach], forgotten: Collection[Origin] = ()
     ) -> WantedRange | GiveUp | None:
-        """What to do now; None: nothing, or nothing before something changes. Forgets what has been filled, and what
-        the mesh has `forgotten` since it was told: nobody has anything of that."""
+        """The next action; None: nothing to do before something changes. Forgets ranges that are filled, and origins
+        that the mesh has `forgotten` since the notice: no node has records of them."""
         found: WantedRange | GiveUp | None = None
         for origin in list(self._notices):
             known = have.get(origin, 0)
@@ -104,7 +104,7 @@ class Gaps:
             return None
         able = [peer for peer in notices if self._lost.get((origin, peer), 0) <= known]
         if able:
-            # Who has no damage first, then the origin's own node, then who has most.
+            # Peers without damage first, then the origin's own node, then the one that has most.
             best = max(
                 able, key=lambda peer: (not notices[peer].is_hole, reach[peer].origin == origin, notices[peer].through)
             )

@@ -1,7 +1,7 @@
-"""What either end of a link may send: replies to sessions of the other node, questions to it, answers, its standing,
-and what it has to say about terms.
+"""Frames that either end of a link may send: replies to sessions of the other node, peer requests and responses,
+membership, and frames about terms.
 
-Nothing here is promised: a link that ends takes what was on its way with it. A standing is told anew on the next.
+Delivery is not promised: frames in flight are lost when a link ends. The next link sends the membership again.
 """
 
 from qmq.broker.consumers.outcome import Outcome
@@ -13,7 +13,7 @@ from qmq.replication.protocol.membership_frame import MembershipFrame
 
 
 def take_common(host: Host, peer: Origin, frame: Both, way: LinkOutbox, out: Outcome) -> None:
-    """Obey one frame of `peer`, with which `way` is shared."""
+    """Apply one frame of `peer`; `way` is the outbox to it."""
     match frame:
         case Replies(messages):
             for message in messages:

@@ -1,4 +1,4 @@
-"""What links ask of the node they belong to, and of its configuration. `qmq.server` implements it; tests have a twin.
+"""What links need from their node and its configuration. `qmq.server` implements it; tests have a fake.
 
 Decisions follow one order everywhere: wait for `commit_slot`, then decide and `submit` without an await in between,
 because a cancel there would lose what was decided. Everything here that is not `async` returns at once, except the
@@ -37,16 +37,16 @@ class Host(Protocol):
 
     @property
     def membership(self) -> Membership:
-        """Who counts, as far as this node knows."""
+        """The members that count, as this node knows them."""
 
     def submit(self, out: Outcome) -> None:
-        """Finish `out`, tell its `now` half, queue it for commit; also when it is empty: free credit may be new."""
+        """Finish `out`, send its `now` half, queue it for commit; also when it is empty: free credit may be new."""
 
     async def commit_slot(self) -> None:
         """Wait until the commit queue has room."""
 
     async def flushed(self) -> None:
-        """Return when everything submitted before this call is durable and told.
+        """Return when everything submitted before this call is durable and sent.
 
         A new link waits for this, so that a message lent against the credit of the link before it is not sent over
         this one.
@@ -86,7 +86,7 @@ class Host(Protocol):
         """All that `peer` had when the link to it was made is here. Once per connection."""
 
     def held_came(self, peer: str) -> None:
-        """`peer` has told over its present link what its consumers hold of what is served here."""
+        """`peer` has reported over its present link what its consumers hold of what is served here."""
 
     def peer_durable(self, peer: str, vector: Vector) -> None:
         """`peer` has reported what is durable there: the whole of it, not only what is new."""
@@ -98,10 +98,10 @@ class Host(Protocol):
         """`peer` lets us in no more, because this node was retired."""
 
     def membership_received(self, peer: str, standing: Standing) -> None:
-        """`peer` tells who it is and whom it knows, in the midst of another decision."""
+        """`peer` reports its membership, during another decision."""
 
     def interest_progressed(self) -> None:
-        """Peers may have confirmed more of what is wanted here, or told more of what they want; in the midst of another
+        """Peers may have confirmed a later version of this node's interest, or sent more of their own; during another
         decision."""
 
     @property
@@ -113,7 +113,7 @@ class Host(Protocol):
         """Owner → term in which this node serves it, where that is not term 0; live."""
 
     def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
-        """`peer` says something about terms; an echo goes back by `way`."""
+        """`peer` sends a frame about terms; an echo goes back by `way`."""
 
     def greet(self, way: LinkOutbox) -> None:
         """A link begins: the first beat, before anything that is borrowed over it."""
@@ -131,10 +131,10 @@ class Host(Protocol):
         """A link began or ended, in the midst of another decision."""
 
     def request_received(self, peer: Origin, number: int, request: bytes) -> None:
-        """`peer` asks something. `Mesh.answer` may follow, soon or never: more at once than is wanted are ignored."""
+        """A request of `peer`. `Mesh.answer` may follow or not: requests above the limit are ignored."""
 
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
-        """`peer` answers what `Mesh.ask` has asked under that number; perhaps too late."""
+        """The response of `peer` to the request of `Mesh.ask` with that number; it may be late."""
 
     def alarm(self, code: str, message: str) -> None:
         """Something that an operator must see. `code` as in `errors`."""

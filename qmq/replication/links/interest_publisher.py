@@ -1,8 +1,9 @@
-"""What one link still has to tell of who wants which topics.
+"""The interest that one link still has to send, per origin.
 
-The writer pulls (`take`), so a burst of changes is one difference, and a peer that reads slowly costs no memory: what
-waits is the name of an origin. Somebody who is too far behind for a difference is told all, in parts, from a copy of
-the names; what changes meanwhile follows as a difference. Pure; `wake` is called when there is something to take.
+The writer pulls (`take`), so a burst of changes becomes one difference. A peer that reads slowly costs no memory: only
+the name of an origin waits. A peer that is too far behind for a difference receives the whole state, in parts, from a
+copy of the names. Changes during that time follow as a difference. Pure; `wake` is called when there is a frame to
+take.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from qmq.replication.protocol.frames import WantsPart
 
 
 class Whole:
-    """All that one origin wants at `version`, on its way in parts."""
+    """The whole interest of one origin at `version`, which is sent in parts."""
 
     __slots__ = ("_number", "names", "origin", "part", "position", "version")
 
@@ -41,8 +42,8 @@ class Whole:
 
 
 class InterestPublisher:
-    """One link. `state_of` gives the present state of an origin; `sent` is what the other side has already; `number`
-    gives a number never used before on any link with it."""
+    """One link. `state_of` gives the present state of an origin; `sent` holds the versions that the peer has;
+    `number` returns a number that no link with the peer has used."""
 
     __slots__ = ("_due", "_number", "_sent", "_wake", "_state_of", "_whole")
 
@@ -57,7 +58,7 @@ class InterestPublisher:
         self._state_of = state_of
         self._wake = wake
         self._sent = sent
-        # What is to be told, and whether also when there is no news in it.
+        # Origins to send, and whether to send them even without a change.
         self._due: dict[Origin, bool] = {}
         self._whole: Whole | None = None
 
@@ -66,23 +67,23 @@ class InterestPublisher:
         return bool(self._due) or self._whole is not None
 
     def mark(self, origin: Origin, *, always: bool = False) -> None:
-        """Something of `origin` is to be told; `always`: its version at least, so that the peer asks if it lacks it."""
+        """Send what is new of `origin`; `always`: at least its version, so that the peer can request what it misses."""
         self._due[origin] = always or self._due.get(origin, False)
         self._wake()
 
     def knows(self, origin: Origin, version: int) -> None:
-        """The peer has told that it stands there; NEVER: it wants all again."""
+        """The peer has confirmed that version; NEVER: it requests the whole state again."""
         self._sent[origin] = version
 
     def forget(self, origin: Origin) -> None:
-        """Of this one the peer need not be told any more."""
+        """The peer needs no more updates of this origin."""
         self._due.pop(origin, None)
         self._sent.pop(origin, None)
         if self._whole is not None and self._whole.origin == origin:
             self._whole = None
 
     def take(self, bytes_max: int) -> list[WantsPart]:
-        """What to tell now: about `bytes_max`, or one difference."""
+        """Frames to send now: about `bytes_max`, or one difference."""
         frames: list[WantsPart] = []
         while bytes_max > 0 and self.is_due:
             if self._whole is None:
@@ -101,7 +102,7 @@ class InterestPublisher:
         return frames
 
     def _difference(self) -> WantsPart | None:
-        """The next one of those that are due; None when it has no news, or must be told whole."""
+        """The difference of the next origin that is due; None if nothing changed or the whole state is needed."""
         origin, always = next(iter(self._due.items()))
         del self._due[origin]
         state = self._state_of(origin)

@@ -4,8 +4,8 @@
 peer for as long as the node lives. No failure of a connection ends the node: it is logged, and the next one is dialled
 after a random part of a growing wait.
 
-Surprising: silence counts only while we read. A node whose disk is slow stops reading for a while and must not take
-that for a dead peer.
+Surprising: silence counts only while this side reads. A node with a slow disk stops reading for a while and must not
+take that for a dead peer.
 """
 
 import logging
@@ -32,12 +32,12 @@ LOGIN_SECONDS: Final = 5.0
 """From the first byte to an open link; dialling, TLS included, has as long again."""
 
 FAREWELL_SECONDS: Final = 1.0
-"""For the frame that is being written, and again for the ERROR that says why a link ends."""
+"""For the frame that is being written, and again for the ERROR with the reason for the end of a link."""
 
 log = logging.getLogger(__name__)
 
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
-"""What a connection does when it ends without anybody's fault."""
+"""Exceptions of a connection that ends without an error of either side."""
 
 
 class LinkStream:
@@ -58,7 +58,7 @@ class LinkStream:
         self.outbox = LinkOutbox(encode, self._wake)
         self.last_read_at = trio.current_time()
         self.mid_frame = False
-        """A write is under way, or was given up: the other side has half a frame."""
+        """A write is in progress or was abandoned: the other side has half a frame."""
         self._take_frames = take_frames
         self._before_write = before_write
         self._settings = settings
@@ -123,7 +123,7 @@ class LinkStream:
         self._waiting.set()
 
     def _beat_seconds(self) -> float:
-        """As often as both sides want: the slower of the two words, as STOMP has it."""
+        """The slower of the two intervals, as in STOMP."""
         partner = self.conversation.partner
         theirs = 0.0 if partner is None else partner.beat_ms / 1000
         return max(self._settings.beat_seconds, theirs)
@@ -226,7 +226,7 @@ class Link:
 
     def take(self, pipe: Pipe) -> bool:
         """Follow the peer over this connection, which it has dialled; False when that is not wanted."""
-        # One that has been dialled and is not open may never be: what it stands in may be dead in one direction.
+        # A dialled connection that is not open may never open: the network may be dead in one direction.
         if self.following is not None or self._offered is not None or self._life.cancel_called:
             return False
         self._offered = pipe
@@ -354,7 +354,7 @@ class Link:
         following = self.following
         if following is None:
             return
-        # What the peer does not wait for, such as what we have from others, is told once per beat.
+        # News that the peer does not wait for, such as records from others, is sent once per beat.
         now = trio.current_time()
         if following.ack_due or now - self._acked_at >= self._settings.beat_seconds:
             self._acked_at = now

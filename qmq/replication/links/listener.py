@@ -1,12 +1,13 @@
-"""The side that is dialled: who is let in, and what each follower is sent.
+"""The serving side: which connections are admitted, and what is sent to each follower.
 
-A connection has five seconds and a few KiB to prove that it is a node of this mesh, and few may try at once. Of one
-node name one connection is served. A newcomer with the same incarnation takes its own old connection's place at once
-(its old one is half-open). With another incarnation (H35 of the research: a copied configuration, or a fast restart)
-it takes the place only if the old one has been silent for two beats, and else is refused with an alarm here and there.
+A connection has five seconds and a few KiB to prove that it is a node of this mesh, and few may try at once. For each
+node name one connection is served. A new connection of the same incarnation replaces the old one at once, because the
+old one is half-open. A connection of another incarnation (H35 of the research: a copied configuration, or a fast
+restart) replaces it only if the old one has been silent for two beats. Otherwise it is refused, with an alarm on both
+nodes.
 
-Each follower has a feed task that walks the journal at the follower's pace. When a link ends, what it was lent is
-kept for it until `redeliver_after_seconds`, in case it comes back and still holds it.
+Each follower has a feed task that walks the journal at the follower's pace. When a link ends, the messages lent to the
+follower stay lent until `redeliver_after_seconds`, because it may return and still hold them.
 """
 
 import logging
@@ -53,7 +54,7 @@ class ServedLink:
         self.since_us = 0
         self.began = trio.Event()
         self.room = trio.Event()
-        """Set when the feed may have something to do that the journal does not tell."""
+        """Set when the feed may have work that the journal does not show."""
         self.sleep: trio.CancelScope | None = None
 
     def wake_feed(self) -> None:
@@ -76,7 +77,7 @@ class MeshListener:
         self._host = registry.host
         self._settings = settings
         self._tls = tls
-        # Who has not proven itself yet, in the order of coming.
+        # Connections that are not proven yet, in the order of arrival.
         self._strangers: dict[Pipe, None] = {}
         self._listener: PipeListener | None = None
         self._takebacks: dict[str, trio.CancelScope] = {}
@@ -107,11 +108,11 @@ class MeshListener:
             listener.close()
 
     def schedule_return(self) -> None:
-        """Lent messages stand in `LinkRegistry.unlent`: put them back into their queues."""
+        """`LinkRegistry.unlent` has lent messages: requeue them."""
         self._unlent.set()
 
     def dismiss(self, name: str) -> None:
-        """This node is no member any more: its link ends, and it is told why when it dials again."""
+        """This node is no longer a member: its link ends, and the next dial is refused with the reason."""
         served = self.served.get(name)
         if served is not None:
             self._close_serving(served)
@@ -154,7 +155,7 @@ class MeshListener:
         served = ServedLink(pipe, line, answering)
         frames_of.append(served)
         if len(self._strangers) >= PENDING_MAX:
-            # Whoever means well proves itself at once, and must not be kept out by those that do not.
+            # A correct peer proves itself at once; connections that do not must not keep it out.
             longest = next(iter(self._strangers))
             del self._strangers[longest]
             longest.close()
@@ -191,7 +192,7 @@ class MeshListener:
                 return
 
     async def _send_farewell(self, pipe: Pipe, reason: MeshError) -> None:
-        """Tell the other side why; it may not listen any more."""
+        """Send the reason to the other side, which may no longer read."""
         error = encode_frame("ERROR", [("error-code", reason.code), ("message", reason.message)])
         with trio.move_on_after(FAREWELL_SECONDS):
             try:
@@ -213,7 +214,7 @@ class MeshListener:
             self._strangers.pop(served.pipe, None)
             self._make_room_for(served)
             while True:
-                # What was lent against the credit of the connection before is told to nobody, and goes back.
+                # Messages lent against the credit of the previous connection are not sent; they are requeued.
                 await host.flushed()
                 await host.commit_slot()
                 if not self._make_room_for(served):
@@ -306,7 +307,7 @@ class MeshListener:
     def check_absent(self, peer: str, *, anew: bool = False) -> None:
         """Unless `peer` follows this node, its consumers keep what they have for `redeliver_after_seconds`.
 
-        `anew`: from now on, however long it has been away. It may have got some of it from another meanwhile.
+        `anew`: count from now, however long it was absent. Another node may have lent it some in between.
         """
         if anew and peer in self._takebacks:
             self._takebacks.pop(peer).cancel()
@@ -350,7 +351,7 @@ class MeshListener:
     # The journal
 
     async def _feed(self, served: ServedLink) -> NoReturn:
-        """Send what the follower lacks, as fast as it takes it."""
+        """Send the records that the follower does not have, as fast as it reads them."""
         host = self._host
         run_blocking = host.environment.run_blocking
         position = 0
@@ -392,7 +393,7 @@ class MeshListener:
             frames, after = feed.select(read, durable_end, base)
             for frame in frames:
                 serving.outbox.put_journal(frame)
-            # Nothing durable lies between here and the end, so what comes next begins there.
+            # Nothing durable is between this position and the end, so the next read begins there.
             position = durable_end if after is None else after
 
     def _seek(self, vector: Vector) -> tuple[Vector, int]:

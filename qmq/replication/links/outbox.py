@@ -1,8 +1,8 @@
-"""What waits to be written to one link, and in which turns it goes out.
+"""Data that waits for one link, and the order in which it is sent.
 
-The writer pulls: queue and topic messages stay messages until their turn comes, so what waits costs no second copy.
-Six kinds wait apart, so that a long catching-up delays no credit and a flood of topics no records; last values of
-topics wait in the broker alone (`RetainedSync`), and what subscribers want in `InterestPublisher`. Bounds: topics by
+The writer pulls: queue and topic messages are encoded when their turn comes, so waiting costs no second copy.
+Six kinds wait separately, so a long catch-up delays no credit and a flood of topics delays no records. Last values of
+topics wait in the broker alone (`RetainedSync`), and interest in `InterestPublisher`. Bounds: topics by
 `TOPIC_BYTES_MAX`, those for one node that are passed on by `PASSED_BYTES_MAX`, replies by `REPLY_BYTES_MAX`, beyond
 which new ones are dropped and counted; lent messages by the credit of the peer; journal frames by the feed's window;
 small frames by `SMALL_BYTES_MAX`, beyond which the peer is not reading and the link ends.
@@ -41,10 +41,10 @@ TOPIC_BYTES_MAX: Final = 4 << 20
 """Topic messages waiting for one link, in bytes of bodies and headers."""
 
 PASSED_BYTES_MAX: Final = 2 << 20
-"""Topic messages waiting for one link that are for one node by this way, likewise."""
+"""Topic messages waiting for one link that it relays to one node, likewise."""
 
 REPLY_BYTES_MAX: Final = 16 << 20
-"""Replies waiting for one link, likewise. More than of topics: somebody waits for each of them."""
+"""Replies waiting for one link, likewise. More than of topics: a client waits for each of them."""
 
 SMALL_BYTES_MAX: Final = 16 << 20
 """Acks, credit, interest, settles, questions and the like waiting for one link."""
@@ -55,7 +55,7 @@ SINGLE_BYTES_MAX: Final = MESSAGES.body_bytes_max - (64 << 10)
 assert VALUE_BYTES_MAX <= SINGLE_BYTES_MAX
 
 TURN_BYTES: Final = 256 << 10
-"""About how much of each kind goes out in one turn, unless the link is slow."""
+"""About how many bytes of each kind are sent in one turn, unless the link is slow."""
 
 MESSAGE_OVERHEAD_BYTES: Final = 64
 
@@ -105,9 +105,9 @@ class LinkOutbox:
         self._replies = Lossy(REPLY_BYTES_MAX)
         self._passed: dict[str, Lossy] = {}
         self.publisher: InterestPublisher | None = None
-        """What the peer must still be told of who wants which topics, if it understands that."""
+        """The interest that is still to be sent to the peer, if it has the feature."""
         self.spread: RetainedSync | None = None
-        """What the peer must still be told of retained values, if it understands them."""
+        """The retained values that are still to be sent to the peer, if it has the feature."""
         self.node = ""
         """This node, for lent messages: those of others name theirs."""
         self.terms: Mapping[str, int] = {}
@@ -118,7 +118,7 @@ class LinkOutbox:
         self.now_us: Callable[[], int] = _no_clock
         """This node's clock, for frames that carry it."""
         self.quantum_bytes = TURN_BYTES
-        """About how much of each kind goes out in one turn; less on a slow link (`pace`)."""
+        """About how many bytes of each kind are sent in one turn; fewer on a slow link (`pace`)."""
 
     @property
     def has_short(self) -> bool:

@@ -1,8 +1,8 @@
-"""The following half of one open link: what the serving node's frames do to this node, and what we tell it.
+"""The pulling half of one open link: how frames of the serving node change this node, and what is sent back.
 
-Records go through `acceptance`; topic messages to local subscribers only, so that nothing is told twice; lent
-messages to local consumers. Back go Acks with what changed in the two vectors, credit, interest and settles. Pure:
-decisions go into the Outcome that the caller submits.
+Records go through `acceptance`. Topic messages go to local subscribers only, so that none is delivered twice. Lent
+messages go to local consumers. This half sends Acks with the changes of the two vectors, credit, interest and settles.
+Pure: decisions go into the Outcome that the caller submits.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Pulling:
         self._echo_us = 0
 
     def begin(self, direct: tuple[Origin, ...]) -> None:
-        """Open the link: tell all that the peer must know, in the order it expects. Credit follows by the node."""
+        """Open the link: send all that the peer must know, in the order it expects. The node sends credit later."""
         host = self._host
         self.open = True
         host.broker.lending.owner_connected(self.peer)
@@ -171,7 +171,7 @@ class Pulling:
         return self.caught_up
 
     def became_durable(self) -> None:
-        """The journal is durable further than before: the peer hears it if it is about what the peer sent."""
+        """More of the journal is durable: an Ack follows if the peer sent some of it."""
         if self._undurable:
             durable = self._host.durable_vector()
             left = {origin: last for origin, last in self._undurable.items() if durable.get(origin, 0) < last}
@@ -180,7 +180,7 @@ class Pulling:
             self._undurable = left
 
     def request_ack(self) -> None:
-        """Something changed that the peer waits to hear; the writer will call `send_ack`."""
+        """Something changed that the peer waits for; the writer will call `send_ack`."""
         self._ack_due = True
         self.outbox.wake()
 
@@ -189,10 +189,10 @@ class Pulling:
         return self._ack_due
 
     def send_ack(self, direct: tuple[Origin, ...]) -> None:
-        """Queue an Ack if there is anything that the peer has not been told.
+        """Queue an Ack if something has not been reported to the peer.
 
-        While the disk is full no frame is acknowledged, so the peer stops at its window: what is left of the disk is
-        for settles. Everything else on the link goes on, and once per beat it is seen whether there is room again.
+        While the disk is full, no frame is acknowledged, so the peer stops at its window: the remaining disk space is
+        for settles. Everything else on the link continues, and each beat checks whether there is room again.
         """
         frame_waits = self._ack_due
         self._ack_due = False

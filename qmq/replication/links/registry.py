@@ -1,7 +1,7 @@
-"""What the links of one node know of each other.
+"""State that the links of one node share.
 
-A link alone cannot tell which origins its peer need not relay, whether records that came over another link let a
-lender take its messages back, or whether an alarm was raised a second ago. Pure: the caller brings the time.
+A single link does not know which origins its peer need not relay, whether records from another link let a lender take
+its messages back, or whether an alarm was raised a second ago. Pure: the caller passes the time.
 """
 
 from collections.abc import Callable
@@ -46,10 +46,10 @@ class LinkRegistry:
         self.unlent: dict[str, list[Message]] = {}
         """Lent in a decision, but never sent: they go back to their queues."""
         self.outboxes: dict[Origin, LinkOutbox] = {}
-        """Where something for that incarnation of a peer can be put now, whoever dialled."""
+        """The outbox for each incarnation of a peer now, whichever side dialled."""
         self.gaps = Gaps()
         self.peer_came: Callable[[str], None] = _ignore_dial
-        """Told who has opened a link to this node."""
+        """Called with each peer that has opened a link to this node."""
         self._alarms: dict[tuple[str, str], float] = {}
         # Peer → code and message of the alarms that are over when a link with it opens.
         self._differing: dict[str, dict[str, str]] = {}
@@ -91,13 +91,13 @@ class LinkRegistry:
             serving.take_back(have, out)
 
     def report_caught_up(self) -> None:
-        """Tell the node about links whose peer is no longer ahead."""
+        """Notify the node of links whose peer is no longer ahead."""
         for following in list(self.followings.values()):
             if following.has_caught_up():
                 self.host.link_caught_up(following.peer)
 
     def membership_changed(self) -> None:
-        """Who is let in and whose records are taken may be others now, and the peers are told."""
+        """Admission and accepted origins may have changed; sends the membership to the peers."""
         membership = self.host.membership
         self.identity = replace(
             self.identity,
@@ -122,7 +122,7 @@ class LinkRegistry:
             self.host.broker.lending.returned(peer, [(message.dot, Back.UNSEEN, None) for message in messages], out)
 
     def alarm(self, who: str, error: MeshError, now: float) -> None:
-        """Tell the operator, unless it is a quiet error or was told just now."""
+        """Alert the operator, unless it is a quiet error or the alert is repeated too soon."""
         if error.code == REFUSED + RETIRED_NODE:
             self.host.refused_as_retired(who)
         if error.code.removeprefix(REFUSED) in QUIET:

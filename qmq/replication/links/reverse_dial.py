@@ -1,10 +1,10 @@
-"""One node cannot dial another: the other dials it, and lets itself be followed over that connection.
+"""Reverse dial: if a peer cannot dial this node, this node dials it and serves on that connection.
 
-Each node of a pair follows the other over a connection that it has dialled. Where only one of them can dial, as behind
-a firewall, the other would have neither its records (but through a third node) nor its queue messages. So a node that
-follows a peer and is not followed by it, for as long as would make it suspect the peer, dials it once more, says so in
-a CONNECT with `turn`, and then serves on that connection as if it had been dialled. The peer takes the connection in
-the place of one that it would dial, when it has none; everything behind the first frame is as ever.
+Each node of a pair pulls over a connection that it has dialled. If only one of them can dial, as behind a firewall, the
+other would get neither its records (except through a third node) nor its queue messages. A node may pull from a peer
+that does not pull from it. After the time in which it would suspect the peer, it dials once more and sends a CONNECT
+with `turn`. Then it serves on that connection as if the peer had dialled. If the peer has no connection of its own, it
+uses this one in its place; everything after the first frame is as usual.
 
 Bounds: one such connection per peer at a time, and a new one not sooner than `TURN_AGAIN_SECONDS` after the last.
 """

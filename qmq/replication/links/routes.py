@@ -1,15 +1,15 @@
-"""Who wants which topics, and by which way they get there.
+"""Interest of the nodes of the mesh, and the route of topic messages to each node.
 
-Every node tells those it has a link with, over either connection of the pair, what its own subscribers want
-(`InterestState`), with whom else it has a link (`Reach`), and of those that the other side lacks, what they want. So a
-node knows the interest of all that are at most one node away, and `Broker.interest` holds it by the name of the node.
-Topic messages go to their node directly while there is a link with it, and else through the first node, by name, that
-says it has one. A node passes on only what comes from its origin itself, so a message takes at most two hops and no
-loop is possible; that nothing is told twice or late while ways change is `broker.topics.sequence_filter`.
+A node sends three things to each neighbour, over either connection of the pair: the interest of its own subscribers
+(`InterestState`), its other neighbours (`Reach`), and the interest of those neighbours that the other side cannot
+reach. So a node knows the interest of all nodes at most one node away; `Broker.interest` holds it by node name.
+Topic messages go directly to a node while there is a link with it. Otherwise they go through the first node, by name,
+that reports a link with it. A node relays only messages that come from their origin. A message therefore takes at most
+two hops and no loop is possible. While routes change, `broker.topics.sequence_filter` drops repeated and late messages.
 
-What a peer confirms is in force there, and wherever that peer passes it on: `confirmed` is how far everyone has it who
-can be reached. Nothing here is written down. An origin that nobody has a link with any more is forgotten; where a
-difference does not fit what is known, all of it is asked for again. Pure.
+Interest that a peer confirms is in force there, and at every node to which that peer relays. `confirmed` is the version
+that all reachable nodes have. Nothing here is durable. An origin without any link is forgotten. If a difference does
+not fit the known version, the whole state is requested again. Pure.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ REACH_MAX: Final = 16
 
 
 class Neighbour:
-    """One incarnation of a node that we have a link with; `outbox` is of the newest of its connections."""
+    """One incarnation of a node with a link to this node; `outbox` belongs to its newest connection."""
 
     __slots__ = (
         "arriving",
@@ -51,19 +51,19 @@ class Neighbour:
         self.outbox = outbox
         self.publisher: InterestPublisher
         self.reach: frozenset[Origin] | None = None
-        """Whom it has a link with, us left out; None before it has told."""
+        """Its other neighbours, without this node; None until its first Reach."""
         self.reach_number = -1
         self.confirmed = NEVER
-        """How far it has confirmed our own interest."""
+        """The version of this node's interest that it has confirmed."""
         self.passed: dict[Origin, int] = {}
-        """Likewise the interest of others that it lacks."""
+        """The confirmed versions of other origins that it cannot reach."""
         self.sent_confirmations: dict[Origin, int] = {}
-        """What we have confirmed to it."""
+        """The versions that this node has confirmed to it."""
         self.arriving: dict[Origin, tuple[int, list[dict[str, bool]]]] = {}
-        """Parts of what an origin wants, before the last one, and their common number."""
+        """Received parts of the interest of an origin, without the last one, and their common number."""
 
     def missing_ranges(self, origin: Origin) -> bool:
-        """Whether it must hear of that origin from us."""
+        """Whether it gets the interest of that origin from this node only."""
         return self.reach is not None and origin not in self.reach and origin != self.origin
 
 
@@ -74,9 +74,9 @@ class Routes:
         self.changed = changed
         self.neighbours: dict[Origin, Neighbour] = {}
         self.relayed = 0
-        """Topic messages and replies passed on from one node to another."""
+        """Topic messages and replies relayed from one node to another."""
         self.unrelayed = 0
-        """Those for which there was no way, or no room on it."""
+        """Messages without a route, or without room on it."""
         self._host = host
         self.members = members
         self._number = 0
@@ -92,21 +92,21 @@ class Routes:
 
     @property
     def version(self) -> int:
-        """Of what local subscribers want now."""
+        """The version of the present interest of local subscribers."""
         return self._own.version
 
     @property
     def confirmed(self) -> int:
-        """The version that is in force at everyone who can be reached."""
+        """The version that is in force at all reachable nodes."""
         return min([neighbour.confirmed for neighbour in self.neighbours.values()], default=self._own.version)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the interest of everyone we have a link with is known."""
+        """Whether the interest of all neighbours is known."""
         return all(origin in self._known for origin in self.neighbours)
 
     def next_hop_of(self, node: str) -> str | None:
-        """Through whom `node` is reached: itself when there is a link, None when nobody can."""
+        """The node through which `node` is reached: itself if there is a link, None if there is no route."""
         active = self._active.get(node)
         if active in self.neighbours:
             return node
@@ -114,15 +114,15 @@ class Routes:
         return None if via is None else via.origin.node
 
     def interest_count(self, node: str) -> int:
-        """How many names and patterns that node wants, as far as is known here."""
+        """How many names and patterns that node wants, as known here."""
         active = self._active.get(node)
         state = None if active is None else self._known.get(active)
         return 0 if state is None else len(state.patterns)
 
-    # What the node tells
+    # What the node sends
 
     def own_changed(self, patterns: Iterable[str]) -> None:
-        """Local subscribers began or ceased to want these topics."""
+        """Local subscribers began or ended to want these topics."""
         changes = self._aggregate.change(patterns)
         if changes:
             self._own.advance(self._own.version + 1, changes)
@@ -130,7 +130,7 @@ class Routes:
                 neighbour.publisher.mark(self._host.origin)
 
     def send(self, node: str, messages: list[Message]) -> int:
-        """Topic messages for a node that is not served directly; returns how many found no way."""
+        """Topic messages for a node without an own link; returns how many had no route."""
         active = self._active.get(node)
         next_hop = None if active is None else self.neighbours.get(active)
         if next_hop is None:
@@ -138,14 +138,14 @@ class Routes:
         return len(messages) if next_hop is None else next_hop.outbox.put_passed(node, messages)
 
     def send_replies(self, peer: Origin, messages: list[Message]) -> int:
-        """Replies for sessions of an incarnation that there is no link with; returns how many found no way."""
+        """Replies for sessions of an incarnation without a link; returns how many had no route."""
         next_hop = self._via.get(peer.node) if self._active.get(peer.node) == peer else None
         return len(messages) if next_hop is None else next_hop.outbox.put_passed(peer.node, messages)
 
     # Links
 
     def links_changed(self, links: Iterable[tuple[Origin, LinkOutbox]]) -> None:
-        """These connections are open now. A new one is taken at once: nobody knows if an older one still lives."""
+        """These connections are open now. A new one is used at once: an older one may be dead already."""
         current: dict[Origin, dict[LinkOutbox, None]] = {}
         for origin, outbox in links:
             current.setdefault(origin, {})[outbox] = None
@@ -172,7 +172,7 @@ class Routes:
                 neighbour.passed.pop(ended.origin, None)
                 state = self._known.get(ended.origin)
                 if state is not None and not neighbour.missing_ranges(ended.origin):
-                    # It will pass on to us what that one wants, and needs not begin anew.
+                    # It will relay the interest of that origin to us, and need not send all of it again.
                     neighbour.outbox.put(Heard([(ended.origin, state.version)]))
         for neighbour in self.neighbours.values():
             neighbour.outbox.put(self._reach_for(neighbour))
@@ -181,7 +181,7 @@ class Routes:
         self.changed()
 
     def _start_publisher(self, neighbour: Neighbour) -> None:
-        """What it has confirmed it may have forgotten, so it is told the versions at least."""
+        """It may have forgotten what it confirmed, so it receives at least the versions."""
         own = self._host.origin
         confirmed = {own: neighbour.confirmed, **neighbour.passed}
         neighbour.publisher = neighbour.outbox.publisher = InterestPublisher(
@@ -205,7 +205,7 @@ class Routes:
     # What comes in
 
     def take(self, peer: Origin, frame: Paths, out: Outcome) -> None:
-        """Obey one frame of `peer`. Raises MeshError; nothing has changed then."""
+        """Apply one frame of `peer`. Raises MeshError; nothing has changed then."""
         if isinstance(frame, Passed):
             self._pass(peer, frame, out)
             return
@@ -235,7 +235,7 @@ class Routes:
             raise MeshError("bad-frame", f"topic messages of {here} were passed to itself")
         if origin.node not in self.members:
             self.unrelayed += len(messages)
-            return  # It has left, or the peer knows sooner that it has come.
+            return  # It has left, or the peer has learnt before this node that it joined.
         if passed.target == here:
             broker = self._host.broker
             if messages[0].envelope.kind is DestinationKind.REPLY:
@@ -267,7 +267,7 @@ class Routes:
         origin = frame.origin
         is_own = origin == neighbour.origin
         if not is_own and (origin in self.neighbours or origin not in (neighbour.reach or ())):
-            return  # it speaks for itself, or is no more where it was
+            return  # its own frames count, or it is no longer where it was
         state = self._known.get(origin)
         version = NEVER if state is None else state.version
         changed: dict[str, bool] = {}
@@ -303,7 +303,7 @@ class Routes:
         self.changed()
 
     def _in_force(self, origin: Origin, state: InterestState, changed: dict[str, bool]) -> None:
-        """From now on messages go by what `origin` wants; whoever lacks it is told."""
+        """Route messages by the new interest of `origin`; neighbours that cannot reach it receive the change."""
         if self._active.get(origin.node) == origin:
             interest = self._host.broker.interest
             for pattern, wanted in changed.items():
@@ -329,7 +329,9 @@ class Routes:
             neighbour.passed[origin] = max(neighbour.passed.get(origin, NEVER), version)
             self._confirm_to_itself(origin)
         else:
-            neighbour.publisher.knows(origin, version)  # it has lost its link with that one, and says so next
+            neighbour.publisher.knows(
+                origin, version
+            )  # it has lost its link with that origin; its next Reach will show it
 
     # What we confirm
 
@@ -343,7 +345,7 @@ class Routes:
             self._confirm(origin, neighbour)
 
     def _confirm(self, origin: Origin, neighbour: Neighbour) -> None:
-        """Tell `neighbour` how far what `origin` wants is in force here, and wherever we pass it on."""
+        """Send `neighbour` the version of `origin` that is in force here and at the nodes to which we relay it."""
         state = self._known.get(origin)
         if state is None:
             return
@@ -357,10 +359,10 @@ class Routes:
             neighbour.sent_confirmations[origin] = version
             neighbour.outbox.put(Heard([(origin, version)]))
 
-    # Who is where
+    # Routes
 
     def _refresh(self) -> None:
-        """Find out anew which incarnation of each node counts, and how it is reached."""
+        """Compute again which incarnation of each node counts, and its route."""
         active = {origin.node: origin for origin in self.neighbours}
         via: dict[str, Neighbour] = {}
         reachable = set(self.neighbours)

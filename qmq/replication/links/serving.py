@@ -1,10 +1,10 @@
-"""The serving half of one open link: what the follower's frames do to this node.
+"""The serving half of one open link: how the follower's frames change this node.
 
-Its records go out by the feed; its topics and lent messages by the tell methods of the mesh. What is kept here ends
-with the link, except lent messages: the follower's clients may be working on them. The next link says which it still
-holds (`Held`), and everything else comes back once the follower's own records, which hold its settles, are here. Until
-then nothing new is lent to it either: a follower that has restarted does not remember what it settled, and would hand
-out again what its clients have had receipted.
+The feed sends records; the send methods of the mesh send topics and lent messages. State here ends with the link,
+except lent messages: the follower's clients may be working on them. The next link reports which it still holds
+(`Held`). All others are requeued once the follower's own records, which hold its settles, have arrived. Until then
+nothing new is lent to it either: a restarted follower does not remember what it settled, and would deliver again what
+its clients have confirmed.
 Pure: decisions go into the Outcome that the caller submits.
 """
 
@@ -46,13 +46,13 @@ class Serving:
         self._host = host
         # With its consumers before this link, not yet known to be held, settled or lost; None once that is decided.
         self._suspects: set[Dot] | None = None
-        # How far the follower's own records went when it said what its consumers have; None until it has.
+        # The last own record of the follower when it reported what its consumers have; None until then.
         self._through: Vector | None = None
         # Credit that came before that was decided: what its consumers settled may not be known here yet.
         self._early_offers: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Open the link: the follower may borrow, and is told what it will get."""
+        """Open the link: the follower may borrow, and learns what it will get."""
         lending = self._host.broker.lending
         self.outbox.now_us = self._clock_us
         self.outbox.node = self._host.origin.node
@@ -83,7 +83,7 @@ class Serving:
         return self.outbox.unsent_lends()
 
     def apply(self, frame: Follows, out: Outcome) -> None:
-        """Obey one frame. Raises MeshError when it may not come now; nothing has changed then."""
+        """Apply one frame. Raises MeshError if it may not come now; nothing has changed then."""
         lending = self._host.broker.lending
         match frame:
             case Ack():
@@ -103,7 +103,7 @@ class Serving:
             case Held(_, through):
                 if self._through is not None:
                     raise MeshError("bad-frame", "the list of held messages came twice")
-                # Only its own word about its own records counts; anything else could never be covered.
+                # Only its report about its own records counts; anything else could never be covered.
                 self._through = {origin: last for origin, last in through.items() if origin.node == self.peer}
                 if self._suspects is not None:
                     self._suspects.difference_update(frame.keep)
@@ -128,7 +128,7 @@ class Serving:
                 take_common(self._host, self.partner.origin, frame, self.outbox, out)
 
     def take_back(self, have: Vector, out: Outcome, *, late: bool = False) -> int:
-        """Take back what the follower has lost, if that can be told by now, or must be (`late`). Returns how many."""
+        """Requeue what the follower has lost, if that is known by now or overdue (`late`). Returns how many."""
         suspects = self._suspects
         if suspects is None or not self.open:
             return 0
@@ -143,8 +143,8 @@ class Serving:
         return taken
 
     def _has_its_settles(self, have: Vector) -> bool:
-        """Whether the follower has said what it holds, and all of its own records that it had then are here. It may
-        name a life that this node has forgotten already: nothing of that comes any more."""
+        """Whether the follower has reported what it holds, and all own records that it had then have arrived. It may
+        name an incarnation that this node has forgotten already: no record of that one will come."""
         forgotten = self._host.broker.forgotten
         return self._through is not None and covers(
             have, {origin: last for origin, last in self._through.items() if origin not in forgotten}

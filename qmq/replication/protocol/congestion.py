@@ -1,9 +1,9 @@
-"""How much may be on its way over one link, by how long the last of it took to be acknowledged.
+"""The congestion window of one link: bytes in flight, by the time that the last acknowledgement took.
 
-What is sent and not acknowledged lies in buffers on the way, and topics, credit and lent messages that are told later
-arrive behind it. So the window begins small and doubles while acknowledgements come quickly, and is halved while they
-come late: on a line of 10 KB/s nothing waits more than a few seconds for a catching-up, and a fast line has its whole
-window after a few round trips. Pure: the caller brings the time.
+Unacknowledged bytes wait in buffers on the path, and topics, credit and lent messages that are sent later arrive after
+them. So the window begins small, doubles while acknowledgements come quickly, and is halved while they come late. On a
+line of 10 KB/s nothing waits more than a few seconds for a catch-up; a fast line has its whole window after a few
+round trips. Pure: the caller passes the time.
 """
 
 from typing import Final
@@ -15,17 +15,17 @@ FIRST_BYTES: Final = 128 << 10
 LEAST_BYTES: Final = 16 << 10
 
 QUICK_SECONDS: Final = 0.25
-"""Acknowledged within this, more could be on its way."""
+"""After an acknowledgement within this time, the window may grow."""
 
 LATE_SECONDS: Final = 1.0
 """Acknowledged after this, less should be: as long others have waited behind it."""
 
 PARTS: Final = 4
-"""Turns in which one window goes out, so that what else waits has its own between them."""
+"""Turns in which one window is sent, so that other data has its turns between them."""
 
 
 class CongestionWindow:
-    """One link. `window` is what may be on its way now."""
+    """One link. `window` is how many bytes may be in flight now."""
 
     __slots__ = ("window",)
 
@@ -34,12 +34,12 @@ class CongestionWindow:
 
     @property
     def is_slow(self) -> bool:
-        """Whether acknowledgements have come late lately."""
+        """Whether recent acknowledgements were late."""
         return self.window < FIRST_BYTES
 
     @property
     def quantum_bytes(self) -> int:
-        """About how much of the journal goes out in one turn, and on a slow link of everything else."""
+        """About how many bytes of the journal are sent in one turn, and on a slow link of everything else."""
         return self.window // PARTS
 
     def took(self, seconds: float) -> None:

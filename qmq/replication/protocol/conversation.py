@@ -1,8 +1,8 @@
 """One side of a link without its socket: bytes in, mesh frames out.
 
-The table comes first. It says, per side and state, which frame may come and where it leads; what is absent is refused
-with one MeshError, and nothing is read after it. STOMP itself is the codec's business, who may be believed is the
-handshake's, and what a mesh frame does to the node is decided in `serving` and `following`.
+The table comes first. It lists, per side and state, which frame may come and the next state. An absent frame is refused
+with one MeshError, and nothing is read after it. The codec handles STOMP, the handshake checks identities, and
+`serving` and `pulling` decide how a mesh frame changes the node.
 """
 
 from collections.abc import Mapping
@@ -35,18 +35,18 @@ class LinkSide(Enum):
 
 
 class LinkState(Enum):
-    """How far a link has come."""
+    """The state of a link."""
 
     CONNECTING = "connecting"
-    """The other side has not said who it is."""
+    """The other side has not named itself."""
     PROVING = "proving"
-    """It has said so, and proves that it means this conversation (server), or greets us (follower)."""
+    """It has named itself; its proof for this conversation (server) or its Welcome (follower) comes next."""
     OPEN = "open"
     ENDED = "ended"
-    """A rule was broken, or the other side said its last word."""
+    """A rule was broken, or the other side sent its last frame."""
 
 
-# What may come in each state, and where that leads. Absent means refused.
+# The frames of each state, and the next state. Absent means refused.
 NEXT_STATE: Final[Mapping[LinkSide, Mapping[LinkState, Mapping[str, LinkState]]]] = {
     LinkSide.SERVER: {
         LinkState.CONNECTING: {"CONNECT": LinkState.PROVING, "STOMP": LinkState.PROVING},
@@ -79,10 +79,10 @@ UNPROVEN_BYTES_MAX: Final = 16 << 10
 
 
 class Conversation:
-    """Both sides use this; `handshake` says which one we are.
+    """Both sides use this; `handshake` decides which side this is.
 
-    `error` is None until the other side breaks a rule, and then stays. `reply` collects what the handshake wants
-    sent; the caller takes it after every `receive`.
+    `error` is None until the other side breaks a rule, and then stays. `reply` collects what the handshake
+    sends; the caller takes it after every `receive`.
     """
 
     def __init__(self, handshake: Dialling | Answering) -> None:
@@ -95,11 +95,11 @@ class Conversation:
         self._journal_frames = 0
         self.state = LinkState.CONNECTING
         self.partner: Partner | None = None
-        """Who the other side says it is; a server must not believe it before `is_proven`."""
+        """The identity that the other side claims; a server must not rely on it before `is_proven`."""
         self.is_proven = False
-        """The other side has shown who it is, by all the proofs it owes us."""
+        """The other side has given all proofs of its identity."""
         self.turned = ""
-        """The node that wants to be followed over this connection, which it has dialled: it goes on as another one."""
+        """The node that dialled this connection to be the serving side on it; it continues with the roles reversed."""
         self.error: MeshError | None = None
         self.reply = b""
 
@@ -171,7 +171,7 @@ REFUSED: Final = "refused-"
 
 
 def refused_by_peer(frame: Frame) -> MeshError:
-    """What an ERROR frame of the serving node says, as our error."""
+    """An ERROR frame of the serving node as an error of this side."""
     headers = frame.head.headers
     code = headers.get("error-code", "error")
     if not code.replace("-", "").isalnum() or not code.isascii() or len(code) > 40:

@@ -1,4 +1,4 @@
-"""Proofs of membership: who holds the mesh's secret can make them, who overhears them learns nothing.
+"""Proofs of membership: a holder of the mesh's secret can make them, an eavesdropper learns nothing from them.
 
 Three proofs pass in the handshake (`handshake`): the dialling node's over its own nonce, the answering node's over
 both, and the dialling node's second over both, which makes a replayed CONNECT worthless. The secret itself never
@@ -11,7 +11,7 @@ DIAL = "dial"
 ANSWER = "answer"
 SUBSCRIBE = "subscribe"
 TURN = "turn"
-"""Instead of DIAL, in a CONNECT that asks to be followed; neither opens what the other does."""
+"""Replaces DIAL in a CONNECT with a reverse dial; neither proof is valid as the other."""
 
 
 def make_proof(secret: str | None, purpose: str, fields: tuple[str, ...]) -> str:
@@ -29,5 +29,5 @@ def make_proof(secret: str | None, purpose: str, fields: tuple[str, ...]) -> str
 
 
 def is_proof(given: str, secret: str | None, purpose: str, fields: tuple[str, ...]) -> bool:
-    """Whether `given` is that proof. The time taken does not tell how much of it was right."""
+    """Whether `given` is that proof. The time taken does not depend on how much of it was right."""
     return hmac.compare_digest(given.encode(), make_proof(secret, purpose, fields).encode())
