@@ -33,10 +33,11 @@ SWITCH_SECONDS = 0.0005
 latency that is otherwise below one."""
 
 GC_THRESHOLDS = (100_000, 10, 20)
-"""Full collections three hundred times rarer than Python's default: messages make no cycles, and looking at a backlog
-of a million of them again and again took a tenth of the time and tens of milliseconds at once. Young ones a hundred
-and forty times rarer: by then what reads and the stretches of a checkpoint have made is gone without them, where after
-700 objects all of it was still alive."""
+"""Full collections three hundred times rarer than Python's default. Messages make no cycles, and examining a backlog of
+a million of them again and again took a tenth of the time and tens of milliseconds at once. Young collections a hundred
+and forty times rarer. By then the objects of reads and checkpoints are already freed; after 700 objects all of them
+were still alive.
+"""
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -151,14 +152,14 @@ def connections_allowed(wanted: int) -> int:
 
 
 class EarlyHangUp:
-    """Catches SIGHUP while the node is not yet running, when it would end the process; `came` says that it was sent."""
+    """Catches SIGHUP while the node is not yet running, when it would end the process."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.was_sent = False
         signal.signal(signal.SIGHUP, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
+        self.was_sent = True
 
 
 async def _run(
@@ -181,7 +182,7 @@ async def _run(
             gc.set_threshold(*GC_THRESHOLDS)
             for host, port in node.addresses:
                 log.info("= node %s serves STOMP on %s:%d", node.origin, host, port)
-            nursery.start_soon(_obey_signals, node, signals, reloader, early is not None and early.came)
+            nursery.start_soon(_obey_signals, node, signals, reloader, early is not None and early.was_sent)
             if until_eof:
                 nursery.start_soon(_stop_at_eof, node)
             await node.ended.wait()

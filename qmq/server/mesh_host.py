@@ -135,7 +135,7 @@ class MeshHost:
         out.gone.append((origin, first - 1, last))
 
     def schedule_repair(self) -> None:
-        self._context.catch_up.soon()
+        self._context.catch_up.schedule()
 
     # Links
 
@@ -150,15 +150,15 @@ class MeshHost:
 
     def link_caught_up(self, peer: str) -> None:
         context = self._context
-        context.fanout_repair.soon()
-        context.queue_store_repair.soon()
+        context.fanout_repair.schedule()
+        context.queue_store_repair.schedule()
         self._caught_up.add(peer)
-        context.clock_check.soon()
+        context.clock_check.schedule()
         context.dedup_query.links_changed()
         context.takeover.wake()
         context.members.caught_up_with(peer)
-        context.incarnation_gc.look()
-        context.quarantine_restore.look()
+        context.incarnation_gc.wake()
+        context.quarantine_restore.wake()
         context.system.links_changed()
         context.start_hold.wake()
 
@@ -176,7 +176,7 @@ class MeshHost:
         return () if mesh is None else mesh.followers()
 
     def held_came(self, peer: str) -> None:
-        self._context.start_hold.held_came(peer)
+        self._context.start_hold.held_received(peer)
 
     def interest_progressed(self) -> None:
         self._context.receipts.interest_progressed()
@@ -208,7 +208,7 @@ class MeshHost:
         return self._context.takeover.served
 
     def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
-        self._context.takeover.came(peer, frame, way, out)
+        self._context.takeover.received(peer, frame, way, out)
 
     def greet(self, way: LinkOutbox) -> None:
         self._context.takeover.greet(way)
@@ -226,7 +226,7 @@ class MeshHost:
             context.checkpoints.members[peer] = vector
             context.broker.lending.owner_has(peer, vector.get(self.origin, 0))
             self.count_copies_of(peer)
-            context.quarantine_restore.look()
+            context.quarantine_restore.wake()
 
     def peer_knows(self, peer: str, vector: Vector) -> None:
         self._context.members.knows(peer, vector)
@@ -255,7 +255,7 @@ class MeshHost:
         context.checkpoints.members = {name: kept.get(name, {}) for name in context.peer_names}
         context.receipts.enrol(context.peer_names)
         self.rules_changed()
-        context.queue_adoption.look()
-        context.quarantine_restore.look()
+        context.queue_adoption.wake()
+        context.quarantine_restore.wake()
         context.start_hold.wake()
         context.takeover.wake()

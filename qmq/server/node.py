@@ -83,7 +83,7 @@ from qmq.wire.stomp import HeadCaches
 INCARNATION_BITS = 64
 
 REPAIR_SECONDS = 10.0
-"""How long a peer may take for an answer that its stores have to look for."""
+"""How long a peer may take for a response that its stores have to search for."""
 
 log = logging.getLogger("qmq.node")
 
@@ -167,7 +167,7 @@ class Node:
                 self.takeover.settled_through,
             ),
             self.beats,
-            say=lambda answer: self.dispatcher.say(answer),
+            put=lambda answer: self.dispatcher.put_receipt(answer),
             flush=self.flush,
             refuses=settings.mesh.receipt_short == "refuse",
         )
@@ -209,7 +209,7 @@ class Node:
         self.incarnation_gc = IncarnationGc(self)
         self.quarantine_restore = QuarantineRestore(self)
         self.broker.forgotten = self.incarnation_gc.seals.forgotten
-        self.replay.on_seal = self.incarnation_gc.came
+        self.replay.on_seal = self.incarnation_gc.seals_received
         self.peer_rpc = PeerRpc(self.spawn, partial(respond, self))
         self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
@@ -220,10 +220,10 @@ class Node:
         self.check_damage = DamageReport(self).check
         self.checkpoint_done = self.incarnation_gc.checkpoint_done
         self.about_dead = self.incarnation_gc.answer
-        self.schedule_checkpoint = self.checkpoints.soon
+        self.schedule_checkpoint = self.checkpoints.schedule
         self.storage_now_us = self.clock_check.storage_now_us
         self.quarantined_anywhere = self.quarantine_restore.anywhere
-        self.schedule_repair = self.catch_up.soon
+        self.schedule_repair = self.catch_up.schedule
         self.hold_back = self.start_hold.hold_back
         self.repaired = self.start_hold.release
         host = self.host = MeshHost(self)
@@ -301,7 +301,7 @@ class Node:
                 nursery.start_soon(self.clock_check.run)
                 nursery.start_soon(self.queue_count.run)
                 async with trio.open_nursery() as serving:
-                    self.incarnation_gc.look()
+                    self.incarnation_gc.wake()
                     if self.mesh is not None:
                         await serving.start(self.mesh.run)
                         serving.start_soon(self.start_hold.run)
@@ -340,7 +340,7 @@ class Node:
         else:
             # At once: the subscribers of the event are disconnected next.
             self.system.note("stopping")
-            self.system.tell()
+            self.system.publish()
         self._stop.set()
 
     async def _listen(self, nursery: trio.Nursery, listener: ListenerSettings) -> Callable[[], None]:

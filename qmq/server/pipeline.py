@@ -55,11 +55,11 @@ class Pipeline:
     def __init__(self, context: PipelineContext) -> None:
         self._context = context
         self.received: Vector = context.store.journal.vector()
-        """What this node has taken, durable or not."""
+        """The vector that this node has taken, durable or not."""
 
     async def slot(self, session: int = 0, *, asks: bool = False) -> None:
         context = self._context
-        await context.dispatcher.selecting.told(session)
+        await context.dispatcher.selecting.delivered(session)
         if not asks:
             await context.receipts.slot()
             await context.queue_pager.slot()
@@ -67,7 +67,7 @@ class Pipeline:
         context.takeover.check()
 
     async def commit_slot(self) -> None:
-        await self._context.dispatcher.selecting.told(0)
+        await self._context.dispatcher.selecting.delivered(0)
         await self._context.commits.slot()
         self._context.takeover.check()
 
@@ -96,7 +96,7 @@ class Pipeline:
             context.queue_pager.want(out.loads)
         context.deadline_timer.decided()
         if context.queue_pager.wants_checkpoint():
-            context.checkpoints.soon()
+            context.checkpoints.schedule()
         if broker.subscriptions.left:
             context.fanout_subscribers.forget(broker.subscriptions.left)
             broker.subscriptions.left = []

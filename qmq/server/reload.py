@@ -37,7 +37,7 @@ Read = Callable[[], tuple[NodeSettings, PeersFile | None]]
 """Reads the files again. Blocks; raises ConfigError with all mistakes."""
 
 QUEUES_AT_ONCE = 2_000
-"""That follow their new policies before others have a turn: some 5 ms."""
+"""Queues that follow their new policies before other tasks get a turn: some 5 ms."""
 
 log = logging.getLogger("qmq.reload")
 
@@ -62,7 +62,7 @@ class Reloader:
         self._read = read
         self._fit = fit
         self._refused: str | None = None
-        """What the alarm says: why the last reload took nothing up."""
+        """The text of the alarm: why the last reload was refused."""
 
     async def reload(self) -> bool:
         """Read the files again and apply them; log what changed, or why nothing did. False when it was refused."""
@@ -91,7 +91,7 @@ class Reloader:
         self._settings, self._peers = settings, peers
         self._end_alarm()
         await follow(node)
-        self._tell(lines)
+        self._log(lines)
         return True
 
     def _refuse(self, reasons: list[str]) -> bool:
@@ -109,7 +109,7 @@ class Reloader:
             self._node.alarm_over("reload", self._refused)
             self._refused = None
 
-    def _tell(self, changes: list[str]) -> None:
+    def _log(self, changes: list[str]) -> None:
         for change in changes:
             log.info("= reload: %s", change)
         log.info("= reload: %s", _counted(len(changes)))
@@ -130,7 +130,7 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     bound_clients(node.rules, limits)
     node.rules.generation += 1
     node.broker.limit(broker_limits(limits))
-    node.checkpoints.soon()
+    node.checkpoints.schedule()
     node.members.destinations_changed()
     node.admission.change(limits)
     node.logins.change(settings.users, limits)

@@ -51,7 +51,7 @@ FACTS: Mapping[str, str] = {
     LIST: "destinations",
     LIST_SUBSCRIBERS: "subscribers",
 }
-"""What the answer is called; headers have a hyphen where it has an underscore."""
+"""The name of each fact in the response; headers have a hyphen where it has an underscore."""
 
 UNDERSTOOD = ", ".join(
     [
@@ -66,7 +66,7 @@ UNDERSTOOD = ", ".join(
 ROWS_DEFAULT = 100
 ROWS_MAX = 1000
 ANSWER_BYTES_MAX = 256 << 10
-"""Of one node's rows: a page has fewer of them when their names are long."""
+"""Of one node's rows: a page has fewer rows when their names are long."""
 
 Facts = dict[str, Any]
 
@@ -131,7 +131,7 @@ async def control_response(
     facts = await respond_here(context, request)
     if is_mesh:
         answers = await context.peer_rpc.ask(json.dumps(asdict(request)).encode())
-        peers = {peer: said for peer, answer in answers.items() if (said := _facts_of_peer(request, answer))}
+        peers = {peer: found for peer, answer in answers.items() if (found := _facts_of_peer(request, answer))}
         facts = _together(request, [facts, *peers.values()])
         missing = sorted(set(context.peer_names) - set(peers))
         facts["nodes_asked"] = len(context.peer_names) + 1

@@ -37,7 +37,7 @@ class Page:
 
 
 COUNT_SECONDS = 2.0
-"""What a status waits for the stores."""
+"""How long a status waits for the stores."""
 
 QUEUES_COUNTED = 1000
 """Of those in the queue store, for the status. `qmq queues` lists them all."""

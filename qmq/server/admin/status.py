@@ -26,14 +26,14 @@ from qmq.server.runtime.contexts import Committing, Engine, Peers
 
 ALARMS_MAX = 32
 STATUS_BYTES_MAX = 8000
-"""The answer is one header of a RECEIPT, and clients bound header lines (our own at 8 KiB)."""
+"""The response is one header of a RECEIPT, and clients bound header lines (our own at 8 KiB)."""
 
 DESTINATIONS_SHOWN = 20
 FORGOTTEN_SHOWN = 50
 """Dead incarnations of which nothing is left, the newest first."""
 
 LISTS = ("queues", "fanouts", "durables", "readers", "slow", "alarms", "forgotten", "vector")
-"""What is cut when the picture is too long."""
+"""Lists that are cut when the status is too long."""
 
 log = logging.getLogger("qmq.alarm")
 
@@ -101,7 +101,7 @@ def status_of(context: StatusContext) -> dict[str, Any]:
         "uptime_seconds": round(trio.current_time() - context.started_seconds, 1),
         "connections": len(context.sessions),
         "subscriptions": sum(session.subscribed for session in broker.sessions.values()),
-        "delivered": context.dispatcher.delivered + context.buffers.told,
+        "delivered": context.dispatcher.delivered + context.buffers.delivered,
         "dropped": context.buffers.dropped,
         "commits": {"groups": context.commits.groups, "records": context.commits.records},
         "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
@@ -193,7 +193,9 @@ def membership_of(context: StatusContext) -> dict[str, Any]:
         "destinations_differ": {
             peer: names[:DESTINATIONS_SHOWN] for peer, names in membership.destinations_that_differ().items()
         },
-        "retired": [{"node": gone.node, "adopter": gone.adopter} for gone in membership.retired.values()],
+        "retired": [
+            {"node": retirement.node, "adopter": retirement.adopter} for retirement in membership.retired.values()
+        ],
     }
 
 

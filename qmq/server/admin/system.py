@@ -69,9 +69,9 @@ class SystemTopics:
             await self._noted.wait()
             await self._context.slot()
             self._noted = trio.Event()
-            self.tell()
+            self.publish()
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Publish what was noted, now."""
         out = Outcome()
         picture = self._picture()

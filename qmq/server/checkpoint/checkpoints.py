@@ -24,32 +24,32 @@ from qmq.server.runtime.memory import give_back_memory
 from qmq.storage.checkpoints.checkpoint import CheckpointReport
 
 TRIM_BYTES = 4 << 20
-"""Journal carried over by one checkpoint, from which on its memory is given back to the system."""
+"""After a checkpoint of at least so much journal, its memory is returned to the system."""
 
 SPACE_CHECK_BYTES = 4 << 20
-"""Journal written between two looks at the free space, at most; far below the reserve."""
+"""Journal written between two checks of the free space, at most; far below the reserve."""
 
 SPACE_CHECK_SECONDS = 1.0
-"""Between two looks while anything is written: others may take the room."""
+"""Between two checks while anything is written: other programs may take the space."""
 
 RESERVE_PARTS = 2
-"""Of the reserve, one part in so many is held by a file: others cannot take that."""
+"""A file holds one part in so many of the reserve: other programs cannot take that part."""
 
 DISK_FULL = "the disk is nearly full: new messages are refused, consuming goes on"
 
 QUIET_SECONDS_MIN = 1.0
-"""Between two checkpoints that only time asks for."""
+"""Between two checkpoints that only the passing of time causes."""
 
 SLOW_SECONDS = 10.0
-"""After which a checkpoint under way is worth an alarm."""
+"""A checkpoint that takes longer raises an alarm."""
 
 SLOW = "a checkpoint has been under way for 10 seconds: the queue store, or its disk, is slow or hangs"
 
 TIDY_PAUSE_SECONDS = 0.05
-"""Between two steps in which the queue store gives space back: whoever reads its disk has a turn."""
+"""Between two steps in which the queue store frees space, so that readers of its disk get a turn."""
 
 RETENTION_PARTS = 8
-"""What is new in the journal comes under its retention within this part of the shortest one."""
+"""New records in the journal come under their retention within this part of the shortest one."""
 
 log = logging.getLogger("qmq.checkpoint")
 
@@ -109,7 +109,7 @@ class Checkpoints:
             with trio.move_on_after(max(QUIET_SECONDS_MIN, patience)):
                 await context.commits.grew(self._done + self._settings.checkpoint_bytes)
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Checkpoint without waiting for the journal to grow: memory is short, or new policies keep less."""
         self._is_stale = True
         self._patience.cancel()

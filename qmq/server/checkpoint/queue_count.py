@@ -15,7 +15,7 @@ from qmq.server.runtime.contexts import Engine
 from qmq.storage.format.interfaces import QueueStore
 
 POLL_SECONDS: Final = 60.0
-"""Between two looks at whether the bound is near."""
+"""Between two checks whether the bound is near."""
 
 NAMES_AT_ONCE: Final = 10_000
 

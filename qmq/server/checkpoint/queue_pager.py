@@ -19,32 +19,35 @@ from qmq.storage.format.interfaces import QueueHead, QueueRow
 from qmq.storage.queues.served_rows import ServedRows
 
 LOADS_AT_ONCE = 256
-"""Queues served by one trip to the store."""
+"""Queues served by one read of the store."""
 
 LOAD_BYTES = 16 << 20
-"""A trip that has fetched so much comes back, and the rest of its queues wait for the next."""
+"""After so many bytes a read returns, and its other queues wait for the next."""
 
 UNSAVED_FACTOR = 2.5
-"""That many times `messages_kept` in memory and not in the store (half as many where each is in a queue of its own), or
-twice as many settled ones to be remembered, ask for a checkpoint."""
+"""This many times `messages_kept` in memory and not in the store request a checkpoint (half as many if each is in a
+queue of its own). So do twice as many settled ones to be remembered.
+"""
 
 UNSAVED_MOST = 3
-"""So many times what asks for a checkpoint, and clients wait until the one under way is done: a disk that stands still
-for seconds must not fill the memory."""
+"""At so many times the amount that requests a checkpoint, clients wait until the present one is done. A disk that hangs
+for seconds must not fill the memory.
+"""
 
 UNSAVED_BYTES_MOST = 2
-"""So many times the journal that asks for a checkpoint, written while one is under way, and clients wait for that too:
-large messages come faster than a queue store takes them."""
+"""If so many times the journal that requests a checkpoint is written during one, clients wait for it, too. Large
+messages may arrive faster than a queue store takes them.
+"""
 
 EVICT_SLICE = 5_000
-"""Queues or messages looked at before others have a turn."""
+"""Queues or messages examined before other tasks get a turn."""
 
 EXPIRED_AT_ONCE = 1_000
 EXPIRED_BYTES = 16 << 20
-"""Bodies and headers of expired messages that are read at once."""
+"""Bodies and headers of expired messages read at once."""
 EXPIRED_ROWS_MAX = 64_000
 EXPIRED_BYTES_MAX = 64 << 20
-"""How far a look beyond what is in memory goes; the rest waits until consumers are done with that."""
+"""The limit of a scan past messages in memory; the scan continues when consumers are done with those."""
 FAR_US = 1 << 62
 
 log = logging.getLogger("qmq.clerk")
@@ -87,7 +90,7 @@ class QueuePager:
         self._wanted: list[str] = []
         self._work = trio.Event()
         self.load_lock = trio.Lock()
-        """Held while pages are read and taken: whose rows they are must not change in between."""
+        """Held while pages are read and used: the owners that this node serves must not change in between."""
         self._schedule_sweep = trio.Event()
         self._sweep_at_us = 0
         self._sweep_rows = EXPIRED_AT_ONCE

@@ -47,7 +47,7 @@ class Admission:
         self._total = 0
         self._closed = False
         self.refusing = 0
-        """Refused connections that are being told why."""
+        """Refused connections to which the reason is being sent."""
 
     @property
     def pending(self) -> int:

@@ -23,10 +23,10 @@ from qmq.server.commit.commits import Commits
 from qmq.server.runtime.contexts import Committing, Engine, Links
 
 POLL_SECONDS = 0.02
-"""Between two looks at who has finished."""
+"""Between two checks which clients have finished."""
 
 HAND_OVER_SECONDS = 2.0
-"""For the peers that are linked to confirm this node's last records. One that hangs must not hold up a stop."""
+"""For the linked peers to confirm this node's last records. A peer that hangs must not delay a stop."""
 
 log = logging.getLogger("qmq.draining")
 

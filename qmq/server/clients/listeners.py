@@ -13,12 +13,12 @@ from qmq.server.clients.session import ClientSession, SessionContext
 from qmq.wire.stomp import Version
 
 ACCEPT_PAUSE_SECONDS = 0.1
-"""After the system was short of something."""
+"""After the system was short of descriptors or memory."""
 
 REFUSED_FAREWELL_SECONDS = 1.0
 
 TURNED_AWAY_MAX = 64
-"""Refused connections that are told why at the same time; more are just closed."""
+"""Refused connections that are sent the reason at the same time; more are just closed."""
 
 
 async def serve_clients(

@@ -22,7 +22,7 @@ from qmq.server.clients.password_checks import PasswordChecks
 
 REMEMBERED_LOGINS_MAX = 1024
 FAILED_LOGIN_SECONDS = 1.0
-"""Pause before a wrong password is answered, so that guessing is slow."""
+"""Pause before a wrong password is refused, so that guessing is slow."""
 
 
 class Logins:
@@ -55,8 +55,8 @@ class Logins:
 
     def answers_early(self, user: str | None, listener: ListenerSettings) -> bool:
         """Whether a client gets the receipts of a transaction's frames before its COMMIT."""
-        said = None if user is None else self._early.get(user)
-        return listener.receipts_before_commit if said is None else said
+        early = None if user is None else self._early.get(user)
+        return listener.receipts_before_commit if early is None else early
 
     def is_user(self, name: str | None) -> bool:
         """Whether `name` is the name of a user."""

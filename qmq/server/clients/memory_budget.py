@@ -20,16 +20,17 @@ from qmq.server.runtime.contexts import Alarming, Tasks
 from qmq.server.runtime.memory import give_back_memory
 
 SHARE = 4
-"""By default connections may hold one part in so many of what the machine, or the process's control group, has."""
+"""By default connections may hold one part in so many of the memory of the machine, or of the process's control group.
+"""
 
 NEAR = 0.75
-"""This part of the bound is near it; who is ended makes room down to this."""
+"""This part of the bound is near it; evictions make room down to this."""
 
 WAIT_SECONDS = 1.0
 
 TRIM_BYTES = 64 << 20
 TRIM_SECONDS = 1.0
-"""When connections have let go of so much, the process gives memory back to the system, so much later."""
+"""When connections have freed so much, the process returns memory to the system after this time."""
 
 CGROUPS = Path("/sys/fs/cgroup")
 BOUND_FILES = ("memory.max", "memory/memory.limit_in_bytes")
@@ -64,7 +65,7 @@ class MemoryBudget:
         self._near = int(bytes_max * NEAR)
         self.bytes = 0
         self.ended = 0
-        """Connections that were ended for it."""
+        """Connections that were ended to make room."""
         self._shedding = False
         self._trimming = False
         # The maximum since memory was last returned to the system.

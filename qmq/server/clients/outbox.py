@@ -17,11 +17,11 @@ import trio
 from qmq.environment import Pipe
 
 SEND_BYTES_MAX = 1 << 18
-"""Joined for one call; more would copy what the kernel cannot take anyway."""
+"""Joined for one call; more would copy what the kernel does not accept anyway."""
 
 
 HELD_BYTES_MAX = 1 << 18
-"""Held back behind a RECEIPT; what is more goes out before it."""
+"""Held back behind a RECEIPT; bytes beyond it are sent before it."""
 
 
 def start_nothing(task: Callable[[], Awaitable[None]]) -> None:
@@ -68,10 +68,10 @@ class ClientOutbox:
         self._counted = 0
         self._parts: list[bytes] = []
         self._rest = b""
-        """Of what the kernel took only the beginning, until the writer runs. It may begin in the midst of a frame."""
+        """Set when the kernel took only the beginning, until the writer runs. It may begin in the middle of a frame."""
         self._writing = False
         self._due = 0
-        """Answers that messages wait for."""
+        """Responses that messages wait for."""
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._drained: trio.Event | None = None

@@ -31,8 +31,8 @@ class _Counted:
 class Refusals:
     """Recent refusals of one node."""
 
-    def __init__(self, beats: Heartbeats) -> None:
-        self._beats = beats
+    def __init__(self, heartbeats: Heartbeats) -> None:
+        self._heartbeats = heartbeats
         # By reason: the codes of errors before login, and one more for each configured user.
         self._reasons: dict[str, _Counted] = {}
 
@@ -52,22 +52,22 @@ class Refusals:
             return
         self._reasons[reason] = _Counted()
         log.warning("! %s", text)
-        self._beats.watch(trio.current_time() + SUM_SECONDS, partial(self._sum_up, reason))
+        self._heartbeats.watch(trio.current_time() + SUM_SECONDS, partial(self._sum_up, reason))
 
     def _sum_up(self, reason: str, now: float) -> float | None:
         known = self._reasons[reason]
         if not known.count:
             del self._reasons[reason]
             return None
-        self._tell(known)
+        self._log(known)
         return now + SUM_SECONDS
 
     def close(self) -> None:
         """Log what was counted and not logged yet: the node is stopping."""
         for known in self._reasons.values():
             if known.count:
-                self._tell(known)
+                self._log(known)
 
-    def _tell(self, known: _Counted) -> None:
+    def _log(self, known: _Counted) -> None:
         log.warning("! %d more of these within %g s, the last: %s", known.count, SUM_SECONDS, known.last)
         known.count = 0

@@ -19,8 +19,9 @@ from qmq.gateways.encode import encode_run
 from qmq.server.clients.session import ClientSession
 
 STRAIGHT_BYTES_MAX = 128 << 10
-"""What may stand in the outbox of a connection before messages wait in a buffer: two reads of a busy publisher, so
-that a burst does not make a client look slow that is not."""
+"""The size of a connection's outbox above which messages wait in a buffer: two reads of a busy publisher, so that a
+burst does not make a fast client look slow.
+"""
 
 TURN_BYTES = 32 << 10
 
@@ -35,37 +36,37 @@ class SubscriberBuffers:
     ) -> None:
         self._bytes_max = bytes_max
         self._grew = grew
-        self.told = 0
+        self.delivered = 0
         """Messages put into outboxes."""
         self.dropped = 0
-        """Messages that subscriptions missed because they asked for that."""
+        """Messages that subscriptions missed because they requested that."""
 
-    def tell(self, session: ClientSession, subscription: Subscription, rests: list[bytes]) -> None:
+    def deliver(self, session: ClientSession, subscription: Subscription, tails: list[bytes]) -> None:
         """Deliver messages, given without the subscription's prefix. The caller flushes the outbox later.
 
         Disconnects the client when its bound is reached and it requested that.
         """
         buffer, outbox = subscription.buffer, session.outbox
         assert buffer is not None
-        for index, rest in enumerate(rests):
+        for index, tail in enumerate(tails):
             if buffer:
-                return self._wait(session, subscription, buffer, rests[index:])
+                return self._wait(session, subscription, buffer, tails[index:])
             if outbox.size > STRAIGHT_BYTES_MAX:
                 outbox.flush()
                 if outbox.size > STRAIGHT_BYTES_MAX:
-                    return self._wait(session, subscription, buffer, rests[index:])
-            outbox.put(subscription.prefix + marked(buffer.unsaid, rest))
+                    return self._wait(session, subscription, buffer, tails[index:])
+            outbox.put(subscription.prefix + marked(buffer.unsaid, tail))
             buffer.unsaid = 0
-            self.told += 1
+            self.delivered += 1
         return None
 
-    def _wait(self, session: ClientSession, subscription: Subscription, buffer: Buffer, rests: list[bytes]) -> None:
+    def _wait(self, session: ClientSession, subscription: Subscription, buffer: Buffer, tails: list[bytes]) -> None:
         began = not buffer
         dropped = buffer.dropped
         held = session.buffered_bytes
-        for rest in rests:
+        for tail in tails:
             bytes_before = buffer.bytes
-            if not buffer.add(rest, self._bytes_max - session.buffered_bytes):
+            if not buffer.add(tail, self._bytes_max - session.buffered_bytes):
                 session.evict(too_far_behind(subscription, buffer))
                 break
             session.buffered_bytes += buffer.bytes - bytes_before
@@ -74,17 +75,17 @@ class SubscriberBuffers:
         if began and buffer:
             if session.buffered is None:
                 session.buffered = deque()
-                session.outbox.written_hooks.append(partial(self._go_on, session, session.buffered))
+                session.outbox.written_hooks.append(partial(self._drain, session, session.buffered))
             session.buffered.append(subscription)
 
-    def _go_on(self, session: ClientSession, line: deque[Subscription]) -> None:
+    def _drain(self, session: ClientSession, line: deque[Subscription]) -> None:
         """The outbox has become empty: send as much as fits, a little of each subscription in turn."""
         outbox = session.outbox
         while line:
             if outbox.size > STRAIGHT_BYTES_MAX:
                 outbox.flush()
                 if outbox.size > STRAIGHT_BYTES_MAX:
-                    outbox.written_hooks.append(partial(self._go_on, session, line))
+                    outbox.written_hooks.append(partial(self._drain, session, line))
                     return
             subscription = line.popleft()
             buffer = subscription.buffer
@@ -98,17 +99,17 @@ class SubscriberBuffers:
             taken = buffer.take(TURN_BYTES)
             session.buffered_bytes -= bytes_before - buffer.bytes
             self._grew(session, buffer.bytes - bytes_before)
-            outbox.put(encode_run(subscription.prefix, [marked(missed, rest) for missed, rest in taken]))
-            self.told += len(taken)
+            outbox.put(encode_run(subscription.prefix, [marked(missed, tail) for missed, tail in taken]))
+            self.delivered += len(taken)
             if buffer:
                 line.append(subscription)
         session.buffered = None
         outbox.flush()
 
 
-def marked(missed: int, rest: bytes) -> bytes:
+def marked(missed: int, tail: bytes) -> bytes:
     """A message without its prefix, with the number of messages missed just before it."""
-    return b"dropped:%d\n%b" % (missed, rest) if missed else rest
+    return b"dropped:%d\n%b" % (missed, tail) if missed else tail
 
 
 def too_far_behind(subscription: Subscription, buffer: Buffer) -> Refused:

@@ -61,7 +61,7 @@ class Commits:
         self._on_short = on_short
         self._waits_for_space = True
         self.is_stuck = False
-        """What waits finds no room, not even in the reserve."""
+        """The waiting records find no room, not even in the reserve."""
         self._waiting: list[Outcome] = []
         self._waiting_sessions: dict[int, int] = {}
         # Those of them that have responses to deliver; an `accepted` one got its response before it is on the disk.
@@ -70,11 +70,11 @@ class Commits:
         # Set and replaced after every group: tasks that wait for room, growth or a response check again.
         self._progress = trio.Event()
         self._submitted = 0
-        self._told = 0
+        self._delivered = 0
         self._stopping = False
         self.pending_bytes = 0
         self.committed_end = journal.end
-        """Journal position up to which everything is durable (as `sync` asks) and told."""
+        """Journal position up to which everything is durable (as `sync` defines it) and delivered."""
         self.groups = 0
         self.records = 0
 
@@ -140,7 +140,7 @@ class Commits:
                     del self._unanswered[out.session]
         self._after_commit(group, begin)
         self._flush()
-        self._told += len(group)
+        self._delivered += len(group)
         self._progress.set()
         self._progress = trio.Event()
 
@@ -175,7 +175,7 @@ class Commits:
     async def flushed(self) -> None:
         """Wait until everything submitted before this call is delivered."""
         target = self._submitted
-        while self._told < target:
+        while self._delivered < target:
             await self._progress.wait()
 
     def stop(self) -> None:

@@ -22,7 +22,7 @@ from qmq.wire.stomp import Version, encode_frame
 log = logging.getLogger("qmq.receipts")
 
 
-class Interest(Protocol):
+class ConfirmedInterest(Protocol):
     """Which versions of this node's interest the peers have confirmed (`qmq.replication.mesh.Mesh`)."""
 
     @property
@@ -33,28 +33,28 @@ class Interest(Protocol):
 
 
 class Receipts:
-    """`say` puts a response into its session's outbox, `flush` sends what was put. With `refuses`, a response with too
+    """`put` puts a response into its session's outbox, `flush` sends what was put. With `refuses`, a response with too
     few replica acks becomes an ERROR.
     """
 
     def __init__(
         self,
         copies: ReplicaAcks,
-        beats: Heartbeats,
+        heartbeats: Heartbeats,
         *,
-        say: Callable[[PendingReceipt], None],
+        put: Callable[[PendingReceipt], None],
         flush: Callable[[], None],
         refuses: bool = False,
     ) -> None:
         self._copies = copies
-        self._beats = beats
-        self._say = say
+        self._heartbeats = heartbeats
+        self._put = put
         self._flush = flush
         self._refuses = refuses
         self._freed: list[PendingReceipt] = []
         self._watched = -1
         self._due = math.inf
-        self.interest: Interest | None = None
+        self.interest: ConfirmedInterest | None = None
         self._room = trio.Event()
 
     async def slot(self) -> None:
@@ -62,7 +62,7 @@ class Receipts:
         while self._copies.waiting_bytes >= WAITING_BYTES_MAX:
             await self._room.wait()
 
-    def tell(self, out: Outcome) -> None:
+    def deliver(self, out: Outcome) -> None:
         """Respond to the session of `out`, whose records are durable here: now, or when enough replicas have them."""
         self.send_freed()
         now = trio.current_time()
@@ -71,7 +71,7 @@ class Receipts:
                 answer.sequence = self.interest.interest_version
                 answer.waits = int(self.interest.interest_confirmed < answer.sequence)
             if self._copies.ask(answer, now):
-                self._say(answer)
+                self._put(answer)
         self._watch()
 
     def send_early(self, out: Outcome) -> None:
@@ -80,7 +80,7 @@ class Receipts:
             return
         self.send_freed()
         count = out.levels[1][0] if len(out.levels) > 1 else len(out.receipts)
-        self._say(PendingReceipt(out.session, out.receipts[:count]))
+        self._put(PendingReceipt(out.session, out.receipts[:count]))
         out.receipts = out.receipts[count:]
         out.levels = [(begin - count, level) for begin, level in out.levels[1:]]
 
@@ -102,14 +102,14 @@ class Receipts:
     def interest_progressed(self) -> None:
         """Peers may have confirmed a later version of this node's interest. The caller flushes soon."""
         if self.interest is not None:
-            self._freed += self._copies.heard(self.interest.interest_confirmed)
+            self._freed += self._copies.interest_confirmed(self.interest.interest_confirmed)
 
     def send_freed(self) -> None:
         """Put the responses that reports of peers have freed."""
         if self._freed:
             freed, self._freed = self._freed, []
             for answer in freed:
-                self._say(answer)
+                self._put(answer)
             self._room.set()
             self._room = trio.Event()
 
@@ -138,9 +138,9 @@ class Receipts:
     def _watch(self) -> None:
         due = self._copies.next_deadline
         if due is not None and due < self._due:
-            self._beats.forget(self._watched)
+            self._heartbeats.forget(self._watched)
             self._due = due
-            self._watched = self._beats.watch(due, self._expire)
+            self._watched = self._heartbeats.watch(due, self._expire)
 
     def _expire(self, now: float) -> float | None:
         was_short = self._copies.short

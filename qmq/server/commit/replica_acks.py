@@ -26,13 +26,13 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import FSYNC, HEARD, QUORUM, REPLICAS_MAX, disks_of
 
 WAITING_BYTES_MAX: Final = 16 << 20
-"""Answers that wait for copies. Beyond it no session decides more; links go on, because they are what frees them."""
+"""Responses that wait for replica acks. Beyond it no session decides more; links continue, because they free them."""
 
 PARTIAL: Final = ("qmq-interest", "partial")
-"""In a RECEIPT of a SUBSCRIBE: not every peer has confirmed in time that it sends what was subscribed to."""
+"""In a RECEIPT of a SUBSCRIBE: not every peer has confirmed in time that it sends messages of the subscription."""
 
 ANSWER_BYTES: Final = 400
-"""What an answer costs beyond its receipts and frames."""
+"""What a response costs beyond its receipts and frames."""
 
 RECEIPT_BYTES: Final = 64
 
@@ -236,11 +236,11 @@ class ReplicaAcks:
                 del self._owners[owner]
         return freed
 
-    def heard(self, version: int) -> list[PendingReceipt]:
+    def interest_confirmed(self, version: int) -> list[PendingReceipt]:
         """Every reachable peer has confirmed that version. Returns what is freed."""
         freed: list[PendingReceipt] = []
         while self._unheard and self._unheard[0].sequence <= version:
-            self._let_go(self._unheard.popleft(), freed)
+            self._condition_met(self._unheard.popleft(), freed)
         return freed
 
     def expire(self, now: float) -> list[PendingReceipt]:
@@ -249,7 +249,7 @@ class ReplicaAcks:
         while self._unheard and self._unheard[0].deadline <= now:
             answer = self._unheard.popleft()
             answer.marks = (*answer.marks, PARTIAL)
-            self._let_go(answer, freed)
+            self._condition_met(answer, freed)
         for level, line in enumerate(self._levels):
             if line.waiting and line.waiting[0].deadline <= now:
                 for short in range(level, REPLICAS_MAX + 1):
@@ -282,7 +282,7 @@ class ReplicaAcks:
         """The condition of this line holds up to the record `through`."""
         waiting = line.waiting
         while waiting and waiting[0].sequence <= through:
-            self._let_go(waiting.popleft(), freed)
+            self._condition_met(waiting.popleft(), freed)
         # End a shortage whose probe was confirmed in time, and begin another probe if it was not.
         if line.probe is not None:
             if now <= line.probe.until:
@@ -296,13 +296,13 @@ class ReplicaAcks:
         while line.waiting:
             answer = line.waiting.popleft()
             self._mark(answer, what)
-            self._let_go(answer, freed)
+            self._condition_met(answer, freed)
 
     def _mark(self, answer: PendingReceipt, what: int) -> None:
         answer.copies = 1 + sum([mark >= answer.sequence for mark in self._marks.values()])
         answer.misses |= what
 
-    def _let_go(self, answer: PendingReceipt, freed: list[PendingReceipt]) -> None:
+    def _condition_met(self, answer: PendingReceipt, freed: list[PendingReceipt]) -> None:
         """One of the conditions that it waits for is met."""
         answer.waits -= 1
         if answer.waits:

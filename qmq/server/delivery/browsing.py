@@ -31,11 +31,11 @@ from qmq.storage.store import Store
 from qmq.wire.stomp import encode_headers
 
 PAGE_ROWS: Final = 200
-"""Of one page, or fewer where they are large."""
+"""Of one page, or fewer if they are large."""
 REPORT_BYTES: Final = 256 << 10
-"""Bodies, more or less, between two looks whether the client has read what came before."""
+"""Bodies, approximately, between two checks whether the client has read the frames before."""
 AT_ONCE: Final = 4
-"""Browsers that read the disk at the same time; others wait for their turn, but for no slow client."""
+"""Browsers that read the disk at the same time; others wait for their turn, but not for a slow client."""
 
 END_ID: Final = "browser-end"
 
@@ -106,7 +106,7 @@ class Browsing:
         times = {node: context.broker.clocks.time_at(node, now_us) for node in nodes}
         async with self._turns:
             levels = await context.environment.run_blocking(partial(_levels, context.store, nodes, queue, now_us))
-        if not await self._tell(subscription, self._in_memory(queue)):
+        if not await self._send(subscription, self._in_memory(queue)):
             return
         for priority, node, limit in levels:
             after: Dot | None = None
@@ -118,7 +118,7 @@ class Browsing:
                 async with self._turns:
                     rows: list[QueueRow] = await context.environment.run_blocking(page)
                 context.check_damage()
-                if not await self._tell(subscription, self._unsettled(rows, times[node])):
+                if not await self._send(subscription, self._unsettled(rows, times[node])):
                     return
                 if len(rows) < limit:
                     break
@@ -145,7 +145,7 @@ class Browsing:
                     waiting.append(message)
         return waiting
 
-    async def _tell(self, subscription: Subscription, messages: list[Message]) -> bool:
+    async def _send(self, subscription: Subscription, messages: list[Message]) -> bool:
         """Send those of `messages` that match the subscription, each part after the client has read the part before;
         False when the client has disconnected.
         """

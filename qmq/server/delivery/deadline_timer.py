@@ -14,12 +14,12 @@ from qmq.server.clients.session import SECOND_POLL_SECONDS, ClientSession
 from qmq.server.runtime.contexts import Committing, Engine
 
 SLEEP_SECONDS_MAX = 3600.0
-"""Wall clocks are set now and then: nothing is slept over for longer than this without a look."""
+"""Wall clocks are set now and then: the timer checks at least this often."""
 
 SLEEP_SECONDS_MIN = 0.001
 
 HELD_SECONDS = 0.1
-"""Between two looks while a restarted node holds its messages back."""
+"""Between two checks while a restarted node holds its messages back."""
 
 
 class TimerContext(Engine, Committing, Protocol):

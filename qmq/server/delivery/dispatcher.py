@@ -30,14 +30,14 @@ from qmq.server.delivery.selector_evaluation import SelectorEvaluation
 from qmq.wire.stomp import Version, encode_frame, encode_receipts
 
 RUN_MAX = 32
-"""Queue messages encoded between two looks at what waits for their client."""
+"""Queue messages encoded between two checks of what waits for their client."""
 
 
 SETTLE_ROUNDS_MAX = 8
 """A memory queue whose consumer takes all at once is drained in steps of so many times its credit."""
 
 
-class MeshTell(Protocol):
+class MeshEffects(Protocol):
     """Effects for peers; never waits. See `qmq.replication.mesh.Mesh`."""
 
     def send_topics(self, peer: str, messages: list[Message]) -> None: ...
@@ -70,7 +70,7 @@ class Dispatcher:
     ) -> None:
         self._sessions = sessions
         self._receipts = receipts
-        self._followers = followers
+        self._fanout_subscribers = followers
         self._buffers = buffers
         self._retained_delivery = retained_delivery
         self._settle_written = settle_written
@@ -86,7 +86,7 @@ class Dispatcher:
         self._written: list[Delivery] = []
         self._settling = False
         self._settles_later = False
-        self.mesh: MeshTell | None = None
+        self.mesh: MeshEffects | None = None
         self.browse: Callable[[Subscription], None] | None = None
         self.delivered = 0
 
@@ -99,7 +99,7 @@ class Dispatcher:
         for joined, since in out.retained_delivery:
             self._retained_delivery.begin(joined, since)
         if out.selector_cost or self.selecting.behind:
-            self.selecting.tell(out)
+            self.selecting.deliver(out)
         else:
             for run in out.topic_runs:
                 self._send_topic(run.subscriptions, run.messages, RETAINED_MARK if run.retained else b"")
@@ -121,24 +121,24 @@ class Dispatcher:
         mesh = self.mesh
         is_costly = (
             sum([out.selector_cost for out in group if out.fanout_runs]) > FOLLOW_COST_MAX
-            and self._followers.cost_of(group) > FOLLOW_COST_MAX
+            and self._fanout_subscribers.cost_of(group) > FOLLOW_COST_MAX
         )
         for out in group:
             # First, so that a client receives its own SENDs right after its SUBSCRIBE; `since` excludes earlier
             # messages.
             for joined in out.joined:
-                self._followers.join(joined)
+                self._fanout_subscribers.join(joined)
             if self.browse is not None:
                 for browser in out.browsers:
                     self.browse(browser)
             for run in out.fanout_runs:
-                self._followers.tell(run.destination, run.messages, begin, is_costly=is_costly)
+                self._fanout_subscribers.deliver(run.destination, run.messages, begin, is_costly=is_costly)
             if out.gone:
-                self._followers.send_lost(out.gone, out.fanout_runs)
+                self._fanout_subscribers.send_lost(out.gone, out.fanout_runs)
             for subscription, deliveries in out.deliveries_after.items():
                 self._send_queue(subscription, deliveries)
             if out.has_answers:
-                self._receipts.tell(out)
+                self._receipts.deliver(out)
             if mesh is not None:
                 for peer, messages in out.peer_deliveries.items():
                     mesh.lend(peer, messages)
@@ -152,8 +152,8 @@ class Dispatcher:
     def flush(self) -> None:
         """One send per touched client; then `auto` deliveries whose bytes have left count as settled."""
         self._receipts.send_freed()
-        self._touched.update(self._followers.touched)
-        self._followers.touched.clear()
+        self._touched.update(self._fanout_subscribers.touched)
+        self._fanout_subscribers.touched.clear()
         if self._retained_delivery.touched:
             self._touched.update(self._retained_delivery.touched)
             self._retained_delivery.touched.clear()
@@ -195,7 +195,7 @@ class Dispatcher:
         self._settles_later = False
         self._settle_all()
 
-    def say(self, answer: PendingReceipt) -> None:
+    def put_receipt(self, answer: PendingReceipt) -> None:
         """Put a response into the outbox of its session; `flush` follows."""
         session = self._sessions.get(answer.session)
         if session is None or session.finishing:
@@ -243,7 +243,7 @@ class Dispatcher:
                 if not prefix:
                     continue  # The session has unsubscribed from this topic.
             elif subscription.buffer is not None:
-                self._buffers.tell(session, subscription, [mark + tail for tail in tails_of(wanted, version)])
+                self._buffers.deliver(session, subscription, [mark + tail for tail in tails_of(wanted, version)])
                 self._touched[session] = None
                 continue
             else:

@@ -33,7 +33,7 @@ KEPT_BYTES = 64 << 10
 """Bodies that a reader holds while its client has no credit; what it has read beyond them it reads again."""
 
 REFUSED_SECONDS = 1.0
-"""After a NACK, until the message is handed out again: a client that refuses everything must not turn in a circle."""
+"""After a NACK, until the message is delivered again: a client that refuses everything must not cause a busy loop."""
 
 
 class FeedContext(Engine, JournalTail, Tasks, Protocol):
@@ -64,7 +64,7 @@ class DurableFeeds:
         attachment.is_new = False
         return True
 
-    def tell(self, session: ClientSession, attachment: Attachment, messages: Sequence[Message]) -> bool:
+    def deliver(self, session: ClientSession, attachment: Attachment, messages: Sequence[Message]) -> bool:
         """Deliver `messages`; False, and nothing happened, when it has to read them instead."""
         if session.outbox.size > self._buffer_bytes or attachment.free < len(messages):
             return False

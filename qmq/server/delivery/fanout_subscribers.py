@@ -33,7 +33,7 @@ from qmq.storage.store import Store
 
 READ_BYTES = 256 << 10
 READS_AT_ONCE = 4
-"""Worker threads that all readers together may have: those that are left must never keep a commit waiting."""
+"""Worker threads that all readers together may use: the others must suffice for commits at any time."""
 
 log = logging.getLogger("qmq.followers")
 
@@ -52,7 +52,7 @@ class FanoutSubscribers:
         self._context = context
         self._buffer_bytes = buffer_bytes
         self._live: dict[str, dict[Subscription, None]] = {}
-        self._told_group: dict[Subscription, int] = {}
+        self._last_group: dict[Subscription, int] = {}
         # Messages that a resuming client got elsewhere and this node may yet receive: they must not be delivered again.
         self._ahead: dict[Subscription, Vector] = {}
         self._reads = trio.CapacityLimiter(READS_AT_ONCE)
@@ -80,12 +80,12 @@ class FanoutSubscribers:
         if subscription.start == "next":
             # Earlier messages may still be on their way to the disk.
             self._ahead[subscription] = {self._context.origin: subscription.since}
-            self._context.spawn(partial(self._forget_since, subscription))
+            self._context.spawn(partial(self._end_since, subscription))
             self._go_live(subscription)
         else:
             self._read_from(subscription, None)
 
-    async def _forget_since(self, subscription: Subscription) -> None:
+    async def _end_since(self, subscription: Subscription) -> None:
         """Everything decided before the subscription is delivered: now it shares its encoding with the others."""
         await self._context.flushed()
         self._ahead.pop(subscription, None)
@@ -112,7 +112,7 @@ class FanoutSubscribers:
             selector_cost += len(distinct) * sum([one.cost for one in selectors if one is not None])
         return selector_cost
 
-    def tell(self, destination: str, messages: list[Message], begin: int, *, is_costly: bool = False) -> None:
+    def deliver(self, destination: str, messages: list[Message], begin: int, *, is_costly: bool = False) -> None:
         """Deliver to live subscriptions; `begin` is where the group of commits of these messages starts in the journal.
 
         If selecting from the whole group `is_costly`, subscriptions with a selector read the group from the log, page
@@ -138,7 +138,7 @@ class FanoutSubscribers:
                 self._read_again(subscription, begin)
                 continue
             if subscription.durable is not None:
-                if not self.feeds.tell(session, subscription.durable, messages):
+                if not self.feeds.deliver(session, subscription.durable, messages):
                     self._leave(subscription)
                     self._read_again(subscription, begin)
                 continue
@@ -153,18 +153,18 @@ class FanoutSubscribers:
                 self._send_bounded(session, subscription, wanted)
                 continue
             outbox = session.outbox
-            if outbox.size > self._buffer_bytes and self._told_group.get(subscription) != begin:
+            if outbox.size > self._buffer_bytes and self._last_group.get(subscription) != begin:
                 # Nothing of this group has been delivered to it, so `begin` is exactly its position.
                 self._leave(subscription)
                 self._read_again(subscription, begin)
                 continue
-            self._told_group[subscription] = begin
+            self._last_group[subscription] = begin
             self.touched[session] = None
             if subscription in self._ahead:
                 tails = [
                     tail_for(message, session.version)
                     for message in wanted
-                    if self._is_news(subscription, message.origin, message.sequence)
+                    if self._is_unseen(subscription, message.origin, message.sequence)
                 ]
                 if tails:
                     outbox.put(encode_run(subscription.prefix, tails))
@@ -176,15 +176,15 @@ class FanoutSubscribers:
                 data = encoded[key] = encode_run(subscription.prefix, tails)
             outbox.put(data)
 
-    def send_lost(self, gone: list[Claim], told: list[FanoutRun]) -> None:
+    def send_lost(self, lost: list[Claim], delivered: list[FanoutRun]) -> None:
         """Report to live subscriptions with a vector or a cursor what they will never get; a reader of the log finds it
         there.
 
-        `told` are messages of the same ranges.
+        `delivered` are messages of the same ranges.
         """
         for destination, followers in self._live.items():
             reached: Vector = {}
-            for run in told:
+            for run in delivered:
                 if run.destination == destination:
                     merge(reached, {message.origin: message.sequence for message in run.messages})
             for subscription in followers:
@@ -192,11 +192,13 @@ class FanoutSubscribers:
                 if session is None or not session.owns(subscription):
                     continue
                 if subscription.durable is not None:
-                    self.feeds.send_lost(session, subscription.durable, [Dot(o, last) for o, _, last in gone])
+                    self.feeds.send_lost(session, subscription.durable, [Dot(o, last) for o, _, last in lost])
                 if not isinstance(subscription.start, dict):
                     continue
-                heard = {**reached, **self._ahead.get(subscription, {})}
-                missing = [(o, max(after, heard.get(o, 0)), last) for o, after, last in gone if last > heard.get(o, 0)]
+                resumed = {**reached, **self._ahead.get(subscription, {})}
+                missing = [
+                    (o, max(after, resumed.get(o, 0)), last) for o, after, last in lost if last > resumed.get(o, 0)
+                ]
                 if missing:
                     session.outbox.put(encode_run(subscription.prefix, self._notices(destination, missing, session)))
                     self.touched[session] = None
@@ -213,11 +215,13 @@ class FanoutSubscribers:
         messages, or its client is disconnected.
         """
         if subscription in self._ahead:
-            messages = [m for m in messages if self._is_news(subscription, m.origin, m.sequence)]
-        self._context.buffers.tell(session, subscription, [tail_for(message, session.version) for message in messages])
+            messages = [m for m in messages if self._is_unseen(subscription, m.origin, m.sequence)]
+        self._context.buffers.deliver(
+            session, subscription, [tail_for(message, session.version) for message in messages]
+        )
         self.touched[session] = None
 
-    def _is_news(self, subscription: Subscription, origin: Origin, sequence: int) -> bool:
+    def _is_unseen(self, subscription: Subscription, origin: Origin, sequence: int) -> bool:
         """Whether a resuming client has not got this. Drops each origin whose records are beyond what the client had
         got.
         """
@@ -231,14 +235,14 @@ class FanoutSubscribers:
             del self._ahead[subscription]
         return True
 
-    def _forget_reached(self, subscription: Subscription, have: Vector) -> None:
+    def _drop_reached(self, subscription: Subscription, have: Vector) -> None:
         """All of `have` has been read: only later records may still come live."""
         left = {o: last for o, last in self._ahead.pop(subscription, {}).items() if last > have.get(o, 0)}
         if left:
             self._ahead[subscription] = left
 
     def _leave(self, subscription: Subscription) -> None:
-        self._told_group.pop(subscription, None)
+        self._last_group.pop(subscription, None)
         followers = self._live.get(subscription.destination, {})
         followers.pop(subscription, None)
         if not followers:
@@ -280,9 +284,9 @@ class FanoutSubscribers:
             return
         async with self._reads:
             position, skip = await context.environment.run_blocking(partial(_start, store, subscription, begin))
-        heard: ResumeVector | None = None
+        resumed: ResumeVector | None = None
         if isinstance(subscription.start, dict) and (begin is None or position.seen):
-            heard = ResumeVector(dict(position.seen))
+            resumed = ResumeVector(dict(position.seen))
         while True:
             async with self._reads:
                 have = store.journal.vector()
@@ -292,10 +296,10 @@ class FanoutSubscribers:
                 self._ahead.pop(subscription, None)
                 return
             position = page.position
-            await self._send_page(subscription, session, page, skip, heard, have)
+            await self._send_page(subscription, session, page, skip, resumed, have)
             skip = 0
             if page.at_end and position.journal_position == context.committed_end():
-                self._forget_reached(subscription, have)
+                self._drop_reached(subscription, have)
                 self._go_live(subscription)
                 return
             await session.outbox.drained()
@@ -309,22 +313,22 @@ class FanoutSubscribers:
         session: ClientSession,
         page: FanoutPage,
         skip: int,
-        heard: ResumeVector | None,
+        resumed: ResumeVector | None,
         have: Vector,
     ) -> None:
-        """Deliver the page, without its first `skip` rows. With `heard`, also report what is missing.
+        """Deliver the page, without its first `skip` rows. With `resumed`, also report what is missing.
 
         Waits for nothing but the turns of others, if selecting is costly.
         """
         tails: list[bytes] = []
         selector = subscription.selector
-        gone = self._context.broker.durable_subscriptions.gone
+        lost = self._context.broker.durable_subscriptions.gone
 
         def miss(missing: list[Claim]) -> None:
             tails.extend(self._notices(subscription.destination, missing, session))
 
-        if heard is not None:
-            miss(heard.missing(page.dropped))
+        if resumed is not None:
+            miss(resumed.missing(page.dropped))
         selector_cost = 0
         for origin, record in page.rows[skip:]:
             if selector is not None:
@@ -332,16 +336,16 @@ class FanoutSubscribers:
                 if selector_cost > TURN_COST:
                     selector_cost = 0
                     await trio.lowlevel.checkpoint()
-            if heard is not None and (missing := heard.before(origin, record.sequence, gone)):
+            if resumed is not None and (missing := resumed.before(origin, record.sequence, lost)):
                 miss(missing)
-            if not self._is_news(subscription, origin, record.sequence):
+            if not self._is_unseen(subscription, origin, record.sequence):
                 continue
             message = self._context.message_of(origin, record)
             if message is not None and (selector is None or selects(selector, message.envelope)):
                 tails.append(tail_for(message, session.version))
-        if heard is not None and page.at_end:
+        if resumed is not None and page.at_end:
             # All that this node ever got of these origins is delivered: lost ranges are reported now.
-            miss(heard.missing(gone.within(have)))
+            miss(resumed.missing(lost.within(have)))
         if tails and session.owns(subscription):
             session.outbox.put(encode_run(subscription.prefix, tails))
             session.outbox.flush()

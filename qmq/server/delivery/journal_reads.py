@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 20
 AT_ONCE: Final = 2
-"""Readers that may be at the disk at the same time."""
+"""Readers that may read the disk at the same time."""
 READERS_MAX: Final = 1000
-"""Named readers that are remembered; of more than that the later ones are not shown."""
+"""Named readers that are kept; later ones are not shown."""
 BATCHES_TYPE: Final = "application/x-qmq-batches"
 
 log = logging.getLogger("qmq.journal_reads")
@@ -76,8 +76,8 @@ class JournalReads:
         if span.reader:
             self._note_reader(subscription.session, span)
         picture = [("content-type", "application/json"), ("journal", "picture")]
-        rests = await self._read(journal.rests)
-        if not await self._tell(subscription, picture, self._picture(rests)):
+        compacted_ends = await self._read(journal.rests)
+        if not await self._send(subscription, picture, self._picture(compacted_ends)):
             return
         done = span.until is not None and covers(span.after, span.until)
         position = 0 if done else await self._read(partial(journal.seek, _before(span, journal.vector())))
@@ -95,14 +95,14 @@ class JournalReads:
                 continue
             position = found[-1][0] + found[-1][1].size
             wanted = [data for _, head, data in found if _is_wanted(head, span)]
-            if wanted and not await self._tell(subscription, [("content-type", BATCHES_TYPE)], b"".join(wanted)):
+            if wanted and not await self._send(subscription, [("content-type", BATCHES_TYPE)], b"".join(wanted)):
                 return
             if session_of(self._context.sessions, subscription) is None:
                 return
             for _, head, _ in found:
                 have[head.origin] = max(have.get(head.origin, 0), head.last)
             done = span.until is not None and covers(have, span.until)
-        await self._tell(subscription, [("journal", "end")], b"")
+        await self._send(subscription, [("journal", "end")], b"")
 
     def readers(self) -> dict[str, int]:
         """Names of connected readers, and how many records each has yet to read."""
@@ -125,7 +125,7 @@ class JournalReads:
         async with self._turns:
             return await self._context.environment.run_blocking(read)
 
-    def _picture(self, rests: Vector) -> bytes:
+    def _picture(self, compacted_ends: Vector) -> bytes:
         journal = self._context.store.journal
         bounds = journal.segment_bounds()
         facts = {
@@ -135,13 +135,13 @@ class JournalReads:
             "vector": _plain(journal.vector()),
             "base": _plain(journal.base()),
             "given_up": _plain(self._context.broker.durable_subscriptions.given_up),
-            "rests": _plain(rests),
+            "rests": _plain(compacted_ends),
             "bytes": journal.end - journal.start,
             "segments": [_plain(vector) for _, _, vector in bounds],
         }
         return json.dumps(facts).encode()
 
-    async def _tell(self, subscription: Subscription, headers: list[tuple[str, str]], body: bytes) -> bool:
+    async def _send(self, subscription: Subscription, headers: list[tuple[str, str]], body: bytes) -> bool:
         """Send one message after the client has read the frames before it; False when it has disconnected."""
         session = await drained(self._context.sessions, subscription)
         if session is None:

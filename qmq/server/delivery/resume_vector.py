@@ -15,20 +15,20 @@ class ResumeVector:
     def __init__(self, vector: Vector) -> None:
         self._last = dict(vector)
 
-    def missing(self, gone: Iterable[Dot]) -> list[Claim]:
-        """The part of `gone` (per origin, the last lost sequence) that was not received. It counts as received from now
+    def missing(self, lost: Iterable[Dot]) -> list[Claim]:
+        """The part of `lost` (per origin, the last lost sequence) that was not received. It counts as received from now
         on.
         """
         missing: list[Claim] = []
-        for origin, through in gone:
+        for origin, through in lost:
             last = self._last.get(origin, 0)
             if through > last:
                 missing.append((origin, last, through))
                 self._last[origin] = through
         return missing
 
-    def before(self, origin: Origin, sequence: int, gone: LostRanges) -> list[Claim]:
+    def before(self, origin: Origin, sequence: int, lost: LostRanges) -> list[Claim]:
         """The lost ranges before the record `sequence`, which counts as received now."""
-        missing = self.missing(gone.before(origin, self._last.get(origin, 0), sequence))
+        missing = self.missing(lost.before(origin, self._last.get(origin, 0), sequence))
         self._last[origin] = max(sequence, self._last.get(origin, 0))
         return missing

@@ -30,17 +30,17 @@ from qmq.wire.stomp import Version
 
 PAGE_BYTES = 16 << 10
 VALUE_BYTES_MIN = 16
-"""Of one value, with its name: less is selected from in one turn where the selector is costly."""
+"""Of one value, with its name: smaller values are selected from in one turn where the selector is costly."""
 
 RETAINED_MARK = b"retained:true\n"
 
 log = logging.getLogger("qmq.recalls")
 
 
-class _Walk:
+class _RetainedScan:
     """One subscription that gets retained values: `since` is the last change before it, `position` the progress."""
 
-    __slots__ = ("pattern", "position", "since", "subscription", "told")
+    __slots__ = ("pattern", "position", "since", "subscription", "delivered")
 
     def __init__(self, subscription: Subscription, since: int) -> None:
         self.subscription = subscription
@@ -48,7 +48,7 @@ class _Walk:
         self.since = since
         self.position = ""
         # Ahead of its turn, because a live message came.
-        self.told: dict[str, None] = {}
+        self.delivered: dict[str, None] = {}
 
 
 class RetainedDelivery:
@@ -68,44 +68,44 @@ class RetainedDelivery:
         self._buffers = buffers
         self._spawn = spawn
         self._late_bytes_max = min(STRAIGHT_BYTES_MAX - PAGE_BYTES, outbox_bytes_max // 4)
-        self._ready: deque[_Walk] = deque()
+        self._ready: deque[_RetainedScan] = deque()
         self._running = False
-        self.walking: dict[Subscriber, _Walk] = {}
-        """Subscriptions that have not been told everything yet."""
+        self.walking: dict[Subscriber, _RetainedScan] = {}
+        """Subscriptions that have not got all their retained values yet."""
         self.touched: dict[ClientSession, None] = {}
-        """Whose outbox is to be flushed; the teller does it, and forgets it."""
+        """Sessions whose outbox is to be flushed; the dispatcher flushes and clears it."""
 
     def begin(self, subscription: Subscription, since: int) -> None:
         """Deliver to `subscription` the values as of its beginning, at the change `since`. The caller flushes later."""
         session = self._sessions.get(subscription.session)
         if session is None:
             return
-        walk = _Walk(subscription, since)
-        if walk.pattern is None and session.outbox.size <= self._late_bytes_max:
-            self._tell(subscription, self._of_one(walk))
+        scan = _RetainedScan(subscription, since)
+        if scan.pattern is None and session.outbox.size <= self._late_bytes_max:
+            self._deliver(subscription, self._of_one(scan))
         else:
-            self.walking[subscription] = walk
-            self._go_on(walk)
+            self.walking[subscription] = scan
+            self._go_on(scan)
 
     def deliver_first(self, subscriptions: tuple[Subscriber, ...], messages: list[Message]) -> None:
         """`messages` are about to be delivered live: the values of their topics go first, if they are still due."""
         for subscription in subscriptions:
-            walk = self.walking.get(subscription)
-            if walk is None:
+            scan = self.walking.get(subscription)
+            if scan is None:
                 continue
             for message in messages:
                 name = message.envelope.destination
-                if name > walk.position and name not in walk.told:
-                    walk.told[name] = None
-                    value = self._retained.older(name, walk.since)
+                if name > scan.position and name not in scan.delivered:
+                    scan.delivered[name] = None
+                    value = self._retained.older(name, scan.since)
                     if value is not None:
-                        self._tell(walk.subscription, [value])
+                        self._deliver(scan.subscription, [value])
 
-    def _of_one(self, walk: _Walk) -> list[Message]:
-        value = self._retained.older(walk.subscription.destination, walk.since)
+    def _of_one(self, scan: _RetainedScan) -> list[Message]:
+        value = self._retained.older(scan.subscription.destination, scan.since)
         return [] if value is None else [value]
 
-    def _tell(self, subscription: Subscription, values: list[Message]) -> None:
+    def _deliver(self, subscription: Subscription, values: list[Message]) -> None:
         session = self._sessions.get(subscription.session)
         selector = subscription.selector
         if selector is not None:
@@ -113,16 +113,16 @@ class RetainedDelivery:
         if session is None or not values or not session.owns(subscription):
             return
         self.touched[session] = None
-        rests = [rest_of(value, session.version) for value in values]
+        tails = [tail_of(value, session.version) for value in values]
         if subscription.buffer is not None:
-            self._buffers.tell(session, subscription, rests)
+            self._buffers.deliver(session, subscription, tails)
         else:
-            session.outbox.put(encode_run(subscription.prefix, rests))
+            session.outbox.put(encode_run(subscription.prefix, tails))
 
     # Pages
 
-    def _go_on(self, walk: _Walk) -> None:
-        self._ready.append(walk)
+    def _go_on(self, scan: _RetainedScan) -> None:
+        self._ready.append(scan)
         if not self._running:
             self._running = True
             self._spawn(self._run)
@@ -135,48 +135,48 @@ class RetainedDelivery:
         """
         while self._ready:
             await trio.lowlevel.checkpoint()
-            walk = self._ready.popleft()
+            scan = self._ready.popleft()
             try:
-                self._send_page(walk)
+                self._send_page(scan)
             except Exception:
-                log.exception("! the values of %s cannot be told", walk.subscription.destination)
-                self.walking.pop(walk.subscription, None)
-                session = self._sessions.get(walk.subscription.session)
+                log.exception("! the values of %s cannot be told", scan.subscription.destination)
+                self.walking.pop(scan.subscription, None)
+                session = self._sessions.get(scan.subscription.session)
                 if session is not None:
                     session.evict(Refused("values-untold", "The last values cannot be told now; try again later."))
         self._running = False
 
-    def _send_page(self, walk: _Walk) -> None:
-        subscription = walk.subscription
+    def _send_page(self, scan: _RetainedScan) -> None:
+        subscription = scan.subscription
         session = self._sessions.get(subscription.session)
         if session is None or not session.owns(subscription):
             del self.walking[subscription]
             return
         # A non-empty buffer, too: retained values do not count against a slow client.
         if session.outbox.size > self._late_bytes_max or (subscription.buffer is not None and len(subscription.buffer)):
-            self._spawn(partial(self._wait, walk, session))
+            self._spawn(partial(self._wait, scan, session))
             return
         position: str | None = None
-        if walk.pattern is None:
-            values = self._of_one(walk)
+        if scan.pattern is None:
+            values = self._of_one(scan)
         else:
             selector = subscription.selector
             page_bytes = (
                 PAGE_BYTES if selector is None else min(PAGE_BYTES, VALUE_BYTES_MIN * TURN_COST // selector.cost)
             )
-            values, position = self._retained.page(walk.pattern, walk.position, walk.since, page_bytes)
-        self._tell(subscription, [value for value in values if value.envelope.destination not in walk.told])
+            values, position = self._retained.page(scan.pattern, scan.position, scan.since, page_bytes)
+        self._deliver(subscription, [value for value in values if value.envelope.destination not in scan.delivered])
         session.outbox.flush()
         if position is None:
             del self.walking[subscription]
         else:
-            walk.position = position
-            self._ready.append(walk)
+            scan.position = position
+            self._ready.append(scan)
 
-    async def _wait(self, walk: _Walk, session: ClientSession) -> None:
+    async def _wait(self, scan: _RetainedScan, session: ClientSession) -> None:
         """Wait until the client has read its waiting frames, or has disconnected."""
         await session.outbox.drained()
-        self._go_on(walk)
+        self._go_on(scan)
 
 
 def _is_selected(selector: Selector, value: Message) -> bool:
@@ -187,7 +187,7 @@ def _is_selected(selector: Selector, value: Message) -> bool:
     return wanted
 
 
-def rest_of(value: Message, version: Version) -> bytes:
+def tail_of(value: Message, version: Version) -> bytes:
     """A retained value without the prefix of its subscription. Caches no encoding with the stored value."""
     tail = tail_for(value, version)
     value.tail = b""

@@ -5,7 +5,7 @@ subscriber's session, and one task serves these lines in turn. So costly selecto
 clients by at most one turn. A session with a line gets all its topics through it, so the order of its messages stays.
 Plain subscribers of other sessions never wait.
 
-The session that caused the cost decides nothing more before it is done (`told`), and neither does a link. A
+The session that caused the cost decides nothing more before it is done (`delivered`), and neither does a link. A
 disconnected session keeps its place among the connections until then. That bounds what can wait.
 """
 
@@ -24,13 +24,13 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.delivery.retained_delivery import RETAINED_MARK
 
 SEND_COST = 5
-"""What telling one subscription costs besides, in the same unit."""
+"""The additional cost of one delivery, in the same unit."""
 
 log = logging.getLogger("qmq.selecting")
 
 
-Tell = Callable[[tuple[Subscriber, ...], list[Message], bytes, Selector | None], None]
-"""Puts messages into the outboxes of hearers; they are what the selector wants."""
+Deliver = Callable[[tuple[Subscriber, ...], list[Message], bytes, Selector | None], None]
+"""Puts messages into the outboxes of subscribers; the messages match the selector."""
 
 
 class _Share:
@@ -53,17 +53,17 @@ class _Share:
 
 
 class SelectorEvaluation:
-    """`tell` and `flush` are for the dispatcher; `spawn` runs a task in the node."""
+    """`deliver` and `flush` are for the dispatcher; `spawn` runs a task in the node."""
 
     def __init__(
         self,
         sessions: dict[int, ClientSession],
-        tell: Tell,
+        deliver: Deliver,
         flush: Callable[[], None],
         spawn: Callable[[Callable[[], object]], None],
     ) -> None:
         self._sessions = sessions
-        self._tell = tell
+        self._deliver = deliver
         self._flush = flush
         self._spawn = spawn
         self.behind: dict[ClientSession, deque[_Share]] = {}
@@ -75,7 +75,7 @@ class SelectorEvaluation:
         self._hooks: dict[int, Callable[[], None]] = {}
         self._progress = trio.Event()
 
-    def tell(self, out: Outcome) -> None:
+    def deliver(self, out: Outcome) -> None:
         """Deliver the topic messages of `out` up to the cost TURN_COST; the task delivers the others later. The caller
         flushes.
         """
@@ -83,7 +83,7 @@ class SelectorEvaluation:
         for run in out.topic_runs:
             left = self._send_run(run, out.session, left)
 
-    async def told(self, asker: int) -> None:
+    async def delivered(self, asker: int) -> None:
         """Wait until everything caused by `asker` is delivered. No checkpoint when it is."""
         while asker in self._asked:
             await self._progress.wait()
@@ -112,13 +112,13 @@ class SelectorEvaluation:
         partly: list[tuple[Subscriber, int]] = []
         for selector, group in groups.items():
             if selector is None:
-                self._tell(tuple(group), messages, mark, None)
+                self._deliver(tuple(group), messages, mark, None)
                 continue
             wanted: list[Message] = []
             at, selector_cost = select_within(selector, messages, 0, left, wanted)
             left -= selector_cost
             if wanted:
-                self._tell(tuple(group), wanted, mark, selector)
+                self._deliver(tuple(group), wanted, mark, selector)
             if at:
                 partly += [(subscriber, at) for subscriber in group if at < len(messages)]
             else:
@@ -180,7 +180,7 @@ class SelectorEvaluation:
                 else:
                     wanted = messages
                 if wanted:
-                    self._tell((subscriber,), wanted, share.mark, selector)
+                    self._deliver((subscriber,), wanted, share.mark, selector)
                 if at < len(messages):
                     # The others have not been evaluated for these yet.
                     share.subscribers.pop()

@@ -36,19 +36,19 @@ from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTai
 from qmq.storage.format.interfaces import QueueRow
 
 RECORDS_SECONDS = 10.0
-"""For what the others had when they answered to come here; then they are asked anew."""
+"""For the records that the others had at their response to arrive here; then they are asked again."""
 
 POLL_SECONDS = 1.0
-"""Between two looks at what a retired node has left."""
+"""Between two checks of what a retired node has left."""
 
 SLICE_ROWS = 500
 SLICE_BYTES = 1 << 20
-"""Adopted in one decision, about; other sessions have their turn in between."""
+"""Adopted in one decision, approximately; other sessions have their turn in between."""
 
 QUEUES_AT_ONCE = 100
 
 HELD_MAX = 10_000
-"""Messages of one owner that a node names as held by its consumers, at most; beyond it nothing is adopted yet."""
+"""Messages of one owner that a node names as with its consumers, at most; beyond it nothing is adopted yet."""
 
 FAR_US = 1 << 62
 """After every due time."""
@@ -113,13 +113,13 @@ class QueueAdoption:
     def __init__(self, context: AdoptionContext) -> None:
         self._context = context
         self._since: dict[str, float] = {}
-        self._wanted = trio.Event()
+        self._wake = trio.Event()
         self.adopted = 0
-        """Messages, since the start."""
+        """Adopted messages, since the start."""
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """The members have changed."""
-        self._wanted.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Adopt until cancelled."""
@@ -127,8 +127,8 @@ class QueueAdoption:
         while True:
             owners = context.membership.adopted_by(context.origin.node)
             if not owners:
-                await self._wanted.wait()
-                self._wanted = trio.Event()
+                await self._wake.wait()
+                self._wake = trio.Event()
                 continue
             for owner in owners:
                 await self._adopt(context.membership.retired[owner])
@@ -191,11 +191,11 @@ class QueueAdoption:
         held = _held_here(context, owner)
         needs: Vector = {}
         for peer, answer in answers.items():
-            said = _read_answer(owner, peer, answer)
-            if said is None:
+            response = _read_answer(owner, peer, answer)
+            if response is None:
                 return None
-            held.update(said[0])
-            merge(needs, said[1])
+            held.update(response[0])
+            merge(needs, response[1])
         with trio.move_on_after(RECORDS_SECONDS):
             # While clients are busy, some of it is always on its way.
             while not covers(context.durable_vector(), context.incarnation_gc.seals.without(needs)):
@@ -252,12 +252,12 @@ class QueueAdoption:
 def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vector] | None:
     """The messages of `owner` that `peer` holds, and its vector; None when it cannot say, or it is invalid."""
     try:
-        said = mapping(json.loads(answer))
-        if said.get("holds") is None:
+        response = mapping(json.loads(answer))
+        if response.get("holds") is None:
             return None
         # Nodes of an earlier version also name memory-only messages, and do not send their vector.
-        holds = [array(pair, 2) for pair in array(said["holds"])]
-        has = [array(entry, 3) for entry in array(said.get("has", []))]
+        holds = [array(pair, 2) for pair in array(response["holds"])]
+        has = [array(entry, 3) for entry in array(response.get("has", []))]
         dots = [Dot(origin_of(owner, incarnation), number(last, -SEQUENCE_MAX)) for incarnation, last, *_ in holds]
         return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
     except (ValueError, MeshError, RecursionError) as error:

@@ -28,22 +28,22 @@ from qmq.storage.catalog.facts import CLOCK
 from qmq.storage.format.interfaces import Shift
 
 APART_SECONDS_MAX: Final = 3600.0
-"""Between two clocks that count as showing the same time, and between a clock and what the disk noted."""
+"""Between two clocks that count as showing the same time, and between a clock and the note on the disk."""
 
 NOTE_SECONDS: Final = 600.0
-"""Between two notes of the time on the disk, and two looks at the clocks of peers."""
+"""Between two notes of the time on the disk, and two checks of the clocks of peers."""
 
 POLL_SECONDS: Final = 1.0
-"""Between two looks at the clocks of peers while ours is in doubt."""
+"""Between two checks of the clocks of peers while ours is in doubt."""
 
 ALARM_AFTER_SECONDS: Final = 5.0
-"""That peers have to confirm the clock before there is an alarm."""
+"""For peers to confirm the clock before an alarm is raised."""
 
 BELIEVED_AFTER_SECONDS: Final = 86400.0
-"""Of running, in one life or several, after which a node believes its clock unless peers contradict it."""
+"""Of running, in one incarnation or several, after which a node believes its clock unless peers contradict it."""
 
 QUIET_SECONDS_MAX: Final = 86400.0
-"""So far ahead of what the disk noted a clock may begin without an alarm, as long as no peer contradicts it."""
+"""A clock may start so far ahead of the note on the disk without an alarm, as long as no peer contradicts it."""
 
 _APART_US: Final = int(APART_SECONDS_MAX * 1e6)
 _NEVER_US: Final = 1 << 55
@@ -65,16 +65,16 @@ class ClockCheck:
 
     def __init__(self, context: ClockContext, *, is_trusted: bool) -> None:
         self._context = context
-        self._sooner = trio.Event()
+        self._wake = trio.Event()
         self._alarmed = ""
         self._is_unlikely = False
         self._began_us = now_us = context.environment.now_us()
         noted: list[int] = json.loads(context.store.catalog.facts().get(CLOCK, "[0, 0]"))
         self._noted_us = noted[0]
         self._doubted_us = noted[1] or self._noted_us
-        """What was noted when the doubt began, in this life or an earlier one."""
+        """The noted time when the doubt began, in this incarnation or an earlier one."""
         self._ahead_us = now_us - self._noted_us
-        """How far the clock was ahead of what was noted, at the start."""
+        """How far the clock was ahead of the noted time, at the start."""
         # An empty disk has nothing to lose, but peers may return data of an earlier disk.
         is_new = not self._noted_us and bool(context.peer_names)
         self.in_doubt = not is_trusted and (is_new or (self._noted_us > 0 and abs(self._ahead_us) > _APART_US))
@@ -82,7 +82,7 @@ class ClockCheck:
             self._note_fact()
             return
         if self._noted_us:
-            log.info("= %s", self._words())
+            log.info("= %s", self._describe())
         if self._ahead_us > 0:
             context.broker.clocks.doubt(now_us, self._ahead_us, is_silent=not is_new)
             # Data that comes to an empty disk is never too old, whatever the clocks say.
@@ -112,20 +112,20 @@ class ClockCheck:
         alarm_at = trio.current_time() + (ALARM_AFTER_SECONDS if context.peer_names else 0.0)
         note_at = trio.current_time() + NOTE_SECONDS
         while True:
-            self._look()
+            self._compare()
             now = trio.current_time()
             if self.in_doubt and now >= alarm_at and self._noted_us and self._is_unlikely:
-                self._warn(self._words())
+                self._warn(self._describe())
             if now >= note_at:
                 await self.note()
                 note_at = now + NOTE_SECONDS
-            self._sooner = trio.Event()
+            self._wake = trio.Event()
             with trio.move_on_after(POLL_SECONDS if self.in_doubt and context.peer_names else note_at - now):
-                await self._sooner.wait()
+                await self._wake.wait()
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """There is a peer to compare with."""
-        self._sooner.set()
+        self._wake.set()
 
     async def note(self) -> None:
         """Note the time on the disk."""
@@ -138,7 +138,7 @@ class ClockCheck:
         with suppress(DiskFull):  # An older note can only cause a needless doubt at the next start.
             self._context.store.catalog.set_facts({CLOCK: json.dumps([self.agreed_us(), since_us])})
 
-    def _look(self) -> None:
+    def _compare(self) -> None:
         context = self._context
         known = self._apart()
         far = sorted(name for name, apart_us in known.items() if abs(apart_us) > _APART_US)
@@ -177,10 +177,10 @@ class ClockCheck:
         context.queue_pager.sweep_at(now_us)
         if self._noted_us or context.store.fanouts():
             log.info("= the clock is believed: what is too old by it is dropped from now on")
-            context.checkpoints.soon()
+            context.checkpoints.schedule()
         self._note_fact()
 
-    def _words(self) -> str:
+    def _describe(self) -> str:
         return (
             f"the clock of this node began {_in_words(self._ahead_us)} what its disk had noted, and no majority"
             " confirms it: what was there before is not dropped by age. Set the clock and restart the node, or, if the"

@@ -165,9 +165,9 @@ class Decommission:
         request = json.dumps({"hears": name}).encode()
         answers = await context.peer_rpc.ask(request)
         answers[context.origin.node] = respond_hearing(context, request)
-        said = {peer: json.loads(answer) for peer, answer in answers.items() if peer != name}
-        hearing = sorted(peer for peer, one in said.items() if one.get("hears"))
-        agrees_in = {peer: one.get("agrees_in") for peer, one in said.items()}
+        responses = {peer: json.loads(answer) for peer, answer in answers.items() if peer != name}
+        hearing = sorted(peer for peer, one in responses.items() if one.get("hears"))
+        agrees_in = {peer: one.get("agrees_in") for peer, one in responses.items()}
         return hearing, {peer: float(seconds) for peer, seconds in agrees_in.items() if seconds is not None}
 
     async def _write(self, names: Collection[str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from qmq.storage.catalog.facts import (
 )
 
 FAREWELL_SECONDS = 1.0
-"""That a retired node has to hear that it is, before its links end. It stops by itself then."""
+"""For a retired node to be notified before its links end. It then stops by itself."""
 
 DIFFER = "destinations-differ"
 """Code of the alarm."""
@@ -47,13 +47,14 @@ UNCONFIRMED = "retirement-unconfirmed"
 
 SILENT_SECONDS = 5.0
 """Without a link with a node, before this one agrees that it is retired: a link that breaks and a quick restart take
-less. The asked node waits for it, and its operator with it."""
+less. The requested node waits for it, and so does its operator.
+"""
 
 AGREED_SECONDS = 600.0
-"""For which the word of an operator (`--force`) counts, though the node is heard."""
+"""For which an operator's `--force` counts, although the node has links."""
 
 POLL_AGAIN_SECONDS = 1.0
-"""While peers say that a node is retired, and this one does not agree yet."""
+"""While peers report that a node is retired, and this one does not agree yet."""
 
 log = logging.getLogger("qmq.members")
 
@@ -106,17 +107,19 @@ class LiveMembership:
         )
         self.membership.destinations = fingerprints_of(context.settings.destinations)
         self._differing: dict[str, str] = {}
-        """Peer → the alarm that its destinations are configured otherwise."""
+        """Peer → the alarm that its destinations are configured differently."""
         self._disks = disks_of(facts)
-        self._lives = frozenset(catalog.incarnations())
-        """Lives of this node on this directory. What it had of them when it opened no other can have had more of."""
-        self._had = {**dict.fromkeys(self._lives, 0), **context.store.journal.vector()}
+        self._incarnations = frozenset(catalog.incarnations())
+        """Incarnations of this node on this directory. No other node can have had more of them than this directory had
+        when it opened.
+        """
+        self._had = {**dict.fromkeys(self._incarnations, 0), **context.store.journal.vector()}
         self._linked: frozenset[str] = frozenset()
         self._unlinked_at: dict[str, float] = {}
         self._began = math.inf
         self._forced_until: dict[str, float] = {}
         self._unconfirmed: dict[str, str] = {}
-        """Node → the alarm that peers call it retired."""
+        """Node → the alarm that peers report it as retired."""
         self._leaves = False
         self._refused_by: set[str] = set()
         # Facts to write, in this order, and the callbacks for when they are written.
@@ -186,14 +189,14 @@ class LiveMembership:
         if self._context.mesh is not None:
             self._context.mesh.membership_changed()
         if membership.heard_of != heard_of:
-            self._tell()
+            self._send_membership()
         self._check_meeting(peer)
 
     def destinations_changed(self) -> None:
         """The node file was read again."""
         self.membership.destinations = fingerprints_of(self._context.settings.destinations)
         self._check_destinations()
-        self._tell()
+        self._send_membership()
 
     def _check_destinations(self) -> None:
         """Raise alarms while policies differ: otherwise the treatment of a message would depend on its node."""
@@ -234,7 +237,7 @@ class LiveMembership:
         for other in context.peer_names:
             self._check_meeting(other)
         self.remember({LEARNER: "an old copy"})
-        self._tell()
+        self._send_membership()
 
     def _has_forgotten(self, origin: Origin, last: int) -> bool:
         """Whether this directory once held more of an earlier incarnation of this node, as the data of others shows."""
@@ -246,13 +249,15 @@ class LiveMembership:
         ):
             return False
         # Of an incarnation on another directory, before this one began empty, others may always have more.
-        return origin not in self._had or origin in self._lives and last > self._had[origin]
+        return origin not in self._had or origin in self._incarnations and last > self._had[origin]
 
     def caught_up_with(self, peer: str) -> None:
         """Everything that `peer` had when the link began is decided here."""
         context = self._context
-        lives = {o for o in (*context.received_vector(), *context.incarnation_gc.seals.forgotten) if o.node == peer}
-        self.membership.caught_up_with(peer, has_a_past=len(lives) > 1)
+        incarnations = {
+            o for o in (*context.received_vector(), *context.incarnation_gc.seals.forgotten) if o.node == peer
+        }
+        self.membership.caught_up_with(peer, has_a_past=len(incarnations) > 1)
         self._check_learning()
         self._check_meeting(peer)
 
@@ -273,9 +278,9 @@ class LiveMembership:
         await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {LEARNER: None}))
         self.membership.learnt()
         log.info("= this node has what a majority of the others had: it counts from now on")
-        self._tell()
+        self._send_membership()
 
-    def _tell(self) -> None:
+    def _send_membership(self) -> None:
         if self._context.mesh is not None:
             self._context.mesh.send_membership()
 
@@ -312,14 +317,14 @@ class LiveMembership:
         """Retirements may be due: peers reported one, time has passed, or a link has begun or ended."""
         membership = self.membership
         if membership.agree({name for name in membership.retirements_reported() if self.agrees_in(name) == 0}):
-            self._tell()
+            self._send_membership()
         for retirement in membership.decided():
             self.retired(retirement)
         before, self._unconfirmed = (
             self._unconfirmed,
             {
-                name: f"{', '.join(sorted(words))} say that {name} is retired: they are too few, and this node hears it"
-                for name, words in membership.retirements_reported().items()
+                name: f"{', '.join(sorted(peers))} say that {name} is retired: they are too few, and this node hears it"
+                for name, peers in membership.retirements_reported().items()
                 if name in self._linked
             },
         )

@@ -42,7 +42,7 @@ class StartHold:
     def __init__(self, context: StartHoldContext) -> None:
         self._context = context
         self.is_over = False
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         # Peer → the time of its first link to this node.
         self._linked_at: dict[str, float] = {}
         self._wake = trio.Event()
@@ -51,9 +51,9 @@ class StartHold:
         """A link began or caught up, or the members have changed."""
         self._wake.set()
 
-    def held_came(self, peer: str) -> None:
+    def held_received(self, peer: str) -> None:
         """`peer` has reported what its consumers hold."""
-        self._said.add(peer)
+        self._reported.add(peer)
         self.wake()
 
     async def run(self) -> None:
@@ -71,14 +71,14 @@ class StartHold:
         takeover = self._context.takeover
         if not takeover.is_starting:
             takeover.is_starting = True
-            takeover.look()
+            takeover.poll()
 
     def release(self) -> None:
         """Deliver again, if nothing else pauses the queues."""
         context = self._context
         if context.broker.queues.held and self.is_over and not context.catch_up.is_stale:
             context.takeover.is_starting = False
-            context.takeover.look()
+            context.takeover.poll()
 
     def _until(self, began: float) -> float:
         context, settings = self._context, self._context.settings.mesh
@@ -87,7 +87,7 @@ class StartHold:
             self._linked_at.setdefault(peer, trio.current_time())
         until = began
         for peer in context.peer_names:
-            if peer in self._said and context.has_caught_up_with(peer):
+            if peer in self._reported and context.has_caught_up_with(peer):
                 continue
             if peer in linked:
                 until = max(until, self._linked_at[peer] + HOLDS_PART * settings.takeover_after_seconds)

@@ -35,15 +35,16 @@ from qmq.storage.catalog.facts import TAKEOVER_AFTER
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import TermNote, pack_term
 
-LOOKS: Final = 10
+POLLS: Final = 10
 """In `takeover_after_seconds`: beats and looks at what is due."""
 
 NODES_MIN: Final = 3
-"""Of a mesh in which a majority can do without one node."""
+"""Of a mesh in which a majority remains without one node."""
 
 SNAPSHOT_FACTOR: Final = 2
-"""Times `takeover_after_seconds`, for which a node that had to give one up leaves that owner to the others: one of them
-may have what it lacks, or the room. For its own messages it asks again after that."""
+"""Times `takeover_after_seconds`: after a failed sync a node leaves that owner to the others for so long. One of them
+may have the missing records, or the room. For its own messages it asks again after that.
+"""
 
 log = logging.getLogger("qmq.takeover")
 
@@ -63,7 +64,7 @@ class Campaign:
         self.bid = bid
         self.until = until
         self.confirms = confirms
-        """This node serves the owner already, and nobody else can have begun to before `until`."""
+        """This node serves the owner already, and no other node can have begun to before `until`."""
         self.released = released
         self.votes: set[str] = set()
         self.has: Vector = {}
@@ -92,7 +93,7 @@ class Takeover:
         self.is_wanted = settings.takeover
         self._boot = context.environment.boot_seconds
         notes = context.store.recovered.terms
-        self._earlier_ms = self._earlier_after()
+        self._earlier_ms = self._longest_earlier_after()
         self.rules = Ownership(
             context.settings.name,
             context.membership.members,
@@ -104,10 +105,12 @@ class Takeover:
             is_majority=context.membership.is_majority,
         )
         self.served: dict[str, int] = {}
-        """Owner → term in which this node serves it, where that is not term 0."""
+        """Owner → term in which this node serves it, if that is not term 0."""
         self.is_starting = False
         self._has_foreign_server = False
-        """Whether some node still serves another, where none would begin to any more: it has to be given back."""
+        """Whether some node still serves another although takeover is not possible any more: its messages have to be
+        returned.
+        """
         self._forgot = False
         # Peer → the newest stamp of its heartbeats.
         self._stamps: dict[Origin, int] = {}
@@ -119,16 +122,16 @@ class Takeover:
         self._asked_at = 0.0
         self._bid_again_at = 0.0
         # Owner → the time until which this node does not bid again, after a failed sync.
-        self._rests: dict[str, float] = {}
+        self._no_bid_before: dict[str, float] = {}
         # The standing alarms by their subject, an owner: code and message.
         self._alarms: dict[str, tuple[str, str]] = {}
-        self._looked = self._boot()
-        self._told_at = float("-inf")
-        self._told: tuple[object, ...] = ()
+        self._polled_at = self._boot()
+        self._sent_at = float("-inf")
+        self._sent: tuple[object, ...] = ()
         self._lease_until = float("inf")
         self._wake = trio.Event()
 
-    def _earlier_after(self) -> int:
+    def _longest_earlier_after(self) -> int:
         """The longest `takeover_after_seconds` of earlier runs, in ms, on which the lease of a peer may still rely.
 
         The time of this run is on the disk before any peer hears this node.
@@ -163,7 +166,7 @@ class Takeover:
     async def run(self) -> None:
         """Poll until cancelled."""
         while True:
-            self.look()
+            self.poll()
             self._wake = trio.Event()
             with trio.move_on_after(self._pause()):
                 await self._wake.wait()
@@ -172,7 +175,7 @@ class Takeover:
         """Seconds until the next poll that is due by itself; a lease must not expire unnoticed."""
         if not self.is_active:
             return float("inf")
-        return max(0.001, min(self._after / LOOKS, self._lease_until - self._boot()))
+        return max(0.001, min(self._after / POLLS, self._lease_until - self._boot()))
 
     def wake(self) -> None:
         """Poll soon."""
@@ -180,7 +183,7 @@ class Takeover:
 
     def has_let_go(self, owner: str) -> bool:
         """Whether this node delivers nothing of a retired owner, now or later."""
-        self.look()
+        self.poll()
         return owner not in self._context.broker.queues.owned.serves
 
     def links_changed(self) -> None:
@@ -194,21 +197,21 @@ class Takeover:
     def check(self) -> None:
         """Called before each decision: was this node stopped, or has its lease ended?"""
         now = self._boot()
-        if self.is_active and (now - self._looked > self._after / 2 or now >= self._lease_until):
-            self.look()
+        if self.is_active and (now - self._polled_at > self._after / 2 or now >= self._lease_until):
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Do everything that is due now without a frame or a record."""
         now = self._boot()
         context, rules = self._context, self.rules
         out = Outcome(now_us=context.environment.now_us())
-        away = now - self._looked
+        away = now - self._polled_at
         if away > self._after / 2:
             if self.is_active:  # else only events cause a poll
                 log.warning("! this node was away for %.1f s: it hands out nothing before it has asked around", away)
             rules.was_away(now)
             context.dedup_query.was_away()
-        self._looked = now
+        self._polled_at = now
         rules.enrol(context.membership.members)
         self._check_learning(now)
         self._check_earlier(now)
@@ -260,9 +263,9 @@ class Takeover:
     def _send_if_due(self, now: float) -> None:
         rules = self.rules
         # The last of them before anything more is lent that relies on it (`may_borrow`).
-        news = (rules.in_contact(now), dict(rules.claims), dict(rules.promised))
-        if now - self._told_at >= self._after / LOOKS or news != self._told:
-            self._told_at, self._told = now, news
+        state = (rules.in_contact(now), dict(rules.claims), dict(rules.promised))
+        if now - self._sent_at >= self._after / POLLS or state != self._sent:
+            self._sent_at, self._sent = now, state
             self.send_all_terms(now)
 
     def send_all_terms(self, now: float) -> None:
@@ -271,18 +274,18 @@ class Takeover:
         stamps = {origin.node: stamp for origin, stamp in self._stamps.items()}
         for peer in self.rules.peers:
             if mesh is not None:
-                mesh.send_terms(peer, self._beats(now, stamps.get(peer, 0)))
+                mesh.send_terms(peer, self._heartbeat(now, stamps.get(peer, 0)))
 
-    def _beats(self, now: float, echo_us: int = 0, *, wants_echo: bool = True) -> HeartbeatFrame:
+    def _heartbeat(self, now: float, echo_us: int = 0, *, wants_echo: bool = True) -> HeartbeatFrame:
         return HeartbeatFrame(self.rules.beat(now, echo_us=echo_us, wants_echo=wants_echo))
 
     # Frames and records of peers
 
-    def greet(self, way: LinkOutbox) -> None:
+    def greet(self, link: LinkOutbox) -> None:
         """See `Host.greet`."""
-        way.put(self._beats(self._boot()))
+        link.put(self._heartbeat(self._boot()))
 
-    def came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
+    def received(self, peer: Origin, frame: Terms, link: LinkOutbox, out: Outcome) -> None:
         """See `Host.terms_came`."""
         now = self._boot()
         match frame:
@@ -291,7 +294,7 @@ class Takeover:
                 self._stamps[peer] = max(beat.stamp_us, self._stamps.get(peer, 0))
                 self.rules.hear(peer.node, beat, now)
                 if beat.wants_echo:
-                    way.put(self._beats(now, self._stamps[peer], wants_echo=False))
+                    link.put(self._heartbeat(now, self._stamps[peer], wants_echo=False))
             case Ask(bid):
                 self._vote(peer.node, bid, now, out)
             case Vote(owner, number, has):
@@ -343,16 +346,16 @@ class Takeover:
         # Every voter that the lender's lease relied on when it lent votes for no other for at least that long.
         is_fresh = now - echo_us / 1e6 <= self._after * (1 - LEASE)
         for owner in owners:
-            known, told = self.rules.term_of(owner), Term(terms.get(owner, 0), peer)
-            is_stale = told.number < known.number or (told.number == known.number and known.server != peer)
+            known, named = self.rules.term_of(owner), Term(terms.get(owner, 0), peer)
+            is_stale = named.number < known.number or (named.number == known.number and known.server != peer)
             may[owner] = None if is_stale else is_fresh
-            if not is_stale and self.rules.learn(owner, told):
+            if not is_stale and self.rules.learn(owner, named):
                 self.wake()
         if not all(map(self._is_obeyed, owners)):
             # Messages lent in a new term come after the report of those held from before.
             self._obey_terms()
         if not is_fresh and self._context.mesh is not None:
-            self._context.mesh.send_terms(peer, self._beats(now))
+            self._context.mesh.send_terms(peer, self._heartbeat(now))
         return may
 
     # Votes
@@ -384,18 +387,18 @@ class Takeover:
             if now >= campaign.until:
                 del self._campaigns[owner]
                 self._bid_again_at = now + context.environment.rng.uniform(0, PATIENCE * self._after)
-            elif now - campaign.asked_at >= self._after / LOOKS:
-                self._ask_for_votes(campaign, now)
+            elif now - campaign.asked_at >= self._after / POLLS:
+                self._request_votes(campaign, now)
         if not self._may_serve_more():
             return
-        self._ask_for_release(now)
+        self._request_release(now)
         if now < self._bid_again_at:
             return
         for owner in rules.members:
             released = self._released.get(owner)
             if owner != self.name and not self.is_wanted:
                 continue  # What others serve goes back to its owner, and no more.
-            if owner in self._campaigns or owner in self._takeover_sync or now < self._rests.get(owner, 0.0):
+            if owner in self._campaigns or owner in self._takeover_sync or now < self._no_bid_before.get(owner, 0.0):
                 continue
             bid = rules.bid_for(owner, now, None if released is None else released.term)
             if bid is not None:
@@ -414,12 +417,12 @@ class Takeover:
         campaign = self._campaigns[bid.owner] = Campaign(bid, until, confirms=is_served, released=released)
         if released is not None:
             merge(campaign.has, released.has)
-        self._ask_for_votes(campaign, now)
+        self._request_votes(campaign, now)
         if self._context.membership.may_vote and self.rules.vote(bid, now):
             self._write(RecordKind.VOTE, bid.owner, Term(bid.term, self.name), out)
             self._context.spawn(partial(self._vote_for_itself, campaign))
 
-    def _ask_for_votes(self, campaign: Campaign, now: float) -> None:
+    def _request_votes(self, campaign: Campaign, now: float) -> None:
         """With each poll, request the votes not given yet: a node that got a later heartbeat of the owner agrees later.
         A node that has promised its vote ignores the request.
         """
@@ -449,7 +452,7 @@ class Takeover:
         log.info("= a majority lets this node serve %s in term %d", bid.owner, bid.term)
         if is_served:
             self.served[bid.owner] = bid.term
-            self._takeover_sync.go_on(bid.owner)
+            self._takeover_sync.renew(bid.owner)
         else:
             self.served.pop(bid.owner, None)
             lent = {} if campaign.released is None else campaign.released.lent
@@ -486,7 +489,7 @@ class Takeover:
         """The messages of `owner` have not arrived in time."""
         if self.rules.release(owner, number):
             log.warning("! the messages of %s could not be taken over in time", owner)
-            self._rests[owner] = self._boot() + SNAPSHOT_FACTOR * self._after
+            self._no_bid_before[owner] = self._boot() + SNAPSHOT_FACTOR * self._after
 
     def _is_obeyed(self, owner: str) -> bool:
         return self.rules.term_of(owner) == self._obeyed.get(owner, Term(0, owner))
@@ -502,7 +505,7 @@ class Takeover:
                 self._takeover_sync.end(owner)
                 self._campaigns.pop(owner, None)
                 if term.server != self.name:
-                    self._cede(owner, term.server)
+                    self._hand_off(owner, term.server)
                     if owner == self.name:
                         served = f"{term.server} serves the messages of this context, in term {term.number}"
                         self._alarm(owner, "taken-over", served)
@@ -512,9 +515,9 @@ class Takeover:
         for owner in list(self.served):
             if owner != self.name and (owner not in rules.claims or owner not in rules.members):
                 rules.claims.pop(owner, None)
-                self._cede(owner, owner)
+                self._hand_off(owner, owner)
 
-    def _cede(self, owner: str, server: str) -> None:
+    def _hand_off(self, owner: str, server: str) -> None:
         context = self._context
         self.served.pop(owner, None)
         self._alarm_over(owner)
@@ -535,7 +538,7 @@ class Takeover:
             log.info("= %s is back: this node serves it no more", owner)
         handoff = self._context.broker.queues.handoff
         lent = handoff.with_peers(owner)
-        self._cede(owner, owner)
+        self._hand_off(owner, owner)
         held = [delivery.message.dot for delivery in handoff.in_hand(owner)]
         self._context.spawn(partial(self._send_released, owner, number, {**lent, self.name: held}))
 
@@ -546,7 +549,7 @@ class Takeover:
         if context.mesh is not None:
             context.mesh.send_terms(owner, Release(owner, number, dict(context.durable_vector()), lent))
 
-    def _ask_for_release(self, now: float) -> None:
+    def _request_release(self, now: float) -> None:
         rules, own = self.rules, self.name
         if own in rules.claims or not rules.in_contact(now):
             return
@@ -555,7 +558,7 @@ class Takeover:
         if (
             heard is None
             or (released is not None and released.term == heard)
-            or now - self._asked_at < self._after / LOOKS
+            or now - self._asked_at < self._after / POLLS
         ):
             return
         self._asked_at = now

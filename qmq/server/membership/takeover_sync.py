@@ -28,23 +28,23 @@ from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTail, Peers, Tasks
 
 HOLDS_PART: Final = 1 / 5
-"""Of `takeover_after_seconds`: how long who takes over waits to hear what consumers of others have."""
+"""Of `takeover_after_seconds`: how long a new server waits for the reports of what consumers of others hold."""
 
 ARRIVAL_FACTOR: Final = 2
-"""Times `takeover_after_seconds`, after which a takeover that has not come to its end is given up and begun anew."""
+"""Times `takeover_after_seconds`, after which an unfinished takeover is given up and begun again."""
 
 log = logging.getLogger("qmq.takeover")
 
 
-class SyncedPeer:
+class OwnerSync:
     """The sync of one owner, in term `number`; `needs` is what must be here first."""
 
     def __init__(self, number: int, needs: Vector) -> None:
         self.number = number
         self.needs = needs
-        self.said: set[str] = set()
-        """Peers that have heard of the term, and said what their consumers have."""
-        self.heard = trio.Event()
+        self.reported: set[str] = set()
+        """Peers that know the term, and have reported what their consumers hold."""
+        self.report_received = trio.Event()
 
 
 class TakeoverSyncContext(Engine, Committing, JournalTail, Alarming, Tasks, Peers, Protocol):
@@ -76,10 +76,10 @@ class TakeoverSync:
         self._context = context
         self._takeover = takeover
         self._after = takeover_after_seconds
-        self._takeover_sync: dict[str, SyncedPeer] = {}
+        self._syncs: dict[str, OwnerSync] = {}
 
     def __contains__(self, owner: str) -> bool:
-        return owner in self._takeover_sync
+        return owner in self._syncs
 
     def begin(self, owner: str, number: int, needs: Vector, lent: Mapping[str, list[Dot]]) -> None:
         """Sync the messages of `owner`, in term `number`. `lent` says which node holds which messages, as reported by
@@ -89,61 +89,61 @@ class TakeoverSync:
         # This node's copy of these messages is from before, and others have settled some since.
         handoff.cede(owner, self._context.origin.node)
         handoff.forget_before(owner)
-        arrival = self._takeover_sync[owner] = SyncedPeer(number, needs)
+        sync = self._syncs[owner] = OwnerSync(number, needs)
         handoff.expect(owner)
         for peer, dots in lent.items():
             if peer != self._context.origin.node:
                 handoff.hold_elsewhere(peer, dots)
-        self._context.spawn(partial(self._bring_in, owner, arrival))
+        self._context.spawn(partial(self._bring_in, owner, sync))
 
-    def go_on(self, owner: str) -> None:
+    def renew(self, owner: str) -> None:
         """This node serves `owner` without a break, in a new term from now on."""
         self._context.broker.queues.handoff.begin_anew(owner)
 
     def end(self, owner: str) -> None:
         """Another node may serve `owner`."""
-        self._takeover_sync.pop(owner, None)
+        self._syncs.pop(owner, None)
         self._context.broker.queues.handoff.forget_before(owner)
 
     def peer_holds(self, peer: str, owner: str, number: int, dots: list[Dot], out: Outcome) -> None:
         """`peer` knows the term, which is the one that this node obeys, and consumers there hold these."""
         handoff = self._context.broker.queues.handoff
-        arrival = self._takeover_sync.get(owner)
-        if arrival is not None and arrival.number == number:
+        sync = self._syncs.get(owner)
+        if sync is not None and sync.number == number:
             handoff.hold_only(peer, owner, dots)
-            arrival.said.add(peer)
-            arrival.heard.set()
+            sync.reported.add(peer)
+            sync.report_received.set()
         elif owner in self._context.broker.queues.owned.serves:
             handoff.hold_elsewhere(peer, dots)
-            self._take_back(owner, peer, dots, out)
+            self._requeue(owner, peer, dots, out)
 
-    def _take_back(self, owner: str, peer: str, held: Collection[Dot], out: Outcome) -> None:
+    def _requeue(self, owner: str, peer: str, held: Collection[Dot], out: Outcome) -> None:
         broker = self._context.broker
         kept = set(held)
         before = broker.queues.handoff.take_before(peer, owner)
         broker.lending.returned(peer, [(dot, Back.UNSEEN, None) for dot in before if dot not in kept], out)
 
-    async def _bring_in(self, owner: str, arrival: SyncedPeer) -> None:
+    async def _bring_in(self, owner: str, sync: OwnerSync) -> None:
         """Begin to deliver the messages of `owner`, unless another node may by then."""
         context = self._context
         handoff = context.broker.queues.handoff
         try:
             with trio.move_on_after(ARRIVAL_FACTOR * self._after):
-                if await self._fetch(owner, arrival):
+                if await self._fetch(owner, sync):
                     async with context.queue_pager.load_lock:
-                        if self._still(owner, arrival):
-                            self._adopt(owner, arrival)
+                        if self._still(owner, sync):
+                            self._adopt(owner, sync)
         except DiskFull as error:
             context.alarm("takeover", f"no room to take over the messages of {owner}: {error}")
         finally:
-            if self._takeover_sync.get(owner) is arrival:
-                del self._takeover_sync[owner]
-            if owner not in self._context.broker.queues.owned.serves and owner not in self._takeover_sync:
+            if self._syncs.get(owner) is sync:
+                del self._syncs[owner]
+            if owner not in self._context.broker.queues.owned.serves and owner not in self._syncs:
                 handoff.abandon(owner)
-                self._takeover.could_not_begin(owner, arrival.number)
+                self._takeover.could_not_begin(owner, sync.number)
         self._takeover.wake()
 
-    async def _fetch(self, owner: str, arrival: SyncedPeer) -> bool:
+    async def _fetch(self, owner: str, sync: OwnerSync) -> bool:
         """Wait until the voters' records are in the store and the reports about held messages are here.
 
         False when it was given up half-way, because this node was stopped and its lease was over. It may have a new
@@ -152,28 +152,28 @@ class TakeoverSync:
         A voter may still name dead incarnations that this node has collected: their records never come again.
         """
         context = self._context
-        while not covers(context.durable_vector(), context.incarnation_gc.seals.without(arrival.needs)):
+        while not covers(context.durable_vector(), context.incarnation_gc.seals.without(sync.needs)):
             await context.commits.grew(context.committed_end())
-        if not self._still(owner, arrival):
+        if not self._still(owner, sync):
             return False
         context.broker.queues.handoff.gather(owner)
         await context.checkpoints.checkpoint()
         with trio.move_on_after(HOLDS_PART * self._after):
-            while not self._expected().issubset(arrival.said):
-                arrival.heard = trio.Event()
-                await arrival.heard.wait()
+            while not self._expected().issubset(sync.reported):
+                sync.report_received = trio.Event()
+                await sync.report_received.wait()
         return True
 
-    def _still(self, owner: str, arrival: SyncedPeer) -> bool:
+    def _still(self, owner: str, sync: OwnerSync) -> bool:
         is_member = owner in self._context.membership.members
-        return self._takeover_sync.get(owner) is arrival and is_member and self._takeover.claims(owner, arrival.number)
+        return self._syncs.get(owner) is sync and is_member and self._takeover.claims(owner, sync.number)
 
     def _expected(self) -> set[str]:
         """Peers that will report what their consumers hold. Others report it when they begin to follow this node."""
         mesh = self._context.mesh
         return set() if mesh is None else mesh.followers()
 
-    def _adopt(self, owner: str, arrival: SyncedPeer) -> None:
+    def _adopt(self, owner: str, sync: OwnerSync) -> None:
         context = self._context
         handoff = context.broker.queues.handoff
         out = Outcome(now_us=context.environment.now_us())
@@ -182,9 +182,9 @@ class TakeoverSync:
             if context.mesh is not None:
                 context.mesh.check_absent(peer)
         # Later reports are not waited for.
-        handoff.was_lent_before(owner, {peer: dots for peer, dots in elsewhere.items() if peer not in arrival.said})
+        handoff.was_lent_before(owner, {peer: dots for peer, dots in elsewhere.items() if peer not in sync.reported})
         context.broker.queues.held = True
         handoff.adopt(owner, context.store.tombstones, out)
         context.queue_pager.sweep_at(context.environment.now_us())
-        self._takeover.has_begun(owner, arrival.number, out)
+        self._takeover.has_begun(owner, sync.number, out)
         context.submit(out)

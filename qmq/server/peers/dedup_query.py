@@ -34,19 +34,19 @@ from qmq.server.runtime.contexts import Committing, Engine, JournalTail, Peers
 from qmq.storage.log.journal import Journal
 
 ARRIVAL_SECONDS: Final = 1.0
-"""For a record that a peer has to come here before its SEND is answered."""
+"""For a record that a peer has to arrive here before its SEND is answered."""
 
 WAKING_SECONDS: Final = 5.0
-"""For links to come back to a node that was away: some dials, and what they take."""
+"""For links to come back to a node that was stopped: some dials, and their handshakes."""
 
 AGAIN_SECONDS: Final = 0.1
-"""Between two questions to peers whose links may have come back."""
+"""Between two requests to peers whose links may have come back."""
 
 KEYS_MAX: Final = 2000
-"""In one question."""
+"""In one request."""
 
 REPLAY_BYTES: Final = 64 << 20
-"""Of the journal, read for ids at a start: about what a full window takes."""
+"""Of the journal, read for ids at a start: about as much as a full window takes."""
 
 _READ_BYTES: Final = 1 << 20
 _MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")

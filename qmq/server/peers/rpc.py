@@ -22,7 +22,7 @@ from qmq.errors import LogBroken, Refused
 ANSWER_SECONDS = 2.0
 
 REQUESTS_AT_ONCE = 16
-"""Of this node to its peers, and of each peer to this node: with the bound on an answer they fit a link's outbox."""
+"""Of this node to its peers, and of each peer to this node: with the bound on a response they fit a link's outbox."""
 
 log = logging.getLogger("qmq.asking")
 
@@ -96,7 +96,7 @@ class PeerRpc:
                 if not now:
                     del asked.missing[peer]
                     asked.changed.set()
-                elif any(way not in now for way in before):
+                elif any(link not in now for link in before):
                     asked.missing[peer] = now
                     links.ask_one(peer.node, number, asked.request)
 
@@ -112,9 +112,9 @@ class PeerRpc:
         """`peer` sent a request; the response is made in a task of its own."""
         if self._answering[peer] < REQUESTS_AT_ONCE:
             self._answering[peer] += 1
-            self._spawn(partial(self._tell, peer, number, request))
+            self._spawn(partial(self._respond, peer, number, request))
 
-    async def _tell(self, peer: Origin, number: int, request: bytes) -> None:
+    async def _respond(self, peer: Origin, number: int, request: bytes) -> None:
         try:
             answer = await self._answer(request)
             if self.links is not None:
@@ -137,6 +137,6 @@ class _Asked:
     def __init__(self, request: bytes) -> None:
         self.request = request
         self.missing: dict[Origin, Collection[object]] = {}
-        """Who has not answered, and the links that there were with it when it was asked."""
+        """Peers that have not responded, and the links with them when the request was sent."""
         self.answers: dict[str, bytes] = {}
         self.changed = trio.Event()

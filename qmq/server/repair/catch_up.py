@@ -48,19 +48,19 @@ from qmq.storage.format.record import unpack
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left
 
 MARK: Final = b"\x00"
-"""Before a question of this kind; those of `control` are JSON."""
+"""Before a request of this kind; those of `control` are JSON."""
 
 RETRY_SECONDS: Final = 1.0
-"""Until a peer that gave no answer is asked again."""
+"""Until a peer that gave no response is asked again."""
 
 DOTS_AT_ONCE: Final = 2000
-"""Messages that one question asks about."""
+"""Messages that one request names."""
 
 ELEMENTS_MAX: Final = 1_000_000
-"""In a question or an answer."""
+"""In a request or a response."""
 
 PICTURES_BYTES: Final = 256 * 1024
-"""Of durable subscriptions in one answer, about."""
+"""Of durable subscriptions in one response, approximately."""
 
 log = logging.getLogger("qmq.repairs")
 
@@ -99,9 +99,9 @@ class CatchUp:
     def __init__(self, context: CatchUpContext) -> None:
         self.links: Links | None = None
         self.taken = 0
-        """Records that came as what was left, since the start."""
+        """Records taken from snapshots, since the start."""
         self.settled = 0
-        """Messages of this node's stores that turned out to be done, since the start."""
+        """Messages of this node's stores that were found to be settled, since the start."""
         self._context = context
         self._wake = trio.Event()
         # Peers to ask about the messages of this node, since one of them had dropped what it was missing.
@@ -116,7 +116,7 @@ class CatchUp:
         """Messages in the queue store may be settled: none of them may be delivered."""
         return self._is_marked
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """A peer has reported a gap, or links have changed."""
         self._wake.set()
 
@@ -179,12 +179,12 @@ class CatchUp:
         self._is_marked = False
         context.repaired()
 
-    async def _fetch(self, links: Links, want: WantedRange) -> bool:
+    async def _fetch(self, links: Links, wanted: WantedRange) -> bool:
         context = self._context
-        if want.peer not in self._unchecked:
-            log.info("= %s has dropped what is missing of %s after %d", want.peer, want.origin, want.after)
+        if wanted.peer not in self._unchecked:
+            log.info("= %s has dropped what is missing of %s after %d", wanted.peer, wanted.origin, wanted.after)
             # All of them: the peer with the snapshot may itself hold messages that another peer knows as settled.
-            self._unchecked.update(dict.fromkeys([want.peer, *links.reachable()]))
+            self._unchecked.update(dict.fromkeys([wanted.peer, *links.reachable()]))
             self._has_answer = False
         context.hold_back()
         if not self._is_marked:
@@ -193,38 +193,38 @@ class CatchUp:
             # Before the first record: after the vector has passed over settles, nothing else would inform the next
             # incarnation.
             await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: ""}))
-        rest = await ask_snapshot(context, want)
-        if rest is None:
+        snapshot = await ask_snapshot(context, wanted)
+        if snapshot is None:
             return False
-        if rest.lost:
-            links.knows_nothing(want, rest.lost)
+        if snapshot.lost:
+            links.knows_nothing(wanted, snapshot.lost)
             return True
-        if rest.through <= want.after:
+        if snapshot.through <= wanted.after:
             return False
         await context.commit_slot()
         out = Outcome(now_us=context.environment.now_us())
         try:
-            links.take_snapshot(want, rest, out)
-            if want.after < rest.dropped <= rest.through == context.received_vector().get(want.origin, 0):
+            links.take_snapshot(wanted, snapshot, out)
+            if wanted.after < snapshot.dropped <= snapshot.through == context.received_vector().get(wanted.origin, 0):
                 # Retention of the fanouts was faster than this node, or no node has it: subscribers are notified.
-                context.note_lost(LostRange(want.origin, want.after + 1, rest.dropped), out)
+                context.note_lost(LostRange(wanted.origin, wanted.after + 1, snapshot.dropped), out)
         except MeshError as error:
-            log.error("! what %s has left of %s cannot be taken: %s", want.peer, want.origin, error.message)
-            links.knows_nothing(want, want.through)
+            log.error("! what %s has left of %s cannot be taken: %s", wanted.peer, wanted.origin, error.message)
+            links.knows_nothing(wanted, wanted.through)
         finally:
             context.submit(out)
-        if rest.attempts:
-            await self._take_attempts(want.origin, rest)
-        self.taken += len(rest.records)
+        if snapshot.attempts:
+            await self._take_attempts(wanted.origin, snapshot)
+        self.taken += len(snapshot.records)
         return True
 
-    async def _take_attempts(self, origin: Origin, rest: RangeSnapshot) -> None:
+    async def _take_attempts(self, origin: Origin, snapshot: RangeSnapshot) -> None:
         """Record the failure counts of these messages here, too. The record has no meaning if it precedes the messages
         in the journal, so they are waited for: own records come first in a group.
         """
         await self._context.flushed()
         await self._context.commit_slot()
-        self._note_attempts([(queue, Dot(origin, sequence), count) for queue, sequence, count in rest.attempts])
+        self._note_attempts([(queue, Dot(origin, sequence), count) for queue, sequence, count in snapshot.attempts])
 
     def _note_attempts(self, failed: list[tuple[str, Dot, int]]) -> None:
         if failed:
@@ -341,14 +341,19 @@ class CatchUp:
         read: Callable[[], RangeSnapshot] = partial(
             context.store.read_snapshot, origin, after, through, given_up, fanout, gone, searched_for
         )
-        rest = await context.environment.run_blocking(read)
-        if rest.through <= after and not rest.lost:
+        snapshot = await context.environment.run_blocking(read)
+        if snapshot.through <= after and not snapshot.lost:
             await context.bring_up_stores()
-            rest = await context.environment.run_blocking(read)
-        if row and row == through == after + 1 and (rest.lost or rest.through <= after) and not rest.records:
+            snapshot = await context.environment.run_blocking(read)
+        if (
+            row
+            and row == through == after + 1
+            and (snapshot.lost or snapshot.through <= after)
+            and not snapshot.records
+        ):
             packed = await context.environment.run_blocking(partial(context.store.read_quarantined, Dot(origin, row)))
-            rest = rest if packed is None else RangeSnapshot(row, 0, 0, [packed])
-        return msgpack.packb(list(rest))  # type: ignore[no-any-return]
+            snapshot = snapshot if packed is None else RangeSnapshot(row, 0, 0, [packed])
+        return msgpack.packb(list(snapshot))  # type: ignore[no-any-return]
 
     async def _answer_settled(self, dots: list[Dot]) -> bytes:
         context = self._context
@@ -361,25 +366,25 @@ class CatchUp:
 
 
 async def ask_snapshot(
-    context: Peers, want: WantedRange, fanout: str = "", row: int | None = None
+    context: Peers, wanted: WantedRange, fanout: str = "", row: int | None = None
 ) -> RangeSnapshot | None:
     """A snapshot of a missing range from a peer's stores; with `fanout` of that fanout at least. None: no response.
 
     `row`: the queue store is missing it, so a peer that is missing the same has nothing either. It is the only message
     of the range, or 0: a file was lost.
     """
-    request = ["rest", *want.origin, want.after, want.through, fanout, *(() if row is None else (row,))]
-    fields = _fields(await context.ask_one(want.peer, MARK + msgpack.packb(request)), 5)
+    request = ["rest", *wanted.origin, wanted.after, wanted.through, fanout, *(() if row is None else (row,))]
+    fields = _fields(await context.ask_one(wanted.peer, MARK + msgpack.packb(request)), 5)
     if fields is None:
         return None
     try:
         records = [octets(packed) for packed in array(fields[3])]
-        attempts = [_attempt(values, want) for values in array(fields[4])]
+        attempts = [_attempt(values, wanted) for values in array(fields[4])]
         return RangeSnapshot(
-            number(fields[0], 0, want.through), number(fields[1]), number(fields[2]), records, attempts
+            number(fields[0], 0, wanted.through), number(fields[1]), number(fields[2]), records, attempts
         )
     except MeshError as error:
-        log.error("! %s answers what is left of %s with nonsense: %s", want.peer, want.origin, error.message)
+        log.error("! %s answers what is left of %s with nonsense: %s", wanted.peer, wanted.origin, error.message)
         return None
 
 
@@ -395,11 +400,11 @@ async def ask_settled(context: Peers, peer: str, dots: list[Dot]) -> tuple[set[D
         return None
 
 
-def _attempt(values: object, want: WantedRange) -> tuple[str, int, int]:
+def _attempt(values: object, wanted: WantedRange) -> tuple[str, int, int]:
     queue, sequence, count = array(values, 3)[:3]
     return (
         name_of(queue, DestinationKind.QUEUE),
-        number(sequence, want.after + 1, want.through),
+        number(sequence, wanted.after + 1, wanted.through),
         number(count, 1, ATTEMPTS_MAX),
     )
 

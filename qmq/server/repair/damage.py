@@ -30,10 +30,10 @@ class DamageReport:
         context = self._context
         if context.store.queues.damage.met > self._rows:
             self._rows = context.store.queues.damage.met
-            context.queue_store_repair.soon()
+            context.queue_store_repair.schedule()
         for what in context.store.damage():
             if what not in self._reported:
                 self._reported.add(what)
-                context.fanout_repair.soon()
-                context.queue_store_repair.soon()
+                context.fanout_repair.schedule()
+                context.queue_store_repair.schedule()
                 context.alarm("damage", f"{what}; what stood there is asked of peers, and told to nobody as missing")

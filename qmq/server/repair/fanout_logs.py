@@ -41,11 +41,11 @@ class FanoutRepair:
     def __init__(self, context: FanoutRepairContext) -> None:
         self.links: Links | None = None
         self.mended = 0
-        """Logs that were made whole, since the start."""
+        """Repaired logs, since the start."""
         self._context = context
         self._wake = trio.Event()
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """A reader has found damage, or there is another peer to ask."""
         self._wake.set()
 
@@ -102,17 +102,21 @@ class FanoutRepair:
         retention had dropped some. False: no response.
         """
         while (gap := found.left[index]).after < gap.through:
-            rest = await ask_snapshot(self._context, WantedRange(peer, gap.origin, gap.after, gap.through), destination)
-            if rest is None:
+            snapshot = await ask_snapshot(
+                self._context, WantedRange(peer, gap.origin, gap.after, gap.through), destination
+            )
+            if snapshot is None:
                 return False
-            if rest.lost or rest.through <= gap.after or (rest.dropped > gap.after and not is_last):
+            if snapshot.lost or snapshot.through <= gap.after or (snapshot.dropped > gap.after and not is_last):
                 return True
             try:
-                records = records_of(destination, snapshot_batch(gap.origin, gap.after, rest), gap.after, rest.through)
+                records = records_of(
+                    destination, snapshot_batch(gap.origin, gap.after, snapshot), gap.after, snapshot.through
+                )
             except (CorruptLog, ValueError) as error:
                 log.error("! what %s has left of %s cannot be taken: %s", peer, gap.origin, error)
                 return False
-            if rest.dropped > gap.after:
-                merge(found.gone, {gap.origin: min(rest.dropped, gap.through)})
-            await self._context.environment.run_blocking(partial(found.add, index, rest.through, records))
+            if snapshot.dropped > gap.after:
+                merge(found.gone, {gap.origin: min(snapshot.dropped, gap.through)})
+            await self._context.environment.run_blocking(partial(found.add, index, snapshot.through, records))
         return True

@@ -25,7 +25,7 @@ from qmq.storage.checkpoints.checkpoint import CheckpointReport
 from qmq.storage.format.record import RecordKind
 
 ASK_SECONDS = 15.0
-"""Between two questions to peers about dead incarnations, while any are known."""
+"""Between two requests to peers about dead incarnations, while any are known."""
 
 SEALS_AT_ONCE = 100
 """Lines in one record."""
@@ -49,7 +49,7 @@ class IncarnationGc:
         self._context = context
         self._wake = trio.Event()
 
-    def came(self, writer: str, seals: list[Seal]) -> None:
+    def seals_received(self, writer: str, seals: list[Seal]) -> None:
         """A SEAL record of another node, or of an earlier incarnation of this one."""
         self.seals.take(writer, seals)
 
@@ -64,8 +64,8 @@ class IncarnationGc:
             context.broker.durable_subscriptions.forget_origins(self.seals.forgotten)
             context.broker.deletions.forget_origins(self.seals.forgotten)
             log.info("= %d dead incarnations are forgotten", len(report.forgotten))
-        self._say(list(report.released))
-        self.look()
+        self._record(list(report.released))
+        self.wake()
 
     async def run(self) -> None:
         """Fix ends, and ask peers about dead incarnations, until cancelled."""
@@ -89,7 +89,7 @@ class IncarnationGc:
             await self._context.commit_slot()
             # Other tasks ran meanwhile.
             still = [seal for seal in self._ends() if ends.get(seal.origin) == seal.last]
-            self._say([seal for seal in still if seal.origin not in aside])
+            self._record([seal for seal in still if seal.origin not in aside])
 
     async def _ask_others(self) -> None:
         """Ask one peer after the other about the dead incarnations that are known here, until cancelled.
@@ -117,7 +117,7 @@ class IncarnationGc:
             lines = [line._replace(last=line.last or have.get(line.origin, 0)) for line in lines]
             own = context.origin.node
             known = [line for line in lines if line.origin in have and line.last == have[line.origin]]
-            self._say([line for line in known if self.seals.is_news(own, line)])
+            self._record([line for line in known if self.seals.is_news(own, line)])
 
     def answer(self, origins: list[Origin]) -> bytes:
         """This node's knowledge of the incarnations in a peer's request."""
@@ -129,7 +129,7 @@ class IncarnationGc:
         present.add(self._context.origin)
         return [origin for origin in self._context.received_vector() if origin not in present][:SEALS_AT_ONCE]
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """A peer has caught up: it may be the last one that an end waited for."""
         self._wake.set()
 
@@ -149,7 +149,7 @@ class IncarnationGc:
                 found.append(Seal(origin, last, False))
         return found
 
-    def _say(self, seals: list[Seal]) -> None:
+    def _record(self, seals: list[Seal]) -> None:
         context = self._context
         if context.is_stopping:
             return  # The last records are being written; the next incarnation reports it.

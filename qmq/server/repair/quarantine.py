@@ -36,10 +36,10 @@ from qmq.storage.quarantine import QuarantinedRange, quarantined_ranges, valid_q
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, rest_of
 
 RETRY_SECONDS: Final = 1.0
-"""Until it is looked at again whether something can come back, while anything is aside."""
+"""Between two checks whether something can be restored, while anything is quarantined."""
 
 BYTES_AT_ONCE: Final = 1 << 20
-"""Of batches in one commit, about; at least one batch."""
+"""Of batches in one commit, approximately; at least one batch."""
 
 log = logging.getLogger("qmq.releasing")
 
@@ -87,16 +87,16 @@ class QuarantineRestore:
         self.links: Links | None = None
         # Valid batches that were quarantined and not in the journal at the start: first sequences and last ones,
         # ascending.
-        self._aside: dict[Origin, list[tuple[int, int]]] = {}
+        self._quarantined: dict[Origin, list[tuple[int, int]]] = {}
         # Those of them that could not be restored; other nodes must not count them as nothing.
         self._refused: set[Origin] = set()
         self._is_known = trio.Event()
         self._context = context
         self._wake = trio.Event()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Records arrived, a peer has reported its vector, or the members have changed."""
-        if self._aside:
+        if self._quarantined:
             self._wake.set()
 
     async def answer(self, request: bytes) -> bytes:
@@ -133,8 +133,8 @@ class QuarantineRestore:
         recovered = context.store.recovered
         if any(entry.origin is not None for entry in (*recovered.quarantined_before, *recovered.quarantined)):
             store = context.store
-            look = partial(valid_quarantined, store.disk, recovered.vector, store.journal.start)
-            self._aside = await context.environment.run_blocking(look)
+            wake = partial(valid_quarantined, store.disk, recovered.vector, store.journal.start)
+            self._quarantined = await context.environment.run_blocking(wake)
         self._is_known.set()
         while links is not None and self._due(links) is not None:
             self._wake = trio.Event()
@@ -144,7 +144,7 @@ class QuarantineRestore:
 
     def _next(self, origin: Origin, after: int) -> int:
         """The first quarantined sequence behind `after`; 0: there is none."""
-        return next((max(first, after + 1) for first, last in self._aside.get(origin, ()) if last > after), 0)
+        return next((max(first, after + 1) for first, last in self._quarantined.get(origin, ()) if last > after), 0)
 
     def _due(self, links: Links) -> tuple[Vector, Vector] | None:
         """The vector here of incarnations whose next batch is quarantined; and of those with a missing range before it,
@@ -159,7 +159,7 @@ class QuarantineRestore:
         following: Vector = {}
         parted: Vector = {}
         is_any = False
-        for origin in self._aside:
+        for origin in self._quarantined:
             known = have.get(origin, 0)
             first = self._next(origin, known)
             if not first or origin in self._refused or origin in seals.last or origin in seals.forgotten:
@@ -169,7 +169,7 @@ class QuarantineRestore:
                 continue
             if first == known + 1:
                 # It cannot continue in the middle of a batch, of which only a part was here.
-                if any(first == begin for begin, _ in self._aside[origin]):
+                if any(first == begin for begin, _ in self._quarantined[origin]):
                     following[origin] = known
             elif durable.get(origin, 0) == known and links.all_have(context.member_names, origin, known):
                 parted[origin] = known
@@ -186,10 +186,10 @@ class QuarantineRestore:
             answers = await ask_quarantined(context, parted)
             if answers is None:
                 return False
-            return await self._bring_back(links, self._ours(parted, answers), answers.keys())
+            return await self._bring_back(links, self._restorable(parted, answers), answers.keys())
         return await self._bring_back(links, following, ())
 
-    def _ours(self, parted: Vector, answers: Mapping[str, Vector]) -> Vector:
+    def _restorable(self, parted: Vector, answers: Mapping[str, Vector]) -> Vector:
         """The part of `parted` that this node restores: no member has quarantined anything before it."""
         own = self._context.origin.node
         ours: Vector = {}
@@ -217,31 +217,31 @@ class QuarantineRestore:
                 is_done = await self._take(links, step, known, asked) or is_done
             else:
                 # The quarantine has been damaged since it was read.
-                self._aside[origin] = [batch for batch in self._aside[origin] if batch[0] != due]
+                self._quarantined[origin] = [batch for batch in self._quarantined[origin] if batch[0] != due]
                 is_done = True
         return is_done
 
     async def _take(self, links: Links, step: QuarantinedRange, known: int, asked: Collection[str]) -> bool:
         context = self._context
-        origin, gone = step.origin, step.gone
+        origin, lost = step.origin, step.gone
         for part in _parts(step.batches):
             await context.commit_slot()
             due = self._due(links)
             # Other tasks ran: another node was faster, has sealed it, or has more by now.
             if due is None or context.broker.admission.disk_full or context.received_vector().get(origin, 0) != known:
                 return False
-            if gone is not None and not (due[1].get(origin) == known and set(asked).issuperset(context.member_names)):
+            if lost is not None and not (due[1].get(origin) == known and set(asked).issuperset(context.member_names)):
                 return False
             out = Outcome(now_us=context.environment.now_us())
             try:
-                if gone is not None:
-                    links.take_snapshot(WantedRange("", origin, known, gone[1]), nothing_left(gone[1]), out)
-                    context.note_lost(LostRange(origin, *gone), out)
+                if lost is not None:
+                    links.take_snapshot(WantedRange("", origin, known, lost[1]), nothing_left(lost[1]), out)
+                    context.note_lost(LostRange(origin, *lost), out)
                     # Apart from later records, so that readers are notified in this order.
                     context.submit(out)
                     out = Outcome(now_us=out.now_us)
-                if part.rest is not None:
-                    links.take_snapshot(WantedRange("", origin, part.first - 1, part.last), part.rest, out)
+                if part.snapshot is not None:
+                    links.take_snapshot(WantedRange("", origin, part.first - 1, part.last), part.snapshot, out)
                 else:
                     links.take_quarantined(part.batches, out)
             except MeshError as error:
@@ -250,7 +250,7 @@ class QuarantineRestore:
                 return True
             finally:
                 context.submit(out)
-            known, gone = part.last, None
+            known, lost = part.last, None
         await context.flushed()
         log.info("= %d records of %s that stood behind damage are back", step.records, origin)
         return True
@@ -260,7 +260,7 @@ class _Part(NamedTuple):
     """Batches, or a snapshot in place of a range; sequences `first` to `last`."""
 
     batches: bytes
-    rest: RangeSnapshot | None
+    snapshot: RangeSnapshot | None
     first: int
     last: int
 

@@ -34,10 +34,11 @@ RETRY_SECONDS: Final = 1.0
 """Until peers that could not help, or be reached, are asked again, while the queues wait for that."""
 
 PATIENT_SECONDS: Final = 30.0
-"""While they do not."""
+"""The same, while the queues do not wait for it."""
 
 ROUNDS_MAX: Final = 10
-"""So often peers that can be reached are asked for what went with a file, before the queues go on without it."""
+"""Rounds of requests to the reachable peers for the messages of a lost file, before the queues continue without them.
+"""
 
 log = logging.getLogger("qmq.rows")
 
@@ -54,9 +55,9 @@ class QueueStoreRepair:
     def __init__(self, context: QueueStoreContext) -> None:
         self.links: Links | None = None
         self.mended = 0
-        """Damaged rows, or stretches of a lost file, that were accounted for, since the start."""
+        """Damaged rows, or ranges of a lost file, that were accounted for, since the start."""
         self.lost = 0
-        """Those that nobody had."""
+        """Those that no member had."""
         self._context = context
         self._wake = trio.Event()
         self._rounds = 0
@@ -72,7 +73,7 @@ class QueueStoreRepair:
         """Whether peers are still to be asked for the messages of a lost file."""
         return self._is_open and self._rounds < ROUNDS_MAX
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """A damaged row was found, or there is another peer to ask."""
         self._wake.set()
 
@@ -116,14 +117,14 @@ class QueueStoreRepair:
         left = await context.environment.run_blocking(partial(context.store.repair_from_journal, missing))
         self._has_changed = True
         if left is not None and left.sequence:
-            rest = self._in_memory(left)
-            if rest is None:
+            snapshot = self._in_memory(left)
+            if snapshot is None:
                 packed = await context.environment.run_blocking(
                     partial(context.store.read_quarantined, Dot(left.origin, left.sequence))
                 )
-                rest = None if packed is None else RangeSnapshot(left.sequence, 0, 0, [packed])
-            if rest is not None:
-                left = await self._take(left, left.sequence - 1, rest)
+                snapshot = None if packed is None else RangeSnapshot(left.sequence, 0, 0, [packed])
+            if snapshot is not None:
+                left = await self._take(left, left.sequence - 1, snapshot)
         if left is None:
             self.mended += 1
         else:
@@ -169,43 +170,43 @@ class QueueStoreRepair:
         left: MissingRange | None = missing
         after = missing.after
         while left is not None and after < left.through:
-            rest = await ask_snapshot(
+            snapshot = await ask_snapshot(
                 self._context, WantedRange(peer, missing.origin, after, left.through), row=missing.sequence
             )
-            if rest is None or max(rest.lost, rest.through) <= after:
+            if snapshot is None or max(snapshot.lost, snapshot.through) <= after:
                 # Less of this origin than that is a response; what its stores have not taken yet is none.
-                return left, rest is not None and links.has_none_beyond(peer, missing.origin, after)
-            if rest.lost > after:
+                return left, snapshot is not None and links.has_none_beyond(peer, missing.origin, after)
+            if snapshot.lost > after:
                 # It knows nothing up to there but these records; it may know later ones.
-                rest = rest._replace(through=rest.lost)
-            if rest.records or not rest.lost:
+                snapshot = snapshot._replace(through=snapshot.lost)
+            if snapshot.records or not snapshot.lost:
                 try:
                     if not missing.sequence and not self.is_behind:
-                        rest = await self._without_done(links, peer, missing.origin, rest)
-                    left = await self._take(left, after, rest)
+                        snapshot = await self._without_done(links, peer, missing.origin, snapshot)
+                    left = await self._take(left, after, snapshot)
                 except (CorruptLog, ValueError) as error:
                     log.error("! what %s has left of %s cannot be taken: %s", peer, missing.origin, error)
                     return left, False
-            after = rest.through
+            after = snapshot.through
         return left, True
 
-    async def _without_done(self, links: Links, peer: str, origin: Origin, rest: RangeSnapshot) -> RangeSnapshot:
+    async def _without_done(self, links: Links, peer: str, origin: Origin, snapshot: RangeSnapshot) -> RangeSnapshot:
         """With a file this node lost the record of what is settled in it, and it is about to deliver these messages: so
         it asks the others. Before that, all of it is asked about at once (`CatchUp`).
         """
-        dots = [Dot(origin, unpack_record(packed).sequence) for packed in rest.records]
+        dots = [Dot(origin, unpack_record(packed).sequence) for packed in snapshot.records]
         done: set[Dot] = set()
         for other in links.reachable():
             for at in range(0, len(dots) if other != peer else 0, DOTS_AT_ONCE):
                 known = await ask_settled(self._context, other, dots[at : at + DOTS_AT_ONCE])
                 done.update(known[0] if known is not None else ())
-        left = [packed for packed, dot in zip(rest.records, dots, strict=True) if dot not in done]
-        return rest._replace(records=left)
+        left = [packed for packed, dot in zip(snapshot.records, dots, strict=True) if dot not in done]
+        return snapshot._replace(records=left)
 
-    async def _take(self, missing: MissingRange, after: int, rest: RangeSnapshot) -> MissingRange | None:
+    async def _take(self, missing: MissingRange, after: int, snapshot: RangeSnapshot) -> MissingRange | None:
         self._has_changed = True
         return await self._context.environment.run_blocking(
-            partial(self._context.store.repair_from_snapshot, missing, after, rest)
+            partial(self._context.store.repair_from_snapshot, missing, after, snapshot)
         )
 
     async def _nowhere_up_to(self, left: MissingRange) -> int:

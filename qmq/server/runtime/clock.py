@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Final
 
 FOLLOWS_PARTS: Final = 8
-"""One part in so many of the time that passes may go into following the wall clock."""
+"""One part in so many of the passing time may go into following the wall clock."""
 
 POLL_US: Final = 1_000
-"""The wall clock is not looked at more often than this."""
+"""The wall clock is not read more often than this."""
 
 _COUNTED = getattr(time, "CLOCK_BOOTTIME", None)
 

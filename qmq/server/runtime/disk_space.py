@@ -9,7 +9,7 @@ from qmq.environment import Environment
 from qmq.errors import DiskFull
 
 SPACE_SECONDS: Final = 1.0
-"""Between two tries, and between two looks at a full disk."""
+"""Between two attempts, and between two checks of a full disk."""
 
 T = TypeVar("T")
 

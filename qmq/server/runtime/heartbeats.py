@@ -11,10 +11,10 @@ from itertools import count
 import trio
 
 SLACK = 64
-"""Forgotten entries that may stay in the heap, beside as many as are alive."""
+"""Forgotten entries that may stay in the heap, beside as many live ones."""
 
 Check = Callable[[float], float | None]
-"""Given the time now (trio seconds): do what is due; return when to look again, or None for never."""
+"""Given the time now (trio seconds): do what is due; return the time of the next call, or None for never."""
 
 
 class Heartbeats:

@@ -73,18 +73,18 @@ class SocketPipe:
             return 0  # full, or broken; `send_all` finds out which
 
     async def send_all(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
+        unsent = memoryview(data)
+        while unsent:
             if self._closed:
                 raise trio.ClosedResourceError
             try:
-                sent = self._socket.send(rest)
+                sent = self._socket.send(unsent)
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._socket)
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError from error
-            rest = rest[sent:]
+            unsent = unsent[sent:]
 
     def end_sending(self) -> None:
         if not self._closed:

@@ -74,7 +74,7 @@ def test_more_than_an_outbox_should_hold_flows_while_the_socket_takes_it() -> No
     subscription.buffer = Buffer(1, 1, Overflow.DISCONNECT)
     rests = [b"x" * 50_000] * 50
 
-    SubscriberBuffers(1 << 20).tell(cast(ClientSession, session), subscription, rests)
+    SubscriberBuffers(1 << 20).deliver(cast(ClientSession, session), subscription, rests)
     outbox.flush()
 
     assert pipe.taken == 50 * 50_000

@@ -136,7 +136,7 @@ class Told:
         for body in bodies:
             envelope = Envelope("/topic/t", DestinationKind.TOPIC, b"want:yes\n", False)
             out.publish_topic(to or self.subscribers, Message(envelope, body, Origin("a", 1), -1, 0))
-        self.selecting.tell(out)
+        self.selecting.deliver(out)
 
     def _tell(
         self, subscribers: tuple[Subscriber, ...], messages: list[Message], mark: bytes, asked: Selector | None
@@ -223,11 +223,11 @@ async def test_asker_waits_for_what_it_set_off_and_for_nothing_else(autojump_clo
     rig.send(b"1", asker=99)
     rig.selecting.after_delivery(99, lambda: done.append("all"))
     with trio.fail_after(1):
-        await rig.selecting.told(98)
+        await rig.selecting.delivered(98)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.rest)
-        await rig.selecting.told(99)
+        await rig.selecting.delivered(99)
         assert len(rig.told) == 40
 
     assert done == ["nothing yet", "all"]

@@ -380,9 +380,9 @@ async def test_what_is_released_in_the_midst_of_a_campaign_is_not_handed_out_aga
 
         out = Outcome(now_us=a.environment.now_us())
         way = LinkOutbox(encode_send, bool)
-        a.takeover.came(b.origin, Release("a", 6, {}, {"c": [lent]}), way, out)
+        a.takeover.received(b.origin, Release("a", 6, {}, {"c": [lent]}), way, out)
         for voter in (b, c):
-            a.takeover.came(voter.origin, Vote("a", 7, {}), way, out)
+            a.takeover.received(voter.origin, Vote("a", 7, {}), way, out)
         a.submit(out)
 
         lent_elsewhere = a.broker.queues.handoff.with_peers("a")
@@ -586,7 +586,7 @@ async def test_what_a_peer_has_held_in_another_term_is_not_believed_to_be_with_i
         ]
         out = Outcome(now_us=a.environment.now_us())
 
-        a.takeover.came(b.origin, Holds("a", 7, dots), LinkOutbox(encode_send, bool), out)
+        a.takeover.received(b.origin, Holds("a", 7, dots), LinkOutbox(encode_send, bool), out)
         a.submit(out)
 
         assert await settle(await consumer(rig, "c")) == "one"
@@ -679,7 +679,9 @@ async def test_what_leaves_a_server_that_has_let_go_meanwhile_is_not_taken(autoj
         def lend_late(peer: str, messages: list[Message]) -> None:
             if not late and any(message.origin.node == "a" for message in messages):
                 late.append(messages)
-                server.takeover.came(rig.nodes["a"].origin, Release("a", 1), LinkOutbox(encode_send, bool), Outcome())
+                server.takeover.received(
+                    rig.nodes["a"].origin, Release("a", 1), LinkOutbox(encode_send, bool), Outcome()
+                )
                 assert serves(rig, "b") == {"b"}
             lend(peer, messages)
 

@@ -241,7 +241,7 @@ async def test_no_end_is_fixed_while_a_member_does_not_answer(
         b = await mesh.start("b")
         await mesh.until_linked()
         await until_same(mesh, "abc")
-        b.incarnation_gc.look()
+        b.incarnation_gc.wake()
         await trio.sleep(LONG_SECONDS)
         assert dead not in b.incarnation_gc.seals.last
 
@@ -365,7 +365,7 @@ async def test_the_end_of_the_incarnation_is_not_fixed_before_it(autojump_clock:
         links = a.mesh
         await eventually(lambda: links.all_have("bc", origin, 4))
         assert a.incarnation_gc.seals.last.get(origin, 4) == 4
-        a.incarnation_gc.look()
+        a.incarnation_gc.wake()
         await eventually(lambda: a.incarnation_gc.seals.last.get(origin) == 4)
 
 
@@ -389,7 +389,7 @@ async def test_nor_while_another_member_has_some_of_it_aside(autojump_clock: Moc
         links = c.mesh
         await eventually(lambda: links.all_have("ab", origin, 4))
         assert c.incarnation_gc.seals.last.get(origin, 4) == 4
-        c.incarnation_gc.look()
+        c.incarnation_gc.wake()
         await eventually(lambda: c.incarnation_gc.seals.last.get(origin) == 4)
         assert await waiting(mesh, "b") == [b"one", b"three"]
 

@@ -122,11 +122,11 @@ def level_not_waited_for() -> Iterator[None]:
 @plant(Family.WIPES, "I1")
 def shortage_not_told() -> Iterator[None]:
     """A receipt that comes after one second without copies does not say so."""
-    say = Dispatcher.say
+    put = Dispatcher.put_receipt
 
-    def say_nothing(dispatcher: Dispatcher, answer: PendingReceipt) -> None:
+    def put_nothing(dispatcher: Dispatcher, answer: PendingReceipt) -> None:
         answer.copies = None
-        say(dispatcher, answer)
+        put(dispatcher, answer)
 
-    with patch.object(Dispatcher, "say", say_nothing):
+    with patch.object(Dispatcher, "put_receipt", put_nothing):
         yield
